@@ -1,0 +1,59 @@
+# Chargehand's chores. `make help` lists them.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Chargehand needs Python 3.11 or newer; say which: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# The lock files name every package with version and hash; the stamps say which lock is installed.
+$(VENV)/.setup: requirements.lock pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet --require-hashes --no-deps -r requirements.lock
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.setup-dev: requirements-dev.lock $(VENV)/.setup
+	$(PIP) install --quiet --require-hashes --no-deps -r requirements-dev.lock
+	@touch $@
+
+setup: $(VENV)/.setup ## make the virtual environment with the server in it
+dev: $(VENV)/.setup-dev ## the same with what the tests need
+
+run: setup ## start the server on 127.0.0.1:8484 with SQLite under ./data
+	@$(BIN)/chargehand serve
+
+test: dev ## all tests, on SQLite and on a real PostgreSQL
+	$(BIN)/pytest -n 2 --dist loadgroup
+
+check: dev ## format, lint, types, import directions
+	$(BIN)/ruff format --check src tests bench
+	$(BIN)/ruff check src tests bench
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+chaos: dev ## kill the server, a node and the database again and again (100 rounds)
+	CHARGEHAND_CHAOS_ROUNDS=100 $(BIN)/pytest tests/e2e/test_crash.py --timeout 3600
+
+bench: dev ## measure; prints ratios, writes bench/results/*.json
+	$(BIN)/python -m bench
+
+lock: dev ## resolve the dependencies anew into the lock files
+	$(PIP) install --quiet uv
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group build pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+
+format: dev ## let ruff format and fix what it can
+	$(BIN)/ruff format src tests bench
+	$(BIN)/ruff check --fix src tests bench
+
+clean: ## remove the virtual environment and caches (not ./data)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+.PHONY: help setup dev run test check chaos bench lock format clean

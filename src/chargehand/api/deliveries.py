@@ -1,0 +1,144 @@
+"""The outbox for its operator: what was sent where, what died, once more please, and leave that endpoint alone."""
+
+from typing import Annotated
+
+import msgspec
+from falcon.asgi import Request, Response
+
+from chargehand.api.views import DeliveryView, EndpointView, TryView, delivery_view, endpoint_view, try_view
+from chargehand.engine.delivery import DeliveryState, Endpoint, EndpointState
+from chargehand.engine.store import DeliveryFilter, Store
+from chargehand.errors import Conflict, InvalidField, NotFound
+from chargehand.http.paging import Cursor, Limit, cursor, ulid
+from chargehand.http.route import Route, query, reply
+from chargehand.webhooks.outbound import Outbox
+
+TAG = "deliveries"
+REPLAY_BATCH = 1000
+
+
+class DeliveryQuery(msgspec.Struct, forbid_unknown_fields=True):
+    state: DeliveryState | None = None
+    endpoint: Annotated[str, msgspec.Meta(description="An endpoint's id")] | None = None
+    job: Annotated[str, msgspec.Meta(description="A job's id")] | None = None
+    cursor: Cursor | None = None
+    limit: Limit = 50
+
+
+class DeliveryPage(msgspec.Struct):
+    deliveries: list[DeliveryView]
+    next: str | None
+
+
+class DeliveryDetail(DeliveryView, kw_only=True):
+    attempts: Annotated[list[TryView], msgspec.Meta(description="The newest 200 tries, newest first")]
+
+
+class EndpointQuery(msgspec.Struct, forbid_unknown_fields=True):
+    cursor: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+    limit: Limit = 50
+
+
+class EndpointPage(msgspec.Struct):
+    endpoints: list[EndpointView]
+    next: str | None
+
+
+class Replayed(msgspec.Struct):
+    replayed: Annotated[int, msgspec.Meta(description="How many deliveries are due again")]
+
+
+class Deliveries:
+    def __init__(self, store: Store, outbox: Outbox) -> None:
+        self._store = store
+        self._outbox = outbox
+
+    def routes(self) -> list[Route]:
+        one, place, read, admin = (
+            "/engine/deliveries/{delivery_id}",
+            "/engine/endpoints/{endpoint_id}",
+            "jobs:read",
+            "admin",
+        )
+        # fmt: off
+        return [
+            Route("GET", "/engine/deliveries", self.list_deliveries, "List deliveries, newest first", read, TAG, query=DeliveryQuery, reply=DeliveryPage),
+            Route("GET", one, self.get_delivery, "Read a delivery with its attempts", read, TAG, reply=DeliveryDetail, errors=(NotFound,)),
+            Route("POST", f"{one}/replay", self.replay_delivery, "Send a delivery once more", admin, TAG,
+                  "A dead or a delivered one; it keeps its id.", reply=Replayed, errors=(NotFound, Conflict)),
+            Route("GET", "/engine/endpoints", self.list_endpoints, "List endpoints with what is due and dead", read, TAG, query=EndpointQuery, reply=EndpointPage),
+            Route("GET", place, self.get_endpoint, "Read an endpoint", read, TAG, reply=EndpointView, errors=(NotFound,)),
+            Route("POST", f"{place}/pause", self.pause_endpoint, "Send nothing to an endpoint until it is resumed", admin, TAG, reply=EndpointView, errors=(NotFound,)),
+            Route("POST", f"{place}/resume", self.resume_endpoint, "Send again to a paused or disabled endpoint", admin, TAG, reply=EndpointView, errors=(NotFound,)),
+            Route("POST", f"{place}/replay", self.replay_endpoint, "Send all dead deliveries of an endpoint once more", admin, TAG, reply=Replayed, errors=(NotFound,)),
+        ]
+        # fmt: on
+
+    async def list_deliveries(self, req: Request, resp: Response) -> None:
+        by = query(req, DeliveryQuery)
+        job = None if by.job is None else ulid("job", by.job)
+        found = await self._store.list_deliveries(
+            DeliveryFilter(req.context.caller.tenant, by.endpoint, job, by.state, cursor(by.cursor), by.limit)
+        )
+        reply(resp, DeliveryPage([delivery_view(d) for d in found], found[-1].id if len(found) == by.limit else None))
+
+    async def get_delivery(self, req: Request, resp: Response, delivery_id: str) -> None:
+        delivery = await self._store.get_delivery(ulid("delivery_id", delivery_id), req.context.caller.tenant)
+        if delivery is None:
+            raise NotFound(f"there is no delivery {delivery_id}")
+        tries = [try_view(t) for t in await self._store.list_tries(delivery.id)]
+        reply(resp, DeliveryDetail(**msgspec.structs.asdict(delivery_view(delivery)), attempts=tries))
+
+    async def replay_delivery(self, req: Request, resp: Response, delivery_id: str) -> None:
+        delivery = await self._store.get_delivery(ulid("delivery_id", delivery_id), req.context.caller.tenant)
+        if delivery is None:
+            raise NotFound(f"there is no delivery {delivery_id}")
+        if await self._store.replay_delivery(delivery.id) is None:
+            raise Conflict(f"delivery {delivery.id} is still pending; it will be sent without your help")
+        self._outbox.nudge(delivery.endpoint_id)
+        reply(resp, Replayed(1))
+
+    async def list_endpoints(self, req: Request, resp: Response) -> None:
+        by = query(req, EndpointQuery)
+        found = await self._store.list_endpoints(req.context.caller.tenant, by.cursor or "", by.limit)
+        reply(resp, EndpointPage(await self._views(found), found[-1].id if len(found) == by.limit else None))
+
+    async def get_endpoint(self, req: Request, resp: Response, endpoint_id: str) -> None:
+        await self._reply(resp, await self._endpoint(req, endpoint_id))
+
+    async def pause_endpoint(self, req: Request, resp: Response, endpoint_id: str) -> None:
+        endpoint = await self._endpoint(req, endpoint_id)
+        reason = f"paused by {req.context.caller.subject}"
+        await self._store.set_endpoint(endpoint.id, EndpointState.PAUSED, reason)
+        await self._reply(resp, await self._endpoint(req, endpoint_id))
+
+    async def resume_endpoint(self, req: Request, resp: Response, endpoint_id: str) -> None:
+        endpoint = await self._endpoint(req, endpoint_id)
+        await self._store.set_endpoint(endpoint.id, EndpointState.ACTIVE, "")
+        self._outbox.forgive(endpoint.id)
+        await self._reply(resp, await self._endpoint(req, endpoint_id))
+
+    async def replay_endpoint(self, req: Request, resp: Response, endpoint_id: str) -> None:
+        endpoint = await self._endpoint(req, endpoint_id)
+        total = 0
+        while (count := await self._store.replay_endpoint(endpoint.id, REPLAY_BATCH)) > 0:
+            total += count
+            self._outbox.nudge(endpoint.id)
+            if count < REPLAY_BATCH:
+                break
+        reply(resp, Replayed(total))
+
+    async def _endpoint(self, req: Request, endpoint_id: str) -> Endpoint:
+        if len(endpoint_id) > 64:
+            raise InvalidField("endpoint_id", "is too long")
+        endpoint = await self._store.get_endpoint(endpoint_id, req.context.caller.tenant)
+        if endpoint is None:
+            raise NotFound(f"there is no endpoint {endpoint_id}")
+        return endpoint
+
+    async def _views(self, endpoints: list[Endpoint]) -> list[EndpointView]:
+        counts = {count.endpoint_id: count for count in await self._store.count_endpoints([e.id for e in endpoints])}
+        return [endpoint_view(endpoint, counts[endpoint.id]) for endpoint in endpoints]
+
+    async def _reply(self, resp: Response, endpoint: Endpoint) -> None:
+        reply(resp, (await self._views([endpoint]))[0])

@@ -1,0 +1,238 @@
+"""Submitting, reading, watching, cancelling and requeueing jobs."""
+
+import hashlib
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+from falcon.asgi import Request, Response, SSEvent
+
+from chargehand.api.views import KIND, EventView, JobSummary, JobView, QueueName, event_view, job_summary, job_view
+from chargehand.config import Config
+from chargehand.engine.delivery import endpoint_id
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import SECOND, NewJob, Report, State, queue_name
+from chargehand.engine.store import JobFilter
+from chargehand.errors import BadRequest, Conflict, EgressRefused, IdempotencyMismatch, InvalidField, NotFound
+from chargehand.http.paging import Cursor, Limit, cursor, ulid
+from chargehand.http.route import Route, decode, query, read_body, reply
+from chargehand.observability.tracing import trace_context
+from chargehand.webhooks.egress import EgressPolicy
+
+TAG = "jobs"
+TEN_YEARS = 315_360_000
+TOPICS = frozenset({"queued", "running", "succeeded", "failed", "cancelled"})
+POSITION_BOUND = 10_000
+EVENTS_PAGE = 1000
+IDEMPOTENCY_KEY = "Makes a repeated request safe: same key and body give the first job again; same key, other body: 422"
+
+
+class WebhookTarget(msgspec.Struct, forbid_unknown_fields=True):
+    """Where to tell every change of state."""
+
+    url: Annotated[str, msgspec.Meta(description="http or https", examples=["http://127.0.0.1:9000/hook"])]
+    on: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(description="Only these states (queued, running, succeeded, failed, cancelled); empty: all"),
+    ] = ()
+
+
+class SubmitJob(msgspec.Struct, forbid_unknown_fields=True):
+    """A job for whoever claims from its queue."""
+
+    queue: QueueName
+    payload: Annotated[msgspec.Raw, msgspec.Meta(description="Any JSON; it comes to the worker as it was sent")]
+    priority: Annotated[int, msgspec.Meta(ge=0, le=9, description="9 goes first")] = 0
+    max_attempts: Annotated[int, msgspec.Meta(ge=1, le=1000, description="Default: engine.max_attempts")] | None = None
+    run_at: Annotated[datetime, msgspec.Meta(tz=True, description="Not before this instant (RFC 3339)")] | None = None
+    delay_seconds: Annotated[float, msgspec.Meta(ge=0, le=TEN_YEARS, description="Not before so many seconds")] = 0.0
+    webhook: WebhookTarget | None = None
+    metadata: Annotated[msgspec.Raw, msgspec.Meta(description="A JSON object that webhooks carry along")] | None = None
+
+
+class Accepted(msgspec.Struct):
+    job_id: str
+
+
+class JobQuery(msgspec.Struct, forbid_unknown_fields=True):
+    state: State | None = None
+    kind: str | None = None
+    queue: str | None = None
+    cursor: Cursor | None = None
+    limit: Limit = 50
+
+
+class JobPage(msgspec.Struct):
+    jobs: list[JobSummary]
+    next: str | None
+
+
+class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    after: Annotated[int, msgspec.Meta(ge=0, description="Only events with a higher sequence number")] = 0
+
+
+class EventPage(msgspec.Struct):
+    events: list[EventView]
+
+
+class Moved(msgspec.Struct):
+    job_id: str
+    state: str
+    sequence: int
+
+
+_decoder = msgspec.json.Decoder(SubmitJob)
+
+
+class Jobs:
+    def __init__(self, engine: Engine, config: Config, policy: EgressPolicy) -> None:
+        self._engine = engine
+        self._policy = policy
+        self._max_body = config.server.max_body_bytes
+        self._max_attempts = config.engine.max_attempts
+
+    def routes(self) -> list[Route]:
+        read, write = "jobs:read", "jobs:write"
+        key = {
+            "Idempotency-Key": IDEMPOTENCY_KEY,
+            "traceparent": "W3C trace context; kept through the job to its webhooks",
+        }
+        one = "/engine/jobs/{job_id}"
+        # fmt: off
+        return [
+            Route("POST", "/engine/jobs", self.submit_job, "Submit a job", write, TAG, "Durable when the 202 is there; its webhooks too.",
+                  request=SubmitJob, headers=key, status=202, reply=Accepted, errors=(EgressRefused, IdempotencyMismatch)),
+            Route("GET", "/engine/jobs", self.list_jobs, "List jobs, newest first", read, TAG, query=JobQuery, reply=JobPage),
+            Route("GET", one, self.get_job, "Read a job", read, TAG, reply=JobView, errors=(NotFound,)),
+            Route("GET", f"{one}/events", self.list_events, "Read or follow a job's events", read, TAG,
+                  "With `Accept: text/event-stream` it goes on live and takes up after `Last-Event-ID`.",
+                  query=EventsQuery, headers={"Last-Event-ID": "The last sequence number that was seen"}, reply=EventPage, errors=(NotFound,)),
+            Route("POST", f"{one}/cancel", self.cancel_job, "Cancel a job", write, TAG, reply=Moved, errors=(NotFound, Conflict)),
+            Route("POST", f"{one}/requeue", self.requeue_job, "Give a failed or cancelled job all its attempts again", write, TAG,
+                  reply=Moved, errors=(NotFound, Conflict)),
+        ]
+        # fmt: on
+
+    async def submit_job(self, req: Request, resp: Response) -> None:
+        body = await read_body(req, self._max_body)
+        asked = decode(_decoder, body)
+        tenant = req.context.caller.tenant
+        key = idempotency_key(req)
+        traceparent, tracestate = trace_context(req.get_header("traceparent") or "", req.get_header("tracestate") or "")
+        job = NewJob(
+            self._engine.new_id(),
+            tenant,
+            KIND,
+            queue_name(KIND, tenant, asked.queue),
+            json_text("payload", asked.payload),
+            asked.priority,
+            asked.max_attempts or self._max_attempts,
+            None if asked.run_at is None else int(asked.run_at.timestamp() * SECOND),
+            asked.delay_seconds,
+            key,
+            hashlib.blake2b(body, digest_size=16).hexdigest() if key else None,
+            traceparent,
+            tracestate,
+            self._reports(tenant, asked.webhook),
+            None if asked.metadata is None else json_object("metadata", asked.metadata),
+        )
+        submitted = await self._engine.submit(job)
+        reply(resp, Accepted(submitted.job_id), 202)
+        resp.set_header("location", f"/engine/jobs/{submitted.job_id}")
+        if not submitted.created:
+            resp.set_header("idempotency-replayed", "true")
+
+    def _reports(self, tenant: str, webhook: WebhookTarget | None) -> tuple[Report, ...]:
+        if webhook is None:
+            return ()
+        for topic in webhook.on:
+            if topic not in TOPICS:
+                raise InvalidField(
+                    "webhook.on", f"{topic[:50]!r} is not a state; allowed are {', '.join(sorted(TOPICS))}"
+                )
+        url = self._policy.check_url("webhook.url", webhook.url)
+        return (Report(url, endpoint_id(tenant, url), "standard", webhook.on),)
+
+    async def list_jobs(self, req: Request, resp: Response) -> None:
+        by, tenant = query(req, JobQuery), req.context.caller.tenant
+        queue = None if by.queue is None else queue_name(by.kind or KIND, tenant, by.queue)
+        found = await self._engine.store.list_jobs(
+            JobFilter(tenant, by.kind, queue, by.state, cursor(by.cursor), by.limit)
+        )
+        now = await self._engine.store.now()
+        following = found[-1].id if len(found) == by.limit else None
+        reply(resp, JobPage([job_summary(job, now) for job in found], following))
+
+    async def get_job(self, req: Request, resp: Response, job_id: str) -> None:
+        job = await self._engine.get(ulid("job_id", job_id), req.context.caller.tenant)
+        position = None
+        if job.state is State.QUEUED:
+            position = await self._engine.store.position(job.id, POSITION_BOUND)
+        reply(resp, job_view(job, await self._engine.store.now(), position))
+
+    async def list_events(self, req: Request, resp: Response, job_id: str) -> None:
+        after = query(req, EventsQuery).after
+        tenant = req.context.caller.tenant
+        job = await self._engine.get(ulid("job_id", job_id), tenant)
+        if "text/event-stream" in (req.get_header("accept") or ""):
+            resp.sse = self._follow(job.id, max(after, last_event_id(req)), tenant)
+            return
+        events = await self._engine.store.list_events(job.id, after, EVENTS_PAGE)
+        reply(resp, EventPage([event_view(event) for event in events]))
+
+    async def _follow(self, job_id: str, after: int, tenant: str) -> AsyncIterator[SSEvent]:
+        async for event in self._engine.watch(job_id, after, tenant):
+            text = msgspec.json.encode(event_view(event)).decode()
+            yield SSEvent(event=event.move, event_id=str(event.seq), text=text)
+
+    async def cancel_job(self, req: Request, resp: Response, job_id: str) -> None:
+        caller = req.context.caller
+        moved = await self._engine.cancel(
+            ulid("job_id", job_id), tenant=caller.tenant, message=f"cancelled by {caller.subject}"
+        )
+        reply(resp, Moved(moved.job_id, moved.state, moved.seq))
+
+    async def requeue_job(self, req: Request, resp: Response, job_id: str) -> None:
+        caller = req.context.caller
+        moved = await self._engine.requeue(
+            ulid("job_id", job_id), tenant=caller.tenant, message=f"requeued by {caller.subject}"
+        )
+        reply(resp, Moved(moved.job_id, moved.state, moved.seq))
+
+
+def idempotency_key(req: Request) -> str | None:
+    """A quoted string in the draft standard, bare in all real clients: both are the same key."""
+    text = req.get_header("idempotency-key")
+    if text is None:
+        return None
+    key = text.strip().strip('"')
+    if not 1 <= len(key) <= 255 or not key.isprintable():
+        raise InvalidField("Idempotency-Key", "must have 1 to 255 printable characters")
+    return key
+
+
+def last_event_id(req: Request) -> int:
+    text = req.get_header("last-event-id") or "0"
+    if not text.isdigit() or len(text) > 9:
+        raise BadRequest("Last-Event-ID must be the sequence number of an event")
+    return int(text)
+
+
+def json_text(field: str, raw: msgspec.Raw) -> bytes:
+    """The decoder checks the grammar and not the encoding inside strings."""
+    data = bytes(raw)
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        raise InvalidField(field, "is not valid UTF-8") from None
+    return data
+
+
+def json_object(field: str, raw: msgspec.Raw) -> bytes:
+    data = json_text(field, raw)
+    if not data.startswith(b"{"):
+        raise InvalidField(field, "must be a JSON object")
+    if len(data) > 16_384:
+        raise InvalidField(field, "is over 16384 bytes; larger things belong into the payload")
+    return data

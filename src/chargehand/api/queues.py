@@ -1,0 +1,85 @@
+"""What stands in the queues, and the two things an operator may do to one: pause it, limit it."""
+
+from typing import Annotated
+
+import msgspec
+from falcon.asgi import Request, Response
+
+from chargehand.api.views import Instant, instant
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import QueueCount, QueueSettings, queue_name
+from chargehand.errors import InvalidField
+from chargehand.http.route import Route, decode, read_body, reply
+
+TAG = "queues"
+
+
+class QueueView(msgspec.Struct):
+    kind: str
+    queue: str
+    ready: int
+    delayed: int
+    running: int
+    oldest_at: Annotated[Instant | None, msgspec.Meta(description="Since when the oldest ready job is due")]
+    paused: bool
+    max_running: int | None
+
+
+class QueueList(msgspec.Struct):
+    queues: list[QueueView]
+
+
+class SetQueue(msgspec.Struct, forbid_unknown_fields=True):
+    """Both settings; what is left out goes back to its default."""
+
+    paused: Annotated[bool, msgspec.Meta(description="No more claims; what runs goes on")] = False
+    max_running: (
+        Annotated[int, msgspec.Meta(ge=1, le=1_000_000, description="Jobs running at once; null: no limit")] | None
+    ) = None
+
+
+_decoder = msgspec.json.Decoder(SetQueue)
+
+
+class Queues:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def routes(self) -> list[Route]:
+        # fmt: off
+        return [
+            Route("GET", "/engine/queues", self.list_queues, "List queues with what stands in them", "jobs:read", TAG, reply=QueueList),
+            Route("PUT", "/engine/queues/{kind}/{name:path}", self.set_queue, "Pause, resume or limit a queue", "admin", TAG,
+                  request=SetQueue, reply=QueueView),
+        ]
+        # fmt: on
+
+    async def list_queues(self, req: Request, resp: Response) -> None:
+        reply(resp, QueueList(await self._views(req.context.caller.tenant, "")))
+
+    async def set_queue(self, req: Request, resp: Response, kind: str, name: str) -> None:
+        if "/" in kind or not 1 <= len(name) <= 200 or not name.isprintable():
+            raise InvalidField("queue", "must have 1 to 200 printable characters")
+        asked = decode(_decoder, await read_body(req, 10_000))
+        tenant = req.context.caller.tenant
+        queue = queue_name(kind, tenant, name)
+        await self._engine.set_queue(QueueSettings(queue, asked.paused, asked.max_running))
+        found = [view for view in await self._views(tenant, queue) if (view.kind, view.queue) == (kind, name)]
+        reply(resp, found[0] if found else QueueView(kind, name, 0, 0, 0, None, asked.paused, asked.max_running))
+
+    async def _views(self, tenant: str, prefix: str) -> list[QueueView]:
+        settings = {s.queue: s for s in await self._engine.store.list_queue_settings() if s.queue.startswith(prefix)}
+        counts = {count.queue: count for count in await self._engine.store.count_queues(prefix)}
+        views = []
+        for queue in sorted(settings.keys() | counts.keys()):
+            kind, owner, name = queue.split("/", 2)
+            if owner == tenant:
+                count = counts.get(queue, QueueCount(queue, 0, 0, 0, None))
+                setting = settings.get(queue, QueueSettings(queue))
+                views.append(
+                    QueueView(
+                        kind, name, count.ready, count.delayed, count.running, instant(count.oldest_at), setting.paused,
+                        setting.max_running,
+                    )
+                )  # fmt: skip
+        return views

@@ -1,0 +1,102 @@
+"""The server about itself: alive, ready, metrics, the description of the API."""
+
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+from falcon.asgi import Request, Response
+
+from chargehand import __version__
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import SECOND
+from chargehand.errors import StoreError, StoreUnavailable
+from chargehand.http.route import Route, reply
+from chargehand.observability.metrics import CONTENT_TYPE, Metrics
+from chargehand.webhooks.outbound import Outbox
+
+GAUGES_SECONDS = 5.0  # counting a million jobs takes a moment: not more often than this
+LIVENESS = "Ollama is running"  # clients of Ollama look for exactly this text at /
+
+
+class Health(msgspec.Struct):
+    status: Annotated[str, msgspec.Meta(description="ok")]
+    version: str
+
+
+class Ready(msgspec.Struct):
+    status: Annotated[str, msgspec.Meta(description="ready")]
+    store: str
+
+
+class Service:
+    def __init__(
+        self, engine: Engine, outbox: Outbox, metrics: Metrics, describe: Callable[[], dict[str, Any]]
+    ) -> None:
+        self._engine = engine
+        self._outbox = outbox
+        self._metrics = metrics
+        self._describe = describe
+        self._description: bytes | None = None
+        self._gauges_at = -GAUGES_SECONDS
+
+    def routes(self) -> list[Route]:
+        # fmt: off
+        return [
+            Route("GET", "/healthz", self.get_health, "The process is alive", reply=Health),
+            Route("GET", "/readyz", self.get_ready, "The store can be reached, its schema is current and its writer alive", reply=Ready, errors=(StoreUnavailable,)),
+            Route("GET", "/metrics", self.get_metrics, "Prometheus metrics", "metrics", reply_media=CONTENT_TYPE),
+            Route("GET", "/openapi.json", self.get_openapi, "This description", hidden=True),
+            Route("GET", "/", self.get_root, "A browser is sent to the API page, anything else gets a liveness text", hidden=True),
+            Route("HEAD", "/", self.get_root, "As GET", hidden=True),
+        ]
+        # fmt: on
+
+    async def get_health(self, _req: Request, resp: Response) -> None:
+        reply(resp, Health("ok", __version__))
+
+    async def get_ready(self, _req: Request, resp: Response) -> None:
+        if self._engine.draining:
+            raise StoreUnavailable("the server is stopping", retry_after_seconds=5)
+        await self._engine.store.check()
+        reply(resp, Ready("ready", "ok"))
+
+    async def get_metrics(self, _req: Request, resp: Response) -> None:
+        self._metrics.waiters.set(self._engine.wakeups.waiting)
+        self._metrics.deliveries_in_flight.set(self._outbox.in_flight)
+        if time.monotonic() - self._gauges_at >= GAUGES_SECONDS:
+            self._gauges_at = time.monotonic()
+            await self._count()
+        resp.content_type = CONTENT_TYPE
+        resp.data = self._metrics.render()
+
+    async def _count(self) -> None:
+        metrics, store = self._metrics, self._engine.store
+        try:
+            counts, now = await store.count_queues(), await store.now()
+        except StoreError:
+            metrics.store_up.set(0)
+            return
+        metrics.store_up.set(1)
+        metrics.queue_jobs.clear()
+        metrics.queue_oldest_seconds.clear()
+        for count in counts:
+            metrics.queue_jobs.labels(count.queue, "ready").set(count.ready)
+            metrics.queue_jobs.labels(count.queue, "delayed").set(count.delayed)
+            metrics.queue_jobs.labels(count.queue, "running").set(count.running)
+            age = 0.0 if count.oldest_at is None else (now - count.oldest_at) / SECOND
+            metrics.queue_oldest_seconds.labels(count.queue).set(age)
+
+    async def get_openapi(self, _req: Request, resp: Response) -> None:
+        if self._description is None:
+            self._description = msgspec.json.encode(self._describe())
+        resp.content_type = "application/json"
+        resp.data = self._description
+
+    async def get_root(self, req: Request, resp: Response) -> None:
+        if "text/html" in (req.get_header("accept") or ""):
+            resp.status = 302
+            resp.set_header("location", "/docs")
+            return
+        resp.content_type = "text/plain; charset=utf-8"
+        resp.text = LIVENESS

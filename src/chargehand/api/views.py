@@ -1,0 +1,246 @@
+"""What the engine's API shows: jobs, events and deliveries in the words of the glossary, instants as RFC 3339."""
+
+from typing import Annotated, Any
+
+import msgspec
+
+from chargehand.engine.delivery import Delivery, Endpoint, EndpointCount, Outgoing, Try
+from chargehand.engine.job import Event, Job, rfc3339
+
+KIND = "job"  # the kind of jobs that are submitted here
+
+QueueName = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=200,
+        pattern=r"^[^\x00-\x1f\x7f]+$",
+        description="A queue; it exists once a job is in it",
+    ),
+]
+Instant = Annotated[str, msgspec.Meta(description="RFC 3339, UTC", examples=["2026-05-23T12:00:00.000Z"])]
+
+
+def json_or_none(raw: bytes | None) -> Any:
+    return msgspec.Raw(raw) if raw else None
+
+
+def instant(at: int | None) -> str | None:
+    return None if at is None else rfc3339(at)
+
+
+class JobSummary(msgspec.Struct):
+    """A job without what it carries."""
+
+    id: str
+    kind: Annotated[str, msgspec.Meta(description="Which door made it")]
+    queue: str
+    state: Annotated[str, msgspec.Meta(description="queued, running, succeeded, failed or cancelled")]
+    stage: Annotated[str, msgspec.Meta(description="How far a running job is, in its door's words")]
+    previous: Annotated[str, msgspec.Meta(description="The state, and stage after a colon, that was shown before")]
+    priority: int
+    attempt: Annotated[int, msgspec.Meta(description="Counts from 1 with the first claim")]
+    max_attempts: int
+    run_at: Instant
+    waiting_for: Annotated[str | None, msgspec.Meta(description="What a queued job waits for")]
+    error: str | None
+    failed_step: str | None
+    lease_owner: str | None
+    lease_until: Instant | None
+    sequence: Annotated[int, msgspec.Meta(description="The number of its last event")]
+    created_at: Instant
+    updated_at: Instant
+    finished_at: Instant | None
+
+
+class JobView(JobSummary):
+    """A job with its payload, and its result once it has succeeded."""
+
+    position: Annotated[
+        int | None, msgspec.Meta(description="How many jobs of its queue go before it; at most 10000")
+    ] = None
+    metadata: Any = None
+    payload: Any = None
+    result: Any = None
+
+
+class EventView(msgspec.Struct):
+    """A line of a job's log."""
+
+    sequence: int
+    at: Instant
+    level: str
+    move: Annotated[str, msgspec.Meta(description="The move that wrote it, or `note`")]
+    state: str
+    stage: str
+    previous: str
+    attempt: int
+    step: str
+    message: str
+    data: Any = None
+
+
+class WebhookBody(msgspec.Struct):
+    """The body of a webhook in the `standard` dialect."""
+
+    type: Annotated[str, msgspec.Meta(description="job. and the state", examples=["job.succeeded"])]
+    timestamp: Instant
+    data: "WebhookData"
+
+
+class WebhookData(msgspec.Struct):
+    job_id: str
+    queue: str
+    state: str
+    stage: str
+    previous: str
+    sequence: int
+    attempt: int
+    error: str | None
+    message: str
+    metadata: Any
+    result: Any
+
+
+class DeliveryView(msgspec.Struct):
+    id: Annotated[str, msgspec.Meta(description="Also the `webhook-id` header; the same for every try")]
+    job_id: str
+    sequence: int
+    endpoint_id: str
+    url: Annotated[str, msgspec.Meta(description="Without its query, which may hold a secret")]
+    dialect: str
+    state: Annotated[str, msgspec.Meta(description="pending, delivered or dead")]
+    tries: int
+    due_at: Instant
+    reason: str
+    created_at: Instant
+    updated_at: Instant
+
+
+class TryView(msgspec.Struct):
+    number: int
+    at: Instant
+    status: int | None
+    duration_seconds: float
+    error: str
+    answer: Annotated[str, msgspec.Meta(description="The start of what the endpoint said")]
+
+
+class EndpointView(msgspec.Struct):
+    id: str
+    url: str
+    state: Annotated[str, msgspec.Meta(description="active, paused, or disabled because it answered 410")]
+    reason: str
+    pending: int
+    dead: int
+    oldest_due_at: Instant | None
+    created_at: Instant
+
+
+def queue_of(job: Job) -> str:
+    return job.queue.split("/", 2)[2]
+
+
+def _summary(job: Job, now: int) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "kind": job.kind,
+        "queue": queue_of(job),
+        "state": job.state,
+        "stage": job.stage,
+        "previous": job.previous,
+        "priority": job.priority,
+        "attempt": job.attempt,
+        "max_attempts": job.max_attempts,
+        "run_at": rfc3339(job.run_at),
+        "waiting_for": waiting_for(job, now),
+        "error": job.error,
+        "failed_step": job.failed_step,
+        "lease_owner": job.lease_owner,
+        "lease_until": instant(job.lease_until),
+        "sequence": job.seq,
+        "created_at": rfc3339(job.created_at),
+        "updated_at": rfc3339(job.updated_at),
+        "finished_at": instant(job.finished_at),
+    }
+
+
+def waiting_for(job: Job, now: int) -> str | None:
+    if job.state != "queued":
+        return None
+    if job.run_at > now:
+        return job.waiting_for or "run_at"
+    return "worker" if job.waiting_for in ("", "backoff") else job.waiting_for
+
+
+def job_summary(job: Job, now: int) -> JobSummary:
+    return JobSummary(**_summary(job, now))
+
+
+def job_view(job: Job, now: int, position: int | None = None) -> JobView:
+    return JobView(
+        **_summary(job, now),
+        position=position,
+        metadata=json_or_none(job.metadata),
+        payload=json_or_none(job.payload),
+        result=json_or_none(job.result),
+    )
+
+
+def event_view(e: Event) -> EventView:
+    return EventView(
+        e.seq,
+        rfc3339(e.at),
+        e.level,
+        e.move,
+        e.state,
+        e.stage,
+        e.previous,
+        e.attempt,
+        e.step,
+        e.message,
+        json_or_none(e.data),
+    )
+
+
+def delivery_view(d: Delivery) -> DeliveryView:
+    return DeliveryView(
+        d.id, d.job_id, d.seq, d.endpoint_id, d.url.partition("?")[0], d.dialect, d.state, d.tries, rfc3339(d.due_at),
+        d.reason, rfc3339(d.created_at), rfc3339(d.updated_at),
+    )  # fmt: skip
+
+
+def try_view(t: Try) -> TryView:
+    return TryView(t.number, rfc3339(t.at), t.status, t.duration_seconds, t.error, t.answer)
+
+
+def endpoint_view(e: Endpoint, count: EndpointCount) -> EndpointView:
+    return EndpointView(
+        e.id, e.url, e.state, e.reason, count.pending, count.dead, instant(count.oldest_at), rfc3339(e.created_at)
+    )
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def render(outgoing: Outgoing) -> bytes:
+    """The body of a webhook about a job of this door, made from an event that never changes."""
+    event, job = outgoing.event, outgoing.job
+    body = WebhookBody(
+        f"job.{event.state}",
+        rfc3339(event.at),
+        WebhookData(
+            job.id,
+            queue_of(job),
+            event.state,
+            event.stage,
+            event.previous,
+            event.seq,
+            event.attempt,
+            job.error if event.seq == job.seq else None,
+            event.message,
+            json_or_none(job.metadata),
+            json_or_none(job.result) if event.state == "succeeded" else None,
+        ),
+    )
+    return _encoder.encode(body)

@@ -1,0 +1,222 @@
+"""For whoever does the work: claim with a long poll, beat, advance, note, and one of the ends."""
+
+from typing import Annotated
+
+import msgspec
+from falcon.asgi import Request, Response
+
+from chargehand.api.jobs import Moved, json_text
+from chargehand.api.views import KIND, Instant, JobView, QueueName, job_view
+from chargehand.config import Config
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import Job, queue_name, rfc3339
+from chargehand.engine.moves import Broke
+from chargehand.engine.moves import Moved as EngineMoved
+from chargehand.engine.store import Note
+from chargehand.errors import InvalidField, NotFound, StaleLease
+from chargehand.http.hangup import unless_gone
+from chargehand.http.paging import ulid
+from chargehand.http.route import Route, decode, read_body, reply
+
+TAG = "work"
+SCOPE = "work"
+STAGE = "claimed"  # all there is to observe of somebody else's worker is that it took the job
+TEN_YEARS = 315_360_000
+
+Lease = Annotated[int, msgspec.Meta(ge=1, description="The lease number that came with the claim")]
+Text = Annotated[str, msgspec.Meta(max_length=10_000)]
+Delay = Annotated[float, msgspec.Meta(ge=0, le=TEN_YEARS)]
+
+
+class ClaimJobs(msgspec.Struct, forbid_unknown_fields=True):
+    """What a worker is ready for."""
+
+    queues: Annotated[tuple[QueueName, ...], msgspec.Meta(min_length=1, max_length=100)]
+    owner: (
+        Annotated[str, msgspec.Meta(min_length=1, max_length=200, description="Default: the token's name")] | None
+    ) = None
+    lease_seconds: Annotated[float, msgspec.Meta(gt=0, description="Default: engine.lease_seconds")] | None = None
+    wait_seconds: Annotated[float, msgspec.Meta(ge=0, description="Long poll; cut to engine.max_wait_seconds")] = 0.0
+    limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
+
+
+class ClaimedJob(JobView, kw_only=True):
+    lease: Lease
+
+
+class ClaimReply(msgspec.Struct):
+    jobs: list[ClaimedJob]
+
+
+class BeatJob(msgspec.Struct, forbid_unknown_fields=True):
+    lease: Lease
+    lease_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
+
+
+class Beaten(msgspec.Struct):
+    lease_until: Instant
+
+
+class AdvanceJob(msgspec.Struct, forbid_unknown_fields=True):
+    lease: Lease
+    stage: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,62}$", description="In the worker's words")]
+    message: Text = ""
+
+
+class NoteJob(msgspec.Struct, forbid_unknown_fields=True):
+    """A line in the job's log: progress, a warning."""
+
+    lease: Lease
+    message: Text
+    level: Annotated[str, msgspec.Meta(pattern="^(info|warn|error)$")] = "info"
+    step: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    data: msgspec.Raw | None = None
+
+
+class Noted(msgspec.Struct):
+    sequence: int
+
+
+class SucceedJob(msgspec.Struct, forbid_unknown_fields=True):
+    lease: Lease
+    result: Annotated[msgspec.Raw, msgspec.Meta(description="Any JSON")] = msgspec.Raw(b"null")
+
+
+class RetryJob(msgspec.Struct, forbid_unknown_fields=True):
+    """The work began and broke; the attempt counts. When none is left the job fails."""
+
+    lease: Lease
+    error: Text
+    failed_step: Annotated[str, msgspec.Meta(max_length=200)] | None = None
+    delay_seconds: Annotated[Delay, msgspec.Meta(description="Default: exponential backoff with jitter")] | None = None
+
+
+class ParkJob(msgspec.Struct, forbid_unknown_fields=True):
+    """Nobody's fault; the attempt does not count."""
+
+    lease: Lease
+    waiting_for: Annotated[str, msgspec.Meta(max_length=200, description="Shown to whoever asks why the job waits")] = (
+        ""
+    )
+    delay_seconds: Delay = 0.0
+
+
+class FailJob(msgspec.Struct, forbid_unknown_fields=True):
+    """Trying again cannot help."""
+
+    lease: Lease
+    error: Text
+    failed_step: Annotated[str, msgspec.Meta(max_length=200)] | None = None
+
+
+_claim = msgspec.json.Decoder(ClaimJobs)
+_beat = msgspec.json.Decoder(BeatJob)
+_advance = msgspec.json.Decoder(AdvanceJob)
+_note = msgspec.json.Decoder(NoteJob)
+_succeed = msgspec.json.Decoder(SucceedJob)
+_retry = msgspec.json.Decoder(RetryJob)
+_park = msgspec.json.Decoder(ParkJob)
+_fail = msgspec.json.Decoder(FailJob)
+
+
+class Work:
+    def __init__(self, engine: Engine, config: Config) -> None:
+        self._engine = engine
+        self._config = config.engine
+        self._max_body = config.server.max_body_bytes
+
+    def routes(self) -> list[Route]:
+        one, lost = "/engine/jobs/{job_id}", (NotFound, StaleLease)
+        # fmt: off
+        return [
+            Route("POST", "/engine/claims", self.claim_jobs, "Claim jobs, waiting for them if asked to", SCOPE, TAG,
+                  "204 when there was nothing. By priority, then age, over all queues named.", request=ClaimJobs, reply=ClaimReply),
+            Route("POST", f"{one}/beat", self.beat_job, "Keep the lease alive", SCOPE, TAG, request=BeatJob, reply=Beaten, errors=lost),
+            Route("POST", f"{one}/advance", self.advance_job, "Say how far the job is", SCOPE, TAG, request=AdvanceJob, reply=Moved, errors=lost),
+            Route("POST", f"{one}/note", self.note_job, "Add a line to the job's log", SCOPE, TAG, request=NoteJob, reply=Noted, errors=lost),
+            Route("POST", f"{one}/succeed", self.succeed_job, "Finish with a result", SCOPE, TAG, request=SucceedJob, reply=Moved, errors=lost),
+            Route("POST", f"{one}/retry", self.retry_job, "The work broke: again later", SCOPE, TAG, request=RetryJob, reply=Moved, errors=lost),
+            Route("POST", f"{one}/park", self.park_job, "Give the job back without blame", SCOPE, TAG, request=ParkJob, reply=Moved, errors=lost),
+            Route("POST", f"{one}/fail", self.fail_job, "Finish with an error", SCOPE, TAG, request=FailJob, reply=Moved, errors=lost),
+        ]
+        # fmt: on
+
+    async def claim_jobs(self, req: Request, resp: Response) -> None:
+        asked = decode(_claim, await read_body(req, self._max_body))
+        caller = req.context.caller
+        owner = asked.owner or caller.subject
+        if owner.startswith("@"):
+            raise InvalidField("owner", "must not begin with @, which marks the server's own runners")
+        queues = tuple(dict.fromkeys(queue_name(KIND, caller.tenant, name) for name in asked.queues))
+        lease = self._lease(asked.lease_seconds)
+        jobs: tuple[Job, ...] | None = await self._engine.claim(queues, owner, lease, limit=asked.limit, stage=STAGE)
+        if not jobs and (wait := min(asked.wait_seconds, self._config.max_wait_seconds)):
+            waiting = self._engine.claim(queues, owner, lease, limit=asked.limit, stage=STAGE, wait_seconds=wait)
+            jobs = await unless_gone(req, waiting)
+        if not jobs:
+            resp.status = 204
+            return
+        now = await self._engine.store.now()
+        reply(resp, ClaimReply([_claimed_job(job, now) for job in jobs]))
+
+    def _lease(self, asked: float | None) -> float:
+        seconds = asked or self._config.lease_seconds
+        if seconds > self._config.max_lease_seconds:
+            raise InvalidField(
+                "lease_seconds", f"must be at most {self._config.max_lease_seconds:g} (engine.max_lease_seconds)"
+            )
+        return seconds
+
+    async def beat_job(self, req: Request, resp: Response, job_id: str) -> None:
+        asked = decode(_beat, await read_body(req, self._max_body))
+        until = await self._engine.beat(
+            ulid("job_id", job_id), asked.lease, self._lease(asked.lease_seconds), req.context.caller.tenant
+        )
+        reply(resp, Beaten(rfc3339(until)))
+
+    async def advance_job(self, req: Request, resp: Response, job_id: str) -> None:
+        asked = decode(_advance, await read_body(req, self._max_body))
+        tenant = req.context.caller.tenant
+        job_id = ulid("job_id", job_id)
+        _reply(resp, await self._engine.advance(job_id, asked.lease, asked.stage, tenant=tenant, message=asked.message))
+
+    async def note_job(self, req: Request, resp: Response, job_id: str) -> None:
+        asked = decode(_note, await read_body(req, self._max_body))
+        data = None if asked.data is None else json_text("data", asked.data)
+        tenant = req.context.caller.tenant
+        note = Note(ulid("job_id", job_id), asked.lease, tenant, asked.level, asked.step, asked.message, data)
+        reply(resp, Noted(await self._engine.note(note)))
+
+    async def succeed_job(self, req: Request, resp: Response, job_id: str) -> None:
+        asked = decode(_succeed, await read_body(req, self._max_body))
+        result = json_text("result", asked.result)
+        tenant = req.context.caller.tenant
+        _reply(resp, await self._engine.succeed(ulid("job_id", job_id), asked.lease, result, tenant=tenant))
+
+    async def retry_job(self, req: Request, resp: Response, job_id: str) -> None:
+        asked = decode(_retry, await read_body(req, self._max_body))
+        outcome = Broke(asked.error, asked.failed_step, asked.delay_seconds)
+        tenant = req.context.caller.tenant
+        _reply(resp, await self._engine.broke(ulid("job_id", job_id), asked.lease, outcome, tenant=tenant))
+
+    async def park_job(self, req: Request, resp: Response, job_id: str) -> None:
+        asked = decode(_park, await read_body(req, self._max_body))
+        tenant, job_id = req.context.caller.tenant, ulid("job_id", job_id)
+        moved = await self._engine.park(
+            job_id, asked.lease, asked.waiting_for, delay_seconds=asked.delay_seconds, tenant=tenant
+        )
+        _reply(resp, moved)
+
+    async def fail_job(self, req: Request, resp: Response, job_id: str) -> None:
+        asked = decode(_fail, await read_body(req, self._max_body))
+        outcome = Broke(asked.error, asked.failed_step, final=True)
+        tenant = req.context.caller.tenant
+        _reply(resp, await self._engine.broke(ulid("job_id", job_id), asked.lease, outcome, tenant=tenant))
+
+
+def _claimed_job(job: Job, now: int) -> ClaimedJob:
+    return ClaimedJob(**msgspec.structs.asdict(job_view(job, now)), lease=job.lease)
+
+
+def _reply(resp: Response, moved: EngineMoved) -> None:
+    reply(resp, Moved(moved.job_id, moved.state, moved.seq))

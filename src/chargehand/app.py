@@ -1,0 +1,188 @@
+"""Wiring only: Config -> Store -> Engine -> outbox and doors -> HTTP, and their end in the opposite order."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import falcon.asgi
+
+from chargehand import __version__
+from chargehand.api import views
+from chargehand.api.deliveries import Deliveries
+from chargehand.api.jobs import Jobs
+from chargehand.api.queues import Queues
+from chargehand.api.service import Service
+from chargehand.api.work import Work
+from chargehand.config import Config, require_safe
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import FINAL, SECOND
+from chargehand.engine.moves import Moved, RetryPolicy
+from chargehand.engine.runner import IN_PROCESS
+from chargehand.engine.store import Store
+from chargehand.engine.upkeep import keep_up
+from chargehand.http import pages
+from chargehand.http.auth import Gate
+from chargehand.http.hangup import Asgi, with_receive
+from chargehand.http.openapi import describe
+from chargehand.http.problems import serialize_falcon_error
+from chargehand.http.route import Route, mount
+from chargehand.http.server import Bounds, HttpServer
+from chargehand.observability.logs import get_logger
+from chargehand.observability.metrics import Metrics
+from chargehand.observability.tracing import configure_tracing
+from chargehand.store import open_store
+from chargehand.webhooks.egress import EgressPolicy, networks
+from chargehand.webhooks.outbound import Outbox
+
+log = get_logger(__name__)
+DESCRIPTION = "A durable job server: jobs in, work out, every change of state pushed by signed webhooks."
+
+
+class Server:
+    """Everything that runs in one process. `await Server.open(config)`, then `serve()`, then `close()`."""
+
+    def __init__(self, config: Config, store: Store) -> None:
+        self.config = config
+        self.store = store
+        self.metrics = Metrics()
+        self.tracing = configure_tracing(
+            config.tracing.endpoint, config.tracing.service_name, config.tracing.sample_ratio
+        )
+        policy = RetryPolicy(config.engine.backoff_base_seconds, config.engine.backoff_max_seconds)
+        self.engine = Engine(store, policy=policy)
+        self.egress = EgressPolicy(
+            allow_local=config.server.is_loopback,
+            allow=networks(*config.webhooks.allow_networks),
+            deny=networks(*config.webhooks.deny_networks),
+        )
+        self.outbox = Outbox(
+            store,
+            config.webhooks,
+            self.egress,
+            {views.KIND: views.render},
+            self.metrics,
+            self.tracing,
+            poll_seconds=config.engine.poll_seconds,
+        )
+        self.engine.on_move(self.outbox.on_move)
+        self.engine.on_move(_counting(self.metrics))
+        self.http = HttpServer(_bounds(config))
+        self._background: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(cls, config: Config) -> "Server":
+        require_safe(config)
+        store = await open_store(
+            config.store_url,
+            max_bytes=config.store.max_bytes,
+            pool_size=config.store.pool_size,
+            group_size=config.store.group_size,
+        )
+        return cls(config, store)
+
+    def routes(self) -> list[Route]:
+        service = Service(self.engine, self.outbox, self.metrics, self.describe)
+        return [
+            *Jobs(self.engine, self.config, self.egress).routes(),
+            *Work(self.engine, self.config).routes(),
+            *Queues(self.engine).routes(),
+            *Deliveries(self.store, self.outbox).routes(),
+            *service.routes(),
+            *pages.ROUTES,
+        ]
+
+    def describe(self) -> dict[str, Any]:
+        return describe(self.routes(), title="Chargehand", version=__version__, description=DESCRIPTION)
+
+    def asgi(self, extra_routes: Sequence[Route] = ()) -> Asgi:
+        app = falcon.asgi.App()
+        app.set_error_serializer(serialize_falcon_error)
+        mount(app, [*self.routes(), *extra_routes], Gate(self.config), self.metrics.observe_http)
+        return with_receive(app)
+
+    async def start(self, extra_routes: Sequence[Route] = ()) -> None:
+        if self.config.store_url.startswith("sqlite:"):
+            # One process at the file: what its last one's runners held, nobody holds now.
+            while await self.engine.lapse_all(IN_PROCESS):
+                pass
+        await self.engine.refresh_limits()
+        self._run(keep_up(self.engine, self.config))
+        self._run(self.outbox.run())
+        await self.http.start(self.asgi(extra_routes), self.config.server.host, self.config.server.port)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        self._background.append(asyncio.create_task(work))
+
+    async def wait(self, stop: asyncio.Event) -> str:
+        """Until asked to stop ("") or something that everything depends on has ended (what)."""
+        stopping = asyncio.create_task(stop.wait())
+        ended = asyncio.create_task(self.store.ended())
+        done, _ = await asyncio.wait({stopping, ended, *self._background}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        ended.cancel()
+        if stopping in done:
+            return ""
+        if ended in done:
+            return ended.result()
+        [broken] = [task for task in self._background if task in done][:1]
+        return f"a background task ended: {broken.exception()!r}"
+
+    async def close(self) -> None:
+        """No new claims, running HTTP answered, leases handed back, webhooks in flight ended: each within its bound."""
+        self.engine.drain()
+        await self.http.drain()
+        await self.outbox.drain(self.config.webhooks.timeout_seconds)
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self.store.close()
+        await asyncio.to_thread(self.tracing.shutdown)
+
+    @property
+    def url(self) -> str:
+        host, port = self.http.addresses[0]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+async def serve(config: Config, started: Callable[[Server], None]) -> int:
+    """The whole life of a server process; returns its exit code."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    server = await Server.open(config)
+    try:
+        await server.start()
+        started(server)
+        reason = await server.wait(stop)
+        if reason:
+            log.error("the server stops", reason=reason)
+        else:
+            log.info("draining", seconds=config.server.drain_seconds)
+    finally:
+        await server.close()
+    return 1 if reason else 0
+
+
+def _bounds(config: Config) -> Bounds:
+    server = config.server
+    return Bounds(
+        max_header_bytes=server.max_header_bytes,
+        header_timeout_seconds=server.header_timeout_seconds,
+        body_timeout_seconds=server.body_timeout_seconds,
+        keep_alive_seconds=server.keep_alive_seconds,
+        max_connections=server.max_connections,
+        drain_seconds=server.drain_seconds,
+    )
+
+
+def _counting(metrics: Metrics) -> Callable[[Moved], None]:
+    def count(moved: Moved) -> None:
+        metrics.count_move(moved.kind, moved.move)
+        if moved.move == "claim":
+            metrics.observe_claim_wait(moved.kind, max(0, moved.at - moved.run_at) / SECOND)
+        elif moved.state in FINAL:
+            metrics.observe_job(moved.kind, moved.state, (moved.at - moved.created_at) / SECOND)
+
+    return count

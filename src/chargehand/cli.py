@@ -1,0 +1,132 @@
+"""The command line. Each command builds a Config and calls one function."""
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from chargehand import __version__
+from chargehand.app import Server
+from chargehand.app import serve as serve_app
+from chargehand.config import load_config
+from chargehand.errors import ChargehandError
+from chargehand.http.credentials import hash_password, hash_token, new_token, new_webhook_secret
+from chargehand.observability.logs import configure_logs
+
+app = typer.Typer(
+    help="Chargehand takes jobs in, hands them to whoever can do them, and reports back by signed webhooks.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"chargehand {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def serve(
+    config: Annotated[Path | None, typer.Option(help="A TOML file with settings; see config.default.toml.")] = None,
+    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen. [127.0.0.1:8484]")] = None,
+    store: Annotated[str | None, typer.Option(metavar="URL", help="sqlite:///file.db or postgresql://…")] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where files are kept. [./data]")] = None,
+) -> None:
+    """Start the server. SIGTERM or Ctrl-C drains it."""
+    with _one_line_errors():
+        settings = load_config(config, overrides={"server.listen": listen, "store.url": store, "server.data_dir": data})
+        configure_logs(settings.log.level, "human" if settings.log.format == "text" else settings.log.format)
+        raise typer.Exit(uvloop.run(serve_app(settings, _say_where)))
+
+
+def _say_where(server: Server) -> None:
+    """For people at a terminal; programs read the port from --listen or from the log."""
+    config = server.config
+    kind = "PostgreSQL" if not config.store_url.startswith("sqlite:") else config.store_url.removeprefix("sqlite:///")
+    lines = [
+        f"Chargehand {__version__} is running; Ctrl-C stops it.",
+        f"  console  {server.url}/",
+        f"  API      {server.url}/docs",
+        f"  metrics  {server.url}/metrics",
+        f"  store    {kind}",
+        f"  auth     {'on' if config.has_auth else 'off: only this machine can connect, and everybody on it may do everything'}",
+    ]
+    for door, settings in (
+        ("inference.targets", config.inference.targets),
+        ("provisioning", config.provisioning.public_url),
+    ):
+        if settings:
+            lines.append(f"  note     {door} is set, but this version has no such door yet; the setting has no effect")
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+@app.command()
+def token(
+    name: Annotated[str, typer.Option(help="Who it is for; shown in logs and as the owner of leases.")] = "token",
+    tenant: Annotated[str, typer.Option(help="Whose jobs it may see.")] = "default",
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(help="jobs:read, jobs:write, work, admin, metrics, or * for all; may be repeated. [*]"),
+    ] = None,
+    user: Annotated[
+        bool, typer.Option("--user", help="A user with a password for HTTP Basic; the password is read from stdin.")
+    ] = False,
+    webhook_secret: Annotated[
+        bool, typer.Option("--webhook-secret", help="A secret for signing webhooks instead.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Make a token, a user or a webhook secret. Nothing is stored: the config gets the hash, you keep the rest."""
+    import msgspec
+
+    if webhook_secret:
+        secret = new_webhook_secret()
+        made, config = {"webhook_secret": secret}, f'[webhooks]\nsecret = "{secret}"'
+    else:
+        scopes = ", ".join(f'"{each}"' for each in scope or ["*"])
+        if user:
+            password = (
+                sys.stdin.readline().rstrip("\n")
+                if not sys.stdin.isatty()
+                else typer.prompt("Password", hide_input=True)
+            )
+            made = {"user": name, "password_hash": hash_password(password)}
+            config = f'[[auth.users]]\nname = "{name}"\npassword_hash = "{made["password_hash"]}"'
+        else:
+            fresh = new_token()
+            made = {"token": fresh, "hash": hash_token(fresh)}
+            config = f'[[auth.tokens]]\nname = "{name}"\nhash = "{made["hash"]}"'
+        config += f'\ntenant = "{tenant}"\nscopes = [{scopes}]'
+    if json:
+        typer.echo(msgspec.json.encode({**made, "config": config}).decode())
+        return
+    if "token" in made:
+        typer.echo(f"The token (shown once):\n\n  {made['token']}\n")
+    typer.echo(f"For the configuration file:\n\n{config}")
+
+
+class _one_line_errors(contextlib.AbstractContextManager[None]):
+    """What a user can mend is said in one line; a fault of ours keeps its traceback."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, ChargehandError):
+            typer.echo(f"chargehand: {error.message}", err=True)
+            raise typer.Exit(2)
+
+
+def main() -> None:
+    app()

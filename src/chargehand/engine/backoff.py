@@ -1,0 +1,19 @@
+"""Arithmetic of waiting. Randomness comes in as an argument."""
+
+from random import Random
+
+
+def full_jitter(attempt: int, base_seconds: float, max_seconds: float, random: Random) -> float:
+    """Uniform between nothing and base * 2**(attempt-1), capped: spreads a crowd that failed together."""
+    return random.uniform(0.0, ceiling(attempt, base_seconds, max_seconds))
+
+
+def equal_jitter(attempt: int, base_seconds: float, max_seconds: float, random: Random) -> float:
+    """Half fixed, half random: spreads as well, and never comes back at once."""
+    top = ceiling(attempt, base_seconds, max_seconds)
+    return top / 2 + random.uniform(0.0, top / 2)
+
+
+def ceiling(attempt: int, base_seconds: float, max_seconds: float) -> float:
+    # 2.0**62 is beyond any sane maximum; the bound keeps a huge attempt from overflowing.
+    return min(max_seconds, base_seconds * 2.0 ** min(max(attempt - 1, 0), 62))

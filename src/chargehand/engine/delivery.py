@@ -1,0 +1,130 @@
+"""A delivery: one event of one job, to be told to one endpoint. The row refers to the event; the body is made when it is sent.
+
+Nothing is copied: an event never changes and a result is written once, so every try of a delivery renders the same body, and
+a result of megabytes is stored once however many endpoints hear of it.
+"""
+
+import base64
+import hashlib
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+import msgspec
+
+from chargehand.engine.job import Event, Job
+
+
+class DeliveryState(StrEnum):
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    DEAD = "dead"
+
+
+class EndpointState(StrEnum):
+    ACTIVE = "active"
+    PAUSED = "paused"  # by an operator
+    DISABLED = "disabled"  # by the endpoint itself, which answered 410
+
+
+class Endpoint(msgspec.Struct, frozen=True, array_like=True):
+    """A receiver: a tenant's URL without its query, so that `?job=17` does not make a receiver of its own."""
+
+    id: str
+    tenant: str
+    url: str
+    state: EndpointState
+    reason: str
+    created_at: int
+    updated_at: int
+
+
+class EndpointCount(msgspec.Struct, frozen=True, array_like=True):
+    endpoint_id: str
+    pending: int
+    dead: int
+    oldest_at: int | None
+
+
+class Delivery(msgspec.Struct, frozen=True, array_like=True):
+    id: str
+    tenant: str
+    job_id: str
+    seq: int
+    endpoint_id: str
+    url: str
+    dialect: str
+    state: DeliveryState
+    attempt: int  # tries since it was made or replayed: what the retry policy counts
+    tries: int  # tries in all: what the attempt log is numbered by
+    lease: int  # grows each time it is taken for sending: the fence against a sender that was too slow
+    lease_until: int | None
+    due_at: int
+    since_at: int  # when it was made or replayed: what the age limit counts from
+    reason: str
+    created_at: int
+    updated_at: int
+
+
+class Try(msgspec.Struct, frozen=True, array_like=True):
+    """A line of a delivery's attempt log."""
+
+    delivery_id: str
+    number: int
+    at: int
+    status: int | None
+    duration_seconds: float
+    error: str
+    answer: str
+
+
+class Outgoing(msgspec.Struct, frozen=True):
+    """All that is needed to render and send one delivery."""
+
+    delivery: Delivery
+    job: Job
+    event: Event
+
+
+class Take(msgspec.Struct, frozen=True, array_like=True, tag="take"):
+    """Take up to `limit` due deliveries of an endpoint, for `lease_seconds`."""
+
+    endpoint_id: str
+    limit: int
+    lease_seconds: float
+
+
+class Taken(msgspec.Struct, frozen=True, array_like=True, tag="taken"):
+    ids: tuple[str, ...]
+    leases: tuple[int, ...]
+    next_due_at: int | None  # when the endpoint next has something to do; None: nothing pending
+    blocked: bool = False  # paused or disabled
+
+
+class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
+    """The outcome of one try, guarded by the lease under which it was made."""
+
+    delivery_id: str
+    lease: int
+    state: DeliveryState
+    retry_seconds: float
+    reason: str
+    status: int | None
+    duration_seconds: float
+    error: str
+    answer: str
+    disable_endpoint: str = ""  # the endpoint's id, when it said that it is gone
+
+
+class Settled(msgspec.Struct, frozen=True, array_like=True, tag="settled"):
+    ok: bool
+
+
+def endpoint_url(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}{parts.path or '/'}"
+
+
+def endpoint_id(tenant: str, url: str) -> str:
+    """Made from what it stands for, so that nobody has to look it up before writing a delivery."""
+    digest = hashlib.sha256(f"{tenant}\n{endpoint_url(url)}".encode()).digest()
+    return "ep_" + base64.b32encode(digest[:15]).decode().lower()

@@ -1,0 +1,305 @@
+"""The engine: submit claim beat advance succeed retry park fail cancel requeue. Every door goes through these.
+
+A call returns when what it did is durable, and has then woken whoever waits for it: claimers of the queue, watchers of the job,
+the outbox. A lost race is an error with a name, never a silent overwrite.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from random import Random
+
+from chargehand.engine.ids import UlidMaker
+from chargehand.engine.job import FINAL, Event, Job, NewJob, QueueSettings, State
+from chargehand.engine.moves import Broke, Change, Lapsed, Moved, RetryPolicy, decide
+from chargehand.engine.store import Beat, Claim, Claimed, Hint, Note, Store, Submitted
+from chargehand.engine.wakeups import Wakeups
+from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease
+
+MAX_TEXT = 10_000  # of an error or a message; longer ones are cut, the rest belongs into a result
+WATCH_POLL_SECONDS = 5.0  # underneath the wake-ups of a watched job
+LAPSED_BATCH = 200
+
+
+class Engine:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        policy: RetryPolicy,
+        random: Random | None = None,
+        now: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self.store = store
+        self.new_id = UlidMaker()
+        self.wakeups = Wakeups()
+        self._policy = policy
+        self._random = random or Random()  # noqa: S311 - for jitter
+        self._now = now
+        self._watchers: dict[str, set[asyncio.Event]] = {}
+        self._listeners: list[Callable[[Moved], None]] = []
+        self._limited: set[str] = set()
+        self._parking: set[asyncio.Future[Moved]] = set()
+        self._open = True
+        store.listen(self._heard)
+
+    @property
+    def draining(self) -> bool:
+        return not self._open
+
+    # the life of a job --------------------------------------------------------------------------------------------------
+
+    async def submit(self, job: NewJob) -> Submitted:
+        submitted = await self.store.submit(job)
+        if submitted.moved is not None:
+            self._moved(submitted.moved)
+        elif submitted.fingerprint != job.fingerprint:
+            raise IdempotencyMismatch(
+                f"the idempotency key {job.idempotency_key!r} was used before with another request (job {submitted.job_id}); "
+                "send the same request again, or use a new key"
+            )
+        return submitted
+
+    async def claim(
+        self,
+        queues: tuple[str, ...],
+        owner: str,
+        lease_seconds: float,
+        *,
+        limit: int = 1,
+        wait_seconds: float = 0.0,
+        stage: str = "",
+    ) -> tuple[Job, ...]:
+        """Jobs that are due, or nothing when `wait_seconds` are over. In-process runners and remote workers call this alike.
+
+        A caller that is cancelled while it waits leaves no job behind: what was claimed for it is handed back.
+        """
+        until = time.monotonic() + wait_seconds
+        claim = Claim(queues, owner, lease_seconds, limit, stage)
+        while self._open:
+            claiming = asyncio.ensure_future(self.store.claim(claim))
+            try:
+                claimed = await asyncio.shield(claiming)
+            except asyncio.CancelledError:
+                claiming.add_done_callback(self._hand_back)
+                raise
+            for job in claimed.jobs:
+                endpoints = claimed.endpoints if job is claimed.jobs[0] else ()
+                self._moved(_claimed(job, endpoints))
+            remaining = until - time.monotonic()
+            if claimed.jobs or remaining <= 0 or not await self.wakeups.wait(queues, remaining):
+                return claimed.jobs
+        return ()
+
+    def _hand_back(self, claiming: "asyncio.Future[Claimed]") -> None:
+        if claiming.cancelled() or claiming.exception():
+            return
+        for job in claiming.result().jobs:
+            parking = asyncio.ensure_future(
+                self.park(job.id, job.lease, "", message="handed back: the claimer is gone")
+            )
+            self._parking.add(parking)
+            parking.add_done_callback(self._parking.discard)
+
+    async def beat(self, job_id: str, lease: int, lease_seconds: float, tenant: str | None = None) -> int:
+        until = await self.store.beat(Beat(job_id, lease, lease_seconds, tenant))
+        if until is None:
+            raise await self._lost(job_id, tenant, "beat", lease)
+        return until
+
+    async def note(self, note: Note) -> int:
+        seq = await self.store.note(note)
+        if seq is None:
+            raise await self._lost(note.job_id, note.tenant, "note", note.lease)
+        self._wake_watchers(note.job_id)
+        self.store.tell(Hint(jobs=(note.job_id,)))
+        return seq
+
+    async def advance(
+        self, job_id: str, lease: int, stage: str, *, tenant: str | None = None, message: str = ""
+    ) -> Moved:
+        return await self.change(Change(job_id, "advance", lease, tenant, stage, message=message))
+
+    async def succeed(self, job_id: str, lease: int, result: bytes, *, tenant: str | None = None) -> Moved:
+        return await self.change(Change(job_id, "succeed", lease, tenant, result=result))
+
+    async def broke(self, job_id: str, lease: int, outcome: Broke, *, tenant: str | None = None) -> Moved:
+        """The attempt counts: again after a backoff while attempts are left, else the job has failed."""
+        job = await self.store.get_job(job_id, tenant)
+        if job is None or job.state is not State.RUNNING or job.lease != lease:
+            raise await self._lost(job_id, tenant, "retry", lease)
+        return await self.change(decide(job, outcome, self._policy, self._random))
+
+    async def park(
+        self,
+        job_id: str,
+        lease: int,
+        waiting_for: str,
+        *,
+        delay_seconds: float = 0.0,
+        tenant: str | None = None,
+        message: str = "",
+    ) -> Moved:
+        message = message or f"parked: waits for {waiting_for or 'somebody else'}"
+        return await self.change(
+            Change(job_id, "park", lease, tenant, delay_seconds=delay_seconds, waiting_for=waiting_for, message=message)
+        )
+
+    async def cancel(self, job_id: str, *, tenant: str | None = None, message: str = "cancelled on request") -> Moved:
+        return await self.change(
+            Change(job_id, "cancel", tenant=tenant, error="cancelled", level="warn", message=message)
+        )
+
+    async def requeue(self, job_id: str, *, tenant: str | None = None, message: str = "requeued") -> Moved:
+        return await self.change(Change(job_id, "requeue", tenant=tenant, message=message))
+
+    async def lapse(self, job: Job) -> Moved | None:
+        """A lapsed lease is an outcome like any other. None: the owner, or another node, was quicker."""
+        moved = await self.store.change(decide(job, Lapsed(), self._policy, self._random))
+        if moved is not None:
+            self._moved(moved)
+        return moved
+
+    async def change(self, change: Change) -> Moved:
+        """One guarded move. All of the above end here."""
+        moved = await self.store.change(_cut(change))
+        if moved is None:
+            raise await self._lost(change.job_id, change.tenant, change.move, change.lease)
+        self._moved(moved)
+        return moved
+
+    async def _lost(self, job_id: str, tenant: str | None, move: str, lease: int | None) -> Conflict | NotFound:
+        job = await self.store.get_job(job_id, tenant)
+        if job is None:
+            return NotFound(f"there is no job {job_id}")
+        if lease is not None:
+            return StaleLease(
+                f"job {job_id} is {job.state} and lease {lease} is no longer held; drop the work, {move} changed nothing"
+            )
+        return Conflict(f"job {job_id} is {job.state}; {move} is not possible from there")
+
+    # reading ------------------------------------------------------------------------------------------------------------
+
+    async def get(self, job_id: str, tenant: str | None = None) -> Job:
+        job = await self.store.get_job(job_id, tenant)
+        if job is None:
+            raise NotFound(f"there is no job {job_id}")
+        return job
+
+    async def watch(self, job_id: str, after: int = 0, tenant: str | None = None) -> AsyncIterator[Event]:
+        """The job's events from `after` on, then those to come, until the last one of a finished job."""
+        await self.get(job_id, tenant)
+        news = asyncio.Event()
+        stop = self.watching(job_id, news)
+        try:
+            while self._open:
+                news.clear()
+                events = await self.store.list_events(job_id, after)
+                for event in events:
+                    yield event
+                    after = event.seq
+                if not events:
+                    job = await self.store.get_job(job_id, tenant)
+                    if job is None or (job.state in FINAL and job.seq <= after):
+                        return
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(WATCH_POLL_SECONDS):
+                            await news.wait()
+        finally:
+            stop()
+
+    # queues -------------------------------------------------------------------------------------------------------------
+
+    async def set_queue(self, settings: QueueSettings) -> None:
+        await self.store.set_queue(settings)
+        if not settings.paused:
+            self.wakeups.wake(settings.queue, settings.max_running or 1_000_000)
+            self.store.tell(Hint(queues={settings.queue: 0}))
+        await self.refresh_limits()
+
+    async def refresh_limits(self) -> None:
+        """Queues where a finished job makes room for a waiting one."""
+        self._limited = {s.queue for s in await self.store.list_queue_settings() if s.max_running is not None}
+
+    # waking whoever waits -----------------------------------------------------------------------------------------------
+
+    def on_move(self, listener: Callable[[Moved], None]) -> None:
+        self._listeners.append(listener)
+
+    def _moved(self, moved: Moved) -> None:
+        queues: dict[str, int] = {}
+        if moved.state is State.QUEUED:
+            self.wakeups.due_at(moved.queue, moved.run_at, self._now())
+            queues = {moved.queue: moved.run_at}
+        elif moved.queue in self._limited and moved.state in FINAL:
+            self.wakeups.wake(moved.queue)
+            queues = {moved.queue: 0}
+        self._wake_watchers(moved.job_id)
+        for listener in self._listeners:
+            listener(moved)
+        self.store.tell(Hint(queues, (moved.job_id,), moved.endpoints))
+
+    def _heard(self, hint: Hint) -> None:
+        now = self._now()
+        for queue, run_at in hint.queues.items():
+            self.wakeups.due_at(queue, run_at, now)
+        for job_id in hint.jobs:
+            self._wake_watchers(job_id)
+
+    def _wake_watchers(self, job_id: str) -> None:
+        for news in self._watchers.get(job_id, ()):
+            news.set()
+
+    def watching(self, job_id: str, news: asyncio.Event) -> Callable[[], None]:
+        """Sets `news` whenever something happens to the job; call what is returned to stop."""
+        watchers = self._watchers.setdefault(job_id, set())
+        watchers.add(news)
+
+        def stop() -> None:
+            watchers.discard(news)
+            if not watchers and self._watchers.get(job_id) is watchers:
+                del self._watchers[job_id]
+
+        return stop
+
+    # periodic -----------------------------------------------------------------------------------------------------------
+
+    async def lapse_all(self, owner_prefix: str = "") -> int:
+        """Leases that ran out, or all of owners that are known to be gone. Two at once cannot both win: moves are guarded."""
+        jobs = await self.store.lapsed_jobs(LAPSED_BATCH, owner_prefix)
+        moved = await asyncio.gather(*[self.lapse(job) for job in jobs])
+        return sum(m is not None for m in moved)
+
+    async def look_for_due(self) -> None:
+        await self.wakeups.look(self.store.due_queues)
+
+    def drain(self) -> None:
+        """No new claims, and nobody waits any longer. What runs may still report."""
+        self._open = False
+        self.wakeups.close()
+        for watchers in self._watchers.values():
+            for news in watchers:
+                news.set()
+
+
+def _claimed(job: Job, endpoints: Sequence[str]) -> Moved:
+    return Moved(
+        job.id, job.tenant, job.kind, job.queue, "claim", job.state, job.stage, job.attempt, job.seq, job.run_at,
+        job.updated_at, job.created_at, tuple(endpoints),
+    )  # fmt: skip
+
+
+def _cut(change: Change) -> Change:
+    """Bounds on what workers say, and no NUL, which PostgreSQL cannot keep in text."""
+    if change.error is None and not change.message:
+        return change
+    error = None if change.error is None else _clean(change.error)
+    return Change(
+        change.job_id, change.move, change.lease, change.tenant, change.stage, change.delay_seconds, change.waiting_for,
+        error, change.failed_step, change.result, change.level, change.step, _clean(change.message), change.data,
+    )  # fmt: skip
+
+
+def _clean(text: str) -> str:
+    return text[:MAX_TEXT].replace("\x00", "\ufffd")

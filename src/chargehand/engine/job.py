@@ -1,0 +1,147 @@
+"""The values the engine works with. All frozen: a change makes a copy, and only a move changes a job.
+
+Instants (`…_at`) are whole microseconds since the epoch, lengths (`…_seconds`) are seconds. Payloads and results are JSON as
+the caller sent it: the engine never looks inside, so no digit of a large number is lost.
+"""
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+SECOND = 1_000_000  # in the unit of every `…_at`
+
+
+class State(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
+PRIORITIES = range(10)  # 9 is served first
+
+Level = Literal["info", "warn", "error"]
+
+
+class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a job's changes are told, and in which dialect. `on` filters by state or `state:stage`; empty means all."""
+
+    url: str
+    endpoint_id: str
+    dialect: str = "standard"
+    on: tuple[str, ...] = ()
+    max_attempts: int | None = None
+    backoff_base_seconds: float | None = None
+    backoff_max_seconds: float | None = None
+
+    def wants(self, topic: str) -> bool:
+        return not self.on or topic in self.on or topic.partition(":")[0] in self.on
+
+
+class NewJob(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
+    id: str
+    tenant: str
+    kind: str
+    queue: str
+    payload: bytes
+    priority: int = 0
+    max_attempts: int = 1
+    run_at: int | None = None
+    delay_seconds: float = 0.0
+    idempotency_key: str | None = None
+    fingerprint: str | None = None
+    traceparent: str = ""
+    tracestate: str = ""
+    reports: tuple[Report, ...] = ()
+    metadata: bytes | None = None
+
+
+class Job(msgspec.Struct, frozen=True, array_like=True):
+    """A row of `jobs`, with the payload and the result where they were asked for."""
+
+    id: str
+    tenant: str
+    kind: str
+    queue: str
+    state: State
+    stage: str
+    topic: str  # the last `state:stage` that callers could see
+    previous: str  # and the one before that
+    priority: int
+    run_at: int
+    attempt: int
+    max_attempts: int
+    lease: int  # grows with every claim: the fence against whoever held the job before
+    lease_owner: str | None
+    lease_until: int | None
+    waiting_for: str
+    error: str | None
+    failed_step: str | None
+    idempotency_key: str | None
+    traceparent: str
+    tracestate: str
+    reports: str  # JSON: tuple[Report, ...]; "" for nobody
+    metadata: bytes | None
+    seq: int
+    created_at: int
+    updated_at: int
+    finished_at: int | None
+    payload: bytes = b""
+    result: bytes | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.state in FINAL
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True):
+    """A line of a job's log. `seq` counts from 1 for each job, without a gap."""
+
+    job_id: str
+    seq: int
+    at: int
+    level: Level
+    move: str  # the move that wrote it, or "note"
+    state: State
+    stage: str
+    previous: str
+    attempt: int
+    step: str
+    message: str
+    data: bytes | None
+
+
+class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
+    queue: str
+    paused: bool = False
+    max_running: int | None = None
+
+
+class QueueCount(msgspec.Struct, frozen=True, array_like=True):
+    queue: str
+    ready: int
+    delayed: int
+    running: int
+    oldest_at: int | None  # run_at of the ready job that waits longest
+
+
+def topic_of(state: str, stage: str) -> str:
+    return f"{state}:{stage}" if stage else str(state)
+
+
+def visible(state: str, stage: str) -> bool:
+    """A job that was taken but of which nothing was observed yet shows no new state: nobody is told a guess."""
+    return state != State.RUNNING or stage != ""
+
+
+def queue_name(kind: str, tenant: str, name: str) -> str:
+    """Queues are flat names to the engine; this is how doors keep tenants and each other apart."""
+    return f"{kind}/{tenant}/{name}"
+
+
+def rfc3339(at: int) -> str:
+    return datetime.fromtimestamp(at / SECOND, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

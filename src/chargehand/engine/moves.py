@@ -1,0 +1,150 @@
+"""THE TABLE of moves, and `decide`, which turns what happened into one of them. Pure: no clock, no I/O.
+
+`docs/states.md` is made from this table.
+"""
+
+from enum import Enum
+from random import Random
+from typing import ClassVar
+
+import msgspec
+
+from chargehand.engine.backoff import equal_jitter
+from chargehand.engine.job import Job, State
+
+QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = State
+
+
+class Lease(Enum):
+    GRANT = "granted"
+    EXTEND = "extended"
+    KEEP = "kept"
+    DROP = "dropped"
+
+
+class Attempt(Enum):
+    UP = "counted"
+    DOWN = "given back"
+    SAME = "kept"
+    RESET = "starts again at 0"
+
+
+class Move(msgspec.Struct, frozen=True):
+    name: str
+    source: frozenset[State]
+    to: State
+    lease: Lease
+    attempt: Attempt
+    meaning: str
+
+    by_name: ClassVar[dict[str, "Move"]] = {}
+
+
+# fmt: off
+TABLE = (
+    #    name       from                          to         lease         attempt
+    Move("claim",   frozenset({QUEUED}),            RUNNING,   Lease.GRANT,  Attempt.UP,    "somebody took the job"),
+    Move("beat",    frozenset({RUNNING}),           RUNNING,   Lease.EXTEND, Attempt.SAME,  "the owner is alive; writes no event"),
+    Move("advance", frozenset({RUNNING}),           RUNNING,   Lease.KEEP,   Attempt.SAME,  "the stage changed"),
+    Move("succeed", frozenset({RUNNING}),           SUCCEEDED, Lease.DROP,   Attempt.SAME,  "done, with a result"),
+    Move("retry",   frozenset({RUNNING}),           QUEUED,    Lease.DROP,   Attempt.SAME,  "the work began and broke; comes back after a backoff"),
+    Move("park",    frozenset({RUNNING}),           QUEUED,    Lease.DROP,   Attempt.DOWN,  "nobody's fault; the attempt does not count"),
+    Move("fail",    frozenset({RUNNING}),           FAILED,    Lease.DROP,   Attempt.SAME,  "given up, with an error"),
+    Move("cancel",  frozenset({QUEUED, RUNNING}),   CANCELLED, Lease.DROP,   Attempt.SAME,  "somebody asked for it"),
+    Move("requeue", frozenset({FAILED, CANCELLED}), QUEUED,    Lease.DROP,   Attempt.RESET, "an operator gives it all its attempts again"),
+)
+# fmt: on
+Move.by_name.update({move.name: move for move in TABLE})
+
+
+class Change(msgspec.Struct, frozen=True, array_like=True, tag="change"):
+    """One guarded move of one job: it happens only if the job is still as the mover saw it."""
+
+    job_id: str
+    move: str
+    lease: int | None = None  # the mover's lease; None: the state alone guards (cancel, requeue)
+    tenant: str | None = None  # None: the engine itself
+    stage: str = ""
+    delay_seconds: float = 0.0
+    waiting_for: str = ""
+    error: str | None = None
+    failed_step: str | None = None
+    result: bytes | None = None
+    level: str = "info"
+    step: str = ""
+    message: str = ""
+    data: bytes | None = None
+
+
+class Moved(msgspec.Struct, frozen=True, array_like=True, tag="moved"):
+    """What a move left behind: enough to wake whoever waits for it."""
+
+    job_id: str
+    tenant: str
+    kind: str
+    queue: str
+    move: str
+    state: State
+    stage: str
+    attempt: int
+    seq: int
+    run_at: int
+    at: int
+    created_at: int
+    endpoints: tuple[str, ...] = ()  # where deliveries were put
+
+
+# What happened to a job that somebody worked on. ----------------------------------------------------------------------
+
+
+class Broke(msgspec.Struct, frozen=True):
+    """The work began and broke. The attempt counts."""
+
+    error: str
+    failed_step: str | None = None
+    delay_seconds: float | None = None  # None: the backoff decides
+    final: bool = False  # trying again cannot help
+
+
+class Lapsed(msgspec.Struct, frozen=True):
+    """The owner was not heard of until its lease ran out."""
+
+
+class RetryPolicy(msgspec.Struct, frozen=True):
+    backoff_base_seconds: float
+    backoff_max_seconds: float
+
+
+def decide(job: Job, outcome: Broke | Lapsed, policy: RetryPolicy, random: Random) -> Change:
+    """Attempts left? Then again after a backoff, else the end."""
+    if isinstance(outcome, Lapsed):
+        outcome = Broke(f"the lease of {job.lease_owner} lapsed")
+        step = "lease"
+    else:
+        step = outcome.failed_step or ""
+    if outcome.final or job.attempt >= job.max_attempts:
+        return Change(
+            job.id,
+            "fail",
+            lease=job.lease,
+            error=outcome.error,
+            failed_step=outcome.failed_step,
+            level="error",
+            step=step,
+            message=f"failed on attempt {job.attempt} of {job.max_attempts}: {outcome.error}",
+        )
+    delay = outcome.delay_seconds
+    if delay is None:
+        delay = equal_jitter(job.attempt, policy.backoff_base_seconds, policy.backoff_max_seconds, random)
+    return Change(
+        job.id,
+        "retry",
+        lease=job.lease,
+        delay_seconds=delay,
+        waiting_for="backoff" if delay else "",
+        error=outcome.error,
+        failed_step=outcome.failed_step,
+        level="warn",
+        step=step,
+        message=f"attempt {job.attempt} of {job.max_attempts} broke, again in {delay:.1f} s: {outcome.error}",
+    )

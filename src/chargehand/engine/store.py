@@ -1,0 +1,150 @@
+"""What the engine and the outbox ask of a store. `chargehand.store` has two of them; one conformance suite runs on both.
+
+Every write is durable when it returns and guarded by what the caller saw. A write that lost its race says so by its answer
+(None, False), never by overwriting. Errors are those of `chargehand.errors`, never a driver's.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from chargehand.engine.delivery import (
+    Delivery,
+    Endpoint,
+    EndpointCount,
+    EndpointState,
+    Outgoing,
+    Settle,
+    Take,
+    Taken,
+    Try,
+)
+from chargehand.engine.job import Event, Job, NewJob, QueueCount, QueueSettings, State
+from chargehand.engine.moves import Change, Moved
+
+
+class Submitted(msgspec.Struct, frozen=True, array_like=True, tag="submitted"):
+    job_id: str
+    created: bool  # False: the idempotency key was known, and this is the job it made
+    fingerprint: str | None
+    moved: Moved | None = None
+
+
+class Claim(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
+    """Take up to `limit` due jobs of these queues: by priority, then age, over all of them."""
+
+    queues: tuple[str, ...]
+    owner: str
+    lease_seconds: float
+    limit: int = 1
+    stage: str = ""  # given at once when taking the job is all there is to observe
+
+
+class Claimed(msgspec.Struct, frozen=True, array_like=True, tag="claimed"):
+    jobs: tuple[Job, ...]
+    endpoints: tuple[str, ...] = ()
+
+
+class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
+    job_id: str
+    lease: int
+    lease_seconds: float
+    tenant: str | None = None
+
+
+class Beaten(msgspec.Struct, frozen=True, array_like=True, tag="beaten"):
+    lease_until: int | None
+
+
+class Note(msgspec.Struct, frozen=True, array_like=True, tag="note"):
+    """A line in a job's log without a move."""
+
+    job_id: str
+    lease: int | None = None
+    tenant: str | None = None
+    level: str = "info"
+    step: str = ""
+    message: str = ""
+    data: bytes | None = None
+
+
+class Noted(msgspec.Struct, frozen=True, array_like=True, tag="noted"):
+    seq: int | None
+
+
+class DueQueue(msgspec.Struct, frozen=True, array_like=True):
+    queue: str
+    ready: int  # counted up to the asked bound
+    next_at: int | None  # when the next delayed job becomes ready
+
+
+class JobFilter(msgspec.Struct, frozen=True):
+    tenant: str | None = None
+    kind: str | None = None
+    queue: str | None = None
+    state: State | None = None
+    before: str | None = None  # a job id: the cursor
+    limit: int = 50
+
+
+class DeliveryFilter(msgspec.Struct, frozen=True):
+    tenant: str | None = None
+    endpoint_id: str | None = None
+    job_id: str | None = None
+    state: str | None = None
+    before: str | None = None
+    limit: int = 50
+
+
+class Hint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What another node says has happened. Never the truth, only a reason to look."""
+
+    queues: dict[str, int] = {}  # queue -> earliest run_at of what was put there
+    jobs: tuple[str, ...] = ()
+    endpoints: tuple[str, ...] = ()
+
+
+class Store(Protocol):
+    # jobs
+    async def submit(self, job: NewJob) -> Submitted: ...
+    async def claim(self, claim: Claim) -> Claimed: ...
+    async def change(self, change: Change) -> Moved | None: ...
+    async def beat(self, beat: Beat) -> int | None: ...
+    async def note(self, note: Note) -> int | None: ...
+    async def get_job(self, job_id: str, tenant: str | None = None) -> Job | None: ...
+    async def list_jobs(self, by: JobFilter) -> list[Job]: ...
+    async def list_events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[Event]: ...
+    async def lapsed_jobs(self, limit: int, owner_prefix: str = "") -> list[Job]: ...
+
+    # queues
+    async def due_queues(self, queues: Sequence[str], bound: int) -> list[DueQueue]: ...
+    async def count_queues(self, prefix: str = "") -> list[QueueCount]: ...
+    async def set_queue(self, settings: QueueSettings) -> None: ...
+    async def list_queue_settings(self) -> list[QueueSettings]: ...
+    async def position(self, job_id: str, bound: int) -> int | None: ...
+
+    # deliveries
+    async def take_deliveries(self, take: Take) -> Taken: ...
+    async def outgoing(self, delivery_ids: Sequence[str]) -> list[Outgoing]: ...
+    async def settle_delivery(self, settle: Settle) -> bool: ...
+    async def replay_delivery(self, delivery_id: str) -> str | None: ...
+    async def replay_endpoint(self, endpoint_id: str, limit: int) -> int: ...
+    async def give_up_deliveries(self, age_seconds: float, limit: int) -> int: ...
+    async def due_endpoints(self, limit: int) -> list[tuple[str, int]]: ...
+    async def get_delivery(self, delivery_id: str, tenant: str | None = None) -> Delivery | None: ...
+    async def list_tries(self, delivery_id: str) -> list[Try]: ...
+    async def list_deliveries(self, by: DeliveryFilter) -> list[Delivery]: ...
+    async def get_endpoint(self, endpoint_id: str, tenant: str | None = None) -> Endpoint | None: ...
+    async def list_endpoints(self, tenant: str | None, after: str, limit: int) -> list[Endpoint]: ...
+    async def count_endpoints(self, endpoint_ids: Sequence[str]) -> list[EndpointCount]: ...
+    async def set_endpoint(self, endpoint_id: str, state: EndpointState, reason: str) -> bool: ...
+
+    # upkeep
+    async def prune(self, age_seconds: float, limit: int) -> int: ...
+    async def now(self) -> int: ...
+    async def check(self) -> None: ...
+    async def ended(self) -> str: ...  # returns, with the reason, when the store can never serve again
+    def listen(self, heard: Callable[[Hint], None]) -> None: ...
+    def tell(self, hint: Hint) -> None: ...
+    async def close(self) -> None: ...

@@ -1,0 +1,113 @@
+"""Who waits for work, and who is told that there is some. Nobody polls while the news is in this process.
+
+A submitted, retried or parked job wakes as many waiters of its queue as there are jobs, not all of them. Underneath, one look at
+the store each second for all waiters together is the truth: it finds what other nodes did and what became due.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from chargehand.engine.job import SECOND
+from chargehand.engine.store import DueQueue
+
+MIN_PAUSE_SECONDS = 0.005
+
+
+class Waiter:
+    __slots__ = ("event", "queues")
+
+    def __init__(self, queues: tuple[str, ...]) -> None:
+        self.queues = queues
+        self.event = asyncio.Event()
+
+
+class Wakeups:
+    def __init__(self) -> None:
+        # Ordered sets: the one who waits longest is woken first.
+        self._waiting: dict[str, dict[Waiter, None]] = {}
+        self._soonest: int | None = None
+        self._changed = asyncio.Event()
+        self._open = True
+
+    @property
+    def waiting(self) -> int:
+        return len({waiter for waiters in self._waiting.values() for waiter in waiters})
+
+    async def wait(self, queues: tuple[str, ...], timeout: float) -> bool:
+        """True when there may be work, False when the time is over or the server is stopping."""
+        if not self._open:
+            return False
+        waiter = self.enter(queues)
+        try:
+            async with asyncio.timeout(timeout):
+                await waiter.event.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self.leave(waiter)
+        return self._open
+
+    def enter(self, queues: tuple[str, ...]) -> Waiter:
+        waiter = Waiter(queues)
+        for queue in queues:
+            self._waiting.setdefault(queue, {})[waiter] = None
+        return waiter
+
+    def leave(self, waiter: Waiter) -> None:
+        for queue in waiter.queues:
+            waiters = self._waiting.get(queue)
+            if waiters is not None:
+                waiters.pop(waiter, None)
+                if not waiters:
+                    del self._waiting[queue]
+
+    def wake(self, queue: str, count: int = 1) -> None:
+        waiters = self._waiting.get(queue)
+        while waiters and count > 0:
+            waiter = next(iter(waiters))
+            self.leave(waiter)
+            waiter.event.set()
+            waiters = self._waiting.get(queue)
+            count -= 1
+
+    def due_at(self, queue: str, run_at: int, now: int) -> None:
+        """A job was put into the queue: wake somebody now, or look when it is due."""
+        if queue not in self._waiting:
+            return
+        if run_at <= now:
+            self.wake(queue)
+        elif self._soonest is None or run_at < self._soonest:
+            self._soonest = run_at
+            self._changed.set()
+
+    def close(self) -> None:
+        """The server is stopping: every waiter goes home with nothing."""
+        self._open = False
+        for waiter in [waiter for waiters in self._waiting.values() for waiter in waiters]:
+            waiter.event.set()
+        self._waiting.clear()
+
+    # the truth underneath -----------------------------------------------------------------------------------------------
+
+    async def look(self, due: Callable[[Sequence[str], int], Awaitable[Iterable[DueQueue]]]) -> None:
+        queues = list(self._waiting)
+        self._soonest = None
+        if not queues:
+            return
+        bound = max(len(waiters) for waiters in self._waiting.values())
+        for queue in await due(queues, bound):
+            self.wake(queue.queue, queue.ready)
+            if queue.next_at is not None and (self._soonest is None or queue.next_at < self._soonest):
+                self._soonest = queue.next_at
+
+    async def pause(self, poll_seconds: float, now: Callable[[], int]) -> None:
+        """Until the next look: at most the poll interval, less when a delayed job is due before."""
+        wait = poll_seconds
+        if self._soonest is not None:
+            # Never at once: a node whose clock is ahead of the database's would spin until the database agrees.
+            wait = min(wait, max(MIN_PAUSE_SECONDS, (self._soonest - now()) / SECOND))
+        self._changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                await self._changed.wait()

@@ -1,0 +1,263 @@
+"""Who is calling, and may they: the gate that every request passes."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from falcon.asgi import Request
+
+from chargehand.config import Config, Token, User
+from chargehand.errors import ConfigError, Forbidden, TooManyRequests, Unauthenticated
+from chargehand.http.credentials import PasswordHash, parse_token_hash
+from chargehand.http.jwt import LEEWAY_SECONDS, Claims, jwt_verifier
+from chargehand.http.rate import RateLimiter
+
+REMEMBER_SECONDS = 300.0
+REMEMBERED = 4096
+PASSWORD_CHECKS = 2  # at once; each keeps a core busy for a fifth of a second
+PASSWORD_QUEUE = 32  # checks under way or waiting
+
+_EVERYTHING = frozenset({"*"})
+_HINT = "send `Authorization: Bearer <token>`"
+
+Clock = Callable[[], float]
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    subject: str
+    tenant: str
+    scopes: frozenset[str] = frozenset()
+    event_types: frozenset[str] = frozenset()
+    worker_group: str = ""
+    role: str = ""
+    rate_key: str = ""  # callers with the same key share one bucket
+    rate_per_second: float = 0.0  # 0: no limit
+
+    def may(self, scope: str) -> bool:
+        """`*` allows everything, `jobs:*` everything that begins with `jobs:`."""
+        held = self.scopes
+        return scope in held or "*" in held or any(each.endswith(":*") and scope.startswith(each[:-1]) for each in held)
+
+
+class Gate:
+    """Lets in whoever can prove a name; without any [auth] everybody is let in, and may do everything.
+
+    `now` is the date, by which tokens expire; `clock` only counts seconds, and nobody sets it back.
+    """
+
+    def __init__(self, config: Config, *, now: Clock = time.time, clock: Clock = time.monotonic) -> None:
+        auth, rate = config.auth, config.auth.rate_per_second
+        self._everybody = None if config.has_auth else _everybody(rate)
+        self._nobody = self._everybody or Caller("anonymous", tenant="")
+        self._tokens = _by_digest(auth.tokens, rate)
+        self._jwt = jwt_verifier(auth, now, clock)
+        self._jwt_callers: Remembered[Caller] = Remembered(REMEMBERED, now)
+        self._passwords = Passwords(auth.users, rate, clock) if auth.users else None
+        self._limiter = RateLimiter(clock)
+        self._rate = rate
+        self._burst = auth.rate_burst
+        self._now = now
+
+    async def admit(self, req: Request, scope: str | None) -> None:
+        if scope is None:
+            req.context.caller = self._nobody
+            return
+        caller = self._everybody or await self._identify(req.get_header("authorization"))
+        wait = self._limiter.take(caller.rate_key, caller.rate_per_second, self._burst)
+        if wait:
+            message = f"more than {caller.rate_per_second:g} requests a second; wait {wait:.1f} seconds"
+            raise TooManyRequests(message, retry_after_seconds=wait)
+        if not caller.may(scope):
+            raise Forbidden(f"missing scope: this needs `{scope}`")
+        req.context.caller = caller
+
+    async def _identify(self, header: str | None) -> Caller:
+        if not header:
+            raise Unauthenticated(f"missing Authorization header; {_HINT}")
+        scheme, _, credentials = header.partition(" ")
+        credentials = credentials.strip()
+        # What was sent is not repeated: people forget the scheme, and then the token stands in its place.
+        if not credentials:
+            raise Unauthenticated(f"invalid Authorization header: a scheme and a token are expected; {_HINT}")
+        match scheme.lower():
+            case "bearer":
+                return await self._bearer(credentials)
+            case "basic" if self._passwords is not None:
+                return await self._passwords.check(credentials)
+        raise Unauthenticated(f"this Authorization scheme is not accepted here; {_HINT}")
+
+    async def _bearer(self, token: str) -> Caller:
+        # Hashed each time, which takes less than a microsecond: a table of the tokens themselves would show, by the
+        # time that a lookup takes, how much of a guess is right. Nobody can guess towards a digest.
+        digest = hashlib.sha256(token.encode("latin-1")).digest()
+        entry = self._tokens.get(digest[:8])
+        if entry is not None and hmac.compare_digest(entry[0], digest):
+            return entry[1]
+        if self._jwt is None or token.count(".") != 2:
+            raise Unauthenticated("unknown token")
+        caller = self._jwt_callers.get(digest)
+        if caller is None:
+            claims = await self._jwt.verify(token)
+            caller = _from_claims(claims, self._rate)
+            # Not until `exp` if that is far off: a key that its issuer withdraws must stop opening doors.
+            until = min(claims.exp + LEEWAY_SECONDS, self._now() + REMEMBER_SECONDS)
+            self._jwt_callers.put(digest, caller, until)
+        return caller
+
+
+class Passwords:
+    """HTTP Basic. scrypt is slow by design: outcomes are remembered, and few checks run at once, off the event loop."""
+
+    def __init__(self, users: Iterable[User], rate: float, clock: Clock) -> None:
+        self._users = {user.name: (_password_hash(user), _from_user(user, rate)) for user in users}
+        self._stranger = (PasswordHash.of_nobody(), None)
+        self._key = os.urandom(32)  # so that what is remembered cannot be used to try out passwords elsewhere
+        self._clock = clock
+        self._right: Remembered[Caller] = Remembered(REMEMBERED, clock)
+        # Apart, so that a flood of wrong passwords cannot push out the right ones.
+        self._wrong: Remembered[bool] = Remembered(REMEMBERED, clock)
+        self._turns = asyncio.Semaphore(PASSWORD_CHECKS)
+        self._queued = 0
+
+    async def check(self, credentials: str) -> Caller:
+        key = hmac.digest(self._key, credentials.encode("latin-1"), "sha256")
+        caller = self._recall(key)
+        if caller is not None:
+            return caller
+        name, password = _split(credentials)
+        if self._queued >= PASSWORD_QUEUE:
+            raise TooManyRequests("too many passwords are being checked; try again", retry_after_seconds=1)
+        self._queued += 1
+        try:
+            async with self._turns:
+                return self._recall(key) or await self._compare(key, name, password)
+        finally:
+            self._queued -= 1
+
+    def _recall(self, key: bytes) -> Caller | None:
+        if self._wrong.get(key):
+            raise Unauthenticated("wrong name or password")
+        return self._right.get(key)
+
+    async def _compare(self, key: bytes, name: str, password: str) -> Caller:
+        stored, caller = self._users.get(name, self._stranger)
+        matches = await asyncio.to_thread(stored.matches, password)
+        until = self._clock() + REMEMBER_SECONDS
+        if caller is None or not matches:
+            self._wrong.put(key, True, until)
+            raise Unauthenticated("wrong name or password")
+        self._right.put(key, caller, until)
+        return caller
+
+
+class Remembered(Generic[V]):
+    """The most recently used values, up to `size` of them, each until its time."""
+
+    def __init__(self, size: int, clock: Clock) -> None:
+        self._size = size
+        self._clock = clock
+        self._entries: OrderedDict[bytes, tuple[float, V]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: bytes) -> V | None:
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        until, value = entry
+        if until <= self._clock():
+            del self._entries[key]
+            return None
+        self._entries.move_to_end(key)
+        return value
+
+    def put(self, key: bytes, value: V, until: float) -> None:
+        self._entries[key] = (until, value)
+        self._entries.move_to_end(key)
+        if len(self._entries) > self._size:
+            self._entries.popitem(last=False)
+
+
+def _everybody(rate: float) -> Caller:
+    return Caller("anonymous", "default", _EVERYTHING, _EVERYTHING, rate_key="anonymous", rate_per_second=rate)
+
+
+def _by_digest(tokens: Iterable[Token], default_rate: float) -> dict[bytes, tuple[bytes, Caller]]:
+    """Found by the digest's first bytes, proved by all of them."""
+    found: dict[bytes, tuple[bytes, Caller]] = {}
+    for token in tokens:
+        digest = _token_digest(token)
+        if digest[:8] in found:
+            raise ConfigError(f"auth.tokens: {token.name} and {found[digest[:8]][1].subject} have the same hash")
+        found[digest[:8]] = (digest, _from_token(token, default_rate))
+    return found
+
+
+def _token_digest(token: Token) -> bytes:
+    try:
+        return parse_token_hash(token.hash)
+    except ValueError as error:
+        raise ConfigError(f"auth.tokens: {token.name}: {error}") from None
+
+
+def _password_hash(user: User) -> PasswordHash:
+    try:
+        return PasswordHash.parse(user.password_hash.reveal())
+    except ValueError as error:
+        raise ConfigError(f"auth.users: {user.name}: {error}") from None
+
+
+def _from_token(token: Token, default_rate: float) -> Caller:
+    return Caller(
+        subject=token.name,
+        tenant=token.tenant,
+        scopes=frozenset(token.scopes),
+        event_types=frozenset(token.event_types),
+        worker_group=token.worker_group,
+        rate_key=f"token:{token.name}",
+        rate_per_second=token.rate_per_second or default_rate,
+    )
+
+
+def _from_user(user: User, rate: float) -> Caller:
+    return Caller(
+        subject=user.name,
+        tenant=user.tenant,
+        scopes=frozenset(user.scopes),
+        event_types=_EVERYTHING,
+        rate_key=f"user:{user.name}",
+        rate_per_second=rate,
+    )
+
+
+def _from_claims(claims: Claims, rate: float) -> Caller:
+    return Caller(
+        subject=claims.sub,
+        tenant=claims.tenant,
+        scopes=frozenset((*claims.scope.split(), *claims.scopes)),
+        event_types=frozenset(claims.event_types),
+        worker_group=claims.worker_group,
+        role=claims.role,
+        rate_key=f"jwt:{claims.tenant}:{claims.sub}",  # of the subject, not the token: a new token is no new bucket
+        rate_per_second=rate,
+    )
+
+
+def _split(credentials: str) -> tuple[str, str]:
+    try:
+        name, colon, password = base64.b64decode(credentials, validate=True).decode().partition(":")
+    except ValueError:
+        colon = ""
+    if not colon:
+        raise Unauthenticated("invalid Basic credentials: base64 of `name:password` is expected")
+    return name, password

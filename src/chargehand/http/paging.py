@@ -1,0 +1,21 @@
+"""Lists: newest first, a page at a time, with an opaque cursor that stays right while rows are added."""
+
+from typing import Annotated
+
+import msgspec
+
+from chargehand.engine.ids import is_ulid
+from chargehand.errors import InvalidField
+
+Limit = Annotated[int, msgspec.Meta(ge=1, le=500, description="How many at most")]
+Cursor = Annotated[str, msgspec.Meta(description="`next` of the page before")]
+
+
+def ulid(field: str, text: str) -> str:
+    if not is_ulid(text):
+        raise InvalidField(field, "must be a ULID: 26 characters of 0-9 and A-Z without I, L, O, U")
+    return text
+
+
+def cursor(text: str | None) -> str | None:
+    return None if text is None else ulid("cursor", text)

@@ -1,0 +1,119 @@
+"""Routes as data: one row says method, path, scope, types and handler; serving, metrics and the API description all read it."""
+
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import falcon.asgi
+import msgspec
+from falcon.asgi import Request, Response
+
+from chargehand.errors import BadRequest, ChargehandError, InvalidField, TooLarge
+from chargehand.http.problems import write_problem
+from chargehand.observability.logs import get_logger
+
+Handler = Callable[..., Awaitable[None]]
+T = TypeVar("T")
+
+log = get_logger(__name__)
+JSON = "application/json"
+_encoder = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    method: str
+    path: str  # Falcon's template: "/engine/jobs/{job_id}"
+    handler: Handler  # async (req, resp, **path_parameters); req.context.caller says who calls
+    summary: str
+    scope: str | None = None  # None: open to everybody
+    tag: str = "service"
+    description: str = ""
+    request: Any = None  # the type that decodes the body
+    query: type[msgspec.Struct] | None = None  # the type that decodes the query string
+    headers: dict[str, str] = field(default_factory=dict)  # request headers with a meaning, and that meaning
+    status: int = 200
+    reply: Any = None  # the type of a good answer
+    reply_media: str = JSON
+    errors: tuple[type[ChargehandError], ...] = ()
+    hidden: bool = False  # left out of the API description
+
+
+class Gate(Protocol):
+    """Who may pass: sets `req.context.caller` or raises."""
+
+    async def admit(self, req: Request, scope: str | None) -> None: ...
+
+
+Observe = Callable[[str, str, int, float], None]  # method, path, status, seconds
+
+
+def mount(app: "falcon.asgi.App[Request, Response]", routes: Iterable[Route], gate: Gate, observe: Observe) -> None:
+    by_path: dict[str, list[Route]] = {}
+    for route in routes:
+        by_path.setdefault(route.path, []).append(route)
+    for path, rows in by_path.items():
+        responders = {f"on_{route.method.lower()}": staticmethod(_responder(route, gate, observe)) for route in rows}
+        app.add_route(path, type("Resource", (), responders)())
+
+
+def _responder(route: Route, gate: Gate, observe: Observe) -> Handler:
+    handler, scope, method, path = route.handler, route.scope, route.method, route.path
+
+    async def respond(req: Request, resp: Response, **parameters: Any) -> None:
+        began = time.perf_counter()
+        try:
+            await gate.admit(req, scope)
+            await handler(req, resp, **parameters)
+        except ChargehandError as error:
+            write_problem(resp, error)
+        except Exception:
+            log.exception("a request could not be served", method=method, route=path)
+            write_problem(resp, ChargehandError("an internal error; the server's log has the details"))
+        finally:
+            observe(method, path, resp.status_code, time.perf_counter() - began)
+
+    return respond
+
+
+async def read_body(req: Request, max_bytes: int) -> bytes:
+    """The body, or TooLarge as soon as that is known: a lying or absent Content-Length changes nothing."""
+    declared = req.content_length or 0
+    if declared > max_bytes:
+        raise TooLarge(f"the body is {declared} bytes; at most {max_bytes} are accepted")
+    body: bytes = await req.stream.read(max_bytes + 1)
+    if len(body) > max_bytes:
+        raise TooLarge(f"the body is over {max_bytes} bytes, the most that is accepted")
+    return body
+
+
+def decode(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
+    if not body:
+        raise BadRequest("the body is empty; a JSON object is expected")
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _named(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"the body is not valid JSON: {error}") from None
+
+
+def query(req: Request, kind: type[T]) -> T:
+    """The query string as a typed value; unknown names are refused so that a typing error is not a silent wrong answer."""
+    try:
+        return msgspec.convert(dict(req.params), kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise _named(error) from None
+
+
+def _named(error: msgspec.ValidationError) -> InvalidField:
+    """msgspec ends its message with a path such as `$.webhook.url`; that path is the field."""
+    message, _, path = str(error).partition(" - at `")
+    return InvalidField(path.rstrip("`").removeprefix("$").lstrip(".") or "body", message)
+
+
+def reply(resp: Response, value: Any, status: int = 200) -> None:
+    resp.status = status
+    resp.content_type = JSON
+    resp.data = _encoder.encode(value)

@@ -1,0 +1,1 @@
+"""What operators see: logs and traces, neither of which ever shows a secret."""

@@ -1,0 +1,91 @@
+"""Group commit: operations that arrive while a commit runs go into the next one. One fsync, one round trip, for many callers."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from chargehand.errors import BadRequest, StoreError, StoreUnavailable
+from chargehand.store.operations import Answer, Operation
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
+    """An operation that failed by itself, alone; the others of its group went on."""
+
+    message: str
+
+
+Commit = Callable[[Sequence[Operation]], Awaitable[Sequence[Answer | Refused]]]
+
+
+class Group:
+    def __init__(self, commit: Commit, size: int, lanes: int = 1) -> None:
+        self._commit = commit
+        self._size = size
+        self._free_lanes = lanes  # commits that may run side by side: one for SQLite, several for PostgreSQL
+        self._waiting: deque[tuple[Operation, asyncio.Future[Answer]]] = deque()
+        self._scheduled = False
+        self._running: set[asyncio.Task[None]] = set()
+        self._closed: StoreError | None = None
+
+    def put(self, operation: Operation) -> "asyncio.Future[Answer]":
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
+        if self._closed is not None:
+            future.set_exception(self._closed)
+            return future
+        self._waiting.append((operation, future))
+        if self._free_lanes and not self._scheduled:
+            self._scheduled = True
+            # Not at once: whatever else becomes ready in this turn of the loop rides along.
+            loop.call_soon(self._start)
+        return future
+
+    def _start(self) -> None:
+        self._scheduled = False
+        while self._free_lanes and self._waiting:
+            self._free_lanes -= 1
+            count = min(self._size, len(self._waiting))
+            task = asyncio.get_running_loop().create_task(self._run([self._waiting.popleft() for _ in range(count)]))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    async def _run(self, batch: "list[tuple[Operation, asyncio.Future[Answer]]]") -> None:
+        try:
+            answers = await self._commit([operation for operation, _ in batch])
+        except StoreError as error:
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
+        except BaseException as error:
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(StoreUnavailable(f"the commit was interrupted: {error!r}"))
+            raise
+        else:
+            for (_, future), answer in zip(batch, answers, strict=True):
+                if future.done():
+                    continue
+                if isinstance(answer, Refused):
+                    future.set_exception(BadRequest(answer.message))
+                else:
+                    future.set_result(answer)
+        finally:
+            self._free_lanes += 1
+            self._start()
+
+    async def close(self, error: StoreError) -> None:
+        """What was put before is still committed; what comes after is refused."""
+        while self._waiting or self._running:
+            self._start()
+            await asyncio.gather(*self._running, return_exceptions=True)
+        self._closed = error
+
+    def fail(self, error: StoreError) -> None:
+        """The store is gone for good: nobody may wait for it."""
+        self._closed = error
+        while self._waiting:
+            _, future = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(error)

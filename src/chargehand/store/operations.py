@@ -1,0 +1,50 @@
+"""The writes that go through a group, as values: what the server sends and what comes back for each."""
+
+import msgspec
+
+from chargehand.engine.delivery import Settle, Settled, Take, Taken
+from chargehand.engine.job import NewJob, QueueSettings
+from chargehand.engine.moves import Change, Moved
+from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
+
+
+class SetQueue(msgspec.Struct, frozen=True, array_like=True, tag="set_queue"):
+    settings: QueueSettings
+
+
+class Replay(msgspec.Struct, frozen=True, array_like=True, tag="replay"):
+    """One delivery by its id, or the dead ones of an endpoint."""
+
+    delivery_id: str = ""
+    endpoint_id: str = ""
+    limit: int = 0
+
+
+class Replayed(msgspec.Struct, frozen=True, array_like=True, tag="replayed"):
+    count: int
+    endpoint_id: str
+
+
+class GiveUp(msgspec.Struct, frozen=True, array_like=True, tag="give_up"):
+    ids: tuple[str, ...]
+    reason: str
+
+
+class SetEndpoint(msgspec.Struct, frozen=True, array_like=True, tag="set_endpoint"):
+    endpoint_id: str
+    state: str
+    reason: str
+
+
+class Prune(msgspec.Struct, frozen=True, array_like=True, tag="prune"):
+    ids: tuple[str, ...]
+    age: int
+
+
+class Counted(msgspec.Struct, frozen=True, array_like=True, tag="counted"):
+    count: int
+
+
+Operation = NewJob | Claim | Change | Beat | Note | SetQueue | Take | Settle | Replay | GiveUp | SetEndpoint | Prune
+# None: the race was lost, or there is no such thing.
+Answer = Submitted | Claimed | Moved | Beaten | Noted | Taken | Settled | Replayed | Counted | None

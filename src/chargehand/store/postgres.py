@@ -1,0 +1,255 @@
+"""PostgreSQL: any number of nodes, each grouping its operations into few statements. Nodes need nothing but the database."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from chargehand.engine.store import Hint
+from chargehand.errors import ConfigError, StoreError, StoreFull, StoreTooNew, StoreUnavailable
+from chargehand.store.group import Group, Refused
+from chargehand.store.operations import Answer, Operation
+from chargehand.store.postgres_writer import Connection, apply
+from chargehand.store.queries import load_migrations, load_queries
+from chargehand.store.reads import Row
+from chargehand.store.writes import Writes
+
+CHANNEL = "chargehand"
+NOTIFY_BYTES = 7_500  # PostgreSQL takes up to 8,000
+NOTIFY_EVERY_SECONDS = 0.005  # hints of a busy moment travel together
+_AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+_GONE = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.InternalClientError,
+)
+
+
+@contextlib.contextmanager
+def translated() -> Any:
+    """A driver's errors become ours here, and lose whatever they might say of the password."""
+    try:
+        yield
+    except asyncpg.DiskFullError as error:
+        raise StoreFull(f"PostgreSQL: {error}; free space on the database's disk", retry_after_seconds=5) from None
+    except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
+        raise StoreUnavailable(f"PostgreSQL: {error}; check user, password and database in store.url") from None
+    except _GONE as error:
+        text = str(error) or type(error).__name__
+        raise StoreUnavailable(
+            f"PostgreSQL: {text}; what was not acknowledged may be sent again", retry_after_seconds=2
+        ) from None
+
+
+class PostgresStore(Writes):
+    _pool: "asyncpg.Pool[asyncpg.Record]"
+
+    def __init__(self, url: str, clock: Callable[[], int] | None, group_size: int, lanes: int) -> None:
+        self._url = url
+        self._clock = clock
+        self._queries = load_queries("postgres")
+        self._group = Group(self._commit, group_size, lanes)
+        self._node = os.urandom(6).hex()
+        self._heard: list[Callable[[Hint], None]] = []
+        self._untold: list[Hint] = []
+        self._tell_soon = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(
+        cls, url: str, *, pool_size: int = 6, group_size: int = 256, clock: Callable[[], int] | None = None
+    ) -> "PostgresStore":
+        # One connection listens and tells; of the others, half may commit while the rest read.
+        store = cls(url, clock, group_size, lanes=max(1, (pool_size - 1) // 2))
+        try:
+            with translated():
+                store._pool = await asyncpg.create_pool(
+                    url, min_size=1, max_size=pool_size, command_timeout=60, timeout=10, init=_prepare
+                )
+                await store._migrate()
+        except ValueError as error:
+            raise ConfigError(f"store.url: {error}") from None
+        store._tasks.append(asyncio.create_task(store._keep_listening()))
+        return store
+
+    # writing ----------------------------------------------------------------------------------------------------------
+
+    async def _commit(self, operations: Sequence[Operation]) -> Sequence[Answer | Refused]:
+        with translated():
+            try:
+                return await self._transact(operations)
+            except (asyncpg.PostgresError, ValueError) as error:
+                if isinstance(error, (*_GONE, asyncpg.DiskFullError)):
+                    raise
+            # Somebody's operation broke the statement it was in: each alone, so that only the culprit is refused.
+            answers: list[Answer | Refused] = []
+            for operation in operations:
+                try:
+                    answers += await self._transact([operation])
+                except (asyncpg.PostgresError, ValueError) as error:
+                    if isinstance(error, (*_GONE, asyncpg.DiskFullError)):
+                        raise
+                    answers.append(Refused(f"{type(error).__name__}: {error}"))
+            return answers
+
+    async def _transact(self, operations: Sequence[Operation]) -> list[Answer]:
+        for patience in (2, 1, 0):
+            try:
+                async with self._pool.acquire() as connection, connection.transaction():
+                    return await apply(connection, self._queries, self._now(), operations)
+            except _AGAIN:
+                if not patience:
+                    raise
+        raise AssertionError("unreachable")
+
+    # reading ----------------------------------------------------------------------------------------------------------
+
+    async def _point(self, name: str, **values: Any) -> Sequence[Row]:
+        query = self._queries[name]
+        with translated():
+            return [tuple(row) for row in await self._pool.fetch(query.sql, *query.bind(**values))]
+
+    _scan = _point
+
+    def _now(self) -> int | None:
+        return self._clock() if self._clock else None
+
+    async def now(self) -> int:
+        return int((await self._point("now", now=self._now()))[0][0])
+
+    async def check(self) -> None:
+        version = (await self._point("schema_version"))[0][0]
+        if version > self.schema_version:
+            raise StoreTooNew(f"PostgreSQL: schema version {version}; this version knows up to {self.schema_version}")
+
+    async def ended(self) -> str:
+        """Never: a database that went away may come back."""
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("unreachable")
+
+    # migrations -------------------------------------------------------------------------------------------------------
+
+    async def _migrate(self) -> None:
+        """Under the lock of a row, so that nodes can start together on anything that speaks PostgreSQL."""
+        migrations = load_migrations("postgres")
+        self.schema_version = migrations[-1].version
+        async with self._pool.acquire() as connection:
+            await _make_migration_table(connection)
+            async with connection.transaction():
+                await connection.fetch(self._queries["schema_lock"].sql)
+                version = await connection.fetchval(self._queries["schema_version"].sql)
+                if version > self.schema_version:
+                    raise StoreTooNew(
+                        f"the database is at schema version {version}; this version knows up to {self.schema_version}: "
+                        "start the newer version of chargehand, or use another database with --store"
+                    )
+                for migration in migrations:
+                    if migration.version > version:
+                        for statement in migration.statements:
+                            await connection.execute(statement)
+                        record = self._queries["record_migration"]
+                        values = record.bind(version=migration.version, name=migration.name, now=None)
+                        await connection.execute(record.sql, *values)
+
+    # hints between nodes ----------------------------------------------------------------------------------------------
+
+    def listen(self, heard: Callable[[Hint], None]) -> None:
+        self._heard.append(heard)
+
+    def tell(self, hint: Hint) -> None:
+        self._untold.append(hint)
+        self._tell_soon.set()
+
+    async def _keep_listening(self) -> None:
+        """Hints only: while the connection is down the others' polling finds what was done here."""
+        while True:
+            with contextlib.suppress(asyncpg.PostgresError, *_GONE):
+                async with self._listener() as connection:
+                    while not connection.is_closed():
+                        await self._tell_soon.wait()
+                        self._tell_soon.clear()
+                        for text in self._texts():
+                            await connection.execute("SELECT pg_notify($1, $2)", CHANNEL, text)
+                        await asyncio.sleep(NOTIFY_EVERY_SECONDS)
+            self._untold.clear()
+            await asyncio.sleep(1)
+
+    @contextlib.asynccontextmanager
+    async def _listener(self) -> "AsyncIterator[Connection]":
+        connection = await asyncpg.connect(self._url, timeout=10, command_timeout=10)
+        try:
+            connection.add_termination_listener(lambda _: self._tell_soon.set())
+            await connection.add_listener(CHANNEL, self._on_notify)
+            yield connection
+        finally:
+            connection.terminate()
+
+    def _texts(self) -> list[str]:
+        """What there is to tell, in as few messages as fit; too much becomes "look everywhere"."""
+        hints, self._untold = self._untold, []
+        queues: dict[str, int] = {}
+        for hint in hints:
+            for queue, run_at in hint.queues.items():
+                queues[queue] = min(run_at, queues.get(queue, sys.maxsize))
+        jobs = tuple(dict.fromkeys(job for hint in hints for job in hint.jobs))
+        endpoints = tuple(dict.fromkeys(e for hint in hints for e in hint.endpoints))
+        text = self._text(Hint(queues, jobs, endpoints))
+        if len(text) <= NOTIFY_BYTES:
+            return [text]
+        # Jobs are many and their watchers poll anyway; queues and endpoints are what somebody waits for at once.
+        text = self._text(Hint(queues, (), endpoints))
+        return [text] if len(text) <= NOTIFY_BYTES else []
+
+    def _text(self, hint: Hint) -> str:
+        return self._node + msgspec.json.encode(hint).decode()
+
+    def _on_notify(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+        text = str(payload)
+        if text.startswith(self._node):
+            return
+        with contextlib.suppress(msgspec.DecodeError):
+            hint = msgspec.json.decode(text[12:], type=Hint)
+            for heard in self._heard:
+                heard(hint)
+
+    async def close(self) -> None:
+        await self._group.close(StoreUnavailable("the server is stopping"))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with contextlib.suppress(StoreError, TimeoutError), translated():
+            async with asyncio.timeout(5):
+                await self._pool.close()
+        self._pool.terminate()
+
+
+async def _prepare(connection: Connection) -> None:
+    """Acknowledged means on disk: a database set to answer before that is asked not to, for our sessions."""
+    if await connection.fetchval("SHOW synchronous_commit") == "off":
+        await connection.execute("SET synchronous_commit = on")
+
+
+async def _make_migration_table(connection: Connection) -> None:
+    for patience in (2, 1, 0):
+        try:
+            await connection.execute(
+                "CREATE TABLE IF NOT EXISTS schema_migrations "
+                "(version INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, applied_at BIGINT NOT NULL)"
+            )
+            await connection.execute("INSERT INTO schema_migrations VALUES (0, 'lock', 0) ON CONFLICT DO NOTHING")
+        except (asyncpg.UniqueViolationError, asyncpg.DuplicateTableError):
+            # Two nodes made the table at the same moment; IF NOT EXISTS does not cover that in PostgreSQL.
+            if not patience:
+                raise
+        else:
+            return

@@ -1,0 +1,357 @@
+"""A group of operations applied to PostgreSQL inside one transaction: one statement for each kind, or few."""
+
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from chargehand.engine.delivery import Settle, Settled, Take, Taken
+from chargehand.engine.ids import UlidMaker
+from chargehand.engine.job import FINAL, SECOND, NewJob, State, topic_of, visible
+from chargehand.engine.moves import Attempt, Change, Lease, Move, Moved
+from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
+from chargehand.store.announce import NewDelivery, announce, encode_reports, shown_url
+from chargehand.store.operations import (
+    Answer,
+    Counted,
+    GiveUp,
+    Operation,
+    Prune,
+    Replay,
+    Replayed,
+    SetEndpoint,
+    SetQueue,
+)
+from chargehand.store.queries import Query
+from chargehand.store.reads import job_from
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
+
+_new_id = UlidMaker()
+
+
+class _Transaction:
+    def __init__(self, connection: Connection, queries: dict[str, Query], now: int | None) -> None:
+        self._connection = connection
+        self._queries = queries
+        self._now = now
+
+    async def fetch(self, query_name: str, /, **values: Any) -> Sequence[Any]:
+        query = self._queries[query_name]
+        return await self._connection.fetch(query.sql, *query.bind(now=self._now, **values))
+
+    async def deliver(self, deliveries: Sequence[NewDelivery]) -> None:
+        if not deliveries:
+            return
+        endpoints = {d.endpoint_id: d for d in deliveries}
+        await self.fetch(
+            "ensure_endpoints",
+            ids=list(endpoints),
+            tenants=[d.tenant for d in endpoints.values()],
+            urls=[shown_url(d.url) for d in endpoints.values()],
+        )
+        columns = [list(column) for column in zip(*deliveries, strict=True)]
+        names = ("ids", "tenants", "job_ids", "seqs", "endpoint_ids", "urls", "dialects")
+        await self.fetch("insert_deliveries", **dict(zip(names, columns, strict=True)))
+
+
+async def apply(
+    connection: Connection, queries: dict[str, Query], now: int | None, operations: Sequence[Operation]
+) -> list[Answer]:
+    answers: list[Answer] = [None] * len(operations)
+    by_kind: dict[type, list[int]] = {}
+    for place, operation in enumerate(operations):
+        by_kind.setdefault(type(operation), []).append(place)
+    transaction = _Transaction(connection, queries, now)
+    for kind, step in _STEPS.items():
+        if places := by_kind.get(kind):
+            for place, answer in zip(places, await step(transaction, [operations[i] for i in places]), strict=True):
+                answers[place] = answer
+    return answers
+
+
+# jobs -------------------------------------------------------------------------------------------------------------------
+
+
+async def _submit(tx: _Transaction, jobs: list[NewJob]) -> list[Answer]:
+    # Sorted by key, so that two groups with the same keys wait for each other instead of for each other's other key.
+    order = sorted(jobs, key=lambda job: (job.idempotency_key or "", job.id))
+    reports = {job.id: encode_reports(job.reports) for job in jobs}
+    rows = await tx.fetch(
+        "submit_jobs",
+        ids=[job.id for job in order],
+        tenants=[job.tenant for job in order],
+        kinds=[job.kind for job in order],
+        queues=[job.queue for job in order],
+        payloads=[job.payload for job in order],
+        priorities=[job.priority for job in order],
+        max_attempts=[job.max_attempts for job in order],
+        run_ats=[job.run_at for job in order],
+        delays=[int(job.delay_seconds * SECOND) for job in order],
+        keys=[job.idempotency_key for job in order],
+        fingerprints=[job.fingerprint for job in order],
+        traceparents=[job.traceparent for job in order],
+        tracestates=[job.tracestate for job in order],
+        reports=[reports[job.id] for job in order],
+        metadata=[job.metadata for job in order],
+    )
+    inserted = {row[0]: row for row in rows}
+    deliveries: list[NewDelivery] = []
+    answers: list[Answer] = []
+    for job in jobs:
+        if (row := inserted.get(job.id)) is None:
+            known = await tx.fetch("job_by_key", tenant=job.tenant, kind=job.kind, idempotency_key=job.idempotency_key)
+            answers.append(Submitted(known[0][0], False, known[0][1]) if known else Submitted(job.id, False, None))
+            continue
+        told = announce(_new_id, job.tenant, job.id, 1, "queued", reports[job.id])
+        deliveries += told
+        _, run_at, at = row
+        moved = Moved(
+            job.id, job.tenant, job.kind, job.queue, "submit", State.QUEUED, "", 0, 1, run_at, at, at,
+            tuple(d.endpoint_id for d in told),
+        )  # fmt: skip
+        answers.append(Submitted(job.id, True, job.fingerprint, moved))
+    await tx.deliver(deliveries)
+    return answers
+
+
+async def _claim(tx: _Transaction, claims: list[Claim]) -> list[Answer]:
+    """Claims for the same queues are picked together, then dealt out in the order they came."""
+    together: dict[tuple[str, ...], list[int]] = {}
+    for place, claim in enumerate(claims):
+        together.setdefault(claim.queues, []).append(place)
+    answers: list[Answer] = [None] * len(claims)
+    for queues, places in together.items():
+        slots = [(place, claims[place]) for place in places for _ in range(claims[place].limit)]
+        rooms = await _rooms(tx, queues)
+        rows = await tx.fetch(
+            "claim_jobs",
+            queues=list(queues),
+            rooms=[rooms[queue] for queue in queues],
+            limit=len(slots),
+            owners=[claim.owner for _, claim in slots],
+            lengths=[int(claim.lease_seconds * SECOND) for _, claim in slots],
+            stages=[claim.stage for _, claim in slots],
+        )
+        jobs: dict[int, list[Any]] = {place: [] for place in places}
+        told: dict[int, list[NewDelivery]] = {place: [] for place in places}
+        for row in rows:
+            job = job_from(tuple(row), row[-3])
+            place = slots[row[-1] - 1][0]
+            jobs[place].append(job)
+            if row[-2] == job.seq:
+                told[place] += announce(_new_id, job.tenant, job.id, job.seq, job.topic, job.reports)
+        await tx.deliver([delivery for place in places for delivery in told[place]])
+        for place in places:
+            answers[place] = Claimed(tuple(jobs[place]), tuple(d.endpoint_id for d in told[place]))
+    return answers
+
+
+async def _rooms(tx: _Transaction, queues: tuple[str, ...]) -> dict[str, int]:
+    """How many more jobs each queue may run."""
+    rooms = dict.fromkeys(queues, sys.maxsize)
+    settings = await tx.fetch("lock_queue_settings", queues=list(queues))
+    limits = {queue: max_running for queue, _, max_running in settings if max_running is not None}
+    if limits:
+        running = {row[0]: row[1] for row in await tx.fetch("count_running", queues=list(limits))}
+        rooms |= {queue: max(0, limit - running.get(queue, 0)) for queue, limit in limits.items()}
+    return rooms | {queue: 0 for queue, paused, _ in settings if paused}
+
+
+async def _change(tx: _Transaction, changes: list[Change]) -> list[Answer]:
+    answers: list[Answer] = [None] * len(changes)
+    waiting = list(enumerate(changes))
+    while waiting:
+        # UPDATE … FROM takes a row once, whatever it is joined with: a second change of a job goes into the next round.
+        now: dict[str, tuple[int, Change]] = {}
+        later: list[tuple[int, Change]] = []
+        for place, change in waiting:
+            if change.job_id in now:
+                later.append((place, change))
+            else:
+                now[change.job_id] = (place, change)
+        for place, moved in await _change_each_once(tx, sorted(now.values(), key=lambda pair: pair[1].job_id)):
+            answers[place] = moved
+        waiting = later
+    return answers
+
+
+async def _change_each_once(tx: _Transaction, changes: list[tuple[int, Change]]) -> list[tuple[int, Moved]]:
+    moves = [Move.by_name[change.move] for _, change in changes]
+    rows = await tx.fetch(
+        "change_jobs",
+        job_ids=[c.job_id for _, c in changes],
+        moves=[c.move for _, c in changes],
+        sources=[" ".join(m.source) for m in moves],
+        states=[str(m.to) for m in moves],
+        stages=[c.stage for _, c in changes],
+        topics=[topic_of(m.to, c.stage) for m, (_, c) in zip(moves, changes, strict=True)],
+        visibles=[visible(m.to, c.stage) for m, (_, c) in zip(moves, changes, strict=True)],
+        resets=[m.attempt is Attempt.RESET for m in moves],
+        deltas=[-1 if m.attempt is Attempt.DOWN else 0 for m in moves],
+        delays=[int(c.delay_seconds * SECOND) for _, c in changes],
+        kepts=[m.lease is Lease.KEEP for m in moves],
+        waiting_fors=[c.waiting_for for _, c in changes],
+        errors=[c.error for _, c in changes],
+        failed_steps=[c.failed_step for _, c in changes],
+        finals=[m.to in FINAL for m in moves],
+        leases=[c.lease for _, c in changes],
+        tenants=[c.tenant for _, c in changes],
+        results=[c.result for _, c in changes],
+        levels=[c.level for _, c in changes],
+        steps=[c.step for _, c in changes],
+        messages=[c.message for _, c in changes],
+        datas=[c.data for _, c in changes],
+    )
+    moved_rows = {row[0]: row for row in rows}
+    deliveries: list[NewDelivery] = []
+    moved: list[tuple[int, Moved]] = []
+    for (place, change), move in zip(changes, moves, strict=True):
+        if (row := moved_rows.get(change.job_id)) is None:
+            continue
+        job_id, tenant, kind, queue, attempt, seq, run_at, created_at, at, topic, topic_seq, reports = row
+        told = announce(_new_id, tenant, job_id, seq, topic, reports) if topic_seq == seq else []
+        deliveries += told
+        moved.append(
+            (
+                place,
+                Moved(
+                    job_id, tenant, kind, queue, change.move, move.to, change.stage, attempt, seq, run_at, at, created_at,
+                    tuple(d.endpoint_id for d in told),
+                ),
+            )
+        )  # fmt: skip
+    await tx.deliver(deliveries)
+    return moved
+
+
+async def _beat(tx: _Transaction, beats: list[Beat]) -> list[Answer]:
+    rows = await tx.fetch(
+        "beat_jobs",
+        job_ids=[beat.job_id for beat in beats],
+        leases=[beat.lease for beat in beats],
+        tenants=[beat.tenant for beat in beats],
+        lengths=[int(beat.lease_seconds * SECOND) for beat in beats],
+    )
+    extended = {(row[0], row[1]): (row[2], row[3]) for row in rows}
+    answers: list[Answer] = []
+    for beat in beats:
+        tenant, until = extended.get((beat.job_id, beat.lease), (None, None))
+        answers.append(Beaten(until if beat.tenant in (None, tenant) else None))
+    return answers
+
+
+async def _note(tx: _Transaction, notes: list[Note]) -> list[Answer]:
+    answers: list[Answer] = []
+    for n in notes:
+        rows = await tx.fetch(
+            "note_job", job_id=n.job_id, lease=n.lease, tenant=n.tenant, level=n.level, step=n.step,
+            message=n.message, data=n.data,
+        )  # fmt: skip
+        answers.append(Noted(rows[0][0] if rows else None))
+    return answers
+
+
+async def _set_queue(tx: _Transaction, operations: list[SetQueue]) -> list[Answer]:
+    for operation in operations:
+        s = operation.settings
+        if s.paused or s.max_running is not None:
+            await tx.fetch("set_queue", queue=s.queue, paused=int(s.paused), max_running=s.max_running)
+        else:
+            await tx.fetch("unset_queue", queue=s.queue)
+    return [None] * len(operations)
+
+
+# deliveries -------------------------------------------------------------------------------------------------------------
+
+
+async def _take(tx: _Transaction, takes: list[Take]) -> list[Answer]:
+    rows = await tx.fetch(
+        "take_deliveries",
+        endpoint_ids=[take.endpoint_id for take in takes],
+        counts=[take.limit for take in takes],
+        lengths=[int(take.lease_seconds * SECOND) for take in takes],
+    )
+    taken: dict[str, list[tuple[str, int]]] = {}
+    for delivery_id, lease, endpoint in sorted(tuple(row) for row in rows):
+        taken.setdefault(endpoint, []).append((delivery_id, lease))
+    after = {row[0]: row for row in await tx.fetch("next_dues", endpoint_ids=[take.endpoint_id for take in takes])}
+    answers: list[Answer] = []
+    for take in takes:
+        mine = taken.pop(take.endpoint_id, [])
+        _, next_due_at, state = after[take.endpoint_id]
+        answers.append(
+            Taken(tuple(i for i, _ in mine), tuple(lease for _, lease in mine), next_due_at, blocked=state != "active")
+        )
+    return answers
+
+
+async def _settle(tx: _Transaction, settles: list[Settle]) -> list[Answer]:
+    rows = await tx.fetch(
+        "settle_deliveries",
+        delivery_ids=[s.delivery_id for s in settles],
+        leases=[s.lease for s in settles],
+        states=[str(s.state) for s in settles],
+        retry_lengths=[int(s.retry_seconds * SECOND) for s in settles],
+        reasons=[s.reason for s in settles],
+        statuses=[s.status for s in settles],
+        durations=[s.duration_seconds for s in settles],
+        errors=[s.error for s in settles],
+        answers=[s.answer for s in settles],
+        gones=[s.disable_endpoint for s in settles],
+    )
+    settled = {row[0] for row in rows}
+    return [Settled(s.delivery_id in settled) for s in settles]
+
+
+async def _replay(tx: _Transaction, replays: list[Replay]) -> list[Answer]:
+    answers: list[Answer] = []
+    for r in replays:
+        if r.delivery_id:
+            rows = await tx.fetch("replay_delivery", delivery_id=r.delivery_id)
+            answers.append(Replayed(1, rows[0][0]) if rows else Replayed(0, ""))
+        else:
+            rows = await tx.fetch("replay_endpoint", endpoint_id=r.endpoint_id, limit=r.limit)
+            answers.append(Replayed(len(rows), r.endpoint_id))
+    return answers
+
+
+async def _give_up(tx: _Transaction, operations: list[GiveUp]) -> list[Answer]:
+    return [Counted(len(await tx.fetch("give_up_deliveries", ids=list(o.ids), reason=o.reason))) for o in operations]
+
+
+async def _set_endpoint(tx: _Transaction, operations: list[SetEndpoint]) -> list[Answer]:
+    return [
+        Settled(bool(await tx.fetch("set_endpoint", endpoint_id=o.endpoint_id, state=o.state, reason=o.reason)))
+        for o in operations
+    ]
+
+
+async def _prune(tx: _Transaction, prunes: list[Prune]) -> list[Answer]:
+    answers: list[Answer] = []
+    for prune in prunes:
+        gone = [row[0] for row in await tx.fetch("prune_jobs", ids=list(prune.ids), age=prune.age)]
+        for name in ("prune_tries", "prune_deliveries", "prune_events", "prune_payloads", "prune_results"):
+            await tx.fetch(name, ids=gone)
+        await tx.fetch("prune_endpoints", age=prune.age)
+        answers.append(Counted(len(gone)))
+    return answers
+
+
+# In this order a job submitted in a group can be claimed in the same one.
+_STEPS: dict[type, Callable[[_Transaction, list[Any]], Awaitable[list[Answer]]]] = {
+    NewJob: _submit,
+    Change: _change,
+    Beat: _beat,
+    Note: _note,
+    SetQueue: _set_queue,
+    Claim: _claim,
+    Settle: _settle,
+    Replay: _replay,
+    SetEndpoint: _set_endpoint,
+    GiveUp: _give_up,
+    Prune: _prune,
+    Take: _take,
+}

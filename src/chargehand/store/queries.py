@@ -1,0 +1,95 @@
+"""SQL lives in files under `-- name: claim_jobs` headings with `:name` parameters; this is the loader.
+
+Both databases get numbered parameters (`?1`, `$1`), so a call binds a tuple. `:now` is special on PostgreSQL: unless a test
+gives a time, the database's own clock is used, so that nodes whose clocks differ agree on leases.
+
+Two macros keep the files short: `{job j}` is the list of a Job's columns with the alias `j`, in the order of the struct that
+reads them; `{each ids as i}` is a list parameter as a table with one column `value`.
+"""
+
+import re
+from importlib.resources import files
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from chargehand.engine.delivery import Delivery, Endpoint, Try
+from chargehand.engine.job import Event, Job
+
+Dialect = Literal["sqlite", "postgres"]
+
+_HEADING = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z]\w*)")
+_COMMENT = re.compile(r"^\s*--.*$", re.MULTILINE)
+_COLUMNS = re.compile(r"\{(job|event|delivery|endpoint|try) (\w+)\}")
+_EACH = re.compile(r"\{each (\w+) as (\w+)\}")
+_STRUCTS: dict[str, tuple[type[msgspec.Struct], int]] = {
+    "job": (Job, 2),  # payload and result are columns of other tables
+    "event": (Event, 0),
+    "delivery": (Delivery, 0),
+    "endpoint": (Endpoint, 0),
+    "try": (Try, 0),
+}
+_POSTGRES_NOW = "COALESCE({}::BIGINT, (EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP()) * 1000000)::BIGINT)"
+
+
+class Query(NamedTuple):
+    name: str
+    sql: str
+    parameters: tuple[str, ...]
+
+    def bind(self, **values: Any) -> tuple[Any, ...]:
+        return tuple([values[name] for name in self.parameters])
+
+
+def load_queries(dialect: Dialect) -> dict[str, Query]:
+    """The shared file, overridden by the dialect's own."""
+    queries: dict[str, Query] = {}
+    for name in ("queries", dialect):
+        text = (files("chargehand.store") / "sql" / f"{name}.sql").read_text()
+        pieces = _HEADING.split(text)[1:]
+        for heading, body in zip(pieces[::2], pieces[1::2], strict=True):
+            queries[heading] = _compile(heading, body, dialect)
+    return queries
+
+
+def _compile(name: str, body: str, dialect: Dialect) -> Query:
+    parameters: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        parameter = match[1]
+        if parameter not in parameters:
+            parameters.append(parameter)
+        place = parameters.index(parameter) + 1
+        if dialect == "sqlite":
+            return f"?{place}"
+        return _POSTGRES_NOW.format(f"${place}") if parameter == "now" else f"${place}"
+
+    body = _COLUMNS.sub(_columns, _COMMENT.sub("", body))
+    body = _EACH.sub(r"json_each(:\1) AS \2" if dialect == "sqlite" else r"UNNEST(:\1::TEXT[]) AS \2(value)", body)
+    sql = _PARAMETER.sub(number, body).strip().rstrip(";")
+    return Query(name, sql, tuple(parameters))
+
+
+def _columns(match: re.Match[str]) -> str:
+    struct, elsewhere = _STRUCTS[match[1]]
+    fields = struct.__struct_fields__
+    return ", ".join(f"{match[2]}.{name}" for name in fields[: len(fields) - elsewhere])
+
+
+class Migration(NamedTuple):
+    version: int
+    name: str
+    statements: tuple[str, ...]
+
+
+def load_migrations(dialect: Dialect) -> list[Migration]:
+    found = []
+    for file in (files("chargehand.store") / "sql" / "migrations").iterdir():
+        if file.name.endswith(".sql"):
+            text = _COMMENT.sub("", file.read_text())
+            if dialect == "postgres":
+                text = re.sub(r"\bBLOB\b", "BYTEA", text).replace(") WITHOUT ROWID", ")")
+            version, _, name = file.name.removesuffix(".sql").partition("_")
+            found.append(Migration(int(version), name, tuple(s.strip() for s in text.split(";") if s.strip())))
+    return sorted(found)

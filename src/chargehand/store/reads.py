@@ -1,0 +1,127 @@
+"""The reading half of a store: the same for both databases, given a way to fetch rows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from chargehand.engine.delivery import Delivery, DeliveryState, Endpoint, EndpointCount, EndpointState, Outgoing, Try
+from chargehand.engine.job import Event, Job, QueueCount, QueueSettings, State
+from chargehand.engine.store import DeliveryFilter, DueQueue, JobFilter
+
+Row = Sequence[Any]
+
+_JOB = len(Job.__struct_fields__) - 2
+_DELIVERY = len(Delivery.__struct_fields__)
+_STATES = {str(state): state for state in State}
+
+
+def job_from(row: Row, payload: bytes | None = b"", result: bytes | None = None) -> Job:
+    values: list[Any] = [*row[:4], _STATES[row[4]], *row[5:_JOB], payload or b"", result]
+    return Job(*values)
+
+
+def event_from(row: Row) -> Event:
+    values: list[Any] = [*row[:5], _STATES[row[5]], *row[6:]]
+    return Event(*values)
+
+
+def delivery_from(row: Row) -> Delivery:
+    values: list[Any] = [*row[:7], DeliveryState(row[7]), *row[8:_DELIVERY]]
+    return Delivery(*values)
+
+
+def endpoint_from(row: Row) -> Endpoint:
+    return Endpoint(row[0], row[1], row[2], EndpointState(row[3]), *row[4:])
+
+
+class Reads:
+    """`_point` is for a row or a few by key; `_scan` for what may look at many and must not hold anybody up."""
+
+    async def _point(self, name: str, **values: Any) -> Sequence[Row]:
+        raise NotImplementedError
+
+    async def _scan(self, name: str, **values: Any) -> Sequence[Row]:
+        raise NotImplementedError
+
+    def _now(self) -> int | None:
+        raise NotImplementedError
+
+    async def get_job(self, job_id: str, tenant: str | None = None) -> Job | None:
+        rows = await self._point("get_job", job_id=job_id, tenant=tenant)
+        return job_from(rows[0], rows[0][-2], rows[0][-1]) if rows else None
+
+    async def list_jobs(self, by: JobFilter) -> list[Job]:
+        query = "list_stopped_jobs" if by.state in (State.FAILED, State.CANCELLED) else "list_jobs"
+        state = None if by.state is None else str(by.state)
+        rows = await self._scan(
+            query, tenant=by.tenant, kind=by.kind, queue=by.queue, state=state, before=by.before, limit=by.limit
+        )
+        return [job_from(row) for row in rows]
+
+    async def list_events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[Event]:
+        return [event_from(row) for row in await self._point("list_events", job_id=job_id, after=after, limit=limit)]
+
+    async def lapsed_jobs(self, limit: int, owner_prefix: str = "") -> list[Job]:
+        rows = await self._scan("lapsed_jobs", limit=limit, owner_prefix=owner_prefix, now=self._now())
+        return [job_from(row) for row in rows]
+
+    async def due_queues(self, queues: Sequence[str], bound: int) -> list[DueQueue]:
+        rows = await self._scan("due_queues", queues=queues, bound=bound, now=self._now())
+        return [DueQueue(queue, int(ready), next_at) for queue, ready, next_at in rows]
+
+    async def count_queues(self, prefix: str = "") -> list[QueueCount]:
+        rows = await self._scan("count_queues", prefix=prefix, now=self._now())
+        return [QueueCount(row[0], int(row[1]), int(row[2]), int(row[3]), row[4]) for row in rows]
+
+    async def list_queue_settings(self) -> list[QueueSettings]:
+        rows = await self._point("list_queue_settings")
+        return [QueueSettings(queue, bool(paused), max_running) for queue, paused, max_running in rows]
+
+    async def position(self, job_id: str, bound: int) -> int | None:
+        rows = await self._scan("position", job_id=job_id, bound=bound)
+        return int(rows[0][0]) if rows else None
+
+    async def outgoing(self, delivery_ids: Sequence[str]) -> list[Outgoing]:
+        rows = await self._point("outgoing", ids=delivery_ids)
+        job_end = _DELIVERY + _JOB
+        return [
+            Outgoing(
+                delivery_from(row[:_DELIVERY]),
+                job_from(row[_DELIVERY:job_end], result=row[job_end]),
+                event_from(row[job_end + 1 :]),
+            )
+            for row in rows
+        ]
+
+    async def due_endpoints(self, limit: int) -> list[tuple[str, int]]:
+        return [(row[0], row[1]) for row in await self._scan("due_endpoints", limit=limit)]
+
+    async def get_delivery(self, delivery_id: str, tenant: str | None = None) -> Delivery | None:
+        rows = await self._point("get_delivery", delivery_id=delivery_id, tenant=tenant)
+        return delivery_from(rows[0]) if rows else None
+
+    async def list_tries(self, delivery_id: str) -> list[Try]:
+        return [Try(*row) for row in await self._point("list_tries", delivery_id=delivery_id)]
+
+    async def list_deliveries(self, by: DeliveryFilter) -> list[Delivery]:
+        values: dict[str, Any] = {"tenant": by.tenant, "before": by.before, "limit": by.limit, "state": by.state}
+        if by.job_id is not None:
+            name, values["job_id"] = "list_deliveries_of_job", by.job_id
+        else:
+            name = "list_dead_deliveries" if by.state == DeliveryState.DEAD else "list_deliveries"
+            values["endpoint_id"] = by.endpoint_id
+        rows = [delivery_from(row) for row in await self._scan(name, **values)]
+        if by.job_id is not None and by.endpoint_id is not None:
+            rows = [row for row in rows if row.endpoint_id == by.endpoint_id]
+        return rows
+
+    async def get_endpoint(self, endpoint_id: str, tenant: str | None = None) -> Endpoint | None:
+        rows = await self._point("get_endpoint", endpoint_id=endpoint_id, tenant=tenant)
+        return endpoint_from(rows[0]) if rows else None
+
+    async def list_endpoints(self, tenant: str | None, after: str, limit: int) -> list[Endpoint]:
+        rows = await self._scan("list_endpoints", tenant=tenant, after=after, limit=limit)
+        return [endpoint_from(row) for row in rows]
+
+    async def count_endpoints(self, endpoint_ids: Sequence[str]) -> list[EndpointCount]:
+        rows = await self._scan("count_endpoints", ids=endpoint_ids)
+        return [EndpointCount(*row) for row in rows]

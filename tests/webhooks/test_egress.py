@@ -1,0 +1,512 @@
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterable
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+from yarl import URL
+
+from chargehand.errors import EgressRefused
+from chargehand.webhooks.egress import (
+    AddressRefused,
+    EgressPolicy,
+    PinnedResolver,
+    Resolve,
+    make_connector,
+    networks,
+    refusal,
+)
+
+CLOSED = EgressPolicy()
+LOCAL = EgressPolicy(allow_local=True)
+EVERYTHING = EgressPolicy(allow_local=True, allow=networks("0.0.0.0/0", "::/0"))
+
+PUBLIC = [
+    "8.8.8.8",
+    "1.1.1.1",
+    "100.63.255.255",
+    "100.128.0.0",
+    "172.32.0.1",
+    "2606:4700::1111",
+    "2a00:1450:4001::200e",
+]
+PUBLIC += ["::ffff:8.8.8.8", "64:ff9b::8.8.8.8"]
+
+# Refused unless local addresses are allowed.
+PRIVATE = ["127.0.0.1", "127.255.255.254", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "100.64.0.1"]
+PRIVATE += ["192.0.2.1", "198.18.0.1", "198.51.100.1", "203.0.113.1", "192.88.99.1", "192.0.0.1"]
+PRIVATE += [
+    "::1",
+    "fc00::1",
+    "fd12:3456::1",
+    "fec0::1",
+    "2001:db8::1",
+    "3fff::1",
+    "100::1",
+    "2001:10::1",
+    "4000::1",
+    "a::1",
+]
+PRIVATE += ["::ffff:127.0.0.1", "::ffff:10.0.0.1", "::127.0.0.1", "::8.8.8.8", "::ffff:0:10.0.0.1"]
+PRIVATE += ["2002:7f00:1::", "2002:a00:1::1", "2002:808:808::1", "64:ff9b::10.0.0.1", "64:ff9b:1::10.0.0.1"]
+PRIVATE += ["64:ff9b:1::8.8.8.8", "64:ff9b:1:a00:0:100::", "2001:0:808:808:0:0:f5ff:fffe", "2001:0:a00:1:0:0:f7f7:f7f7"]
+
+# Refused whatever is allowed.
+NEVER = ["0.0.0.0", "0.1.2.3", "169.254.0.1", "169.254.169.254", "169.254.170.2", "100.100.100.200", "168.63.129.16"]
+NEVER += ["192.0.0.192", "224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255"]
+NEVER += ["::", "fe80::1", "febf::1", "ff02::1"]
+NEVER += ["fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:42::42", "fd00:c1::a9fe:a9fe"]
+NEVER += ["::ffff:169.254.169.254", "::ffff:0.0.0.0", "::169.254.169.254", "::0.0.0.2", "::ffff:0:169.254.169.254"]
+NEVER += ["2002:a9fe:a9fe::", "64:ff9b::169.254.169.254", "64:ff9b::", "64:ff9b:1::169.254.169.254"]
+NEVER += ["64:ff9b:1:6464:64:c800::", "64:ff9b:1:64:64:64c8::", "64:ff9b:1:0:64:6464:c800:0"]  # 100.100.100.200
+NEVER += ["2001:0:a9fe:a9fe:0:0:f7f7:f7f7", "2001:0:808:808:0:0:5601:5601"]
+ZONED = ["fe80::1%eth0", "::1%lo", "2606:4700::1111%1"]
+NOT_ADDRESSES = ["", "localhost", "127.1", "0177.0.0.1", "2130706433", "127.0.0.1\n", "example.com"]
+
+
+def in_url(address: str) -> str:
+    return f"[{address.replace('%', '%25')}]" if ":" in address else address
+
+
+def allowed(policy: EgressPolicy, address: str) -> bool:
+    try:
+        policy.check_address(address)
+    except AddressRefused:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_public_addresses_are_allowed(address: str) -> None:
+    assert allowed(CLOSED, address)
+    assert allowed(LOCAL, address)
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_private_addresses_are_allowed_only_by_policy(address: str) -> None:
+    assert allowed(LOCAL, address)
+    with pytest.raises(AddressRefused, match=r"webhooks\.allow_networks"):
+        CLOSED.check_address(address)
+
+
+@pytest.mark.parametrize("address", NEVER + ZONED + NOT_ADDRESSES)
+def test_some_addresses_are_refused_whatever_is_allowed(address: str) -> None:
+    assert not allowed(EVERYTHING, address)
+    assert not allowed(CLOSED, address)
+
+
+@pytest.mark.parametrize("address", PUBLIC + PRIVATE)
+def test_denied_networks_are_refused_whatever_is_allowed(address: str) -> None:
+    everything = networks("0.0.0.0/0", "::/0")
+    assert not allowed(EgressPolicy(allow_local=True, allow=everything, deny=everything), address)
+    assert not allowed(EgressPolicy(allow_local=True, deny=networks(address)), address)
+
+
+def test_an_allowed_network_opens_itself_and_no_more() -> None:
+    policy = EgressPolicy(allow=networks("10.1.0.0/16", "fd12::/16"))
+    for address in ("10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::10.1.2.3", "fd12::1", "8.8.8.8"):
+        policy.check_address(address)
+    for address in ("10.2.0.1", "127.0.0.1", "::1", "fd13::1", "2002:a01:203::1", "::10.1.2.3"):
+        assert not allowed(policy, address)
+
+
+def test_a_tunnel_is_allowed_only_with_the_address_it_leads_to() -> None:
+    policy = EgressPolicy(allow=networks("2002::/16", "10.0.0.0/8"))
+    policy.check_address("2002:a00:1::1")
+    with pytest.raises(AddressRefused, match=r"2002:7f00:1::1, which leads to 127\.0\.0\.1, is loopback"):
+        policy.check_address("2002:7f00:1::1")
+
+
+def spellings(address: IPv4Address) -> list[str]:
+    value, octets = int(address), address.packed
+    long_tail, middle = value & 0xFFFFFF, value & 0xFFFF
+    return [
+        str(address),
+        f"{address}.",
+        str(value),
+        f"{value:#x}",
+        f"{value:#X}",
+        f"0{value:o}",
+        ".".join(f"{octet:#x}" for octet in octets),
+        ".".join(f"0{octet:o}" for octet in octets),
+        ".".join(f"000000{octet:03o}" for octet in octets),
+        f"{octets[0]}.{long_tail}",
+        f"{octets[0]:#x}.0{octets[1]:o}.{middle}",
+        str(address).translate({ord(digit): 0xFF10 + int(digit) for digit in "0123456789"}),
+        str(address).replace(".", "\u3002"),
+        f"[::ffff:{address}]",
+        f"[0:0:0:0:0:ffff:{value >> 16:x}:{middle:x}]",
+    ]
+
+
+@given(
+    st.ip_addresses(v=4)
+    | st.sampled_from([text for text in PUBLIC + PRIVATE + NEVER if ":" not in text]).map(IPv4Address),
+    st.sampled_from([CLOSED, LOCAL, EgressPolicy(allow=networks("10.0.0.0/8"), deny=networks("8.0.0.0/8"))]),
+)
+def test_the_spelling_of_an_address_changes_nothing(address: IPv4Address, policy: EgressPolicy) -> None:
+    verdict = allowed(policy, str(address))
+    assert allowed(policy, f"::ffff:{address}") == verdict
+    for host in spellings(address):
+        if verdict:
+            assert policy.check_url("url", f"http://{host}/x") == f"http://{address}/x"
+        else:
+            with pytest.raises(EgressRefused):
+                policy.check_url("url", f"http://{host}/x")
+
+
+@pytest.mark.parametrize("text", [text for text in PUBLIC + PRIVATE if ":" in text])
+def test_ipv6_literals_are_judged_in_brackets(text: str) -> None:
+    checked = URL(LOCAL.check_url("url", f"https://[{text.upper()}]:8443/"))
+    assert checked.host == str(IPv6Address(text).ipv4_mapped or IPv6Address(text))
+    assert checked.port == 8443
+    if text in PRIVATE:
+        with pytest.raises(EgressRefused, match=r"^webhook\.url: .*webhooks\.allow_networks"):
+            CLOSED.check_url("webhook.url", f"https://[{text}]:8443/")
+
+
+@pytest.mark.parametrize(
+    ("url", "checked"),
+    [
+        ("http://example.com", "http://example.com/"),
+        ("HTTPS://Example.COM/Path?Q=A", "https://example.com/Path?Q=A"),
+        ("https://example.com?q=1", "https://example.com/?q=1"),
+        ("https://example.com:443/", "https://example.com/"),
+        ("http://example.com:443/", "http://example.com:443/"),
+        ("http://example.com:00080/", "http://example.com/"),
+        ("http://example.com:65535/", "http://example.com:65535/"),
+        ("http://example.com./a", "http://example.com./a"),
+        ("http://my_service:8080/a@b:c/%0a?d=[e]", "http://my_service:8080/a@b:c/%0a?d=[e]"),
+        ("http://bücher.example/ü", "http://xn--bcher-kva.example/ü"),
+        ("http://a\u3002example/", "http://a.example/"),
+        ("http://localhost.example/", "http://localhost.example/"),
+        ("http://notlocalhost/", "http://notlocalhost/"),
+        ("http://10.example/", "http://10.example/"),
+        ("http://0x7f.example/", "http://0x7f.example/"),
+    ],
+)
+def test_a_good_url_comes_back_in_one_spelling(url: str, checked: str) -> None:
+    assert CLOSED.check_url("url", url) == checked
+    assert CLOSED.check_url("url", checked) == checked
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "localhost.", "a.b.localhost", "a.localhost."])
+def test_localhost_is_judged_as_loopback(host: str) -> None:
+    assert LOCAL.check_url("url", f"http://{host}:1/") == f"http://{host.lower()}:1/"
+    assert EgressPolicy(allow=networks("127.0.0.0/8")).check_url("url", f"http://{host}/")
+    with pytest.raises(EgressRefused, match=rf"^url: {host.lower()} is loopback .*webhooks\.allow_networks"):
+        CLOSED.check_url("url", f"http://{host}:1/")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("", "x", "//example.com/", "/path", "http:", "http:/example.com", "http://", "http:///path", "http://:80/"),
+        *("ftp://example.com/", "file:///etc/passwd", "gopher://example.com/", "javascript:alert(1)", "unix:///run/x"),
+        *("http\u017f://example.com/", "http+unix://%2frun%2fx/", " http://example.com/", "http://example.com/ "),
+        *("http://user@example.com/", "http://user:hunter2@example.com/", "http://@example.com/", "http://a@b@c/"),
+        *("http://example.com:0/", "http://example.com:65536/", "http://example.com:99999999/", "http://example.com:/"),
+        *(
+            "http://example.com:-1/",
+            "http://example.com:8o/",
+            "http://example.com:\u0661/",
+            "http://example.com:80:80/",
+        ),
+        *("http://exa mple.com/", "http://example.com/\r\nX-Evil: 1", "http://example.com/\t", "http://example.com/\0"),
+        *(
+            "http://example.com\\@127.0.0.1/",
+            "http://example.com/\\",
+            "http://example.com/\u2028",
+            "http://e\u200bvil/",
+        ),
+        *("http://example.com/#fragment", "http://example.com#", "http://example.com/\udc80", "http://e\u115fvil.com/"),
+        *("http://127.0.0.%31/", "http://%6cocalhost/", "http://example%2ecom/", "http://[fe80::1%25eth0]/"),
+        *("http://[::1%lo]/", "http://[::1/", "http://::1/", "http://[]/", "http://[::1]x/", "http://x[::1]/"),
+        *("http://[127.0.0.1]/", "http://[v1.a]/", "http://[::g]/", "http://[1:2:3]/", "http://[::1][::1]/"),
+        *(
+            "http://256.0.0.1/",
+            "http://1.2.3.4.5/",
+            "http://08.0.0.1/",
+            "http://4294967296/",
+            "http://0x/",
+            "http://1..2/",
+        ),
+        *("http://example.com../", "http://.example.com/", "http://./", "http://-a.example/", "http://a-.example/"),
+        *("http://example.1/", "http://a.0x7f/", f"http://{'a' * 64}.example/", f"http://{'a.' * 127}example/"),
+        *(
+            "http://\u2100.example/",
+            "http://a\uff0fb/",
+            "http://a\uff20b/",
+            "http://exa$mple/",
+            "http://*.example.com/",
+        ),
+        *(f"http://example.com/{'a' * 2048}", "http://xn--a-ecp.\u00fc\u0300/../\u0000"),
+    ],
+)
+def test_a_bad_url_is_refused_whatever_is_allowed(url: str) -> None:
+    with pytest.raises(EgressRefused, match=r"^callbackUrl: ") as refused:
+        EVERYTHING.check_url("callbackUrl", url)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("ftp://example.com/", "must begin with http:// or https://"),
+        ("http://user:hunter2@example.com/", "holds a user name or password"),
+        ("http://example.com/#a", "has a fragment"),
+        ("http://example.com:0/", "not between 1 and 65535"),
+        ("http://example.com/ ", "white space"),
+        ("http://exa%6dple.com/", "neither a name nor an address"),
+        ("http://example.com/" + "a" * 2048, "over 2048 characters"),
+        ("http://[::1]x/", "no valid host and port"),
+    ],
+)
+def test_a_refusal_says_what_is_wrong(url: str, message: str) -> None:
+    with pytest.raises(EgressRefused, match=message) as refused:
+        EVERYTHING.check_url("url", url)
+    assert refused.value.field == "url"
+
+
+@pytest.mark.parametrize("address", NEVER)
+def test_a_forbidden_address_is_refused_when_the_url_is_handed_in(address: str) -> None:
+    with pytest.raises(EgressRefused, match="never called"):
+        EVERYTHING.check_url("url", f"http://{in_url(address)}/")
+
+
+@given(
+    st.lists(
+        st.sampled_from([*"0127.:/@%#?[]\\xf-aA ", "http://", "localhost", "127.0.0.1", "::ffff:", "169.254", "\uff11"])
+        | st.characters(),
+        max_size=12,
+    ).map("".join)
+)
+def test_what_passes_is_read_by_the_client_as_it_was_judged(text: str) -> None:
+    try:
+        checked = CLOSED.check_url("url", f"http://{text}")
+    except EgressRefused:
+        return
+    assert CLOSED.check_url("url", checked) == checked
+    read = URL(checked)
+    assert read.scheme == "http"
+    assert read.user is read.password is None
+    assert read.raw_authority == checked.removeprefix("http://").partition("/")[0]
+    with contextlib.suppress(ValueError):
+        CLOSED.check_address(ip_address(read.raw_host or ""))
+
+
+# From here on with real sockets.
+
+
+@pytest.fixture(autouse=True)
+def only_loopback_is_ever_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = socket.socket.connect
+
+    def guarded(self: socket.socket, address: Any) -> None:
+        assert ip_address(address[0]).is_loopback, f"a packet would have left for {address}"
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)
+
+
+def has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+        return True
+    return False
+
+
+HOSTS = ["127.0.0.1", "127.0.0.2", *(["::1"] if has_ipv6() else [])]
+
+
+class Receiver:
+    """Listens on one port of several loopback addresses and notes which of them were called."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.called: list[str] = []
+
+    async def handle(self, request: web.Request) -> web.Response:
+        assert request.transport is not None
+        self.called.append(request.transport.get_extra_info("sockname")[0])
+        return web.Response()
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    receiver = Receiver()
+    app = web.Application()
+    app.router.add_post("/", receiver.handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    for host in HOSTS:
+        await web.TCPSite(runner, host, receiver.port).start()
+        receiver.port = runner.addresses[0][1]
+    yield receiver
+    await runner.cleanup()
+
+
+def answers(*each: Iterable[str]) -> Resolve:
+    """A name server that gives each answer once and the last one for ever."""
+    left = list(each)
+
+    async def resolve(host: str, family: socket.AddressFamily) -> Iterable[str]:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return resolve
+
+
+@contextlib.asynccontextmanager
+async def client(policy: EgressPolicy, resolve: Resolve | None = None) -> AsyncIterator[aiohttp.ClientSession]:
+    connector = make_connector(policy, limit=10, limit_per_host=5, resolve=resolve)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        yield session
+
+
+async def post(session: aiohttp.ClientSession, host: str, port: int) -> int:
+    async with session.post(f"http://{host}:{port}/", headers={"Connection": "close"}) as response:
+        return response.status
+
+
+async def refused(session: aiohttp.ClientSession, host: str, port: int) -> str:
+    with pytest.raises(aiohttp.ClientConnectorError) as error:
+        await post(session, host, port)
+    reason = refusal(error.value)
+    assert reason is not None
+    return reason
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_literals_are_judged_although_they_skip_the_resolver(receiver: Receiver, host: str) -> None:
+    async with client(CLOSED) as session:
+        assert "webhooks.allow_networks" in await refused(session, in_url(host), receiver.port)
+    assert receiver.called == []
+    async with client(LOCAL) as session:
+        assert await post(session, in_url(host), receiver.port) == 200
+    assert receiver.called == [host]
+
+
+@pytest.mark.parametrize("address", NEVER + ZONED)
+async def test_no_packet_leaves_for_a_forbidden_address(address: str) -> None:
+    async with client(EVERYTHING, answers([address])) as session:
+        assert "hooks.example resolves to an address that" in await refused(session, "hooks.example", 9)
+        assert await refused(session, in_url(address), 9)
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+async def test_no_packet_leaves_for_a_private_address(address: str) -> None:
+    async with client(CLOSED, answers([address])) as session:
+        assert "hooks.example resolves to an address that" in await refused(session, "hooks.example", 9)
+        assert await refused(session, in_url(address), 9)
+
+
+@pytest.mark.parametrize("answer", [text for text in NOT_ADDRESSES if text])
+async def test_a_name_server_that_answers_with_a_name_is_refused(answer: str) -> None:
+    async with client(EVERYTHING, answers([answer])) as session:
+        assert "is not an IP address" in await refused(session, "hooks.example", 9)
+
+
+async def test_localhost_is_resolved_and_judged(receiver: Receiver) -> None:
+    async with client(LOCAL) as session:
+        assert await post(session, "localhost", receiver.port) == 200
+    async with client(CLOSED) as session:
+        assert "localhost resolves to" in await refused(session, "localhost", receiver.port)
+    assert len(receiver.called) == 1
+
+
+async def test_a_refusal_does_not_tell_which_address_the_name_has() -> None:
+    async with client(CLOSED, answers(["10.20.30.40"])) as session:
+        assert "10.20" not in await refused(session, "db.internal", 9)
+
+
+@pytest.mark.parametrize("pair", [["127.0.0.1", "127.0.0.2"], ["127.0.0.2", "127.0.0.1"], ["::1", "127.0.0.2"]])
+async def test_one_bad_address_among_good_ones_refuses_the_name(receiver: Receiver, pair: list[str]) -> None:
+    policy = EgressPolicy(allow_local=True, deny=networks("127.0.0.2/32"))
+    async with client(policy, answers(pair)) as session:
+        assert "webhooks.deny_networks" in await refused(session, "hooks.example", receiver.port)
+    assert receiver.called == []
+
+
+async def test_the_address_connected_to_is_the_one_that_was_judged(receiver: Receiver) -> None:
+    policy = EgressPolicy(allow_local=True, deny=networks("127.0.0.2/32"))
+    async with client(policy, answers(["127.0.0.1"], ["127.0.0.2"])) as session:
+        assert await post(session, "hooks.example", receiver.port) == 200
+        assert await post(session, "hooks.example", receiver.port) == 200
+        assert isinstance(session.connector, aiohttp.TCPConnector)
+        session.connector.clear_dns_cache()
+        assert await refused(session, "hooks.example", receiver.port)
+    assert receiver.called == ["127.0.0.1", "127.0.0.1"]
+
+
+async def test_sockets_are_judged_even_if_a_resolver_was_not(receiver: Receiver) -> None:
+    policy = EgressPolicy(allow_local=True, deny=networks("127.0.0.2/32"))
+    connector = make_connector(policy, limit=10, limit_per_host=5)
+    connector._resolver = PinnedResolver(EVERYTHING, answers(["127.0.0.2"]))
+    async with aiohttp.ClientSession(connector=connector) as session:
+        assert "webhooks.deny_networks" in await refused(session, "hooks.example", receiver.port)
+    assert receiver.called == []
+
+
+async def test_all_good_addresses_are_tried(receiver: Receiver) -> None:
+    async with client(LOCAL, answers(["127.0.0.3", "127.0.0.2", "127.0.0.2"])) as session:
+        assert await post(session, "hooks.example", receiver.port) == 200
+    assert receiver.called == ["127.0.0.2"]
+
+
+async def test_a_burst_to_one_name_looks_it_up_once_and_every_request_learns_the_refusal() -> None:
+    lookups = 0
+
+    async def resolve(host: str, family: socket.AddressFamily) -> Iterable[str]:
+        nonlocal lookups
+        lookups += 1
+        await asyncio.sleep(0)
+        return ["10.0.0.1"]
+
+    async with client(CLOSED, resolve) as session:
+        reasons = await asyncio.gather(*(refused(session, "hooks.example", 9) for _ in range(5)))
+    assert all("allow_networks" in reason for reason in reasons)
+    assert lookups == 1
+
+
+async def test_a_name_that_does_not_resolve_is_no_refusal() -> None:
+    async def resolve(host: str, family: socket.AddressFamily) -> Iterable[str]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    async with client(LOCAL, resolve) as session:
+        with pytest.raises(aiohttp.ClientConnectorDNSError) as error:
+            await post(session, "hooks.example", 9)
+    assert refusal(error.value) is None
+
+
+async def test_a_name_that_the_system_cannot_look_up_is_a_failed_connection() -> None:
+    async with client(LOCAL) as session:
+        with pytest.raises(aiohttp.ClientConnectorDNSError, match="is not a valid name") as error:
+            await post(session, "a" * 64 + ".example", 9)
+    assert refusal(error.value) is None
+
+
+async def test_a_name_without_addresses_is_no_refusal() -> None:
+    async with client(LOCAL, answers([])) as session:
+        with pytest.raises(aiohttp.ClientConnectorDNSError, match=r"hooks\.example has no address") as error:
+            await post(session, "hooks.example", 9)
+    assert refusal(error.value) is None
+
+
+async def test_a_closed_port_is_no_refusal() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    async with client(LOCAL) as session:
+        with pytest.raises(aiohttp.ClientConnectorError) as error:
+            await post(session, "127.0.0.1", port)
+    assert refusal(error.value) is None
+
+
+async def test_the_bounds_reach_the_connector() -> None:
+    connector = make_connector(CLOSED, limit=7, limit_per_host=3)
+    assert (connector.limit, connector.limit_per_host) == (7, 3)
+    await connector.close()
