@@ -84,7 +84,7 @@ class Server:
     def routes(self) -> list[Route]:
         service = Service(self.engine, self.outbox, self.metrics, self.describe)
         return [
-            *Jobs(self.engine, self.config, self.egress).routes(),
+            *Jobs(self.engine, self.config, self.egress, self.tracing).routes(),
             *Work(self.engine, self.config).routes(),
             *Queues(self.engine).routes(),
             *Deliveries(self.store, self.outbox).routes(),

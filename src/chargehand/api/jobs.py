@@ -17,7 +17,7 @@ from chargehand.engine.store import JobFilter
 from chargehand.errors import BadRequest, Conflict, EgressRefused, IdempotencyMismatch, InvalidField, NotFound
 from chargehand.http.paging import Cursor, Limit, cursor, ulid
 from chargehand.http.route import Route, decode, query, read_body, reply
-from chargehand.observability.tracing import trace_context
+from chargehand.observability.tracing import Span, Tracing
 from chargehand.webhooks.egress import EgressPolicy
 
 TAG = "jobs"
@@ -86,8 +86,9 @@ _decoder = msgspec.json.Decoder(SubmitJob)
 
 
 class Jobs:
-    def __init__(self, engine: Engine, config: Config, policy: EgressPolicy) -> None:
+    def __init__(self, engine: Engine, config: Config, policy: EgressPolicy, tracing: Tracing) -> None:
         self._engine = engine
+        self._tracing = tracing
         self._policy = policy
         self._max_body = config.server.max_body_bytes
         self._max_attempts = config.engine.max_attempts
@@ -119,8 +120,16 @@ class Jobs:
         asked = decode(_decoder, body)
         tenant = req.context.caller.tenant
         key = idempotency_key(req)
-        traceparent, tracestate = trace_context(req.get_header("traceparent") or "", req.get_header("tracestate") or "")
-        job = NewJob(
+        with self._tracing.span("submit", **trace_headers(req), attributes={"queue": asked.queue}) as span:
+            submitted = await self._engine.submit(self._new_job(asked, body, tenant, key, span))
+            span.set("job_id", submitted.job_id)
+        reply(resp, Accepted(submitted.job_id), 202)
+        resp.set_header("location", f"/engine/jobs/{submitted.job_id}")
+        if not submitted.created:
+            resp.set_header("idempotency-replayed", "true")
+
+    def _new_job(self, asked: SubmitJob, body: bytes, tenant: str, key: str | None, span: Span) -> NewJob:
+        return NewJob(
             self._engine.new_id(),
             tenant,
             KIND,
@@ -132,16 +141,11 @@ class Jobs:
             asked.delay_seconds,
             key,
             hashlib.blake2b(body, digest_size=16).hexdigest() if key else None,
-            traceparent,
-            tracestate,
+            span.traceparent,
+            span.tracestate,
             self._reports(tenant, asked.webhook),
             None if asked.metadata is None else json_object("metadata", asked.metadata),
         )
-        submitted = await self._engine.submit(job)
-        reply(resp, Accepted(submitted.job_id), 202)
-        resp.set_header("location", f"/engine/jobs/{submitted.job_id}")
-        if not submitted.created:
-            resp.set_header("idempotency-replayed", "true")
 
     def _reports(self, tenant: str, webhook: WebhookTarget | None) -> tuple[Report, ...]:
         if webhook is None:
@@ -166,10 +170,12 @@ class Jobs:
 
     async def get_job(self, req: Request, resp: Response, job_id: str) -> None:
         job = await self._engine.get(ulid("job_id", job_id), req.context.caller.tenant)
-        position = None
+        view = job_view(job, await self._engine.store.now())
         if job.state is State.QUEUED:
-            position = await self._engine.store.position(job.id, POSITION_BOUND)
-        reply(resp, job_view(job, await self._engine.store.now(), position))
+            view.position = await self._engine.store.position(job.id, POSITION_BOUND)
+            if any(settings.queue == job.queue and settings.paused for settings in await self._engine.store.list_queue_settings()):
+                view.waiting_for = "queue paused"
+        reply(resp, view)
 
     async def list_events(self, req: Request, resp: Response, job_id: str) -> None:
         after = query(req, EventsQuery).after
@@ -210,6 +216,10 @@ def idempotency_key(req: Request) -> str | None:
     if not 1 <= len(key) <= 255 or not key.isprintable():
         raise InvalidField("Idempotency-Key", "must have 1 to 255 printable characters")
     return key
+
+
+def trace_headers(req: Request) -> dict[str, str]:
+    return {"traceparent": req.get_header("traceparent") or "", "tracestate": req.get_header("tracestate") or ""}
 
 
 def last_event_id(req: Request) -> int:

@@ -177,10 +177,9 @@ def job_summary(job: Job, now: int) -> JobSummary:
     return JobSummary(**_summary(job, now))
 
 
-def job_view(job: Job, now: int, position: int | None = None) -> JobView:
+def job_view(job: Job, now: int) -> JobView:
     return JobView(
         **_summary(job, now),
-        position=position,
         metadata=json_or_none(job.metadata),
         payload=json_or_none(job.payload),
         result=json_or_none(job.result),

@@ -42,6 +42,8 @@ class ClaimJobs(msgspec.Struct, forbid_unknown_fields=True):
 
 class ClaimedJob(JobView, kw_only=True):
     lease: Lease
+    traceparent: Annotated[str, msgspec.Meta(description="W3C trace context of the submitting request; empty: none")]
+    tracestate: str
 
 
 class ClaimReply(msgspec.Struct):
@@ -215,7 +217,12 @@ class Work:
 
 
 def _claimed_job(job: Job, now: int) -> ClaimedJob:
-    return ClaimedJob(**msgspec.structs.asdict(job_view(job, now)), lease=job.lease)
+    return ClaimedJob(
+        **msgspec.structs.asdict(job_view(job, now)),
+        lease=job.lease,
+        traceparent=job.traceparent,
+        tracestate=job.tracestate,
+    )
 
 
 def _reply(resp: Response, moved: EngineMoved) -> None:

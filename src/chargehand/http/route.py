@@ -1,4 +1,4 @@
-"""Routes as data: one row says method, path, scope, types and handler; serving, metrics and the API description all read it."""
+"""Routes as data: one row says method, path, scope, types and handler; serving, metrics and the description read it."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterable

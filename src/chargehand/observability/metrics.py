@@ -27,7 +27,6 @@ class Metrics:
         PlatformCollector(registry=self.registry)
         r = self.registry
         # fmt: off
-        # ruff: noqa: E501
         self.http_seconds = Histogram("chargehand_http_request_seconds", "Time to answer a request", ["method", "route", "status"], buckets=_SECONDS, registry=r)
         self.moves = Counter("chargehand_moves_total", "Moves of jobs", ["kind", "move"], registry=r)
         self.claim_wait_seconds = Histogram("chargehand_claim_wait_seconds", "From a job being due to its claim", ["kind"], buckets=_LONG_SECONDS, registry=r)

@@ -41,10 +41,16 @@ class Prune(msgspec.Struct, frozen=True, array_like=True, tag="prune"):
     age: int
 
 
+class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
+    """Nothing, but all the way to the writer and back."""
+
+
 class Counted(msgspec.Struct, frozen=True, array_like=True, tag="counted"):
     count: int
 
 
-Operation = NewJob | Claim | Change | Beat | Note | SetQueue | Take | Settle | Replay | GiveUp | SetEndpoint | Prune
+Operation = (
+    NewJob | Claim | Change | Beat | Note | SetQueue | Take | Settle | Replay | GiveUp | SetEndpoint | Prune | Ping
+)
 # None: the race was lost, or there is no such thing.
 Answer = Submitted | Claimed | Moved | Beaten | Noted | Taken | Settled | Replayed | Counted | None

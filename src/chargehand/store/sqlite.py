@@ -24,10 +24,11 @@ from chargehand.errors import (
     StoreUnavailable,
 )
 from chargehand.store.group import Group, Refused
-from chargehand.store.operations import Answer, Operation
+from chargehand.store.operations import Answer, Operation, Ping
 from chargehand.store.queries import load_queries
 from chargehand.store.reads import Row
-from chargehand.store.sqlite_writer import LENGTH, Batch, Hello, Reply, error_code, now
+from chargehand.store.sqlite_process import LENGTH
+from chargehand.store.sqlite_writer import Batch, Hello, Reply, error_code, now
 from chargehand.store.writes import Writes
 
 _ADVICE: dict[str, tuple[type[StoreError], str]] = {
@@ -39,6 +40,7 @@ _ADVICE: dict[str, tuple[type[StoreError], str]] = {
 }
 _SCAN_THREADS = 2
 WRITER_CHECK_SECONDS = 0.25
+CHECK_SECONDS = 5.0
 
 
 def _raise(code: str, message: str) -> StoreError:
@@ -91,7 +93,7 @@ class SqliteStore(Writes):
         arguments = [str(self._path), str(theirs.fileno()), str(max_bytes)]
         with theirs:
             self._process = subprocess.Popen(  # noqa: ASYNC220 - once, at the start
-                [sys.executable, "-m", "chargehand.store.sqlite_writer", *arguments],
+                [sys.executable, "-m", "chargehand.store.sqlite_process", *arguments],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 # A process group of its own: a signal to the server's group must not take the writer in mid-commit.
@@ -172,9 +174,12 @@ class SqliteStore(Writes):
         return self._clock()
 
     async def check(self) -> None:
-        """Reachable, current, and the writer alive: an empty group goes all the way and back."""
-        if self._process.poll() is not None:
-            raise self._writer_gone()
+        """Reachable, current, and the writer alive: an operation that does nothing goes all the way and back."""
+        try:
+            async with asyncio.timeout(CHECK_SECONDS):
+                await self._group.put(Ping())
+        except TimeoutError:
+            raise StoreUnavailable(f"SQLite: the writer did not answer within {CHECK_SECONDS:g} s") from None
         rows = await self._point("schema_version")
         if rows[0][0] != self.schema_version:
             raise StoreTooNew(f"SQLite: schema version {rows[0][0]}, expected {self.schema_version}")

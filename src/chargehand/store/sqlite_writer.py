@@ -1,14 +1,5 @@
-"""The process that writes to SQLite: reads groups of operations from a socket, commits each in one transaction, answers.
+"""A group of operations applied to SQLite in one transaction. Runs in the writer's process (`sqlite_process`)."""
 
-It is a process of its own because a thread would fight the server's event loop for the interpreter lock. It lives as long as
-its socket: when the server is gone it finishes the commit it is in and ends.
-"""
-
-import fcntl
-import os
-import signal
-import socket
-import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -37,7 +28,6 @@ from chargehand.store.operations import (
 )
 from chargehand.store.queries import load_migrations, load_queries
 
-LENGTH = struct.Struct("!I")
 Row = tuple[Any, ...]
 
 
@@ -514,73 +504,3 @@ def _list(values: Sequence[str]) -> str:
 
 def now() -> int:
     return time.time_ns() // 1000
-
-
-# The process ------------------------------------------------------------------------------------------------------------
-
-
-def receive(connection: socket.socket, count: int) -> bytes | None:
-    data = bytearray()
-    while len(data) < count:
-        piece = connection.recv(count - len(data))
-        if not piece:
-            return None
-        data += piece
-    return bytes(data)
-
-
-def frame(value: msgspec.Struct, encoder: msgspec.msgpack.Encoder) -> bytes:
-    body = encoder.encode(value)
-    return LENGTH.pack(len(body)) + body
-
-
-def hold(path: str, patience_seconds: float) -> int:
-    """The lock that keeps a second server off the file; the one before may need a moment to finish its last commit."""
-    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    until = time.monotonic() + patience_seconds
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
-                raise apsw.BusyError(f"another server (process {holder or 'unknown'}) is using {path}") from None
-            time.sleep(0.02)
-        else:
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, str(os.getppid()).encode(), 0)
-            return lock
-
-
-def start(path: str, max_bytes: int) -> tuple[Writer | None, Hello]:
-    try:
-        hold(path, patience_seconds=5.0)
-        writer = Writer(path, max_bytes)
-        version = writer.migrate()
-        writer.recover()
-    except TooNew as error:
-        return None, Hello(0, "store.too_new", str(error))
-    except Exception as error:
-        return None, Hello(0, error_code(error) or "store.unavailable", f"{type(error).__name__}: {error}")
-    return writer, Hello(version)
-
-
-def main() -> None:
-    path, descriptor, max_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    # A Ctrl-C goes to the whole group; the writer ends when the server closes the socket, not before.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    encoder, decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Batch)
-    with socket.socket(fileno=descriptor) as connection:
-        writer, hello = start(path, max_bytes)
-        connection.sendall(frame(hello, encoder))
-        while writer is not None and (head := receive(connection, LENGTH.size)):
-            body = receive(connection, LENGTH.unpack(head)[0])
-            if body is None:
-                break
-            reply = writer.commit(decoder.decode(body))
-            connection.sendall(frame(reply, encoder))
-
-
-if __name__ == "__main__":
-    main()

@@ -17,13 +17,13 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from chargehand import __version__
-from chargehand.config import WebhooksConfig
+from chargehand.config import TenantSecrets, WebhooksConfig
 from chargehand.engine.backoff import full_jitter
 from chargehand.engine.delivery import DeliveryState, Outgoing, Settle, Take
 from chargehand.engine.job import SECOND, Report
 from chargehand.engine.moves import Moved
 from chargehand.engine.store import Store
-from chargehand.errors import StoreError
+from chargehand.errors import ConfigError, StoreError
 from chargehand.observability.logs import get_logger
 from chargehand.observability.metrics import Metrics
 from chargehand.observability.tracing import Tracing
@@ -82,8 +82,8 @@ class Outbox:
         self._poll_seconds = poll_seconds
         self._random = random or Random()  # noqa: S311 - for jitter
         self._clock = clock
-        self._keys = {tenant: _keys(secrets) for tenant, secrets in config.tenants.items()}
-        self._default_keys = _keys(config)
+        self._keys = {tenant: _keys(f"webhooks.tenants.{tenant}", s) for tenant, s in config.tenants.items()}
+        self._default_keys = _keys("webhooks.secret", config)
         self._lanes: dict[str, Lane] = {}
         self._hosts: Counter[str] = Counter()
         self._in_flight = 0
@@ -397,8 +397,11 @@ class Outbox:
         return self._in_flight
 
 
-def _keys(secrets: Any) -> Keys:
-    return Keys(secrets.secret.reveal(), secrets.previous_secret.reveal())
+def _keys(name: str, secrets: WebhooksConfig | TenantSecrets) -> Keys:
+    try:
+        return Keys(secrets.secret.reveal(), secrets.previous_secret.reveal())
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 def _report(outgoing: Outgoing) -> Report:
