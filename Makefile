@@ -33,10 +33,14 @@ test: dev ## all tests, on SQLite and on a real PostgreSQL
 	$(BIN)/pytest -n 2 --dist loadgroup
 
 check: dev ## format, lint, types, import directions
-	$(BIN)/ruff format --check src tests bench
-	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench tools
+	$(BIN)/ruff check src tests bench tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.reference --check
+
+docs: dev ## write the reference pages from the code
+	$(BIN)/python -m tools.reference
 
 chaos: dev ## kill the server, a node and the database again and again (100 rounds)
 	CHARGEHAND_CHAOS_ROUNDS=100 $(BIN)/pytest tests/e2e/test_crash.py --timeout 3600
@@ -50,10 +54,10 @@ lock: dev ## resolve the dependencies anew into the lock files
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group dev -c requirements.lock pyproject.toml -o requirements-dev.lock
 
 format: dev ## let ruff format and fix what it can
-	$(BIN)/ruff format src tests bench
-	$(BIN)/ruff check --fix src tests bench
+	$(BIN)/ruff format src tests bench tools
+	$(BIN)/ruff check --fix src tests bench tools
 
 clean: ## remove the virtual environment and caches (not ./data)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help setup dev run test check chaos bench lock format clean
+.PHONY: help setup dev run test check docs chaos bench lock format clean

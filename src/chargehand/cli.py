@@ -12,8 +12,9 @@ from chargehand import __version__
 from chargehand.app import Server
 from chargehand.app import serve as serve_app
 from chargehand.config import load_config
-from chargehand.errors import ChargehandError
+from chargehand.errors import ChargehandError, ConfigError
 from chargehand.http.credentials import hash_password, hash_token, new_token, new_webhook_secret
+from chargehand.listen import listen as receive
 from chargehand.observability.logs import configure_logs
 
 app = typer.Typer(
@@ -117,6 +118,29 @@ def token(
     if "token" in made:
         typer.echo(f"The token (shown once):\n\n  {made['token']}\n")
     typer.echo(f"For the configuration file:\n\n{config}")
+
+
+@app.command()
+def listen(
+    port: Annotated[int, typer.Option(help="Where to listen on 127.0.0.1; 0 takes any free port.")] = 9000,
+    secret: Annotated[
+        str,
+        typer.Option(help="webhooks.secret of the server, to check signatures.", envvar="CHARGEHAND_WEBHOOKS_SECRET"),
+    ] = "",
+    count: Annotated[int, typer.Option(help="Stop after so many webhooks; 0: never.")] = 0,
+    answer: Annotated[
+        int, typer.Option(help="The status to answer with: try 500, 410 or 302.", min=200, max=599)
+    ] = 200,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Receive webhooks on this machine, check their signatures and print them."""
+    with _one_line_errors():
+        try:
+            receive("127.0.0.1", port, secret, as_json=json, count=count, answer=answer)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on 127.0.0.1:{port}: {error.strerror}; choose another with --port"
+            ) from None
 
 
 class _one_line_errors(contextlib.AbstractContextManager[None]):

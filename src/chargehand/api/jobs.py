@@ -173,7 +173,10 @@ class Jobs:
         view = job_view(job, await self._engine.store.now())
         if job.state is State.QUEUED:
             view.position = await self._engine.store.position(job.id, POSITION_BOUND)
-            if any(settings.queue == job.queue and settings.paused for settings in await self._engine.store.list_queue_settings()):
+            if any(
+                settings.queue == job.queue and settings.paused
+                for settings in await self._engine.store.list_queue_settings()
+            ):
                 view.waiting_for = "queue paused"
         reply(resp, view)
 

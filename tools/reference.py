@@ -1,0 +1,148 @@
+"""Writes the reference pages from the code: `python -m tools.reference` writes them, `--check` says whether they are current."""
+
+import sys
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+
+from chargehand import errors
+from chargehand.engine.job import State
+from chargehand.engine.moves import TABLE
+from chargehand.observability.metrics import Metrics
+
+DOCS = Path(__file__).parent.parent / "docs"
+MADE = "<!-- Made from the code by `make docs`; edit the code, not this page. -->\n\n"
+
+
+def states() -> str:
+    lines = [
+        "# States and moves",
+        "",
+        "A job is in one of five states. A running job may have a stage, in its door's words. It changes only by one of the moves",
+        "below, and a move happens only if the job is still as the mover saw it: in the right state, and under the mover's lease.",
+        "",
+        "```mermaid",
+        "stateDiagram-v2",
+        "  [*] --> queued: submit",
+        *[f"  {state} --> {move.to}: {move.name}" for move in TABLE for state in sorted(move.source)],
+        "```",
+        "",
+        "| move | from | to | lease | attempt | meaning |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *[
+            f"| `{m.name}` | {', '.join(sorted(m.source))} | {m.to} | {m.lease.value} | {m.attempt.value} | {m.meaning} |"
+            for m in TABLE
+        ],
+        "",
+        "A lapsed lease is an outcome like any other: `retry` while attempts are left, else `fail`. Later is `run_at`, not a state.",
+        "",
+        "Every move but `beat` writes an event with the job's next sequence number and, where somebody asked to be told, a",
+        "delivery, all in one commit. A job that was claimed but has no stage yet shows no new state, so nobody is told a guess.",
+        "",
+        f"Final states: {', '.join(f'`{s}`' for s in State if s not in ('queued', 'running'))}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def settings() -> str:
+    text = (files("chargehand") / "config.default.toml").read_text()
+    defaults = tomllib.loads(text)
+    comments = _comments(text)
+    lines = [
+        "# Settings",
+        "",
+        "From the weakest to the strongest: the defaults, the file given with `--config`, environment variables, options of the",
+        "command line. An unknown name or a bad value stops the start with a message that names it.",
+        "",
+    ]
+    for section, keys in defaults.items():
+        lines += [
+            f"## {section}",
+            "",
+            "| setting | environment variable | default | meaning |",
+            "| --- | --- | --- | --- |",
+        ]
+        for key, default in keys.items():
+            meaning = comments[f"{section}.{key}"].replace("|", "\\|")
+            variable = f"CHARGEHAND_{section}_{key}".upper()
+            lines.append(f"| `{section}.{key}` | `{variable}` | `{default!r}` | {meaning} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _comments(text: str) -> dict[str, str]:
+    """The comment above each key of the defaults file."""
+    found: dict[str, str] = {}
+    section, comment = "", list[str]()
+    for line in text.splitlines():
+        if line.startswith("#"):
+            comment.append(line.lstrip("# "))
+        elif line.startswith("["):
+            section, comment = line.strip("[]"), []
+        elif "=" in line:
+            found[f"{section}.{line.partition('=')[0].strip()}"] = " ".join(comment)
+            comment = []
+        elif not line.strip():
+            comment = []
+    return found
+
+
+def error_codes() -> str:
+    lines = [
+        "# Errors",
+        "",
+        "Every error is an RFC 9457 problem document (`application/problem+json`). `code` is stable and made for programs; `detail`",
+        "says what was wrong and what to do; `field` names the part of the request where there is one.",
+        "",
+        "| code | status | meaning |",
+        "| --- | --- | --- |",
+        *[f"| `{kind.code}` | {kind.status} | {kind.title} |" for kind in _tree(errors.ChargehandError)],
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _tree(kind: type[errors.ChargehandError]) -> list[type[errors.ChargehandError]]:
+    return [kind, *(each for child in kind.__subclasses__() for each in _tree(child))]
+
+
+def metrics() -> str:
+    lines = [
+        "# Metrics",
+        "",
+        "At `/metrics`, in the Prometheus text format.",
+        "",
+        "| metric | type | labels | meaning |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, metric in sorted(vars(Metrics()).items()):
+        if not name.startswith("_") and hasattr(metric, "_documentation"):
+            suffix = "_total" if metric._type == "counter" else ""
+            labels = ", ".join(metric._labelnames) or "-"
+            lines.append(f"| `{metric._name}{suffix}` | {metric._type} | {labels} | {metric._documentation} |")
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {
+    "states.md": states,
+    "reference/settings.md": settings,
+    "reference/errors.md": error_codes,
+    "reference/metrics.md": metrics,
+}
+
+
+def main() -> None:
+    stale = [name for name, make in PAGES.items() if not _current(name, make())]
+    if "--check" in sys.argv:
+        sys.exit(f"not current, run `make docs`: {', '.join(stale)}" if stale else 0)
+    for name, make in PAGES.items():
+        (DOCS / name).parent.mkdir(exist_ok=True)
+        (DOCS / name).write_text(MADE + make())
+
+
+def _current(name: str, text: str) -> bool:
+    path = DOCS / name
+    return path.exists() and path.read_text() == MADE + text
+
+
+if __name__ == "__main__":
+    main()
