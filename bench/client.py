@@ -1,0 +1,118 @@
+"""The load: an HTTP/1.1 client that does the least a client can do, so that the server and not the client is the limit."""
+
+import asyncio
+import resource
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+TOKEN = "bench-token"  # the one that the measured server knows
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+
+
+class Unexpected(Exception):
+    """An answer that a measurement cannot go on with."""
+
+
+def request(method: str, path: str, body: bytes = b"") -> bytes:
+    head = f"{method} {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {TOKEN}\r\n"
+    return f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+
+
+class Connection(asyncio.Protocol):
+    """Keep-alive, one request at a time. Of an answer only the status and the length are looked at."""
+
+    _transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._answer: asyncio.Future[Answer] | None = None
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def send(self, data: bytes) -> "asyncio.Future[Answer]":
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(data)
+        return self._answer
+
+    def data_received(self, data: bytes) -> None:
+        data = self._received + data if self._received else data
+        end = data.find(b"\r\n\r\n") + 4
+        at = data.find(b"content-length: ", 0, end) + 16
+        length = int(data[at : data.find(b"\r", at)]) if at > 15 else 0
+        if end < 4 or len(data) < end + length:
+            self._received = data
+            return
+        self._received = b""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(Answer(int(data[9:12]), data[end:]))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(exc or ConnectionError("the server closed the connection"))
+
+    def close(self) -> None:
+        self._transport.abort()
+
+    async def expect(self, data: bytes, *statuses: int) -> Answer:
+        answer = await self.send(data)
+        if answer.status not in statuses:
+            raise Unexpected(f"{data.partition(b'\r'.decode().encode())[0]!r} was answered {answer.status}: {answer.body!r}")
+        return answer
+
+
+@asynccontextmanager
+async def connected(url: str, count: int) -> AsyncIterator[list[Connection]]:
+    place, loop = urlsplit(url), asyncio.get_running_loop()
+    connections: list[Connection] = []
+    try:
+        while len(connections) < count:
+            opened = [loop.create_connection(Connection, place.hostname, place.port) for _ in range(min(count, 64))]
+            connections += [connection for _, connection in await asyncio.gather(*opened)]
+        yield connections
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+class Load(NamedTuple):
+    """What a run of the same operation again and again came to."""
+
+    seconds: float
+    latencies: list[float]
+    client_seconds: float  # CPU
+
+
+Work = Callable[[Connection], Awaitable[object]]
+
+
+async def repeat(connections: list[Connection], work: Work, *, seconds: float = 3600.0, count: int | None = None) -> Load:
+    """All connections do the work over and over, until the time is over or it was done `count` times."""
+    latencies: list[float] = []
+    clock = time.perf_counter
+    left = iter(range(count)) if count is not None else None
+    cpu, began = cpu_seconds(), clock()
+    until = began + seconds
+
+    async def on(connection: Connection) -> None:
+        now = clock()
+        while now < until and (left is None or next(left, None) is not None):
+            await work(connection)
+            then, now = now, clock()
+            latencies.append(now - then)
+
+    await asyncio.gather(*[on(connection) for connection in connections])
+    return Load(clock() - began, latencies, cpu_seconds() - cpu)
+
+
+def cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
