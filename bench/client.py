@@ -5,7 +5,7 @@ import resource
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 TOKEN = "bench-token"  # the one that the measured server knows
@@ -35,8 +35,7 @@ class Connection(asyncio.Protocol):
         self._received = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def send(self, data: bytes) -> "asyncio.Future[Answer]":
         self._answer = asyncio.get_running_loop().create_future()
@@ -65,17 +64,20 @@ class Connection(asyncio.Protocol):
     async def expect(self, data: bytes, *statuses: int) -> Answer:
         answer = await self.send(data)
         if answer.status not in statuses:
-            raise Unexpected(f"{data.partition(b'\r'.decode().encode())[0]!r} was answered {answer.status}: {answer.body!r}")
+            line = data.partition(b"\r\n")[0].decode()
+            raise Unexpected(f"{line} was answered {answer.status}: {answer.body.decode(errors='replace')[:500]}")
         return answer
 
 
 @asynccontextmanager
 async def connected(url: str, count: int) -> AsyncIterator[list[Connection]]:
     place, loop = urlsplit(url), asyncio.get_running_loop()
+    host, port = place.hostname or "", place.port or 80
     connections: list[Connection] = []
     try:
         while len(connections) < count:
-            opened = [loop.create_connection(Connection, place.hostname, place.port) for _ in range(min(count, 64))]
+            some = range(min(64, count - len(connections)))
+            opened = [loop.create_connection(Connection, host, port) for _ in some]
             connections += [connection for _, connection in await asyncio.gather(*opened)]
         yield connections
     finally:
@@ -88,13 +90,15 @@ class Load(NamedTuple):
 
     seconds: float
     latencies: list[float]
-    client_seconds: float  # CPU
+    client_cpu: float
 
 
 Work = Callable[[Connection], Awaitable[object]]
 
 
-async def repeat(connections: list[Connection], work: Work, *, seconds: float = 3600.0, count: int | None = None) -> Load:
+async def repeat(
+    connections: list[Connection], work: Work, *, seconds: float = 3600.0, count: int | None = None
+) -> Load:
     """All connections do the work over and over, until the time is over or it was done `count` times."""
     latencies: list[float] = []
     clock = time.perf_counter

@@ -43,7 +43,8 @@ class Handlers:
         self.scopes.append(scope)
         path = scope["path"]
         body = b"hello"
-        if path == "/echo":
+        if path in ("/echo", "/slow-echo"):
+            await asyncio.sleep(1 if path == "/slow-echo" else 0)
             received = await self.read(receive)
             if received is None:
                 return
@@ -154,6 +155,13 @@ class Client:
             return self.reader.read(1) == b""
         except ConnectionResetError:
             return True
+
+    def is_heard(self) -> bool:
+        try:
+            self.send(b"x")
+        except ConnectionError:
+            return False
+        return True
 
     def close(self) -> None:
         self.reader.close()
@@ -353,6 +361,14 @@ def test_an_endless_header_costs_bounded_memory(
     assert client.answer().status == 431
 
 
+def test_a_refused_client_that_does_not_leave_is_cut_off(running: Running, handlers: Handlers) -> None:
+    client = running.client(running.start(handlers, replace(WIDE, keep_alive_seconds=0.2)))
+    assert client.ask(b"no HTTP\r\n").status == 400
+    with at_most(5):
+        while client.is_heard():
+            time.sleep(0.01)
+
+
 def test_too_many_pipelined_requests_are_answered_as_far_as_they_were_taken(
     running: Running, handlers: Handlers
 ) -> None:
@@ -470,6 +486,14 @@ def test_a_request_that_makes_progress_may_take_longer_than_the_timeout_of_its_b
         time.sleep(0.2)
         client.send(piece)
     assert client.answer().body == b"abcd"
+
+
+def test_the_timeout_of_a_body_runs_only_while_the_app_waits_for_it(running: Running, handlers: Handlers) -> None:
+    client = running.client(running.start(handlers, replace(WIDE, body_timeout_seconds=0.6)))
+    client.send(b"POST /slow-echo HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n")
+    assert client.reader.read(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    time.sleep(0.3)
+    assert client.ask(b"abc").body == b"abc"
 
 
 def test_the_rest_of_a_body_that_nobody_reads_is_given_up_in_the_end(running: Running, handlers: Handlers) -> None:

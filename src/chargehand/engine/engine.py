@@ -78,12 +78,7 @@ class Engine:
         until = time.monotonic() + wait_seconds
         claim = Claim(queues, owner, lease_seconds, limit, stage)
         while self._open:
-            claiming = asyncio.ensure_future(self.store.claim(claim))
-            try:
-                claimed = await asyncio.shield(claiming)
-            except asyncio.CancelledError:
-                claiming.add_done_callback(self._hand_back)
-                raise
+            claimed = await self._claim(claim)
             for job in claimed.jobs:
                 endpoints = claimed.endpoints if job is claimed.jobs[0] else ()
                 self._moved(_claimed(job, endpoints))
@@ -91,6 +86,14 @@ class Engine:
             if claimed.jobs or remaining <= 0 or not await self.wakeups.wait(queues, remaining):
                 return claimed.jobs
         return ()
+
+    async def _claim(self, claim: Claim) -> Claimed:
+        claiming = asyncio.ensure_future(self.store.claim(claim))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            claiming.add_done_callback(self._hand_back)
+            raise
 
     def _hand_back(self, claiming: "asyncio.Future[Claimed]") -> None:
         if claiming.cancelled() or claiming.exception():
@@ -113,7 +116,7 @@ class Engine:
         if seq is None:
             raise await self._lost(note.job_id, note.tenant, "note", note.lease)
         self._wake_watchers(note.job_id)
-        self.store.tell(Hint(jobs=(note.job_id,)))
+        self.store.tell(job_id=note.job_id)
         return seq
 
     async def advance(
@@ -215,7 +218,7 @@ class Engine:
         await self.store.set_queue(settings)
         if not settings.paused:
             self.wakeups.wake(settings.queue, settings.max_running or 1_000_000)
-            self.store.tell(Hint(queues={settings.queue: 0}))
+            self.store.tell(settings.queue)
         await self.refresh_limits()
 
     async def refresh_limits(self) -> None:
@@ -228,22 +231,22 @@ class Engine:
         self._listeners.append(listener)
 
     def _moved(self, moved: Moved) -> None:
-        queues: dict[str, int] = {}
+        queue, run_at = "", 0
         if moved.state is State.QUEUED:
-            self.wakeups.due_at(moved.queue, moved.run_at, self._now())
-            queues = {moved.queue: moved.run_at}
+            queue, run_at = moved.queue, moved.run_at
+            self.wakeups.due_at(queue, run_at, self._now)
         elif moved.queue in self._limited and moved.state in FINAL:
-            self.wakeups.wake(moved.queue)
-            queues = {moved.queue: 0}
-        self._wake_watchers(moved.job_id)
+            queue = moved.queue
+            self.wakeups.wake(queue)
+        if self._watchers:
+            self._wake_watchers(moved.job_id)
         for listener in self._listeners:
             listener(moved)
-        self.store.tell(Hint(queues, (moved.job_id,), moved.endpoints))
+        self.store.tell(queue, run_at, moved.job_id, moved.endpoints)
 
     def _heard(self, hint: Hint) -> None:
-        now = self._now()
         for queue, run_at in hint.queues.items():
-            self.wakeups.due_at(queue, run_at, now)
+            self.wakeups.due_at(queue, run_at, self._now)
         for job_id in hint.jobs:
             self._wake_watchers(job_id)
 

@@ -71,11 +71,11 @@ class Wakeups:
             waiters = self._waiting.get(queue)
             count -= 1
 
-    def due_at(self, queue: str, run_at: int, now: int) -> None:
+    def due_at(self, queue: str, run_at: int, now: Callable[[], int]) -> None:
         """A job was put into the queue: wake somebody now, or look when it is due."""
         if queue not in self._waiting:
             return
-        if run_at <= now:
+        if run_at <= now():
             self.wake(queue)
         elif self._soonest is None or run_at < self._soonest:
             self._soonest = run_at

@@ -52,28 +52,39 @@ class Group:
             task.add_done_callback(self._running.discard)
 
     async def _run(self, batch: "list[tuple[Operation, asyncio.Future[Answer]]]") -> None:
+        answers: Sequence[Answer | Refused] = ()
+        failure: StoreError | None = None
         try:
             answers = await self._commit([operation for operation, _ in batch])
         except StoreError as error:
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(error)
+            failure = error
         except BaseException as error:
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(StoreUnavailable(f"the commit was interrupted: {error!r}"))
+            failure = StoreUnavailable(f"the commit was interrupted: {error!r}")
             raise
-        else:
-            for (_, future), answer in zip(batch, answers, strict=True):
-                if future.done():
-                    continue
-                if isinstance(answer, Refused):
-                    future.set_exception(BadRequest(answer.message))
-                else:
-                    future.set_result(answer)
         finally:
+            # The next group goes out before this one's callers wake up: the store works while they do.
             self._free_lanes += 1
             self._start()
+            self._answer(batch, answers, failure)
+
+    def _answer(
+        self,
+        batch: "list[tuple[Operation, asyncio.Future[Answer]]]",
+        answers: Sequence[Answer | Refused],
+        failure: StoreError | None,
+    ) -> None:
+        if failure is not None:
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(failure)
+            return
+        for (_, future), answer in zip(batch, answers, strict=True):
+            if future.done():
+                continue  # the caller is gone
+            if isinstance(answer, Refused):
+                future.set_exception(BadRequest(answer.message))
+            else:
+                future.set_result(answer)
 
     async def close(self, error: StoreError) -> None:
         """What was put before is still committed; what comes after is refused."""

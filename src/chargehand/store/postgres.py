@@ -21,6 +21,7 @@ from chargehand.store.writes import Writes
 
 CHANNEL = "chargehand"
 NOTIFY_BYTES = 7_500  # PostgreSQL takes up to 8,000
+UNTOLD_JOBS = 200  # in one message; more are found by polling
 NOTIFY_EVERY_SECONDS = 0.005  # hints of a busy moment travel together
 _AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _GONE = (
@@ -61,7 +62,8 @@ class PostgresStore(Writes):
         self._group = Group(self._commit, group_size, lanes)
         self._node = os.urandom(6).hex()
         self._heard: list[Callable[[Hint], None]] = []
-        self._untold: list[Hint] = []
+        self._untold: dict[str, tuple[str, ...]] = {}
+        self._untold_queues: dict[str, int] = {}
         self._tell_soon = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -166,8 +168,11 @@ class PostgresStore(Writes):
     def listen(self, heard: Callable[[Hint], None]) -> None:
         self._heard.append(heard)
 
-    def tell(self, hint: Hint) -> None:
-        self._untold.append(hint)
+    def tell(self, queue: str = "", run_at: int = 0, job_id: str = "", endpoints: tuple[str, ...] = ()) -> None:
+        if queue:
+            self._untold_queues[queue] = min(run_at, self._untold_queues.get(queue, sys.maxsize))
+        if len(self._untold) < UNTOLD_JOBS:
+            self._untold[job_id] = endpoints
         self._tell_soon.set()
 
     async def _keep_listening(self) -> None:
@@ -182,6 +187,7 @@ class PostgresStore(Writes):
                             await connection.execute("SELECT pg_notify($1, $2)", CHANNEL, text)
                         await asyncio.sleep(NOTIFY_EVERY_SECONDS)
             self._untold.clear()
+            self._untold_queues.clear()
             await asyncio.sleep(1)
 
     @contextlib.asynccontextmanager
@@ -192,17 +198,17 @@ class PostgresStore(Writes):
             await connection.add_listener(CHANNEL, self._on_notify)
             yield connection
         finally:
-            connection.terminate()
+            try:
+                await connection.close(timeout=1)
+            except (*_GONE, asyncpg.PostgresError):
+                connection.terminate()
 
     def _texts(self) -> list[str]:
         """What there is to tell, in as few messages as fit; too much becomes "look everywhere"."""
-        hints, self._untold = self._untold, []
-        queues: dict[str, int] = {}
-        for hint in hints:
-            for queue, run_at in hint.queues.items():
-                queues[queue] = min(run_at, queues.get(queue, sys.maxsize))
-        jobs = tuple(dict.fromkeys(job for hint in hints for job in hint.jobs))
-        endpoints = tuple(dict.fromkeys(e for hint in hints for e in hint.endpoints))
+        queues, self._untold_queues = self._untold_queues, {}
+        untold, self._untold = self._untold, {}
+        jobs = tuple(untold)
+        endpoints = tuple(dict.fromkeys(endpoint for told in untold.values() for endpoint in told))
         text = self._text(Hint(queues, jobs, endpoints))
         if len(text) <= NOTIFY_BYTES:
             return [text]

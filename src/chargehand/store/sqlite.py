@@ -1,6 +1,7 @@
 """SQLite: a writer process that groups commits, and read-only connections that wait for nobody."""
 
 import asyncio
+import contextlib
 import socket
 import subprocess
 import sys
@@ -104,10 +105,15 @@ class SqliteStore(Writes):
         body = await self._read_frame()
         hello = msgspec.msgpack.decode(body, type=Hello) if body else Hello(0, "store.unavailable", "no writer")
         if hello.error:
-            self._sink.close()
+            await self._hang_up()
             self._process.wait()
             raise _raise(hello.error_code, hello.error)
         self.schema_version = hello.version
+
+    async def _hang_up(self) -> None:
+        self._sink.close()
+        with contextlib.suppress(ConnectionError):
+            await self._sink.wait_closed()
 
     async def _read_frame(self) -> bytes | None:
         try:
@@ -193,13 +199,13 @@ class SqliteStore(Writes):
     def listen(self, heard: Callable[[Hint], None]) -> None:
         """One process, one file: there is nobody else to hear from."""
 
-    def tell(self, hint: Hint) -> None:
+    def tell(self, queue: str = "", run_at: int = 0, job_id: str = "", endpoints: tuple[str, ...] = ()) -> None:
         pass
 
     async def close(self) -> None:
         await self._group.close(StoreUnavailable("the server is stopping"))
         self._closing = True
-        self._sink.close()
+        await self._hang_up()
         await asyncio.get_running_loop().run_in_executor(None, self._process.wait)
         self._threads.shutdown()
         self._reader.close()

@@ -157,7 +157,7 @@ class Writer:
     # jobs -------------------------------------------------------------------------------------------------------------
 
     def _submit(self, jobs: list[NewJob]) -> list[Answer]:
-        insert = self._q["insert_job"]
+        rows: list[Row] = []
         payloads: list[Row] = []
         events: list[Row] = []
         deliveries: list[NewDelivery] = []
@@ -165,42 +165,44 @@ class Writer:
         for job in jobs:
             run_at = max(self._now, job.run_at or 0) + int(job.delay_seconds * SECOND)
             reports = encode_reports(job.reports)
-            self._db.execute(
-                insert.sql,
-                insert.bind(
-                    id=job.id, tenant=job.tenant, kind=job.kind, queue=job.queue, priority=job.priority, run_at=run_at,
-                    max_attempts=job.max_attempts, idempotency_key=job.idempotency_key, fingerprint=job.fingerprint,
-                    traceparent=job.traceparent, tracestate=job.tracestate, reports=reports, metadata=job.metadata,
-                    now=self._now,
-                ),
+            # In the order of the statement's parameters.
+            row = (
+                job.id, job.tenant, job.kind, job.queue, job.priority, run_at, job.max_attempts, job.idempotency_key,
+                job.fingerprint, job.traceparent, job.tracestate, reports, job.metadata, self._now,
             )  # fmt: skip
-            if not self._db.changes():
-                existing = self._one(
-                    "job_by_key", tenant=job.tenant, kind=job.kind, idempotency_key=job.idempotency_key
-                )
-                answers.append(
-                    Submitted(existing[0], False, existing[1]) if existing else Submitted(job.id, False, None)
-                )
+            if job.idempotency_key is None:
+                rows.append(row)
+            elif (known := self._insert_once(job, row)) is not None:
+                answers.append(known)
                 continue
             payloads.append((job.id, job.payload))
-            events.append(self._event(job.id, 1, "submit", State.QUEUED, "", "", 0))
+            events.append(self._event(job.id, 1, "submit", "queued", "", "", 0))
             told = announce(self._new_id, job.tenant, job.id, 1, "queued", reports)
             deliveries += told
             moved = Moved(
                 job.id, job.tenant, job.kind, job.queue, "submit", State.QUEUED, "", 0, 1, run_at, self._now, self._now,
-                tuple(d.endpoint_id for d in told),
+                tuple([d.endpoint_id for d in told]),
             )  # fmt: skip
             answers.append(Submitted(job.id, True, job.fingerprint, moved))
+        self._many("insert_job", rows)
         self._many("insert_payload", payloads)
         self._many("insert_event", events)
         self._deliver(deliveries)
         return answers
 
+    def _insert_once(self, job: NewJob, row: Row) -> Submitted | None:
+        """None when it was inserted, else the job that the idempotency key made before."""
+        self._db.execute(self._q["insert_job"].sql, row)
+        if self._db.changes():
+            return None
+        known = self._one("job_by_key", tenant=job.tenant, kind=job.kind, idempotency_key=job.idempotency_key)
+        return Submitted(known[0], False, known[1]) if known else Submitted(job.id, False, None)
+
     def _event(
         self, job_id: str, seq: int, move: str, state: str, stage: str, previous: str, attempt: int,
         level: str = "info", step: str = "", message: str = "", data: bytes | None = None,
     ) -> Row:  # fmt: skip
-        return (job_id, seq, self._now, level, move, str(state), stage, previous, attempt, step, message, data)
+        return (job_id, seq, self._now, level, move, state, stage, previous, attempt, step, message, data)
 
     def _deliver(self, deliveries: Sequence[NewDelivery]) -> None:
         for d in deliveries:
@@ -274,9 +276,7 @@ class Writer:
             previous = job.previous if changed else job.topic
             message = f"claimed by {claim.owner}"
             events.append(
-                self._event(
-                    job.id, job.seq, "claim", State.RUNNING, claim.stage, previous, job.attempt, message=message
-                )
+                self._event(job.id, job.seq, "claim", "running", claim.stage, previous, job.attempt, message=message)
             )
             if changed:
                 deliveries += announce(self._new_id, job.tenant, job.id, job.seq, job.topic, job.reports)
@@ -301,7 +301,7 @@ class Writer:
                 self._one("put_result", job_id=job_id, result=change.result)
             events.append(
                 self._event(
-                    job_id, seq, change.move, move.to, change.stage, previous if changed else topic, attempt,
+                    job_id, seq, change.move, str(move.to), change.stage, previous if changed else topic, attempt,
                     change.level, change.step, change.message, change.data,
                 )
             )  # fmt: skip

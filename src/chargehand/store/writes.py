@@ -1,6 +1,7 @@
 """The writing half of a store: every write is an operation put into a group, the same for both databases."""
 
-from typing import TypeVar, cast
+from collections.abc import Awaitable
+from typing import cast
 
 from chargehand.engine.delivery import EndpointState, Settle, Settled, Take, Taken
 from chargehand.engine.job import SECOND, NewJob, QueueSettings
@@ -10,20 +11,18 @@ from chargehand.store.group import Group
 from chargehand.store.operations import Counted, GiveUp, Prune, Replay, Replayed, SetEndpoint, SetQueue
 from chargehand.store.reads import Reads
 
-T = TypeVar("T")
-
 
 class Writes(Reads):
     _group: Group
 
-    async def submit(self, job: NewJob) -> Submitted:
-        return cast(Submitted, await self._group.put(job))
+    def submit(self, job: NewJob) -> Awaitable[Submitted]:
+        return cast(Awaitable[Submitted], self._group.put(job))
 
-    async def claim(self, claim: Claim) -> Claimed:
-        return cast(Claimed, await self._group.put(claim))
+    def claim(self, claim: Claim) -> Awaitable[Claimed]:
+        return cast(Awaitable[Claimed], self._group.put(claim))
 
-    async def change(self, change: Change) -> Moved | None:
-        return cast(Moved | None, await self._group.put(change))
+    def change(self, change: Change) -> Awaitable[Moved | None]:
+        return cast(Awaitable[Moved | None], self._group.put(change))
 
     async def beat(self, beat: Beat) -> int | None:
         return cast(Beaten, await self._group.put(beat)).lease_until
@@ -34,8 +33,8 @@ class Writes(Reads):
     async def set_queue(self, settings: QueueSettings) -> None:
         await self._group.put(SetQueue(settings))
 
-    async def take_deliveries(self, take: Take) -> Taken:
-        return cast(Taken, await self._group.put(take))
+    def take_deliveries(self, take: Take) -> Awaitable[Taken]:
+        return cast(Awaitable[Taken], self._group.put(take))
 
     async def settle_delivery(self, settle: Settle) -> bool:
         return cast(Settled, await self._group.put(settle)).ok

@@ -1,0 +1,99 @@
+"""`python -m bench`: measures, prints a table of ratios, writes all samples as JSON."""
+
+import os
+import platform
+import resource
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+import uvloop
+
+from bench.bench import FULL, QUICK, Bench
+from bench.deliveries import deliveries
+from bench.jobs import accept, claim, cycle
+from bench.report import Row, table
+from bench.stores import Stores, fsync_seconds, postgres_stores, sqlite_stores
+from bench.waiters import waiters
+
+
+class Name(StrEnum):
+    ACCEPT = "accept"
+    CYCLE = "cycle"
+    CLAIM = "claim"
+    DELIVERIES = "deliveries"
+    WAITERS = "waiters"
+
+
+class Store(StrEnum):
+    SQLITE = "sqlite"
+    POSTGRES = "postgres"
+
+
+MEASUREMENTS: dict[Name, Callable[[Bench], AsyncIterator[Row]]] = {
+    Name.ACCEPT: accept,
+    Name.CYCLE: cycle,
+    Name.CLAIM: claim,
+    Name.DELIVERIES: deliveries,
+    Name.WAITERS: waiters,
+}
+STORES: dict[Store, Callable[[], AbstractContextManager[Stores]]] = {
+    Store.SQLITE: sqlite_stores,
+    Store.POSTGRES: postgres_stores,
+}
+
+
+class Report(msgspec.Struct):
+    at: str
+    machine: dict[str, str | int | float]
+    rows: list[Row]
+
+
+def main(
+    only: Annotated[list[Name] | None, typer.Option(help="Only this measurement; may be repeated.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="In a minute, to see that all of it runs.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Where to write all samples. [bench/results/TIME.json]")] = None,
+    store: Annotated[Store, typer.Option(help="The database.")] = Store.SQLITE,
+) -> None:
+    """Measure Chargehand beside the least that the same work could cost."""
+    at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a thousand waiters are a thousand connections
+    with STORES[store]() as stores:
+        machine: dict[str, str | int | float] = {
+            "store": store,
+            "cores": len(os.sched_getaffinity(0)),
+            "python": platform.python_version(),
+            "fsync_ms": round(fsync_seconds(stores.folder) * 1e3, 3),
+            "load_average": os.getloadavg()[0],
+        }
+        print("  ".join(f"{name} {value}" for name, value in machine.items()), flush=True)
+        bench = Bench(stores, QUICK if quick else FULL, lambda line: print(line, flush=True))
+        rows = uvloop.run(_measure(bench, list(only or MEASUREMENTS)))
+    print(f"\n{table(rows)}")
+    file = json or Path(__file__).parent / "results" / f"{at}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(Report(at, machine, rows))))
+    print(f"\nAll samples are in {file}")
+
+
+async def _measure(bench: Bench, names: list[Name]) -> list[Row]:
+    return [row for name in names async for row in _said(bench, name)]
+
+
+async def _said(bench: Bench, name: Name) -> AsyncIterator[Row]:
+    bench.say(f"\n{name}")
+    async for row in MEASUREMENTS[name](bench):
+        yield row
+
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(main)
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,58 @@
+"""What every measurement is given: how much to do, a server to do it with, and somebody to tell."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from bench.client import Work, connected
+from bench.processes import Server, running
+from bench.report import Sample, at
+from bench.stores import Stores
+
+WARM_UP_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    rounds: int
+    seconds: float  # of one run
+    deliveries: int
+    delivery_rounds: int
+    few: int  # jobs in a short queue
+    many: int  # jobs in a long one
+    waiters: int
+    idle_seconds: float
+    wakeups: int
+
+
+FULL = Scale(5, 3.0, 20_000, 3, 1_000, 1_000_000, 1_000, 10.0, 200)
+QUICK = Scale(1, 1.0, 4_000, 1, 1_000, 20_000, 200, 2.0, 50)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    stores: Stores
+    scale: Scale
+    say: Callable[[str], None]
+
+    @asynccontextmanager
+    async def server(self, store_url: str | None = None) -> AsyncIterator[Server]:
+        store_url = store_url or await self.stores.create()
+        async with running("server", store_url, str(self.stores.folder)) as (pid, [url]):
+            yield Server(url, pid, self.stores.database)
+
+    def said(self, name: str, sample: Sample) -> Sample:
+        self.say(f"  {name:<42}{sample}")
+        return sample
+
+    async def rounds(self, server: Server, connections: int, **works: Work) -> dict[str, list[Sample]]:
+        """Each work in turn, as often as there are rounds."""
+        samples: dict[str, list[Sample]] = {name: [] for name in works}
+        async with connected(server.url, connections) as opened:
+            for work in works.values():
+                await server.run(opened, work, seconds=WARM_UP_SECONDS)
+            for _ in range(self.scale.rounds):
+                for name, work in works.items():
+                    sample = await server.run(opened, work, seconds=self.scale.seconds)
+                    samples[name].append(self.said(f"{name}, {at(connections)}", sample))
+        return samples

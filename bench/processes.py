@@ -1,0 +1,114 @@
+"""Processes to measure: started, asked what they cost, ended."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.client import Connection, Work, repeat
+from bench.report import Sample, quantiles
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Cpu(NamedTuple):
+    server: float
+    store: float
+
+
+class Server(NamedTuple):
+    """A server under measurement."""
+
+    url: str
+    pid: int
+    database: int | None  # the process that PostgreSQL's others descend from; SQLite's writer descends from the server
+
+    def cpu(self) -> Cpu:
+        return Cpu(sum(_times(self.pid)[:2]), sum(sum(_times(pid)) for pid in self._store()))
+
+    def _store(self) -> list[int]:
+        return descendants(self.pid) if self.database is None else [self.database, *descendants(self.database)]
+
+    def peak_bytes(self) -> tuple[int, int]:
+        """Of the server and of its writer; PostgreSQL's memory is shared between its processes, so it has no such sum."""
+        return _peak(self.pid), sum(map(_peak, self._store())) if self.database is None else 0
+
+    async def run(
+        self, connections: list[Connection], work: Work, *, seconds: float = 3600.0, count: int | None = None
+    ) -> Sample:
+        before = self.cpu()
+        load = await repeat(connections, work, seconds=seconds, count=count)
+        return self.sample(before, len(load.latencies), load.seconds, load.latencies, load.client_cpu)
+
+    def sample(
+        self, before: Cpu, operations: int, seconds: float, latencies: Sequence[float], client_cpu: float = 0.0
+    ) -> Sample:
+        cpu, peak = self.cpu(), self.peak_bytes()
+        server_cpu, store_cpu = cpu.server - before.server, cpu.store - before.store
+        return Sample(operations, seconds, *quantiles(latencies), server_cpu, store_cpu, client_cpu, *peak)
+
+
+@asynccontextmanager
+async def running(module: str, *arguments: str) -> AsyncIterator[tuple[int, list[str]]]:
+    """A module of this benchmark as a process: its id, and the URLs that it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *[sys.executable, "-m", f"bench.{module}", *arguments],
+        stdin=asyncio.subprocess.PIPE,  # ends when this process ends, however it ends
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        urls = (await process.stdout.readline()).decode().split()
+        if not urls:
+            raise RuntimeError(f"bench.{module} did not start")
+        yield process.pid, urls
+    finally:
+        if process.returncode is None:
+            process.kill()  # no drain: webhooks to a dead endpoint would be waited for
+        await process.wait()
+
+
+async def output(module: str, *arguments: str) -> bytes:
+    """What a module of this benchmark prints by its end."""
+    process = await asyncio.create_subprocess_exec(
+        *[sys.executable, "-m", f"bench.{module}", *arguments], stdout=asyncio.subprocess.PIPE
+    )
+    printed, _ = await process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"bench.{module} ended with {process.returncode}")
+    return printed
+
+
+def descendants(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit() and (parent := _stat(int(each.name))):
+            children.setdefault(int(parent[1]), []).append(int(each.name))
+    found = list(children.get(pid, ()))
+    for child in found:
+        found += children.get(child, ())
+    return found
+
+
+def _times(pid: int) -> list[float]:
+    """Seconds of CPU: user, system, and the same of children that have ended."""
+    return [int(ticks) / _TICKS for ticks in _stat(pid)[11:15]]
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/…/stat from the state on; none when the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _peak(pid: int) -> int:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024

@@ -1,0 +1,112 @@
+"""What a run came to, and how it is shown."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Literal
+
+import msgspec
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One run: so many operations in so many seconds, and what they cost. All times are in seconds, CPU is that of the whole run."""
+
+    operations: int
+    seconds: float
+    p50: float
+    p99: float
+    server_cpu: float = 0.0
+    store_cpu: float = 0.0  # of SQLite's writer, or of all of PostgreSQL
+    client_cpu: float = 0.0
+    server_bytes: int = 0  # resident, at most
+    store_bytes: int = 0
+
+    @property
+    def rate(self) -> float:
+        return self.operations / self.seconds
+
+    def __str__(self) -> str:
+        server, store, client = (
+            cpu / self.operations * 1e6 for cpu in (self.server_cpu, self.store_cpu, self.client_cpu)
+        )
+        return (
+            f"{self.rate:>9,.0f}/s   p50 {self.p50 * 1e3:7.2f} ms   p99 {self.p99 * 1e3:7.2f} ms"
+            f"   CPU server {server:4.0f}, store {store:4.0f}, client {client:3.0f} µs"
+            f"   peak {megabytes(self.server_bytes):3.0f} + {megabytes(self.store_bytes):3.0f} MB"
+        )
+
+
+class Target(msgspec.Struct, frozen=True):
+    sign: Literal["≥", "≤", "<"]
+    bound: float
+
+    def met_by(self, value: float) -> bool:
+        return {"≥": value >= self.bound, "≤": value <= self.bound, "<": value < self.bound}[self.sign]
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the table. The target is one for the ratio where there is a baseline, else for the value."""
+
+    measurement: str
+    value: float
+    unit: str
+    baseline: float | None = None
+    ratio: float | None = None
+    target: Target | None = None
+    samples: dict[str, Sequence[Sample]] = {}
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.target is None else self.target.met_by(self.value if self.ratio is None else self.ratio)
+
+    def cells(self) -> tuple[str, ...]:
+        target = "" if self.target is None else f"{self.target.sign} {self.target.bound:g}"
+        ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
+        met = {None: "", True: "yes", False: "NO"}[self.met]
+        return (self.measurement, self._shown(self.value), self._shown(self.baseline), ratio, target, met)
+
+    def _shown(self, value: float | None) -> str:
+        return "" if value is None else f"{value:,.{0 if value >= 100 else 2}f} {self.unit}"
+
+
+def rates(measurement: str, samples: Sequence[Sample]) -> Row:
+    return Row(measurement=measurement, value=median(s.rate for s in samples), unit="/s", samples={"measured": samples})
+
+
+def compared_rates(
+    measurement: str, samples: Sequence[Sample], baseline: Sequence[Sample], target: Target | None = None
+) -> Row:
+    return Row(
+        measurement=measurement,
+        value=median(s.rate for s in samples),
+        unit="/s",
+        baseline=median(s.rate for s in baseline),
+        ratio=median(s.rate / b.rate for s, b in zip(samples, baseline, strict=True)),
+        target=target,
+        samples={"measured": samples, "baseline": baseline},
+    )
+
+
+def table(rows: Sequence[Row]) -> str:
+    lines = [("measurement", "value", "baseline", "ratio", "target", "met?"), *[row.cells() for row in rows]]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    lines.insert(1, tuple("-" * width for width in widths))
+    return "\n".join(
+        "  ".join(
+            [line[0].ljust(widths[0]), *[cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]]
+        ).rstrip()
+        for line in lines
+    )
+
+
+def quantiles(values: Sequence[float]) -> tuple[float, float]:
+    """The median and the 99th percentile."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
+
+
+def megabytes(count: float) -> float:
+    return count / 1e6
+
+
+def at(connections: int) -> str:
+    return "1 connection" if connections == 1 else f"{connections} connections"

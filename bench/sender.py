@@ -1,0 +1,54 @@
+"""The bare client that deliveries are measured against: aiohttp in a loop, set up as the outbox sets it up, and no more.
+
+`python -m bench.sender URL COUNT IN_FLIGHT BODY_BYTES` prints what it took.
+"""
+
+import asyncio
+import sys
+import time
+
+import aiohttp
+import msgspec
+import uvloop
+
+from bench.client import cpu_seconds
+from bench.report import Sample, quantiles
+
+HEADERS = {  # as many, and as long, as a delivery has
+    "webhook-id": "01JZZZZZZZZZZZZZZZZZZZZZZZ",
+    "webhook-timestamp": "1800000000",
+    "webhook-signature": "v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4=",
+    "X-Chargehand-Job": "01JZZZZZZZZZZZZZZZZZZZZZZZ",
+    "X-Chargehand-Sequence": "1",
+    "X-Chargehand-Attempt": "1",
+}
+
+
+async def main(url: str, count: int, in_flight: int, body_bytes: int) -> None:
+    body, left, latencies = b"x" * body_bytes, iter(range(count)), list[float]()
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        skip_auto_headers=("Accept", "Accept-Encoding"),
+        headers={"User-Agent": "bench/1.0.0", "Content-Type": "application/json"},
+    ) as session:
+
+        async def send() -> None:
+            for number in left:
+                began = time.perf_counter()
+                # To as many paths as the outbox has endpoints.
+                async with session.post(f"{url}/{number % 8}", data=body, headers=HEADERS) as response:
+                    await response.read()
+                    response.raise_for_status()
+                latencies.append(time.perf_counter() - began)
+
+        cpu, began = cpu_seconds(), time.perf_counter()
+        await asyncio.gather(*[send() for _ in range(in_flight)])
+        seconds, cpu = time.perf_counter() - began, cpu_seconds() - cpu
+    p50, p99 = quantiles(latencies)
+    print(msgspec.json.encode(Sample(count, seconds, p50, p99, client_cpu=cpu)).decode())
+
+
+if __name__ == "__main__":
+    uvloop.run(main(sys.argv[1], *map(int, sys.argv[2:])))

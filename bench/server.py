@@ -1,0 +1,52 @@
+"""The measured server: the product as it is, and one more route whose handler does nothing.
+
+`python -m bench.server STORE_URL DATA_DIR` prints its URL and ends with its standard input.
+"""
+
+import asyncio
+import sys
+
+import uvloop
+from falcon.asgi import Request, Response
+
+from bench.client import TOKEN
+from chargehand.app import Server
+from chargehand.config import load_config
+from chargehand.http.credentials import hash_token
+from chargehand.http.route import Route, read_body
+from chargehand.observability.logs import configure_logs
+
+NOTHING = b'{"job_id":"01JZZZZZZZZZZZZZZZZZZZZZZZ"}'
+
+
+async def do_nothing(req: Request, resp: Response) -> None:
+    await read_body(req, 1 << 20)
+    resp.status = 202
+    resp.content_type = "application/json"
+    resp.data = NOTHING
+
+
+EMPTY = Route("POST", "/bench/empty", do_nothing, "Does nothing", "jobs:write", hidden=True)
+
+
+async def main(store_url: str, data_dir: str) -> None:
+    config = load_config(
+        environ={},
+        overrides={
+            "server.listen": "127.0.0.1:0",
+            "server.data_dir": data_dir,
+            "store.url": store_url,
+            "auth.tokens": [{"name": "bench", "hash": hash_token(TOKEN)}],
+            "webhooks.secret": "whsec_YmVuY2htYXJrLXNlY3JldC1vZi0zMi1ieXRlcy1sb25n",
+            "log.level": "error",
+        },
+    )
+    configure_logs(config.log.level, "json")
+    server = await Server.open(config)
+    await server.start(extra_routes=[EMPTY])
+    print(server.url, flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    uvloop.run(main(sys.argv[1], sys.argv[2]))

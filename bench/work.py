@@ -1,0 +1,56 @@
+"""What the load does on a connection: the operations that are timed."""
+
+import msgspec
+
+from bench.client import Connection, request
+
+QUEUE = "bench"
+PAYLOAD = msgspec.json.encode({"text": "x" * 289})  # 300 bytes
+_SUBMIT = {"queue": QUEUE, "payload": msgspec.Raw(PAYLOAD)}
+
+
+class _Job(msgspec.Struct):
+    id: str
+    lease: int
+
+
+class _Claimed(msgspec.Struct):
+    jobs: list[_Job]
+
+
+_decoder = msgspec.json.Decoder(_Claimed)
+
+
+def submission(webhook: str = "") -> bytes:
+    told = {"webhook": {"url": webhook, "on": ["queued"]}} if webhook else {}
+    return request("POST", "/engine/jobs", msgspec.json.encode(_SUBMIT | told))
+
+
+def claiming(wait_seconds: float = 0.0) -> bytes:
+    asked = {"queues": [QUEUE], "lease_seconds": 600, "wait_seconds": wait_seconds}
+    return request("POST", "/engine/claims", msgspec.json.encode(asked))
+
+
+_submission = submission()
+_claiming = claiming()
+_nothing = request("POST", "/bench/empty", msgspec.json.encode(_SUBMIT))
+
+
+async def do_nothing(connection: Connection) -> None:
+    await connection.expect(_nothing, 202)
+
+
+async def submit(connection: Connection) -> None:
+    await connection.expect(_submission, 202)
+
+
+async def claim_and_succeed(connection: Connection) -> None:
+    [job] = _decoder.decode((await connection.expect(_claiming, 200)).body).jobs
+    await connection.expect(
+        request("POST", f"/engine/jobs/{job.id}/succeed", b'{"lease":%d,"result":{"ok":true}}' % job.lease), 200
+    )
+
+
+async def cycle(connection: Connection) -> None:
+    await submit(connection)
+    await claim_and_succeed(connection)

@@ -1,0 +1,125 @@
+"""A whole server inside the test's own process, on a free port and in a hurry, and a client that talks to it."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import aiohttp
+import msgspec
+
+from chargehand.app import Server
+from chargehand.config import load_config
+
+T = TypeVar("T")
+
+HURRY: Mapping[str, Any] = {
+    "server.listen": "127.0.0.1:0",
+    "server.drain_seconds": 1,
+    "engine.poll_seconds": 0.02,
+    "engine.backoff_base_seconds": 0,
+    "webhooks.backoff_base_seconds": 0.01,
+    "webhooks.backoff_max_seconds": 0.05,
+    "webhooks.timeout_seconds": 2,
+    "webhooks.breaker_failures": 1000,
+}
+
+
+@asynccontextmanager
+async def serving(store_url: str, settings: Mapping[str, Any] = {}) -> AsyncIterator[Server]:
+    config = load_config(environ={}, overrides={**HURRY, "store.url": store_url, **settings})
+    server = await Server.open(config)
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.close()
+
+
+async def until(condition: Callable[[], T | Awaitable[T]], seconds: float = 10.0) -> T:
+    """What the condition gives once that is true of anything; an AssertionError with the last of it when time is up."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        found = cast(T, await value if inspect.isawaitable(value) else value)
+        if found:
+            return found
+        assert time.monotonic() < end, f"still {found!r} after {seconds:g} s: {inspect.getsource(condition).strip()}"
+        await asyncio.sleep(0.005)
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        assert self.headers["content-type"] in ("application/json", "application/problem+json")
+        return msgspec.json.decode(self.body)
+
+    def good(self, status: int = 200) -> Any:
+        assert self.status == status, self.body
+        return self.json
+
+    def problem(self, status: int, code: str, field: str | None = None) -> dict[str, Any]:
+        """The shape that every refusal has, whoever refused."""
+        assert (self.status, self.headers.get("content-type")) == (status, "application/problem+json"), self.body
+        problem: dict[str, Any] = self.json
+        assert problem.keys() >= {"type", "title", "status", "code", "detail"}
+        assert problem["title"]
+        assert problem["detail"]
+        assert (problem["status"], problem["code"], problem.get("field")) == (status, code, field), problem
+        return problem
+
+
+class Api:
+    def __init__(self, url: str, session: aiohttp.ClientSession, token: str = "") -> None:
+        self.url = url
+        self.session = session
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def of(self, token: str) -> "Api":
+        """The same server for another caller."""
+        return Api(self.url, self.session, token)
+
+    async def call(
+        self, method: str, path: str, json: Any = None, *, data: Any = None, headers: Mapping[str, str] = {}
+    ) -> Answer:
+        async with self.session.request(
+            method, self.url + path, json=json, data=data, headers={**self._headers, **headers}, allow_redirects=False
+        ) as response:
+            return Answer(response.status, response.headers, await response.read())
+
+    async def get(self, path: str, headers: Mapping[str, str] = {}) -> Answer:
+        return await self.call("GET", path, headers=headers)
+
+    async def post(self, path: str, json: Any = None, headers: Mapping[str, str] = {}) -> Answer:
+        return await self.call("POST", path, json, headers=headers)
+
+    # the life of a job
+
+    async def submit(self, **fields: Any) -> str:
+        answer = await self.post("/engine/jobs", {"queue": "q", "payload": None} | fields)
+        return cast(str, answer.good(202)["job_id"])
+
+    async def claim(self, **fields: Any) -> dict[str, Any]:
+        [job] = (await self.post("/engine/claims", {"queues": ["q"]} | fields)).good()["jobs"]
+        return cast(dict[str, Any], job)
+
+    async def move(self, job: Mapping[str, Any], move: str, **fields: Any) -> Answer:
+        return await self.post(f"/engine/jobs/{job['id']}/{move}", {"lease": job["lease"]} | fields)
+
+    async def job(self, job_id: str) -> Any:
+        return (await self.get(f"/engine/jobs/{job_id}")).good()
+
+
+@asynccontextmanager
+async def talking(server: Server, token: str = "") -> AsyncIterator[Api]:
+    timeout = aiohttp.ClientTimeout(total=20)
+    async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session:
+        yield Api(server.url, session, token)

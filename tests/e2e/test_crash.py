@@ -1,0 +1,277 @@
+"""Processes are killed at random moments under load; afterwards nothing that was acknowledged may be missing or twofold.
+
+CHARGEHAND_CHAOS_ROUNDS says how often, CHARGEHAND_CHAOS_SEED repeats a run's random choices (a failure prints its seed).
+"""
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random, randrange
+from typing import Any, NamedTuple
+
+import aiohttp
+import pytest
+
+from chargehand.engine.job import FINAL, Report, topic_of, visible
+from chargehand.engine.moves import Move
+
+from .load import Ledger, Load
+from .receiver import Delivery, Receiver
+from .server import SECRET, Blow, Database, Server, eventually, has_ended
+
+ROUNDS = int(os.environ.get("CHARGEHAND_CHAOS_ROUNDS", "4"))
+SETTLE_SECONDS = 60.0
+# A node that dies, or a database that forgets to answer, leaves webhooks under a lease that nobody holds: 18 s here.
+DELIVER_SECONDS = 45.0
+
+pytestmark = [
+    pytest.mark.xdist_group("processes"),
+    pytest.mark.chaos,
+    pytest.mark.timeout(120 + 15 * ROUNDS),
+]
+
+
+@pytest.fixture
+def random() -> Random:
+    seed = int(os.environ.get("CHARGEHAND_CHAOS_SEED", randrange(1_000_000)))
+    print(f"CHARGEHAND_CHAOS_SEED={seed}")
+    return Random(seed)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/chargehand.db"
+
+
+@pytest.fixture
+def database() -> Iterator[Database]:
+    folder = Path(tempfile.mkdtemp(prefix="chargehand-e2e-"))
+    yield Database(folder)
+    shutil.rmtree(folder)
+
+
+async def test_a_server_on_sqlite_is_killed_again_and_again(sqlite_url: str, tmp_path: Path, random: Random) -> None:
+    async with Server(sqlite_url, tmp_path) as server:
+        await survive([server], [(server.kill, server.spawn), (server.kill_with_writer, server.spawn)], random)
+
+
+async def test_nodes_on_one_postgres_are_killed_again_and_again(
+    postgres_url: str, tmp_path: Path, random: Random
+) -> None:
+    async with Server(postgres_url, tmp_path, "one") as one, Server(postgres_url, tmp_path, "two") as two:
+        await survive([one, two], [(one.kill, one.spawn), (two.kill, two.spawn)], random)
+
+
+async def test_nodes_outlive_their_database(database: Database, tmp_path: Path, random: Random) -> None:
+    await database.start()
+    try:
+        async with Server(database.url, tmp_path, "one") as one, Server(database.url, tmp_path, "two") as two:
+            before = [one.process.pid, two.process.pid]
+            blows: list[Blow] = [(database.kill, database.start), (database.stop_immediately, database.start)]
+            await survive([one, two], blows, random)
+            assert [one.process.returncode, two.process.returncode] == [None, None]
+            assert [one.process.pid, two.process.pid] == before
+    finally:
+        await database.kill()
+
+
+async def test_a_server_without_its_writer_stops_and_says_why(sqlite_url: str, tmp_path: Path, random: Random) -> None:
+    async with Server(sqlite_url, tmp_path) as server:
+
+        async def kill_writer() -> None:
+            [writer] = server.children()
+            writer.kill()
+            assert await server.exit_code(within=15) == 1
+            assert f"the process that writes to SQLite (process {writer.pid}) ended with -9" in server.log
+
+        await survive([server], [(kill_writer, server.spawn)], random, rounds=1)
+
+
+async def test_a_writer_without_its_server_ends_and_leaves_the_file_to_the_next(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    async with Server(sqlite_url, tmp_path) as server:
+        [writer] = server.children()
+        await server.kill()
+        await eventually(lambda: has_ended(writer), 10, "the writer has ended by itself")
+        await server.start()
+
+
+# The storm ----------------------------------------------------------------------------------------------------------
+
+
+async def survive(servers: Sequence[Server], blows: Sequence[Blow], random: Random, rounds: int = ROUNDS) -> None:
+    async with Receiver(SECRET) as receiver:
+        load = Load([server.url for server in servers], receiver.url, random)
+        receiver.answer = load.answer
+        async with load.running():
+            await storm(blows, random, rounds)
+            for server in servers:
+                await server.ready()
+            await load.settle(SETTLE_SECONDS)
+        jobs = await read_all(servers[-1].url)
+        told = announced(load.ledger, jobs)
+
+        def missing() -> set[tuple[str, int]]:
+            return told - {(delivery.job_id, delivery.sequence) for delivery in receiver.taken}
+
+        await eventually(lambda: not missing(), DELIVER_SECONDS, lambda: f"these arrived: {missing()}")
+        await eventually(lambda: nothing_left(servers[0].url), DELIVER_SECONDS, "no delivery is pending or dead")
+    acknowledged_jobs_exist_once(load.ledger, jobs)
+    logs_are_legal_histories(jobs)
+    acknowledged_moves_are_logged(load.ledger, jobs)
+    a_lease_had_one_holder(load.ledger, jobs)
+    webhooks_tell_the_log(receiver, jobs, told)
+    tell_what_was_seen(load.ledger, receiver, jobs, rounds)
+
+
+async def storm(blows: Sequence[Blow], random: Random, rounds: int) -> None:
+    """Without waiting for what was mended to be ready: some blows hit a server that is still starting."""
+    for _ in range(rounds):
+        await asyncio.sleep(random.uniform(0.0, 3.0))
+        strike, mend = random.choice(blows)
+        await strike()
+        await asyncio.sleep(random.choice((0.0, 0.0, random.uniform(0.0, 1.0))))
+        await mend()
+
+
+def tell_what_was_seen(ledger: Ledger, receiver: Receiver, jobs: "dict[str, Record]", rounds: int) -> None:
+    copies = len(receiver.received)
+    once = len({delivery.webhook_id for delivery in receiver.received})
+    events = sum(len(record.events) for record in jobs.values())
+    print(
+        f"{rounds} blows, {len(jobs)} jobs, {events} events, {len(ledger.claims)} claims and {len(ledger.moves)} moves "
+        f"acknowledged, {dict(ledger.counts)}, {copies} copies of {once} webhooks"
+    )
+    assert ledger.claims
+    assert ledger.moves
+    assert receiver.taken
+
+
+# What the API shows afterwards --------------------------------------------------------------------------------------
+
+
+class Record(NamedTuple):
+    job: dict[str, Any]
+    events: list[dict[str, Any]]
+
+
+async def read_all(url: str) -> dict[str, Record]:
+    few = asyncio.Semaphore(16)
+    async with aiohttp.ClientSession(url, raise_for_status=True) as http:
+
+        async def get(path: str) -> Any:
+            async with few, http.get(path) as response:
+                return await response.json()
+
+        async def record(job_id: str) -> Record:
+            return Record(await get(f"/engine/jobs/{job_id}"), (await get(f"/engine/jobs/{job_id}/events"))["events"])
+
+        ids: list[str] = []
+        page: dict[str, Any] = {"next": ""}
+        while page["next"] is not None:
+            cursor = f"&cursor={page['next']}" if page["next"] else ""
+            page = await get(f"/engine/jobs?limit=200{cursor}")
+            ids += [job["id"] for job in page["jobs"]]
+        return dict(zip(ids, await asyncio.gather(*map(record, ids)), strict=True))
+
+
+async def nothing_left(url: str) -> bool:
+    async with aiohttp.ClientSession(url, raise_for_status=True) as http, http.get("/engine/endpoints") as response:
+        endpoints = (await response.json())["endpoints"]
+    return not any(endpoint["pending"] or endpoint["dead"] for endpoint in endpoints)
+
+
+def announced(ledger: Ledger, jobs: dict[str, Record]) -> set[tuple[str, int]]:
+    """The events that callers were to be told of: those that gave the job another topic, if the caller wants that one."""
+    told = set()
+    for job_id, (_, events) in jobs.items():
+        submitted, topic = ledger.jobs.get(job_id), ""
+        for event in events:
+            shown = topic_of(event["state"], event["stage"])
+            if shown != topic and visible(event["state"], event["stage"]):
+                topic = shown
+                if submitted and submitted.url and Report(submitted.url, "", on=submitted.on).wants(topic):
+                    told.add((job_id, event["sequence"]))
+    return told
+
+
+# The proof ----------------------------------------------------------------------------------------------------------
+
+
+def acknowledged_jobs_exist_once(ledger: Ledger, jobs: dict[str, Record]) -> None:
+    """Every key was sent until it was acknowledged, so a job that nobody knows of was made by one that was sent twice."""
+    assert jobs.keys() == ledger.jobs.keys()
+    assert {job_id: record.job["payload"] for job_id, record in jobs.items()} == {
+        job_id: submitted.key for job_id, submitted in ledger.jobs.items()
+    }
+
+
+def logs_are_legal_histories(jobs: dict[str, Record]) -> None:
+    """Numbered without a gap, each move from where the one before led to, and an end."""
+    for job_id, (job, events) in jobs.items():
+        assert [event["sequence"] for event in events] == list(range(1, job["sequence"] + 1)), job_id
+        assert events[0]["move"] == "submit", job_id
+        state = events[0]["state"]
+        for event in events[1:]:
+            if event["move"] == "note":
+                assert event["state"] == state, (job_id, event)
+            else:
+                move = Move.by_name[event["move"]]
+                assert (state in move.source, event["state"]) == (True, move.to), (job_id, event)
+            state = event["state"]
+        assert job["state"] == state, job_id
+        assert state in FINAL, job_id
+
+
+def leases(record: Record) -> list[int]:
+    """The lease under which each event was written: it counts the claims."""
+    count, numbers = 0, []
+    for event in record.events:
+        count += event["move"] == "claim"
+        numbers.append(count)
+    return numbers
+
+
+def acknowledged_moves_are_logged(ledger: Ledger, jobs: dict[str, Record]) -> None:
+    for moved in ledger.moves:
+        record = jobs[moved.job_id]
+        event = record.events[moved.sequence - 1]
+        possible = ("retry", "fail") if moved.asked == "retry" else (moved.asked,)  # when no attempt is left
+        assert event["move"] in possible, (moved, event)
+        assert moved.state in (None, event["state"]), (moved, event)
+        assert moved.lease in (None, leases(record)[moved.sequence - 1]), (moved, event)
+    for job, events in jobs.values():
+        if events[-1]["state"] == "succeeded":
+            assert job["result"] == {"lease": leases(Record(job, events))[-1]}, job
+
+
+def a_lease_had_one_holder(ledger: Ledger, jobs: dict[str, Record]) -> None:
+    assert len({(claim.job_id, claim.lease) for claim in ledger.claims}) == len(ledger.claims)
+    for claim in ledger.claims:
+        record = jobs[claim.job_id]
+        event = record.events[claim.sequence - 1]
+        assert (event["move"], event["message"]) == ("claim", f"claimed by {claim.owner}"), (claim, event)
+        assert claim.lease == leases(record)[claim.sequence - 1], (claim, event)
+
+
+def webhooks_tell_the_log(receiver: Receiver, jobs: dict[str, Record], told: set[tuple[str, int]]) -> None:
+    assert not receiver.forged
+    ids: dict[tuple[str, int], set[str]] = defaultdict(set)
+    for delivery in receiver.received:
+        ids[delivery.job_id, delivery.sequence].add(delivery.webhook_id)
+        agrees(delivery, jobs[delivery.job_id].events[delivery.sequence - 1])
+    assert ids.keys() == told, "something was told that did not happen"
+    assert all(len(each) == 1 for each in ids.values()), ids
+    assert len(set.union(*ids.values())) == len(ids)
+
+
+def agrees(delivery: Delivery, event: dict[str, Any]) -> None:
+    said = delivery.data
+    assert (said["job_id"], said["sequence"]) == (delivery.job_id, delivery.sequence)
+    for name in ("sequence", "state", "stage", "previous", "attempt", "message"):
+        assert said[name] == event[name], (said, event)

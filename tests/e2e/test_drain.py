@@ -1,0 +1,241 @@
+"""SIGTERM ends a server without anybody noticing, and a server that cannot serve says why in one line."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import aiohttp
+import asyncpg
+import msgspec
+import pytest
+
+from .receiver import Delivery, Receiver, hang
+from .server import SECRET, Server, eventually, has_ended
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+DRAIN_SECONDS = 8  # 5 for requests, 1 for webhooks, and the rest
+
+
+@pytest.fixture
+def sqlite_file(tmp_path: Path) -> Path:
+    return tmp_path / "chargehand.db"
+
+
+@pytest.fixture
+async def server(sqlite_file: Path, tmp_path: Path) -> AsyncIterator[Server]:
+    async with Server(f"sqlite:///{sqlite_file}", tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with Receiver(SECRET) as receiver:
+        yield receiver
+
+
+async def ask(server: Server, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    async with aiohttp.ClientSession(server.url) as http, http.request(method, path, json=body) as response:
+        return response.status, await response.json() if response.status != 204 else None
+
+
+async def submit(server: Server, receiver: Receiver | None = None) -> str:
+    webhook = receiver and {"url": f"{receiver.url}/hook"}
+    status, body = await ask(server, "POST", "/engine/jobs", {"queue": "work", "payload": 1, "webhook": webhook})
+    assert status == 202
+    job_id: str = body["job_id"]
+    return job_id
+
+
+class HalfSent:
+    """A POST of which the server is reading the body, and of which it has all but the last byte."""
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, url: str, path: str, body: object) -> AsyncIterator[Self]:
+        half = cls()
+        parts, half.body = urlsplit(url), msgspec.json.encode(body)
+        half.reader, half.writer = await asyncio.open_connection(parts.hostname, parts.port)
+        try:
+            head = f"POST {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: {len(half.body)}\r\n"
+            half.writer.write(f"{head}Expect: 100-continue\r\n\r\n".encode())
+            assert b" 100 " in await half.reader.readuntil(b"\r\n\r\n")
+            half.writer.write(half.body[:-1])
+            yield half
+        finally:
+            half.writer.close()
+            await half.writer.wait_closed()
+
+    body: bytes
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def finish(self) -> int:
+        self.writer.write(self.body[-1:])
+        answer = await self.reader.read()
+        return int(answer.split()[1])
+
+
+async def drained(server: Server) -> None:
+    """SIGTERM to the writer as well, as systemd sends it; back when nobody is let in any more."""
+    [writer] = server.children()
+    writer.terminate()
+    server.terminate()
+
+    async def is_closed() -> bool:
+        try:
+            await ask(server, "GET", "/healthz")
+        except aiohttp.ClientConnectionError:
+            return True
+        return False
+
+    await eventually(is_closed, 5, "connections are refused")
+
+
+# The end of a server ------------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_that_waits_is_sent_home_at_once(server: Server) -> None:
+    claim = {"queues": ["empty"], "wait_seconds": 60}
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(ask(server, "POST", "/engine/claims", claim))
+
+        async def waits() -> bool:
+            async with aiohttp.ClientSession(server.url) as http, http.get("/metrics") as response:
+                return "chargehand_claim_waiters 1.0" in await response.text()
+
+        await eventually(waits, 5, "the worker waits")
+        server.terminate()
+        async with asyncio.timeout(2):
+            assert (await waiting)[0] == 204
+    assert await server.exit_code(DRAIN_SECONDS) == 0
+
+
+async def test_a_draining_server_answers_what_runs_and_gives_out_no_work(server: Server) -> None:
+    [writer] = server.children()
+    job_id = await submit(server)
+    claim, job = {"queues": ["work"], "wait_seconds": 60}, {"queue": "other", "payload": 1}
+    async with (
+        HalfSent.open(server.url, "/engine/claims", claim) as claiming,
+        HalfSent.open(server.url, "/engine/jobs", job) as submitting,
+    ):
+        await drained(server)
+        assert await claiming.finish() == 204
+        assert await submitting.finish() == 202
+    assert await server.exit_code(DRAIN_SECONDS) == 0
+    assert has_ended(writer)
+    await server.start()
+    _, page = await ask(server, "GET", "/engine/jobs")
+    assert [(job["queue"], job["state"]) for job in page["jobs"]] == [("other", "queued"), ("work", "queued")]
+    assert page["jobs"][1]["id"] == job_id
+    assert page["jobs"][1]["sequence"] == 1
+
+
+async def test_a_client_that_never_ends_its_request_is_cut_off(sqlite_file: Path, tmp_path: Path) -> None:
+    async with Server(f"sqlite:///{sqlite_file}", tmp_path, server_drain_seconds=0.5) as server:
+        async with HalfSent.open(server.url, "/engine/jobs", {"queue": "work", "payload": 1}):
+            server.terminate()
+            assert await server.exit_code(within=5) == 0
+        assert "requests cut off" in server.log
+
+
+async def test_a_webhook_on_its_way_is_waited_for(server: Server, receiver: Receiver) -> None:
+    answered = asyncio.Event()
+
+    async def when_told(_: Delivery) -> int:
+        await answered.wait()
+        return 200
+
+    receiver.answer = when_told
+    job_id = await submit(server, receiver)
+    await eventually(lambda: receiver.received, 5, "a webhook is on its way")
+    await drained(server)
+    answered.set()
+    assert await server.exit_code(DRAIN_SECONDS) == 0
+    await server.start()
+    _, page = await ask(server, "GET", f"/engine/deliveries?job={job_id}")
+    assert [(delivery["state"], delivery["tries"]) for delivery in page["deliveries"]] == [("delivered", 1)]
+
+
+async def test_a_webhook_that_got_no_answer_is_sent_again_after_the_restart(server: Server, receiver: Receiver) -> None:
+    receiver.answer = hang
+    job_id = await submit(server, receiver)
+    await eventually(lambda: receiver.received, 5, "a webhook is on its way")
+    server.terminate()
+    assert await server.exit_code(DRAIN_SECONDS) == 0
+    receiver.answer = Receiver(SECRET).answer
+    await server.start()
+    await eventually(lambda: receiver.taken, 5, "the webhook has arrived")
+    assert {(delivery.job_id, delivery.webhook_id) for delivery in receiver.received} == {
+        (job_id, receiver.taken[0].webhook_id)
+    }
+
+
+# A start that is refused --------------------------------------------------------------------------------------------
+
+
+async def refusal(store_url: str, folder: Path) -> str:
+    """The one line with which a server ends that cannot start."""
+    async with Server(store_url, folder, "refused") as server:
+        assert await server.exit_code(within=15) == 2
+        [line] = server.log.splitlines()
+    assert line.startswith("chargehand: ")
+    return line
+
+
+async def test_a_second_server_at_the_same_file_is_refused(server: Server, sqlite_file: Path, tmp_path: Path) -> None:
+    line = await refusal(f"sqlite:///{sqlite_file}", tmp_path)
+    assert f"another server (process {server.process.pid}) is using {sqlite_file}" in line
+    assert "stop the other process, or use another file with --store" in line
+    await submit(server)
+
+
+async def test_a_file_of_a_newer_version_is_refused_and_left_alone(
+    server: Server, sqlite_file: Path, tmp_path: Path
+) -> None:
+    server.terminate()
+    assert await server.exit_code(DRAIN_SECONDS) == 0
+    with sqlite3.connect(sqlite_file) as db:
+        db.execute("INSERT INTO schema_migrations VALUES (9999, 'of the future', 0)")
+    db.close()
+    before = sqlite_file.read_bytes()
+    line = await refusal(f"sqlite:///{sqlite_file}", tmp_path)
+    assert "the database is at schema version 9999" in line
+    assert "start the newer version of chargehand" in line
+    assert sqlite_file.read_bytes() == before
+
+
+async def test_a_postgres_of_a_newer_version_is_refused(postgres_url: str, tmp_path: Path) -> None:
+    async with Server(postgres_url, tmp_path):
+        pass
+    connection = await asyncpg.connect(postgres_url)
+    await connection.execute("INSERT INTO schema_migrations VALUES (9999, 'of the future', 0)")
+    await connection.close()
+    line = await refusal(postgres_url, tmp_path)
+    assert "the database is at schema version 9999" in line
+    assert "start the newer version of chargehand" in line
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 4096], ids=["no database at all", "nothing but the first page"])
+async def test_a_damaged_file_is_refused_and_left_alone(
+    server: Server, sqlite_file: Path, tmp_path: Path, kept_bytes: int
+) -> None:
+    server.terminate()
+    assert await server.exit_code(DRAIN_SECONDS) == 0
+    whole = sqlite_file.read_bytes()
+    before = whole[:kept_bytes] + b"\xa5" * (len(whole) - kept_bytes)
+    sqlite_file.write_bytes(before)
+    line = await refusal(f"sqlite:///{sqlite_file}", tmp_path)
+    assert "restore the file from a backup; this one is left as it is" in line
+    assert sqlite_file.read_bytes() == before
+
+
+async def test_a_directory_that_cannot_be_made_or_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    line = await refusal(f"sqlite:///{tmp_path}/file/chargehand.db", tmp_path)
+    assert f"cannot make the directory {tmp_path}/file" in line
+    assert "check the directory, its permissions and the disk" in line

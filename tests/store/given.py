@@ -1,0 +1,87 @@
+"""What tests of the store and of the engine begin with: a job, a receiver, and the way to each state."""
+
+from typing import Any
+
+from chargehand.engine.delivery import DeliveryState, Settle, Take, endpoint_id
+from chargehand.engine.ids import UlidMaker
+from chargehand.engine.job import Event, Job, NewJob, Report, State
+from chargehand.engine.moves import Change, Moved
+from chargehand.engine.store import Claim, Claimed, Store
+
+TENANT = "acme"
+URL = "https://receiver.example/hook"
+
+new_id = UlidMaker()
+
+
+def a_job(**fields: Any) -> NewJob:
+    return NewJob(**{"id": new_id(), "tenant": TENANT, "kind": "job", "queue": "q", "payload": b"{}"} | fields)
+
+
+def a_report(url: str = URL, *on: str, tenant: str = TENANT) -> Report:
+    return Report(url, endpoint_id(tenant, url), on=on)
+
+
+async def submit(store: Store, **fields: Any) -> str:
+    submitted = await store.submit(a_job(**fields))
+    assert submitted.created
+    return submitted.job_id
+
+
+async def submit_many(store: Store, count: int, **fields: Any) -> list[str]:
+    return [await submit(store, **fields) for _ in range(count)]
+
+
+async def claim(store: Store, *queues: str, limit: int = 1, stage: str = "", lease_seconds: float = 60) -> Claimed:
+    return await store.claim(Claim(queues or ("q",), "worker", lease_seconds, limit, stage))
+
+
+async def claimed_ids(store: Store, *queues: str, limit: int = 1) -> list[str]:
+    return [job.id for job in (await claim(store, *queues, limit=limit)).jobs]
+
+
+async def take_one(store: Store, *queues: str, stage: str = "", lease_seconds: float = 60) -> Job:
+    [job] = (await claim(store, *queues, stage=stage, lease_seconds=lease_seconds)).jobs
+    return job
+
+
+async def move(store: Store, job: Job, name: str, **fields: Any) -> Moved | None:
+    """As whoever holds the job would make it."""
+    return await store.change(Change(job.id, name, **{"lease": job.lease, "tenant": job.tenant} | fields))
+
+
+async def running(store: Store, **fields: Any) -> Job:
+    """A new job, claimed from a queue where it is alone."""
+    job_id = new_id()
+    await submit(store, **{"id": job_id, "queue": job_id} | fields)
+    return await take_one(store, fields.get("queue", job_id))
+
+
+async def job_in(store: Store, state: State, **fields: Any) -> Job:
+    if state is State.QUEUED:
+        return await get(store, await submit(store, **{"queue": new_id()} | fields))
+    job = await running(store, **fields)
+    way = {State.SUCCEEDED: "succeed", State.FAILED: "fail", State.CANCELLED: "cancel"}
+    if state in way:
+        assert await move(store, job, way[state])
+    return await get(store, job.id)
+
+
+async def get(store: Store, job_id: str) -> Job:
+    job = await store.get_job(job_id)
+    assert job is not None
+    return job
+
+
+async def trace(store: Store, job_id: str) -> tuple[Job | None, list[Event]]:
+    """All there is to see of a job: unchanged means nothing happened to it."""
+    return await store.get_job(job_id), await store.list_events(job_id)
+
+
+def a_take(url: str = URL, limit: int = 10, lease_seconds: float = 30, tenant: str = TENANT) -> Take:
+    return Take(endpoint_id(tenant, url), limit, lease_seconds)
+
+
+def a_settle(delivery_id: str, lease: int, state: DeliveryState = DeliveryState.DELIVERED, **fields: Any) -> Settle:
+    plain = {"retry_seconds": 0.0, "reason": "", "status": 200, "duration_seconds": 0.1, "error": "", "answer": "ok"}
+    return Settle(delivery_id, lease, state, **plain | fields)

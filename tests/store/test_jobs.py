@@ -1,0 +1,408 @@
+"""Submitting and moving single jobs: what is kept, what is refused, what is written into the log."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from chargehand.engine.job import SECOND, NewJob, State
+from chargehand.engine.moves import TABLE, Attempt, Change, Lease, Move
+from chargehand.engine.store import Beat, JobFilter, Note, Store
+from chargehand.store import open_store
+from tests.conftest import Clock
+from tests.store.given import a_job, a_report, claim, claimed_ids, get, job_in, move, running, submit, take_one, trace
+
+HELD = [move for move in TABLE if move.lease is not Lease.GRANT and move.source == {State.RUNNING}]
+NAMES = [move.name for move in TABLE]
+
+
+async def attempt(store: Store, name: str, job_id: str, queue: str, lease: int | None, tenant: str | None) -> bool:
+    """The move, whichever call of the store it is made by; True if it happened."""
+    if name == "claim":
+        return await claimed_ids(store, queue) == [job_id]
+    if name == "beat":
+        return await store.beat(Beat(job_id, lease or 0, 60, tenant)) is not None
+    return await store.change(Change(job_id, name, lease, tenant)) is not None
+
+
+# submitting -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_submitted_job_is_kept_as_it_was_given(store: Store, clock: Clock) -> None:
+    given = a_job(
+        priority=7, max_attempts=3, traceparent="00-ab-cd-01", tracestate="a=b", metadata=b'{"a":1}', idempotency_key="k"
+    )
+    submitted = await store.submit(given)
+    job = await get(store, given.id)
+    assert submitted.moved is not None
+    assert (submitted.moved.move, submitted.moved.seq, submitted.moved.run_at) == ("submit", 1, clock.now)
+    for name in set(NewJob.__struct_fields__) - {"run_at", "delay_seconds", "fingerprint", "reports"}:
+        assert getattr(job, name) == getattr(given, name), name
+    assert (job.state, job.stage, job.attempt, job.lease, job.result) == (State.QUEUED, "", 0, 0, None)
+    assert job.run_at == job.created_at == job.updated_at == clock.now
+    assert not job.finished
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"\x00\x00", bytes(range(256)), b'{"n": 12345678901234567890.10, "n": 1e400}', os.urandom(3 << 20)],
+    ids=["empty", "NULs", "every byte", "JSON no parser keeps", "3 MiB"],
+)
+async def test_a_payload_and_a_result_survive_to_the_byte(store: Store, payload: bytes) -> None:
+    job = await running(store, payload=payload, metadata=payload)
+    assert job.payload == payload
+    await move(store, job, "succeed", result=payload)
+    kept = await get(store, job.id)
+    assert (kept.payload, kept.metadata, kept.result) == (payload, payload, payload)
+
+
+async def test_an_unknown_job_is_not_found(store: Store) -> None:
+    assert await store.get_job("nobody") is None
+    assert await store.list_events("nobody") == []
+    assert await store.change(Change("nobody", "cancel")) is None
+
+
+async def test_a_job_is_hidden_from_other_tenants(store: Store) -> None:
+    job_id = await submit(store)
+    assert await store.get_job(job_id, "acme") is not None
+    assert await store.get_job(job_id, "other") is None
+
+
+# idempotency ------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_same_key_gives_the_same_job(store: Store) -> None:
+    first = await store.submit(a_job(idempotency_key="k", fingerprint="f", payload=b"1"))
+    again = await store.submit(a_job(idempotency_key="k", fingerprint="f", payload=b"2"))
+    assert (first.created, again.created, again.job_id, again.moved) == (True, False, first.job_id, None)
+    assert (await get(store, first.job_id)).payload == b"1"
+    assert len(await store.list_jobs(JobFilter())) == 1
+
+
+async def test_a_known_key_tells_the_fingerprint_it_was_used_with(store: Store) -> None:
+    await store.submit(a_job(idempotency_key="k", fingerprint="one"))
+    again = await store.submit(a_job(idempotency_key="k", fingerprint="two"))
+    assert (again.created, again.fingerprint) == (False, "one")
+
+
+@pytest.mark.parametrize("other", [{"tenant": "other"}, {"kind": "other"}], ids=["tenant", "kind"])
+async def test_the_same_key_of_another_is_another_job(store: Store, other: dict[str, str]) -> None:
+    first = await store.submit(a_job(idempotency_key="k"))
+    second = await store.submit(a_job(idempotency_key="k", **other))
+    assert second.created
+    assert second.job_id != first.job_id
+
+
+async def test_jobs_without_a_key_are_all_new(store: Store) -> None:
+    assert all([(await store.submit(a_job())).created for _ in range(3)])
+
+
+async def test_a_key_outlives_the_end_of_its_job(store: Store) -> None:
+    job = await job_in(store, State.SUCCEEDED, idempotency_key="k")
+    again = await store.submit(a_job(idempotency_key="k"))
+    assert (again.created, again.job_id) == (False, job.id)
+
+
+@pytest.mark.parametrize("group_size", [1, 7, 256])
+async def test_fifty_at_once_with_one_key_make_one_job(store_url: str, group_size: int) -> None:
+    store = await open_store(store_url, group_size=group_size)
+    jobs = [a_job(idempotency_key="k", reports=(a_report(),)) for _ in range(50)]
+    answers = await asyncio.gather(*[store.submit(job) for job in jobs])
+    [job] = await store.list_jobs(JobFilter())
+    assert [answer.created for answer in answers].count(True) == 1
+    assert {answer.job_id for answer in answers} == {job.id}
+    assert [count.pending for count in await store.count_endpoints([a_report().endpoint_id])] == [1]
+    await store.close()
+
+
+async def test_the_same_submit_sent_twice_makes_one_job(store: Store) -> None:
+    job = a_job(idempotency_key="k")
+    first, second = await asyncio.gather(store.submit(job), store.submit(job))
+    assert sorted([first.created, second.created]) == [False, True]
+    assert first.job_id == second.job_id
+    assert len(await store.list_events(job.id)) == 1
+
+
+# later ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("run_at", "delay", "due"), [(None, 2.5, 2.5), (10, 0.0, 10), (-10, 0.0, 0), (10, 2.5, 12.5), (-10, 2.5, 2.5)]
+)
+async def test_a_later_job_is_claimed_when_it_is_due_and_not_before(
+    store: Store, clock: Clock, run_at: int | None, delay: float, due: float
+) -> None:
+    at = None if run_at is None else clock.now + run_at * SECOND
+    job_id = await submit(store, run_at=at, delay_seconds=delay)
+    assert (await get(store, job_id)).run_at == clock.now + int(due * SECOND)
+    if due:
+        clock.advance(due - 0.000_001)
+        assert await claimed_ids(store) == []
+        clock.advance(0.000_001)
+    assert await claimed_ids(store) == [job_id]
+
+
+# moves ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("step", TABLE, ids=NAMES)
+async def test_a_move_happens_from_the_states_in_its_row_and_from_no_other(
+    store: Store, step: Move, state: State
+) -> None:
+    job = await job_in(store, state)
+    before = await trace(store, job.id)
+    happened = await attempt(store, step.name, job.id, job.queue, job.lease, job.tenant)
+    assert happened == (state in step.source)
+    if not happened:
+        assert await trace(store, job.id) == before
+        return
+    after = await get(store, job.id)
+    assert after.state is step.to
+    assert (after.finished_at is not None) == after.finished
+    assert (after.lease_until is not None) == (after.lease_owner is not None) == (step.to is State.RUNNING)
+    assert after.lease == job.lease + (step.lease is Lease.GRANT)
+    expected = {Attempt.UP: job.attempt + 1, Attempt.DOWN: job.attempt - 1, Attempt.SAME: job.attempt, Attempt.RESET: 0}
+    assert after.attempt == expected[step.attempt]
+    assert after.seq == job.seq + (step.name != "beat")
+
+
+@pytest.mark.parametrize("step", HELD, ids=[step.name for step in HELD])
+async def test_a_stale_lease_cannot_move_a_job(store: Store, step: Move) -> None:
+    stale = await running(store)
+    await move(store, stale, "park")
+    current = await take_one(store, stale.queue)
+    before = await trace(store, stale.id)
+    assert not await attempt(store, step.name, stale.id, stale.queue, stale.lease, stale.tenant)
+    assert await trace(store, stale.id) == before
+    assert await attempt(store, step.name, current.id, current.queue, current.lease, current.tenant)
+
+
+@pytest.mark.parametrize("step", [step for step in TABLE if step.name != "claim"], ids=lambda step: str(step.name))
+async def test_another_tenant_cannot_move_a_job(store: Store, step: Move) -> None:
+    job = await job_in(store, max(step.source))
+    before = await trace(store, job.id)
+    assert not await attempt(store, step.name, job.id, job.queue, job.lease, "other")
+    assert await trace(store, job.id) == before
+    assert await attempt(store, step.name, job.id, job.queue, job.lease, None)
+
+
+async def test_one_of_many_at_once_finishes_a_job_and_the_others_learn_it(store: Store) -> None:
+    job = await running(store)
+    ways: Sequence[str] = ("succeed", "fail", "retry", "park", "cancel") * 4
+    moved = [m for m in await asyncio.gather(*[move(store, job, way) for way in ways]) if m is not None]
+    # The one exception: what went back to the queue can still be cancelled.
+    assert len(moved) == 1 or [m.move for m in moved][1:] == ["cancel"]
+    assert [event.move for event in await store.list_events(job.id)][2:] == [m.move for m in moved]
+
+
+async def test_changes_of_one_job_in_one_group_are_made_in_their_order(store: Store) -> None:
+    job = await running(store)
+    stages = [f"stage-{number}" for number in range(10)]
+    await asyncio.gather(*[move(store, job, "advance", stage=stage) for stage in stages])
+    assert [event.stage for event in await store.list_events(job.id)] == ["", "", *stages]
+
+
+# attempts and leases ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_counts_an_attempt_and_parking_gives_it_back(store: Store) -> None:
+    job = await running(store, max_attempts=5)
+    counted = [job.attempt]
+    for way in ("retry", "park", "park", "retry"):
+        moved = await move(store, job, way)
+        assert moved is not None
+        job = await take_one(store, job.queue)
+        counted += [moved.attempt, job.attempt]
+    assert counted == [1, 1, 2, 1, 2, 1, 2, 2, 3]
+
+
+async def test_requeuing_gives_all_attempts_again(store: Store) -> None:
+    job = await running(store)
+    await move(store, job, "fail", error="broken", failed_step="boot")
+    moved = await store.change(Change(job.id, "requeue"))
+    assert moved is not None
+    again = await get(store, job.id)
+    assert (moved.attempt, again.attempt, again.finished_at, again.error, again.failed_step) == (0, 0, None, None, None)
+    assert (await take_one(store, job.queue)).attempt == 1
+
+
+async def test_a_lease_says_who_holds_the_job_until_when(store: Store, clock: Clock) -> None:
+    job = await running(store)
+    assert (job.lease_owner, job.lease_until) == ("worker", clock.now + 60 * SECOND)
+
+
+async def test_a_beat_extends_the_lease_and_writes_no_event(store: Store, clock: Clock) -> None:
+    job = await running(store)
+    clock.advance(59)
+    until = await store.beat(Beat(job.id, job.lease, 30))
+    assert until == clock.now + 30 * SECOND
+    after = await get(store, job.id)
+    assert (after.lease_until, after.lease, after.seq) == (until, job.lease, job.seq)
+
+
+async def test_beats_of_one_group_are_told_apart(store: Store, clock: Clock) -> None:
+    job, other = await running(store), await running(store)
+    beats = [
+        Beat(job.id, job.lease, 10), Beat(job.id, job.lease + 1, 20), Beat(other.id, other.lease, 30, "acme"),
+        Beat(other.id, other.lease, 40, "stranger"), Beat("nobody", 1, 50),
+    ]  # fmt: skip
+    answers = await asyncio.gather(*[store.beat(beat) for beat in beats])
+    assert answers == [clock.now + 10 * SECOND, None, clock.now + 30 * SECOND, None, None]
+
+
+async def test_advancing_keeps_the_lease(store: Store, clock: Clock) -> None:
+    job = await running(store)
+    clock.advance(1)
+    moved = await move(store, job, "advance", stage="loading")
+    assert moved is not None
+    assert (moved.state, moved.stage, moved.seq) == (State.RUNNING, "loading", 3)
+    after = await get(store, job.id)
+    assert (after.lease, after.lease_owner, after.lease_until) == (job.lease, job.lease_owner, job.lease_until)
+    assert await move(store, job, "succeed") is not None
+
+
+async def test_a_cancelled_job_is_lost_to_its_owner(store: Store) -> None:
+    job = await running(store)
+    assert await store.change(Change(job.id, "cancel", error="cancelled")) is not None
+    assert await move(store, job, "succeed", result=b"late") is None
+    assert await store.beat(Beat(job.id, job.lease, 60)) is None
+    after = await get(store, job.id)
+    assert (after.state, after.error, after.result) == (State.CANCELLED, "cancelled", None)
+
+
+# what a move leaves behind ----------------------------------------------------------------------------------------------
+
+
+async def test_a_retried_job_comes_back_after_its_delay_and_says_why(store: Store, clock: Clock) -> None:
+    job = await running(store, max_attempts=2)
+    moved = await move(
+        store, job, "retry", delay_seconds=5, waiting_for="backoff", error="broken pipe", failed_step="copy"
+    )
+    assert moved is not None
+    assert moved.run_at == clock.now + 5 * SECOND
+    waiting = await get(store, job.id)
+    assert (waiting.error, waiting.failed_step, waiting.waiting_for) == ("broken pipe", "copy", "backoff")
+    assert await claimed_ids(store, job.queue) == []
+    clock.advance(5)
+    assert (await take_one(store, job.queue)).waiting_for == ""
+
+
+async def test_success_clears_the_error_of_an_earlier_attempt(store: Store) -> None:
+    job = await running(store, max_attempts=2)
+    await move(store, job, "retry", error="broken pipe", failed_step="copy")
+    await move(store, await take_one(store, job.queue), "succeed", result=b"42")
+    after = await get(store, job.id)
+    assert (after.error, after.failed_step, after.result) == (None, None, b"42")
+
+
+async def test_a_finished_job_says_when(store: Store, clock: Clock) -> None:
+    job = await running(store)
+    clock.advance(3)
+    moved = await move(store, job, "succeed")
+    assert moved is not None
+    assert moved.at == clock.now
+    assert (await get(store, job.id)).finished_at == clock.now
+
+
+# events -----------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_log_counts_without_gaps_and_says_what_callers_saw_before(store: Store) -> None:
+    job_id = await submit(store, max_attempts=9)
+    job = await take_one(store)
+    await move(store, job, "advance", stage="loading")
+    await move(store, job, "advance", stage="loading")
+    await store.note(Note(job_id, job.lease, level="warn", step="load", message="slow", data=b"\x00"))
+    await move(store, job, "retry", level="warn", message="broke", data=b"{}")
+    job = await take_one(store)
+    await move(store, job, "park")
+    job = await take_one(store, stage="working")
+    await move(store, job, "fail", level="error", step="work", message="gave up")
+    await move(store, job, "requeue", lease=None)
+    log = await store.list_events(job_id)
+    assert [event.seq for event in log] == list(range(1, len(log) + 1))
+    assert [(e.move, str(e.state), e.stage, e.previous, e.attempt) for e in log] == [
+        ("submit", "queued", "", "", 0),
+        ("claim", "running", "", "queued", 1),  # nothing observed yet: callers still see queued
+        ("advance", "running", "loading", "queued", 1),
+        ("advance", "running", "loading", "running:loading", 1),
+        ("note", "running", "loading", "running:loading", 1),
+        ("retry", "queued", "", "running:loading", 1),
+        ("claim", "running", "", "queued", 2),
+        ("park", "queued", "", "queued", 1),
+        ("claim", "running", "working", "queued", 2),
+        ("fail", "failed", "", "running:working", 2),
+        ("requeue", "queued", "", "failed", 0),
+    ]
+    assert [(e.level, e.step, e.message, e.data) for e in log if e.level != "info"] == [
+        ("warn", "load", "slow", b"\x00"),
+        ("warn", "", "broke", b"{}"),
+        ("error", "work", "gave up", None),
+    ]
+    assert (await get(store, job_id)).seq == len(log)
+
+
+async def test_a_job_tells_what_callers_see_and_saw_before(store: Store) -> None:
+    job = await running(store)
+    seen = [(job.topic, job.previous)]
+    for stage in ("loading", "loading", "working"):
+        await move(store, job, "advance", stage=stage)
+        current = await get(store, job.id)
+        seen.append((current.topic, current.previous))
+    assert seen == [
+        ("queued", ""),
+        ("running:loading", "queued"),
+        ("running:loading", "queued"),
+        ("running:working", "running:loading"),
+    ]
+
+
+async def test_events_are_read_from_where_the_reader_left_off(store: Store) -> None:
+    job_id = await submit(store)
+    for number in range(5):
+        assert await store.note(Note(job_id, message=str(number))) == number + 2
+    assert [event.seq for event in await store.list_events(job_id, after=2, limit=3)] == [3, 4, 5]
+    assert await store.list_events(job_id, after=6) == []
+
+
+async def test_notes_of_one_group_each_get_their_own_number(store: Store) -> None:
+    job_id = await submit(store)
+    numbers = await asyncio.gather(*[store.note(Note(job_id, message="hello")) for _ in range(30)])
+    assert sorted(number or 0 for number in numbers) == list(range(2, 32))
+
+
+async def test_a_note_needs_the_lease_only_if_it_names_one(store: Store) -> None:
+    job = await running(store)
+    assert await store.note(Note(job.id, job.lease + 1)) is None
+    assert await store.note(Note(job.id, tenant="other")) is None
+    await move(store, job, "succeed")
+    assert await store.note(Note(job.id, job.lease)) is None
+    assert await store.note(Note(job.id, message="post mortem")) == 4
+    assert (await get(store, job.id)).state is State.SUCCEEDED
+
+
+# what is announced ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_of_which_nothing_was_observed_announces_nothing(store: Store) -> None:
+    await submit(store, reports=(a_report(),))
+    claimed = await claim(store)
+    assert claimed.endpoints == ()
+    parked = await move(store, claimed.jobs[0], "park")
+    assert parked is not None
+    assert parked.endpoints == ()
+    assert [c.pending for c in await store.count_endpoints([a_report().endpoint_id])] == [1]  # "queued", once
+
+
+async def test_every_change_that_callers_can_see_is_announced_once(store: Store) -> None:
+    submitted = await store.submit(a_job(reports=(a_report(),)))
+    claimed = await claim(store, stage="loading")
+    job = claimed.jobs[0]
+    told = [submitted.moved and submitted.moved.endpoints, claimed.endpoints]
+    for step, stage in [("advance", "loading"), ("advance", "working"), ("succeed", "")]:
+        moved = await move(store, job, step, stage=stage)
+        told.append(moved and moved.endpoints)
+    here = (a_report().endpoint_id,)
+    assert told == [here, here, (), here, here]

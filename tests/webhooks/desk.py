@@ -1,0 +1,99 @@
+"""The sending side alone: an engine and an outbox over one store, on a clock that only the test moves."""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from chargehand.api.views import KIND, render
+from chargehand.config import load_config
+from chargehand.engine.delivery import Delivery, DeliveryState, endpoint_id
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import SECOND, NewJob, Report, queue_name
+from chargehand.engine.moves import RetryPolicy
+from chargehand.engine.store import DeliveryFilter, Store
+from chargehand.observability.metrics import Metrics
+from chargehand.observability.tracing import Tracing
+from chargehand.webhooks.egress import EgressPolicy
+from chargehand.webhooks.outbound import Outbox
+from tests.api.serving import until
+from tests.conftest import Clock
+from tests.webhooks.receiver import Receiver
+
+QUEUE = queue_name(KIND, "default", "q")
+
+
+class Desk:
+    def __init__(self, store: Store, clock: Clock, *, poll_seconds: float = 0.01, **settings: Any) -> None:
+        overrides = {f"webhooks.{name}": value for name, value in settings.items()}
+        self.config = load_config(environ={}, overrides=overrides).webhooks
+        self.store = store
+        self.clock = clock
+        self.engine = Engine(store, policy=RetryPolicy(0, 0), now=clock)
+        self.outbox = Outbox(
+            store,
+            self.config,
+            EgressPolicy(allow_local=True),
+            {KIND: render},
+            Metrics(),
+            Tracing(),
+            poll_seconds=poll_seconds,
+            random=Random(7),
+            clock=lambda: clock.now / SECOND,
+        )
+        self.engine.on_move(self.outbox.on_move)
+        self._running = asyncio.create_task(self.outbox.run())
+
+    async def submit(self, *urls: str, tenant: str = "default", **report: Any) -> str:
+        """A job that is announced to each URL: one delivery each, for a job that is queued and stays so."""
+        reports = tuple(Report(url, endpoint_id(tenant, url), **report) for url in urls)
+        queue = queue_name(KIND, tenant, "q")
+        job = NewJob(self.engine.new_id(), tenant, KIND, queue, b"null", reports=reports)
+        return (await self.engine.submit(job)).job_id
+
+    async def delivery(self, job_id: str) -> Delivery:
+        [delivery] = await self.store.list_deliveries(DeliveryFilter(job_id=job_id))
+        return delivery
+
+    async def tried(self, job_id: str, times: int = 1) -> Delivery:
+        """The delivery once so many tries were made."""
+
+        async def enough() -> Delivery | None:
+            delivery = await self.delivery(job_id)
+            return delivery if delivery.tries >= times else None
+
+        found = await until(enough)
+        assert found is not None
+        assert found.tries == times
+        return found
+
+    async def delivered(self, job_id: str) -> Delivery:
+        return await self._in_state(job_id, DeliveryState.DELIVERED)
+
+    async def dead(self, job_id: str) -> Delivery:
+        return await self._in_state(job_id, DeliveryState.DEAD)
+
+    async def _in_state(self, job_id: str, state: DeliveryState) -> Delivery:
+        async def there() -> Delivery | None:
+            delivery = await self.delivery(job_id)
+            return delivery if delivery.state is state else None
+
+        found = await until(there)
+        assert found is not None
+        return found
+
+    async def settle_down(self, receiver: Receiver, url: str) -> None:
+        """Returns when whatever could be sent to the URL has been: what was wanted elsewhere later has arrived."""
+        for _ in range(3):
+            self.outbox.nudge(endpoint_id("default", url))
+            job_id = await self.submit(receiver.url("/elsewhere"))
+            await self.delivered(job_id)
+
+    async def close(self) -> None:
+        self.engine.drain()
+        await self.outbox.drain(0.1)
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+
+
+OpenDesk = Callable[..., Desk]

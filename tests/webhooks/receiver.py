@@ -1,0 +1,133 @@
+"""A receiver of webhooks on loopback: a real server that does what it is told and remembers what it was sent."""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+Reply = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A request that came in."""
+
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def id(self) -> str:
+        return self.headers["webhook-id"]
+
+    @property
+    def job_id(self) -> str:
+        return self.headers["X-Chargehand-Job"]
+
+
+class Receiver:
+    """`script` says how the next requests are answered, one after the other; `otherwise` answers all the rest."""
+
+    def __init__(self) -> None:
+        self.hooks: list[Hook] = []
+        self.script: deque[Reply] = deque()
+        self.otherwise: Reply = answer(200)
+        self.connections = 0
+        self.at_once: Counter[str] = Counter()  # requests under way, by path
+        self.most_at_once: Counter[str] = Counter()  # … and the most there ever were; "" is for all paths together
+        self.port = 0
+
+    def url(self, path: str = "/hook", host: str = "127.0.0.1") -> str:
+        return f"http://{host}:{self.port}{path}"
+
+    def at(self, path: str) -> list[Hook]:
+        return [hook for hook in self.hooks if hook.path == path]
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        hook = Hook(request.path, request.query_string, request.headers, await request.read())
+        self.hooks.append(hook)
+        for path in (hook.path, ""):
+            self.at_once[path] += 1
+            self.most_at_once[path] = max(self.most_at_once[path], self.at_once[path])
+        try:
+            return await (self.script.popleft() if self.script else self.otherwise)(request)
+        finally:
+            for path in (hook.path, ""):
+                self.at_once[path] -= 1
+
+
+@asynccontextmanager
+async def receiving() -> AsyncIterator[Receiver]:
+    receiver = Receiver()
+    # Cancelled when its client hangs up, so that nobody hangs for longer than the one who waits for it.
+    protocols = web.Server(receiver.handle, access_log=None, handler_cancellation=True)
+
+    def connected() -> asyncio.Protocol:
+        receiver.connections += 1
+        return protocols()
+
+    listener = await asyncio.get_running_loop().create_server(connected, "127.0.0.1", 0)
+    receiver.port = listener.sockets[0].getsockname()[1]
+    try:
+        yield receiver
+    finally:
+        listener.close()
+        await protocols.shutdown(0)
+
+
+# What a receiver may do
+
+
+def answer(status: int, headers: Mapping[str, str] = {}, body: bytes = b"") -> Reply:
+    async def reply(_request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=status, headers=headers, body=body)
+
+    return reply
+
+
+def after(event: asyncio.Event, then: Reply) -> Reply:
+    async def reply(request: web.BaseRequest) -> web.StreamResponse:
+        await event.wait()
+        return await then(request)
+
+    return reply
+
+
+def after_seconds(seconds: float, then: Reply) -> Reply:
+    async def reply(request: web.BaseRequest) -> web.StreamResponse:
+        await asyncio.sleep(seconds)
+        return await then(request)
+
+    return reply
+
+
+def raw(data: bytes) -> Reply:
+    """These bytes and the end of the connection, whether that is HTTP or not."""
+
+    async def reply(request: web.BaseRequest) -> web.StreamResponse:
+        transport = _transport(request)
+        transport.write(data)
+        transport.close()
+        return web.Response()
+
+    return reply
+
+
+async def reset(request: web.BaseRequest) -> web.StreamResponse:
+    _transport(request).abort()
+    return web.Response()
+
+
+async def hang(_request: web.BaseRequest) -> web.StreamResponse:
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
+
+
+def _transport(request: web.BaseRequest) -> Any:
+    assert request.transport is not None
+    return request.transport
