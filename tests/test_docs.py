@@ -1,9 +1,10 @@
 """The documents are run and compared with the code, so that they cannot drift."""
 
+import asyncio
 import os
 import re
-import subprocess
 import sys
+from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import typer
 
 from chargehand.cli import app
 from chargehand.engine.moves import TABLE
-from tests.e2e.server import ServerProcess
+from tests.e2e.server import Server
 from tools.reference import MADE, PAGES
 
 ROOT = Path(__file__).parent.parent
@@ -43,36 +44,32 @@ def test_every_link_leads_somewhere(page: str) -> None:
 
 
 @pytest.mark.xdist_group("processes")
-def test_the_commands_of_the_readme_do_what_it_says(tmp_path: Path) -> None:
+async def test_the_commands_of_the_readme_do_what_it_says(tmp_path: Path) -> None:
     """As written, but for the two ports, which may be taken on the machine that runs this."""
-    with ServerProcess(f"sqlite:///{tmp_path}/chargehand.db") as server:
-        background: list[subprocess.Popen[str]] = []
-        script = ["set -euo pipefail"]
+    async with Server(f"sqlite:///{tmp_path}/chargehand.db", tmp_path) as server:
+        [listener] = [block for marked, block in BLOCK.findall(README) if marked]
+        command = listener.replace(".venv/bin/chargehand", str(Path(sys.executable).with_name("chargehand"))).split()
+        command = [*command[:-2], "--port", "0", "--count", "3"]
+        receiver = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
         try:
-            for marked, block in BLOCK.findall(README):
-                block = block.replace(".venv/bin/chargehand", f"{Path(sys.executable).parent}/chargehand")
-                block = block.replace("http://127.0.0.1:8484", server.url)
-                if marked:
-                    listener = block.strip().replace("--port 9000", "--port 0 --count 3").split()
-                    background.append(subprocess.Popen(listener, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-                    assert background[-1].stderr is not None
-                    receiver = re.search(r"http://[\d.:]+", background[-1].stderr.readline())
-                    assert receiver is not None
-                else:
-                    script.append(block.replace("http://127.0.0.1:9000", receiver[0]))
-            done = subprocess.run(
-                ["bash", "-c", "\n".join(script)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-            )
-            assert done.returncode == 0, done.stderr
-            assert '"result":{"file":"cat-320.png"}' in done.stdout
-            assert '"move":"succeed"' in done.stdout
-            heard, errors = background[0].communicate(timeout=30)
-            background[0].stderr = None
-            assert [state for state in ("queued", "running", "succeeded") if f'"state":"{state}"' not in heard] == [], errors
+            assert receiver.stderr is not None
+            address = re.search(r"http://[\d.:]+", (await receiver.stderr.readline()).decode())
+            assert address is not None
+            script = "\n".join(["set -euo pipefail", *[block for marked, block in BLOCK.findall(README) if not marked]])
+            script = script.replace("http://127.0.0.1:8484", server.url).replace("http://127.0.0.1:9000", address[0])
+            shell = await asyncio.create_subprocess_exec("bash", "-c", script, cwd=tmp_path, stdout=PIPE, stderr=PIPE)
+            said, errors = await asyncio.wait_for(shell.communicate(), 60)
+            assert shell.returncode == 0, errors.decode()
+            assert b'"result":{"file": "cat-320.png"}' in said
+            assert b'"move":"succeed"' in said
+            heard, _ = await asyncio.wait_for(receiver.communicate(), 30)
+            assert [
+                state for state in ("queued", "running", "succeeded") if f'"state":"{state}"'.encode() not in heard
+            ] == []
         finally:
-            for process in background:
-                process.kill()
-                process.communicate()
+            if receiver.returncode is None:
+                receiver.kill()
+                await receiver.communicate()
 
 
 def test_two_commands_are_all_a_newcomer_needs() -> None:

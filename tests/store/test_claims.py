@@ -26,6 +26,7 @@ from tests.store.given import (
     take_one,
 )
 
+
 @asynccontextmanager
 async def nodes(url: str, count: int) -> AsyncIterator[list[Store]]:
     stores = [await open_store(url, pool_size=4) for _ in range(count)]

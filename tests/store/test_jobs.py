@@ -6,24 +6,21 @@ from collections.abc import Sequence
 
 import pytest
 
-from chargehand.engine.job import SECOND, NewJob, State
+from chargehand.engine.job import SECOND, Job, NewJob, State
 from chargehand.engine.moves import TABLE, Attempt, Change, Lease, Move
 from chargehand.engine.store import Beat, JobFilter, Note, Store
 from chargehand.store import open_store
 from tests.conftest import Clock
 from tests.store.given import a_job, a_report, claim, claimed_ids, get, job_in, move, running, submit, take_one, trace
 
-HELD = [move for move in TABLE if move.lease is not Lease.GRANT and move.source == {State.RUNNING}]
-NAMES = [move.name for move in TABLE]
 
-
-async def attempt(store: Store, name: str, job_id: str, queue: str, lease: int | None, tenant: str | None) -> bool:
+async def attempt(store: Store, name: str, job: Job, lease: int | None, tenant: str | None) -> bool:
     """The move, whichever call of the store it is made by; True if it happened."""
     if name == "claim":
-        return await claimed_ids(store, queue) == [job_id]
+        return await claimed_ids(store, job.queue) == [job.id]
     if name == "beat":
-        return await store.beat(Beat(job_id, lease or 0, 60, tenant)) is not None
-    return await store.change(Change(job_id, name, lease, tenant)) is not None
+        return await store.beat(Beat(job.id, lease or 0, 60, tenant)) is not None
+    return await store.change(Change(job.id, name, lease, tenant)) is not None
 
 
 # submitting -------------------------------------------------------------------------------------------------------------
@@ -31,7 +28,12 @@ async def attempt(store: Store, name: str, job_id: str, queue: str, lease: int |
 
 async def test_a_submitted_job_is_kept_as_it_was_given(store: Store, clock: Clock) -> None:
     given = a_job(
-        priority=7, max_attempts=3, traceparent="00-ab-cd-01", tracestate="a=b", metadata=b'{"a":1}', idempotency_key="k"
+        priority=7,
+        max_attempts=3,
+        traceparent="00-ab-cd-01",
+        tracestate="a=b",
+        metadata=b'{"a":1}',
+        idempotency_key="k",
     )
     submitted = await store.submit(given)
     job = await get(store, given.id)
@@ -146,46 +148,47 @@ async def test_a_later_job_is_claimed_when_it_is_due_and_not_before(
 # moves ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("step", TABLE, ids=NAMES)
-async def test_a_move_happens_from_the_states_in_its_row_and_from_no_other(
-    store: Store, step: Move, state: State
-) -> None:
-    job = await job_in(store, state)
-    before = await trace(store, job.id)
-    happened = await attempt(store, step.name, job.id, job.queue, job.lease, job.tenant)
-    assert happened == (state in step.source)
-    if not happened:
-        assert await trace(store, job.id) == before
-        return
-    after = await get(store, job.id)
+@pytest.mark.parametrize("step", TABLE, ids=[step.name for step in TABLE])
+async def test_a_move_happens_from_the_states_in_its_row_and_from_no_other(store: Store, step: Move) -> None:
+    for state in State:
+        job = await job_in(store, state)
+        before = await trace(store, job.id)
+        happened = await attempt(store, step.name, job, job.lease, job.tenant)
+        assert happened == (state in step.source), state
+        if happened:
+            assert_moved(job, await get(store, job.id), step)
+        else:
+            assert await trace(store, job.id) == before
+
+
+def assert_moved(before: Job, after: Job, step: Move) -> None:
     assert after.state is step.to
     assert (after.finished_at is not None) == after.finished
     assert (after.lease_until is not None) == (after.lease_owner is not None) == (step.to is State.RUNNING)
-    assert after.lease == job.lease + (step.lease is Lease.GRANT)
-    expected = {Attempt.UP: job.attempt + 1, Attempt.DOWN: job.attempt - 1, Attempt.SAME: job.attempt, Attempt.RESET: 0}
-    assert after.attempt == expected[step.attempt]
-    assert after.seq == job.seq + (step.name != "beat")
+    assert after.lease == before.lease + (step.lease is Lease.GRANT)
+    delta = {Attempt.UP: 1, Attempt.DOWN: -1, Attempt.SAME: 0, Attempt.RESET: -before.attempt}
+    assert after.attempt == before.attempt + delta[step.attempt]
+    assert after.seq == before.seq + (step.name != "beat")
 
 
-@pytest.mark.parametrize("step", HELD, ids=[step.name for step in HELD])
-async def test_a_stale_lease_cannot_move_a_job(store: Store, step: Move) -> None:
-    stale = await running(store)
-    await move(store, stale, "park")
-    current = await take_one(store, stale.queue)
-    before = await trace(store, stale.id)
-    assert not await attempt(store, step.name, stale.id, stale.queue, stale.lease, stale.tenant)
-    assert await trace(store, stale.id) == before
-    assert await attempt(store, step.name, current.id, current.queue, current.lease, current.tenant)
+async def test_a_stale_lease_cannot_move_a_job(store: Store) -> None:
+    for step in (step for step in TABLE if step.source == {State.RUNNING}):
+        stale = await running(store)
+        await move(store, stale, "park")
+        current = await take_one(store, stale.queue)
+        before = await trace(store, stale.id)
+        assert not await attempt(store, step.name, stale, stale.lease, stale.tenant), step.name
+        assert await trace(store, stale.id) == before
+        assert await attempt(store, step.name, current, current.lease, current.tenant), step.name
 
 
-@pytest.mark.parametrize("step", [step for step in TABLE if step.name != "claim"], ids=lambda step: str(step.name))
-async def test_another_tenant_cannot_move_a_job(store: Store, step: Move) -> None:
-    job = await job_in(store, max(step.source))
-    before = await trace(store, job.id)
-    assert not await attempt(store, step.name, job.id, job.queue, job.lease, "other")
-    assert await trace(store, job.id) == before
-    assert await attempt(store, step.name, job.id, job.queue, job.lease, None)
+async def test_another_tenant_cannot_move_a_job(store: Store) -> None:
+    for step in (step for step in TABLE if step.name != "claim"):
+        job = await job_in(store, max(step.source))
+        before = await trace(store, job.id)
+        assert not await attempt(store, step.name, job, job.lease, "other"), step.name
+        assert await trace(store, job.id) == before
+        assert await attempt(store, step.name, job, job.lease, None), step.name
 
 
 async def test_one_of_many_at_once_finishes_a_job_and_the_others_learn_it(store: Store) -> None:
