@@ -28,7 +28,7 @@ QUICK = {
     "engine_backoff_max_seconds": 1,
     "engine_poll_seconds": 0.5,
     "webhooks_secret": SECRET,
-    "webhooks_timeout_seconds": 1,
+    "webhooks_timeout_seconds": 0.5,
     "webhooks_max_attempts": 1000,
     "webhooks_backoff_base_seconds": 0.2,
     "webhooks_backoff_max_seconds": 1,
@@ -114,7 +114,8 @@ class Server:
             async with asyncio.timeout(within):
                 return await self.process.wait()
         except TimeoutError:
-            raise AssertionError(f"still running after {within:g} s:\n{self.log[-2000:]}") from None
+            await self.kill()
+            raise AssertionError(f"it did not end within {within:g} s:\n{self.log[-2000:]}") from None
 
     def children(self) -> list[psutil.Process]:
         """The SQLite writer, once it was started."""

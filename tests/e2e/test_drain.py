@@ -1,9 +1,11 @@
 """SIGTERM ends a server without anybody noticing, and a server that cannot serve says why in one line."""
 
 import asyncio
+import os
+import shutil
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -13,12 +15,14 @@ import asyncpg
 import msgspec
 import pytest
 
-from .receiver import Delivery, Receiver, hang
+from chargehand.store import open_store
+
+from .receiver import Delivery, Receiver, always, hang
 from .server import SECRET, Server, eventually, has_ended
 
 pytestmark = pytest.mark.xdist_group("processes")
 
-DRAIN_SECONDS = 8  # 5 for requests, 1 for webhooks, and the rest
+DRAIN_SECONDS = 8  # 5 for requests, then webhooks, then the writer
 
 
 @pytest.fixture
@@ -167,7 +171,7 @@ async def test_a_webhook_that_got_no_answer_is_sent_again_after_the_restart(serv
     await eventually(lambda: receiver.received, 5, "a webhook is on its way")
     server.terminate()
     assert await server.exit_code(DRAIN_SECONDS) == 0
-    receiver.answer = Receiver(SECRET).answer
+    receiver.answer = always(200)
     await server.start()
     await eventually(lambda: receiver.taken, 5, "the webhook has arrived")
     assert {(delivery.job_id, delivery.webhook_id) for delivery in receiver.received} == {
@@ -180,11 +184,30 @@ async def test_a_webhook_that_got_no_answer_is_sent_again_after_the_restart(serv
 
 async def refusal(store_url: str, folder: Path) -> str:
     """The one line with which a server ends that cannot start."""
-    async with Server(store_url, folder, "refused") as server:
-        assert await server.exit_code(within=15) == 2
-        [line] = server.log.splitlines()
+    server = Server(store_url, folder, "refused")
+    await server.spawn()
+    assert await server.exit_code(within=15) == 2, server.log
+    [line] = server.log.splitlines()
     assert line.startswith("chargehand: ")
     return line
+
+
+@pytest.fixture
+async def left_file(sqlite_file: Path) -> Path:
+    """What a server that was here before has left behind."""
+    store = await open_store(f"sqlite:///{sqlite_file}")
+    await store.close()
+    with closing(sqlite3.connect(sqlite_file)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return sqlite_file
+
+
+def content(file: Path) -> bytes:
+    return file.read_bytes()
+
+
+def overwrite(file: Path, kept_bytes: int) -> None:
+    file.write_bytes(content(file)[:kept_bytes].ljust(file.stat().st_size, b"\xa5"))
 
 
 async def test_a_second_server_at_the_same_file_is_refused(server: Server, sqlite_file: Path, tmp_path: Path) -> None:
@@ -194,24 +217,19 @@ async def test_a_second_server_at_the_same_file_is_refused(server: Server, sqlit
     await submit(server)
 
 
-async def test_a_file_of_a_newer_version_is_refused_and_left_alone(
-    server: Server, sqlite_file: Path, tmp_path: Path
-) -> None:
-    server.terminate()
-    assert await server.exit_code(DRAIN_SECONDS) == 0
-    with sqlite3.connect(sqlite_file) as db:
+async def test_a_file_of_a_newer_version_is_refused_and_left_alone(left_file: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(left_file)) as db, db:
         db.execute("INSERT INTO schema_migrations VALUES (9999, 'of the future', 0)")
-    db.close()
-    before = sqlite_file.read_bytes()
-    line = await refusal(f"sqlite:///{sqlite_file}", tmp_path)
+    before = content(left_file)
+    line = await refusal(f"sqlite:///{left_file}", tmp_path)
     assert "the database is at schema version 9999" in line
     assert "start the newer version of chargehand" in line
-    assert sqlite_file.read_bytes() == before
+    assert content(left_file) == before
 
 
 async def test_a_postgres_of_a_newer_version_is_refused(postgres_url: str, tmp_path: Path) -> None:
-    async with Server(postgres_url, tmp_path):
-        pass
+    store = await open_store(postgres_url)
+    await store.close()
     connection = await asyncpg.connect(postgres_url)
     await connection.execute("INSERT INTO schema_migrations VALUES (9999, 'of the future', 0)")
     await connection.close()
@@ -221,21 +239,33 @@ async def test_a_postgres_of_a_newer_version_is_refused(postgres_url: str, tmp_p
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 4096], ids=["no database at all", "nothing but the first page"])
-async def test_a_damaged_file_is_refused_and_left_alone(
-    server: Server, sqlite_file: Path, tmp_path: Path, kept_bytes: int
+async def test_a_damaged_file_is_refused_and_left_alone(left_file: Path, tmp_path: Path, kept_bytes: int) -> None:
+    overwrite(left_file, kept_bytes)
+    before = content(left_file)
+    line = await refusal(f"sqlite:///{left_file}", tmp_path)
+    assert "restore the file from a backup; this one is left as it is" in line
+    assert content(left_file) == before
+
+
+@pytest.mark.parametrize("place", ["a-file", "read-only"])
+async def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path, place: str) -> None:
+    (tmp_path / "a-file").touch()
+    (tmp_path / "read-only").mkdir(mode=0o500)
+    if place == "read-only" and os.access(tmp_path / place, os.W_OK):
+        pytest.skip("root may write everywhere")
+    line = await refusal(f"sqlite:///{tmp_path}/{place}/chargehand.db", tmp_path)
+    assert f"{tmp_path}/{place}" in line
+    assert "check the directory, its permissions and the disk" in line
+
+
+async def test_a_stopped_file_is_whole_without_its_write_ahead_log(
+    server: Server, sqlite_file: Path, tmp_path: Path
 ) -> None:
+    """Whoever copies the one file for a backup has everything."""
+    job_id = await submit(server)
     server.terminate()
     assert await server.exit_code(DRAIN_SECONDS) == 0
-    whole = sqlite_file.read_bytes()
-    before = whole[:kept_bytes] + b"\xa5" * (len(whole) - kept_bytes)
-    sqlite_file.write_bytes(before)
-    line = await refusal(f"sqlite:///{sqlite_file}", tmp_path)
-    assert "restore the file from a backup; this one is left as it is" in line
-    assert sqlite_file.read_bytes() == before
-
-
-async def test_a_directory_that_cannot_be_made_or_written_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    line = await refusal(f"sqlite:///{tmp_path}/file/chargehand.db", tmp_path)
-    assert f"cannot make the directory {tmp_path}/file" in line
-    assert "check the directory, its permissions and the disk" in line
+    backup = tmp_path / "backup.db"
+    shutil.copy(sqlite_file, backup)
+    with closing(sqlite3.connect(backup)) as db:
+        assert db.execute("SELECT id FROM jobs").fetchall() == [(job_id,)]

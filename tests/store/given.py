@@ -47,7 +47,8 @@ async def take_one(store: Store, *queues: str, stage: str = "", lease_seconds: f
 
 async def move(store: Store, job: Job, name: str, **fields: Any) -> Moved | None:
     """As whoever holds the job would make it."""
-    return await store.change(Change(job.id, name, **{"lease": job.lease, "tenant": job.tenant} | fields))
+    fields = {"lease": job.lease, "tenant": job.tenant} | fields
+    return await store.change(Change(job.id, name, **fields))
 
 
 async def running(store: Store, **fields: Any) -> Job:
@@ -83,5 +84,6 @@ def a_take(url: str = URL, limit: int = 10, lease_seconds: float = 30, tenant: s
 
 
 def a_settle(delivery_id: str, lease: int, state: DeliveryState = DeliveryState.DELIVERED, **fields: Any) -> Settle:
-    plain = {"retry_seconds": 0.0, "reason": "", "status": 200, "duration_seconds": 0.1, "error": "", "answer": "ok"}
-    return Settle(delivery_id, lease, state, **plain | fields)
+    plain = {"retry_seconds": 0.0, "reason": "", "status": 200, "duration_seconds": 0.5, "error": "", "answer": "ok"}
+    fields = plain | fields
+    return Settle(delivery_id, lease, state, **fields)

@@ -28,6 +28,14 @@ class Lane:
                 return outgoing
         return None
 
+    def begin(self, outgoing: Outgoing) -> None:
+        self.in_flight += 1
+        self.busy_jobs.add(outgoing.job.id)
+
+    def end(self, outgoing: Outgoing) -> None:
+        self.in_flight -= 1
+        self.busy_jobs.discard(outgoing.job.id)
+
     def is_open(self, now: float) -> bool:
         """The breaker is open: left alone."""
         return now < self.closed_until
@@ -42,6 +50,8 @@ class Lane:
 
     def failed(self, now: float, threshold: int, pause_seconds: float, spread: float) -> None:
         """Counts a failure; opens the breaker when there were too many in a row, longer each time."""
+        if self.is_open(now):
+            return  # was in flight when the breaker opened: says nothing new
         self.failures += 1
         if self.failures >= threshold or self.trips:
             pause = pause_seconds * min(2**self.trips, MAX_COOL_DOWN) * (1 + spread / 4)

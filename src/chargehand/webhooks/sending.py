@@ -1,0 +1,188 @@
+"""One delivery: prepare -> post -> classify. What is sent, and what the answer means."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import cast
+
+import aiohttp
+
+from chargehand import __version__
+from chargehand.config import TenantSecrets, WebhooksConfig
+from chargehand.engine.backoff import full_jitter
+from chargehand.engine.delivery import DeliveryState, Outgoing, Settle
+from chargehand.engine.job import Report
+from chargehand.errors import ConfigError
+from chargehand.observability.tracing import Tracing
+from chargehand.store.announce import decode_reports
+from chargehand.webhooks.egress import EgressPolicy, make_connector, refusal
+from chargehand.webhooks.signature import Dialect, Keys, sign
+
+Render = Callable[[Outgoing], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    outgoing: Outgoing
+    body: bytes
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """What came back: a status, or the error that kept it from coming."""
+
+    status: int | None
+    seconds: float
+    error: str = ""
+    answer: str = ""
+    retry_after_seconds: float | None = None
+    refused: bool = False  # by our own policy; the endpoint is not to blame
+
+
+class Sender:
+    def __init__(
+        self,
+        config: WebhooksConfig,
+        policy: EgressPolicy,
+        renderers: Mapping[str, Render],
+        tracing: Tracing,
+        random: Random,
+        clock: Callable[[], float],
+    ) -> None:
+        self._config = config
+        self._policy = policy
+        self._renderers = renderers
+        self._tracing = tracing
+        self._random = random
+        self._clock = clock
+        self._keys = {tenant: _keys(f"webhooks.tenants.{tenant}", s) for tenant, s in config.tenants.items()}
+        self._default_keys = _keys("webhooks.secret", config)
+
+    def session(self) -> aiohttp.ClientSession:
+        """The one HTTP client, and with it the one door out."""
+        self._http = aiohttp.ClientSession(
+            connector=make_connector(self._policy, limit=0, limit_per_host=0),  # lanes do the bounding
+            timeout=aiohttp.ClientTimeout(total=self._config.timeout_seconds),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,  # an answer of a few bytes must not become a gigabyte
+            trust_env=False,
+            skip_auto_headers=("Accept", "Accept-Encoding"),
+            headers={"User-Agent": f"chargehand/{__version__}", "Content-Type": "application/json"},
+        )
+        return self._http
+
+    def prepare(self, outgoing: Outgoing) -> Prepared:
+        delivery, job = outgoing.delivery, outgoing.job
+        body = self._renderers[job.kind](outgoing)
+        keys = self._keys.get(job.tenant, self._default_keys)
+        headers = sign(cast(Dialect, delivery.dialect), keys, delivery.id, int(time.time()), body)
+        headers["X-Chargehand-Job"] = job.id
+        headers["X-Chargehand-Sequence"] = str(delivery.seq)
+        headers["X-Chargehand-Attempt"] = str(delivery.tries + 1)
+        return Prepared(outgoing, body, headers)
+
+    async def post(self, prepared: Prepared) -> Posted:
+        job, url = prepared.outgoing.job, prepared.outgoing.delivery.url
+        began = self._clock()
+        with self._tracing.span("webhook", traceparent=job.traceparent, tracestate=job.tracestate) as span:
+            if span.traceparent:
+                prepared.headers["traceparent"] = span.traceparent
+                if span.tracestate:
+                    prepared.headers["tracestate"] = span.tracestate
+            try:
+                async with self._http.post(
+                    url, data=prepared.body, headers=prepared.headers, allow_redirects=False
+                ) as response:
+                    answer = await response.content.read(self._config.answer_bytes)
+                    if not response.content.at_eof():
+                        response.close()  # the rest of a long answer is not worth a connection
+                    return Posted(
+                        response.status,
+                        self._clock() - began,
+                        answer=answer.decode("utf-8", "replace").replace("\x00", "\ufffd"),
+                        retry_after_seconds=_retry_after(response.headers.get("Retry-After")),
+                    )
+            except TimeoutError:
+                return Posted(None, self._clock() - began, error=f"no answer within {self._config.timeout_seconds:g} s")
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                span.fail(error)
+                if (reason := refusal(error)) is not None:
+                    return Posted(None, self._clock() - began, error=f"refused by policy: {reason}", refused=True)
+                return Posted(None, self._clock() - began, error=_say(error))
+
+    def classify(self, outgoing: Outgoing, posted: Posted) -> Settle:
+        """What the answer means: delivered, gone for good, try again later, or given up."""
+        delivery = outgoing.delivery
+        state, retry, reason, gone = DeliveryState.DEAD, 0.0, "", ""
+        if posted.status is not None and 200 <= posted.status < 300:
+            state = DeliveryState.DELIVERED
+        elif posted.status == 410:
+            reason, gone = "the endpoint answered 410 Gone and is disabled", delivery.endpoint_id
+        elif posted.refused:
+            reason = posted.error
+        else:
+            reason = posted.error or _status_reason(posted.status)
+            max_attempts, base, longest = self._schedule(outgoing)
+            if delivery.attempt + 1 < max_attempts:
+                state = DeliveryState.PENDING
+                retry = full_jitter(delivery.attempt + 1, base, longest, self._random)
+                if posted.retry_after_seconds is not None:
+                    retry = max(retry, min(posted.retry_after_seconds, self._config.backoff_max_seconds))
+            else:
+                reason = f"gave up after {max_attempts} tries: {reason}"
+        return Settle(
+            delivery.id,
+            delivery.lease,
+            state,
+            retry,
+            reason,
+            posted.status,
+            posted.seconds,
+            posted.error,
+            posted.answer,
+            gone,
+        )
+
+    def _schedule(self, outgoing: Outgoing) -> tuple[int, float, float]:
+        """The door's own retry policy where the report names one, else the server's."""
+        config = self._config
+        report = _report(outgoing)
+        return (
+            report.max_attempts or config.max_attempts,
+            config.backoff_base_seconds if report.backoff_base_seconds is None else report.backoff_base_seconds,
+            config.backoff_max_seconds if report.backoff_max_seconds is None else report.backoff_max_seconds,
+        )
+
+
+def _keys(name: str, secrets: WebhooksConfig | TenantSecrets) -> Keys:
+    try:
+        return Keys(secrets.secret.reveal(), secrets.previous_secret.reveal())
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
+
+
+def _report(outgoing: Outgoing) -> Report:
+    delivery = outgoing.delivery
+    for report in decode_reports(outgoing.job.reports):
+        if report.url == delivery.url and report.dialect == delivery.dialect:
+            return report
+    return Report(delivery.url, delivery.endpoint_id)
+
+
+def _status_reason(status: int | None) -> str:
+    if status is not None and 300 <= status < 400:
+        return f"answered {status}: redirects are not followed, give the final URL"
+    return f"answered {status}"
+
+
+def _say(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:500]
+
+
+def _retry_after(value: str | None) -> float | None:
+    """Seconds only; a date is rare and depends on clocks that need not agree."""
+    if value is None or not value.strip().isdigit():
+        return None
+    return float(min(int(value), 86_400))

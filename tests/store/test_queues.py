@@ -1,0 +1,136 @@
+"""What an operator may set for a queue, and what is told of all of them."""
+
+import asyncio
+
+from chargehand.engine.job import SECOND, QueueCount, QueueSettings, State
+from chargehand.engine.moves import Change
+from chargehand.engine.store import DueQueue, Store
+from tests.conftest import Clock
+from tests.store.given import claim, claimed_ids, get, job_in, move, submit, submit_many
+
+
+async def test_a_paused_queue_gives_nothing_until_it_is_resumed(store: Store) -> None:
+    job_id = await submit(store)
+    free = await submit(store, queue="free")
+    await store.set_queue(QueueSettings("q", paused=True))
+    assert await claimed_ids(store, "q", "free", limit=5) == [free]
+    await store.set_queue(QueueSettings("q"))
+    assert await claimed_ids(store) == [job_id]
+
+
+async def test_a_paused_queue_takes_jobs_and_lets_running_ones_finish(store: Store) -> None:
+    await submit_many(store, 2)
+    [job] = (await claim(store)).jobs
+    await store.set_queue(QueueSettings("q", paused=True))
+    await submit(store)
+    assert await move(store, job, "succeed")
+    assert [(count.ready, count.running) for count in await store.count_queues()] == [(2, 0)]
+
+
+async def test_a_limited_queue_runs_no_more_than_its_limit(store: Store) -> None:
+    job_ids = await submit_many(store, 5)
+    await store.set_queue(QueueSettings("q", max_running=2))
+    first = (await claim(store, limit=5)).jobs
+    assert [job.id for job in first] == job_ids[:2]
+    assert await claimed_ids(store) == []
+    await move(store, first[0], "succeed")
+    assert await claimed_ids(store, limit=5) == [job_ids[2]]
+
+
+async def test_claims_of_one_group_share_the_limit(store: Store) -> None:
+    await submit_many(store, 9)
+    await store.set_queue(QueueSettings("q", max_running=4))
+    answers = await asyncio.gather(
+        *[claimed_ids(store, "q", limit=3), claimed_ids(store, "q", limit=3), claimed_ids(store, "q", "other", limit=3)]
+    )
+    assert sum(map(len, answers)) == 4
+
+
+async def test_the_limit_counts_over_all_priorities_and_leaves_other_queues_alone(store: Store) -> None:
+    for priority in (9, 5, 0):
+        await submit(store, priority=priority)
+    free = await submit_many(store, 3, queue="free")
+    await store.set_queue(QueueSettings("q", max_running=2))
+    claimed = (await claim(store, "q", "free", limit=9)).jobs
+    assert [job.priority for job in claimed if job.queue == "q"] == [9, 5]
+    assert [job.id for job in claimed if job.queue == "free"] == free
+
+
+async def test_a_limit_of_nothing_gives_nothing_and_a_lowered_one_takes_nothing_away(store: Store) -> None:
+    await submit_many(store, 3)
+    running = (await claim(store, limit=2)).jobs
+    await store.set_queue(QueueSettings("q", max_running=0))
+    assert await claimed_ids(store) == []
+    assert all([await move(store, job, "succeed") for job in running])
+
+
+async def test_only_queues_that_differ_are_remembered(store: Store) -> None:
+    await store.set_queue(QueueSettings("b", max_running=3))
+    await store.set_queue(QueueSettings("a", paused=True))
+    await store.set_queue(QueueSettings("b", paused=True, max_running=4))
+    assert await store.list_queue_settings() == [QueueSettings("a", True), QueueSettings("b", True, 4)]
+    await store.set_queue(QueueSettings("b"))
+    await store.set_queue(QueueSettings("never set"))
+    assert await store.list_queue_settings() == [QueueSettings("a", True)]
+
+
+async def test_due_queues_say_how_much_is_ready_and_when_there_is_more(store: Store, clock: Clock) -> None:
+    await submit_many(store, 3, queue="busy")
+    await submit(store, queue="busy", priority=9)
+    await submit(store, queue="busy", delay_seconds=60)
+    await submit(store, queue="busy", priority=9, delay_seconds=30)
+    await submit(store, queue="later", delay_seconds=5)
+    found = await store.due_queues(["busy", "later", "empty"], 100)
+    assert sorted(found, key=lambda due: due.queue) == [
+        DueQueue("busy", 4, clock.now + 30 * SECOND),
+        DueQueue("empty", 0, None),
+        DueQueue("later", 0, clock.now + 5 * SECOND),
+    ]
+
+
+async def test_due_queues_count_no_further_than_they_are_asked_to(store: Store) -> None:
+    await submit_many(store, 5)
+    [due] = await store.due_queues(["q"], 2)
+    assert due.ready == 2
+
+
+async def test_a_queue_that_cannot_give_is_not_due(store: Store) -> None:
+    for queue in ("paused", "full"):
+        await submit_many(store, 2, queue=queue)
+    await claim(store, "full")
+    await store.set_queue(QueueSettings("paused", paused=True))
+    await store.set_queue(QueueSettings("full", max_running=1))
+    assert await store.due_queues(["paused", "full"], 10) == []
+    await store.set_queue(QueueSettings("full", max_running=2))
+    assert [due.ready for due in await store.due_queues(["paused", "full"], 10)] == [1]
+
+
+async def test_queues_are_counted_by_what_their_jobs_wait_for(store: Store, clock: Clock) -> None:
+    oldest = clock.now
+    await submit_many(store, 2, queue="a/1")
+    clock.advance(5)
+    await submit(store, queue="a/1")
+    await claim(store, "a/1")
+    await submit(store, queue="a/1", delay_seconds=60)
+    await submit(store, queue="b/1")
+    await claim(store, "b/1")
+    await job_in(store, State.SUCCEEDED)
+    assert await store.count_queues() == [QueueCount("a/1", 2, 1, 1, oldest), QueueCount("b/1", 0, 0, 1, None)]
+    assert [count.queue for count in await store.count_queues("b/")] == ["b/1"]
+    assert await store.count_queues("%") == []
+
+
+async def test_a_position_counts_those_that_go_first(store: Store, clock: Clock) -> None:
+    await submit_many(store, 2)
+    clock.advance(1)
+    job_id = await submit(store)
+    await submit(store)
+    urgent = await submit(store, priority=9)
+    await submit(store, queue="other", priority=9)
+    assert await store.position(job_id, 100) == 3
+    assert await store.position(job_id, 2) == 2
+    assert await store.position(urgent, 100) == 0
+    assert await store.position("nobody", 100) is None
+    await store.change(Change(job_id, "cancel"))
+    assert await store.position(job_id, 100) is None
+    assert (await get(store, job_id)).state is State.CANCELLED
