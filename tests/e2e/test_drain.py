@@ -247,14 +247,23 @@ async def test_a_damaged_file_is_refused_and_left_alone(left_file: Path, tmp_pat
     assert content(left_file) == before
 
 
-@pytest.mark.parametrize("place", ["a-file", "read-only"])
-async def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path, place: str) -> None:
-    (tmp_path / "a-file").touch()
-    (tmp_path / "read-only").mkdir(mode=0o500)
-    if place == "read-only" and os.access(tmp_path / place, os.W_OK):
-        pytest.skip("root may write everywhere")
-    line = await refusal(f"sqlite:///{tmp_path}/{place}/chargehand.db", tmp_path)
-    assert f"{tmp_path}/{place}" in line
+def unwritable(folder: Path) -> Path:
+    """Root may write everywhere but in /proc."""
+    place = folder / "read-only"
+    place.mkdir(mode=0o500)
+    return Path("/proc") if os.access(place, os.W_OK) else place
+
+
+async def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    place = unwritable(tmp_path)
+    line = await refusal(f"sqlite:///{place}/chargehand.db", tmp_path)
+    assert f"{place}/chargehand.db" in line
+    assert "check the directory, its permissions and the disk" in line
+
+
+async def test_a_directory_that_cannot_be_made_is_refused(left_file: Path, tmp_path: Path) -> None:
+    line = await refusal(f"sqlite:///{left_file}/chargehand.db", tmp_path)
+    assert f"cannot make the directory {left_file}" in line
     assert "check the directory, its permissions and the disk" in line
 
 

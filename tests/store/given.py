@@ -1,12 +1,18 @@
 """What tests of the store and of the engine begin with: a job, a receiver, and the way to each state."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
+
+import apsw
+import asyncpg
 
 from chargehand.engine.delivery import DeliveryState, Settle, Take, endpoint_id
 from chargehand.engine.ids import UlidMaker
 from chargehand.engine.job import Event, Job, NewJob, Report, State
 from chargehand.engine.moves import Change, Moved
 from chargehand.engine.store import Claim, Claimed, Store
+from chargehand.store import Clock, open_store
 
 TENANT = "acme"
 URL = "https://receiver.example/hook"
@@ -15,7 +21,7 @@ new_id = UlidMaker()
 
 
 def a_job(**fields: Any) -> NewJob:
-    return NewJob(**{"id": new_id(), "tenant": TENANT, "kind": "job", "queue": "q", "payload": b"{}"} | fields)
+    return NewJob(**{"id": new_id(), "tenant": TENANT, "kind": "job", "queue": "q", "payload": b"{}", **fields})
 
 
 def a_report(url: str = URL, *on: str, tenant: str = TENANT) -> Report:
@@ -47,20 +53,20 @@ async def take_one(store: Store, *queues: str, stage: str = "", lease_seconds: f
 
 async def move(store: Store, job: Job, name: str, **fields: Any) -> Moved | None:
     """As whoever holds the job would make it."""
-    fields = {"lease": job.lease, "tenant": job.tenant} | fields
-    return await store.change(Change(job.id, name, **fields))
+    values: dict[str, Any] = {"lease": job.lease, "tenant": job.tenant, **fields}
+    return await store.change(Change(job.id, name, **values))
 
 
 async def running(store: Store, **fields: Any) -> Job:
     """A new job, claimed from a queue where it is alone."""
     job_id = new_id()
-    await submit(store, **{"id": job_id, "queue": job_id} | fields)
+    await submit(store, **{"id": job_id, "queue": job_id, **fields})
     return await take_one(store, fields.get("queue", job_id))
 
 
 async def job_in(store: Store, state: State, **fields: Any) -> Job:
     if state is State.QUEUED:
-        return await get(store, await submit(store, **{"queue": new_id()} | fields))
+        return await get(store, await submit(store, **{"queue": new_id(), **fields}))
     job = await running(store, **fields)
     way = {State.SUCCEEDED: "succeed", State.FAILED: "fail", State.CANCELLED: "cancel"}
     if state in way:
@@ -84,6 +90,29 @@ def a_take(url: str = URL, limit: int = 10, lease_seconds: float = 30, tenant: s
 
 
 def a_settle(delivery_id: str, lease: int, state: DeliveryState = DeliveryState.DELIVERED, **fields: Any) -> Settle:
-    plain = {"retry_seconds": 0.0, "reason": "", "status": 200, "duration_seconds": 0.5, "error": "", "answer": "ok"}
-    fields = plain | fields
-    return Settle(delivery_id, lease, state, **fields)
+    values: dict[str, Any] = {"retry_seconds": 0.0, "reason": "", "status": 200, "duration_seconds": 0.5, **fields}
+    return Settle(delivery_id, lease, state, **{"error": "", "answer": "ok", **values})
+
+
+# around the store -------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def opened(url: str, clock: Clock | None = None, **options: int) -> AsyncIterator[Store]:
+    store = await open_store(url, clock=clock, **options)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
+    """Past the store, straight at its database."""
+    if url.startswith("sqlite:"):
+        with apsw.Connection(url.removeprefix("sqlite:///")) as connection:
+            return connection.execute(statement).fetchall()
+    other = await asyncpg.connect(url)
+    try:
+        return [tuple(row) for row in await other.fetch(statement)]
+    finally:
+        await other.close()

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from chargehand.engine.job import SECOND, Job, QueueSettings, State
 from chargehand.engine.store import Claim, JobFilter, Store
-from chargehand.store import open_store
 from tests.conftest import Clock
 from tests.store.given import (
     a_job,
@@ -20,6 +19,7 @@ from tests.store.given import (
     get,
     move,
     new_id,
+    opened,
     running,
     submit,
     submit_many,
@@ -28,12 +28,9 @@ from tests.store.given import (
 
 
 @asynccontextmanager
-async def nodes(url: str, count: int) -> AsyncIterator[list[Store]]:
-    stores = [await open_store(url, pool_size=4) for _ in range(count)]
-    try:
-        yield stores
-    finally:
-        await asyncio.gather(*[store.close() for store in stores])
+async def two_nodes(url: str) -> AsyncIterator[list[Store]]:
+    async with opened(url, pool_size=4) as a, opened(url, pool_size=4) as b:
+        yield [a, b]
 
 
 async def work_off(stores: list[Store], queue: str, workers: int, total: int, limit: int = 1) -> list[Job]:
@@ -207,7 +204,7 @@ async def test_claims_give_each_due_job_once_and_in_order(
 
 
 async def test_two_nodes_never_get_the_same_job(postgres_url: str) -> None:
-    async with nodes(postgres_url, 2) as stores:
+    async with two_nodes(postgres_url) as stores:
         job_ids = await asyncio.gather(*[submit(stores[n % 2]) for n in range(500)])
         given = await work_off(stores, "q", workers=64, total=500)
         assert sorted(job.id for job in given) == sorted(job_ids)
@@ -215,7 +212,7 @@ async def test_two_nodes_never_get_the_same_job(postgres_url: str) -> None:
 
 @pytest.mark.parametrize("limit", [1, 3])
 async def test_two_nodes_together_never_run_more_than_a_queue_allows(postgres_url: str, limit: int) -> None:
-    async with nodes(postgres_url, 2) as stores:
+    async with two_nodes(postgres_url) as stores:
         await asyncio.gather(*[submit(stores[0]) for _ in range(40)])
         await stores[0].set_queue(QueueSettings("q", max_running=limit))
         done = most = 0
@@ -233,7 +230,7 @@ async def test_two_nodes_together_never_run_more_than_a_queue_allows(postgres_ur
 
 
 async def test_a_queue_paused_on_one_node_is_paused_on_all(postgres_url: str) -> None:
-    async with nodes(postgres_url, 2) as stores:
+    async with two_nodes(postgres_url) as stores:
         await submit_many(stores[0], 3)
         await stores[0].set_queue(QueueSettings("q", paused=True))
         assert [await claimed_ids(store, limit=3) for store in stores] == [[], []]
@@ -243,7 +240,7 @@ async def test_a_queue_paused_on_one_node_is_paused_on_all(postgres_url: str) ->
 
 async def test_what_another_node_is_taking_does_not_hide_what_is_free(postgres_url: str) -> None:
     """Another node's claim of hundreds is in mid-transaction; a claim of one must still find one of the others."""
-    async with nodes(postgres_url, 1) as [store]:
+    async with opened(postgres_url) as store:
         job_ids = await asyncio.gather(*[submit(store) for _ in range(300)])
         other = await asyncpg.connect(postgres_url)
         async with other.transaction():
@@ -256,14 +253,14 @@ async def test_what_another_node_is_taking_does_not_hide_what_is_free(postgres_u
 
 
 async def test_two_nodes_submitting_the_same_key_make_one_job(postgres_url: str) -> None:
-    async with nodes(postgres_url, 2) as stores:
+    async with two_nodes(postgres_url) as stores:
         answers = await asyncio.gather(*[stores[n % 2].submit(a_job(idempotency_key="k")) for n in range(50)])
         assert len({answer.job_id for answer in answers}) == 1
         assert [answer.created for answer in answers].count(True) == 1
 
 
 async def test_two_nodes_cannot_both_finish_a_job(postgres_url: str) -> None:
-    async with nodes(postgres_url, 2) as stores:
+    async with two_nodes(postgres_url) as stores:
         for _ in range(20):
             job = await running(stores[0])
             answers = await asyncio.gather(*[move(stores[n % 2], job, "succeed") for n in range(4)])
@@ -272,7 +269,7 @@ async def test_two_nodes_cannot_both_finish_a_job(postgres_url: str) -> None:
 
 async def test_two_nodes_that_change_many_jobs_at_once_finish_all_of_them(postgres_url: str) -> None:
     """In opposite orders: whoever meets the other in the middle must not lose an acknowledged move."""
-    async with nodes(postgres_url, 2) as stores:
+    async with two_nodes(postgres_url) as stores:
         await asyncio.gather(*[submit(stores[0]) for _ in range(100)])
         jobs = (await claim(stores[0], limit=100)).jobs
         answers = await asyncio.gather(

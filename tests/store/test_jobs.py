@@ -9,9 +9,21 @@ import pytest
 from chargehand.engine.job import SECOND, Job, NewJob, State
 from chargehand.engine.moves import TABLE, Attempt, Change, Lease, Move
 from chargehand.engine.store import Beat, JobFilter, Note, Store
-from chargehand.store import open_store
 from tests.conftest import Clock
-from tests.store.given import a_job, a_report, claim, claimed_ids, get, job_in, move, running, submit, take_one, trace
+from tests.store.given import (
+    a_job,
+    a_report,
+    claim,
+    claimed_ids,
+    get,
+    job_in,
+    move,
+    opened,
+    running,
+    submit,
+    take_one,
+    trace,
+)
 
 
 async def attempt(store: Store, name: str, job: Job, lease: int | None, tenant: str | None) -> bool:
@@ -108,14 +120,13 @@ async def test_a_key_outlives_the_end_of_its_job(store: Store) -> None:
 
 @pytest.mark.parametrize("group_size", [1, 7, 256])
 async def test_fifty_at_once_with_one_key_make_one_job(store_url: str, group_size: int) -> None:
-    store = await open_store(store_url, group_size=group_size)
-    jobs = [a_job(idempotency_key="k", reports=(a_report(),)) for _ in range(50)]
-    answers = await asyncio.gather(*[store.submit(job) for job in jobs])
-    [job] = await store.list_jobs(JobFilter())
-    assert [answer.created for answer in answers].count(True) == 1
-    assert {answer.job_id for answer in answers} == {job.id}
-    assert [count.pending for count in await store.count_endpoints([a_report().endpoint_id])] == [1]
-    await store.close()
+    async with opened(store_url, group_size=group_size) as store:
+        jobs = [a_job(idempotency_key="k", reports=(a_report(),)) for _ in range(50)]
+        answers = await asyncio.gather(*[store.submit(job) for job in jobs])
+        [job] = await store.list_jobs(JobFilter())
+        assert [answer.created for answer in answers].count(True) == 1
+        assert {answer.job_id for answer in answers} == {job.id}
+        assert [count.pending for count in await store.count_endpoints([a_report().endpoint_id])] == [1]
 
 
 async def test_the_same_submit_sent_twice_makes_one_job(store: Store) -> None:

@@ -83,6 +83,7 @@ class Outgoing(msgspec.Struct, frozen=True):
     delivery: Delivery
     job: Job
     event: Event
+    fresh_until: float = 0.0  # by the sender's clock: after that somebody else may have taken it
 
 
 class Take(msgspec.Struct, frozen=True, array_like=True, tag="take"):

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
+from chargehand.engine.job import NewJob
+from chargehand.engine.moves import Change
 from chargehand.errors import BadRequest, StoreError, StoreUnavailable
 from chargehand.store.operations import Answer, Operation
 
@@ -16,6 +18,7 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     message: str
 
 
+GROUP_BYTES = 16 << 20
 Commit = Callable[[Sequence[Operation]], Awaitable[Sequence[Answer | Refused]]]
 
 
@@ -46,10 +49,20 @@ class Group:
         self._scheduled = False
         while self._free_lanes and self._waiting:
             self._free_lanes -= 1
-            count = min(self._size, len(self._waiting))
-            task = asyncio.get_running_loop().create_task(self._run([self._waiting.popleft() for _ in range(count)]))
+            task = asyncio.get_running_loop().create_task(self._run(self._batch()))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
+
+    def _batch(self) -> "list[tuple[Operation, asyncio.Future[Answer]]]":
+        """As many as wait, up to a number and to a size: a group is held in memory more than once."""
+        batch = [self._waiting.popleft()]
+        size = _bytes(batch[0][0])
+        while self._waiting and len(batch) < self._size:
+            size += _bytes(self._waiting[0][0])
+            if size > GROUP_BYTES:
+                break
+            batch.append(self._waiting.popleft())
+        return batch
 
     async def _run(self, batch: "list[tuple[Operation, asyncio.Future[Answer]]]") -> None:
         answers: Sequence[Answer | Refused] = ()
@@ -100,3 +113,11 @@ class Group:
             _, future = self._waiting.popleft()
             if not future.done():
                 future.set_exception(error)
+
+
+def _bytes(operation: Operation) -> int:
+    if type(operation) is NewJob:
+        return len(operation.payload)
+    if type(operation) is Change and operation.result is not None:
+        return len(operation.result)
+    return 0

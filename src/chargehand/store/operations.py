@@ -25,6 +25,13 @@ class Replayed(msgspec.Struct, frozen=True, array_like=True, tag="replayed"):
     endpoint_id: str
 
 
+class Release(msgspec.Struct, frozen=True, array_like=True, tag="release"):
+    """Deliveries that were taken and will not be sent from here now."""
+
+    ids: tuple[str, ...]
+    leases: tuple[int, ...]
+
+
 class GiveUp(msgspec.Struct, frozen=True, array_like=True, tag="give_up"):
     ids: tuple[str, ...]
     reason: str
@@ -50,7 +57,20 @@ class Counted(msgspec.Struct, frozen=True, array_like=True, tag="counted"):
 
 
 Operation = (
-    NewJob | Claim | Change | Beat | Note | SetQueue | Take | Settle | Replay | GiveUp | SetEndpoint | Prune | Ping
+    NewJob
+    | Claim
+    | Change
+    | Beat
+    | Note
+    | SetQueue
+    | Take
+    | Settle
+    | Replay
+    | GiveUp
+    | SetEndpoint
+    | Prune
+    | Ping
+    | Release
 )
 # None: the race was lost, or there is no such thing.
 Answer = Submitted | Claimed | Moved | Beaten | Noted | Taken | Settled | Replayed | Counted | None

@@ -19,6 +19,7 @@ from chargehand.store.operations import (
     GiveUp,
     Operation,
     Prune,
+    Release,
     Replay,
     Replayed,
     SetEndpoint,
@@ -306,6 +307,13 @@ async def _settle(tx: _Transaction, settles: list[Settle]) -> list[Answer]:
     return [Settled(s.delivery_id in settled) for s in settles]
 
 
+async def _release(tx: _Transaction, releases: list[Release]) -> list[Answer]:
+    for release in releases:
+        for delivery_id, lease in zip(release.ids, release.leases, strict=True):
+            await tx.fetch("release_delivery", delivery_id=delivery_id, lease=lease)
+    return [None] * len(releases)
+
+
 async def _replay(tx: _Transaction, replays: list[Replay]) -> list[Answer]:
     answers: list[Answer] = []
     for r in replays:
@@ -349,6 +357,7 @@ _STEPS: dict[type, Callable[[_Transaction, list[Any]], Awaitable[list[Answer]]]]
     SetQueue: _set_queue,
     Claim: _claim,
     Settle: _settle,
+    Release: _release,
     Replay: _replay,
     SetEndpoint: _set_endpoint,
     GiveUp: _give_up,

@@ -78,7 +78,7 @@ class Reads:
 
     async def position(self, job_id: str, bound: int) -> int | None:
         rows = await self._scan("position", job_id=job_id, bound=bound)
-        return int(rows[0][0]) if rows else None
+        return min(int(rows[0][0]), bound) if rows else None
 
     async def outgoing(self, delivery_ids: Sequence[str]) -> list[Outgoing]:
         rows = await self._point("outgoing", ids=delivery_ids)

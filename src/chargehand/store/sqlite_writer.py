@@ -21,6 +21,7 @@ from chargehand.store.operations import (
     GiveUp,
     Operation,
     Prune,
+    Release,
     Replay,
     Replayed,
     SetEndpoint,
@@ -422,6 +423,12 @@ class Writer:
         self._many("insert_try", tries)
         return answers
 
+    def _release(self, releases: list[Release]) -> list[Answer]:
+        for release in releases:
+            for delivery_id, lease in zip(release.ids, release.leases, strict=True):
+                self._one("release_delivery", delivery_id=delivery_id, lease=lease)
+        return [None] * len(releases)
+
     def _replay(self, replays: list[Replay]) -> list[Answer]:
         answers: list[Answer] = []
         for replay in replays:
@@ -468,6 +475,7 @@ class Writer:
         SetQueue: _set_queue,
         Claim: _claim,
         Settle: _settle,
+        Release: _release,
         Replay: _replay,
         SetEndpoint: _set_endpoint,
         GiveUp: _give_up,

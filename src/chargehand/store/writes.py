@@ -8,7 +8,7 @@ from chargehand.engine.job import SECOND, NewJob, QueueSettings
 from chargehand.engine.moves import Change, Moved
 from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
 from chargehand.store.group import Group
-from chargehand.store.operations import Counted, GiveUp, Prune, Replay, Replayed, SetEndpoint, SetQueue
+from chargehand.store.operations import Counted, GiveUp, Prune, Release, Replay, Replayed, SetEndpoint, SetQueue
 from chargehand.store.reads import Reads
 
 
@@ -38,6 +38,9 @@ class Writes(Reads):
 
     async def settle_delivery(self, settle: Settle) -> bool:
         return cast(Settled, await self._group.put(settle)).ok
+
+    async def release_deliveries(self, ids: tuple[str, ...], leases: tuple[int, ...]) -> None:
+        await self._group.put(Release(ids, leases))
 
     async def replay_delivery(self, delivery_id: str) -> str | None:
         return cast(Replayed, await self._group.put(Replay(delivery_id=delivery_id))).endpoint_id or None

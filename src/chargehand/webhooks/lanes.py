@@ -20,8 +20,11 @@ class Lane:
     wanted: bool = False  # there may be more to take
     taking: bool = False
 
-    def next_outgoing(self) -> Outgoing | None:
+    def next_outgoing(self, now: float) -> Outgoing | None:
         """The oldest whose job has nothing else in flight here, so that a job's events arrive in their order."""
+        while self.buffer and self.buffer[0].fresh_until < now:
+            self.buffer.popleft()  # waited too long: whoever takes it next, sends it
+            self.wanted = True
         for place, outgoing in enumerate(self.buffer):
             if outgoing.job.id not in self.busy_jobs:
                 del self.buffer[place]

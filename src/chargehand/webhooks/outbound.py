@@ -5,7 +5,6 @@ store under a lease, so a sender that dies loses none: another, or the same one 
 """
 
 import asyncio
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
@@ -14,6 +13,8 @@ from itertools import islice
 from random import Random
 from typing import Any
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from chargehand.config import WebhooksConfig
 from chargehand.engine.delivery import DeliveryState, Outgoing, Settle, Take
@@ -82,6 +83,8 @@ class Outbox:
     async def drain(self, seconds: float) -> None:
         """Nothing new is taken; what is in flight may end. What does not is sent again by whoever comes next."""
         self._open = False
+        for lane in self._lanes.values():
+            self._release(lane)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
         for task in list(self._tasks):
@@ -127,6 +130,8 @@ class Outbox:
             asyncio.get_running_loop().call_later(seconds, self.nudge, endpoint_id)
 
     async def _take(self, lane: Lane, limit: int) -> None:
+        # The last moment at which a try can begin and still end under the lease.
+        fresh_until = self._clock() + self._lease_seconds - self._config.timeout_seconds
         try:
             taken = await self._store.take_deliveries(Take(lane.endpoint_id, limit, self._lease_seconds))
             outgoing = await self._store.outgoing(taken.ids) if taken.ids else []
@@ -137,7 +142,7 @@ class Outbox:
             return
         finally:
             lane.taking = False
-        lane.buffer.extend(outgoing)
+        lane.buffer.extend(replace(each, fresh_until=fresh_until) for each in outgoing)
         if len(taken.ids) == limit:
             lane.wanted = True
         elif soon is not None:
@@ -156,7 +161,7 @@ class Outbox:
         """The lane's next delivery, counted as in flight, if the bounds allow it."""
         if not (lane.buffer and self._open) or lane.in_flight >= self._bound(lane) or lane.is_open(self._clock()):
             return None
-        outgoing = lane.next_outgoing()
+        outgoing = lane.next_outgoing(self._clock())
         if outgoing is None:
             return None
         host = _host(outgoing.delivery.url)
@@ -206,6 +211,20 @@ class Outbox:
                 return waiting, outgoing
         return lane, None
 
+    def _release(self, lane: Lane) -> None:
+        """What this lane has taken and will not send soon goes back, for others or for later."""
+        taken = [outgoing.delivery for outgoing in lane.buffer]
+        lane.buffer.clear()
+        if taken:
+            lane.wanted = True
+            self._spawn(self._give_back(tuple(d.id for d in taken), tuple(d.lease for d in taken)))
+
+    async def _give_back(self, ids: tuple[str, ...], leases: tuple[int, ...]) -> None:
+        try:
+            await self._store.release_deliveries(ids, leases)
+        except StoreError as error:
+            log.warning("deliveries could not be given back; their lease will lapse", error=str(error))
+
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -222,8 +241,14 @@ class Outbox:
             posted = Posted(None, 0.0, error=f"internal: {type(error).__name__}")
         settle = self._sender.classify(outgoing, posted)
         self._judge(lane, posted, settle)
-        with contextlib.suppress(StoreError):  # then it is sent once more: at least once, never less
+        try:
             await self._store.settle_delivery(settle)
+        except StoreError as error:
+            log.warning(
+                "a delivery could not be settled; it will be sent again",
+                delivery_id=settle.delivery_id,
+                error=str(error),
+            )
         self._tell(settle, outgoing)
 
     def _judge(self, lane: Lane, posted: Posted, settle: Settle) -> None:
@@ -240,6 +265,7 @@ class Outbox:
                 lane.closed_until, now + min(settle.retry_seconds, self._config.backoff_max_seconds)
             )
         if lane.is_open(now):
+            self._release(lane)
             asyncio.get_running_loop().call_later(lane.closed_until - now, self.nudge, lane.endpoint_id)
 
     def _tell(self, settle: Settle, outgoing: Outgoing) -> None:

@@ -3,10 +3,12 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 from typing import cast
 
 import aiohttp
+from yarl import URL
 
 from chargehand import __version__
 from chargehand.config import TenantSecrets, WebhooksConfig
@@ -93,7 +95,7 @@ class Sender:
                     prepared.headers["tracestate"] = span.tracestate
             try:
                 async with self._http.post(
-                    url, data=prepared.body, headers=prepared.headers, allow_redirects=False
+                    _url(url), data=prepared.body, headers=prepared.headers, allow_redirects=False
                 ) as response:
                     answer = await response.content.read(self._config.answer_bytes)
                     if not response.content.at_eof():
@@ -154,6 +156,11 @@ class Sender:
             config.backoff_base_seconds if report.backoff_base_seconds is None else report.backoff_base_seconds,
             config.backoff_max_seconds if report.backoff_max_seconds is None else report.backoff_max_seconds,
         )
+
+
+@lru_cache(maxsize=4096)  # parsing takes as long as signing, and the same few come again and again
+def _url(url: str) -> URL:
+    return URL(url)
 
 
 def _keys(name: str, secrets: WebhooksConfig | TenantSecrets) -> Keys:

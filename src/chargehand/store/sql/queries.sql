@@ -80,12 +80,14 @@ ON CONFLICT (queue) DO UPDATE SET paused = excluded.paused, max_running = exclud
 -- name: unset_queue
 DELETE FROM queue_settings WHERE queue = :queue;
 
+-- Two seeks into the index of queued jobs, each counted up to the bound.
 -- name: position
 SELECT (SELECT COUNT(*) FROM (
+    SELECT 1 FROM jobs a WHERE a.state = 'queued' AND a.queue = j.queue AND a.priority > j.priority LIMIT :bound) above)
+  + (SELECT COUNT(*) FROM (
     SELECT 1 FROM jobs a
-    WHERE a.state = 'queued' AND a.queue = j.queue
-      AND (a.priority > j.priority OR (a.priority = j.priority AND (a.run_at < j.run_at OR (a.run_at = j.run_at AND a.id < j.id))))
-    LIMIT :bound) ahead)
+    WHERE a.state = 'queued' AND a.queue = j.queue AND a.priority = j.priority AND (a.run_at, a.id) < (j.run_at, j.id)
+    LIMIT :bound) before)
 FROM jobs j WHERE j.id = :job_id AND j.state = 'queued';
 
 -- name: outgoing
@@ -183,6 +185,9 @@ SELECT e.state FROM endpoints e WHERE e.id = :endpoint_id;
 
 -- name: next_due
 SELECT MIN(d.due_at) FROM deliveries d WHERE d.state = 'pending' AND d.endpoint_id = :endpoint_id AND d.due_at > :now;
+
+-- name: release_delivery
+UPDATE deliveries SET lease_until = NULL WHERE id = :delivery_id AND lease = :lease AND state = 'pending';
 
 -- name: settle_delivery
 UPDATE deliveries

@@ -1,0 +1,110 @@
+"""Opening: an empty database, one from before, one from the future, and one that somebody else is opening too."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from chargehand.engine.job import QueueSettings, State
+from chargehand.engine.store import JobFilter, Store
+from chargehand.errors import ConfigError, StoreError, StoreLocked, StoreTooNew
+from chargehand.store import open_store
+from chargehand.store.queries import Dialect, load_migrations
+from tests.store.given import get, move, opened, running, sql, submit, take_one
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_migrations_are_numbered_without_a_gap(dialect: Dialect) -> None:
+    migrations = load_migrations(dialect)
+    assert [migration.version for migration in migrations] == list(range(1, len(migrations) + 1))
+    assert all(migration.name and migration.statements for migration in migrations)
+
+
+async def test_a_new_store_is_at_the_newest_version(store: Store, store_url: str) -> None:
+    await store.check()
+    applied = await sql(store_url, "SELECT version, name FROM schema_migrations WHERE version > 0 ORDER BY version")
+    assert applied == [(migration.version, migration.name) for migration in load_migrations("sqlite")]
+
+
+async def test_reopening_keeps_everything(store_url: str) -> None:
+    async with opened(store_url) as store:
+        job = await running(store)
+        await move(store, job, "succeed", result=b"42")
+        waiting = await submit(store, priority=3)
+        await store.set_queue(QueueSettings("other", max_running=2))
+        before = await get(store, job.id), await get(store, waiting), await store.list_events(job.id)
+    async with opened(store_url) as store:
+        assert (await get(store, job.id), await get(store, waiting), await store.list_events(job.id)) == before
+        assert await store.list_queue_settings() == [QueueSettings("other", max_running=2)]
+        assert (await take_one(store)).id == waiting
+
+
+async def test_a_lease_survives_a_restart(store_url: str) -> None:
+    async with opened(store_url) as store:
+        job = await running(store)
+    async with opened(store_url) as store:
+        assert await move(store, job, "succeed")
+        assert (await get(store, job.id)).state is State.SUCCEEDED
+
+
+async def test_a_database_from_a_newer_version_is_refused_and_left_alone(store_url: str) -> None:
+    async with opened(store_url) as store:
+        job_id = await submit(store)
+        await sql(store_url, "INSERT INTO schema_migrations (version, name, applied_at) VALUES (999, 'future', 0)")
+        with pytest.raises(StoreTooNew):
+            await store.check()
+    with pytest.raises(StoreTooNew, match="999"):
+        await open_store(store_url)
+    assert await sql(store_url, "SELECT id FROM jobs") == [(job_id,)]
+
+
+async def test_a_migration_happens_whole_or_not_at_all(store_url: str) -> None:
+    await sql(store_url, "CREATE TABLE deliveries (in_the_way INTEGER)")
+    with pytest.raises(StoreError, match="deliveries"):
+        await open_store(store_url)
+    with pytest.raises(Exception, match="jobs"):
+        await sql(store_url, "SELECT 1 FROM jobs")
+    await sql(store_url, "DROP TABLE deliveries")
+    async with opened(store_url) as store:
+        await submit(store)
+
+
+async def test_five_nodes_can_open_an_empty_database_at_once(postgres_url: str) -> None:
+    stores = await asyncio.gather(*[open_store(postgres_url, pool_size=2) for _ in range(5)])
+    try:
+        job_ids = [await submit(store) for store in stores]
+        assert {job.id for job in await stores[0].list_jobs(JobFilter())} == set(job_ids)
+    finally:
+        await asyncio.gather(*[store.close() for store in stores])
+
+
+async def test_a_database_where_nothing_may_be_made_is_refused_in_our_words(postgres_url: str) -> None:
+    await sql(postgres_url, "DO $$ BEGIN CREATE ROLE guest LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+    with pytest.raises(StoreError, match="permission denied"):
+        await open_store(postgres_url.replace("postgres:@", "guest:@"))
+
+
+async def test_a_second_server_at_the_file_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/chargehand.db"
+    async with opened(url) as first:
+        with pytest.raises(StoreLocked, match="another server"):
+            await open_store(url)
+        await submit(first)
+        await first.check()
+
+
+async def test_the_next_server_waits_for_the_last_one_to_finish(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/chargehand.db"
+    first = await open_store(url)
+    opening = asyncio.create_task(open_store(url))
+    job_id = await submit(first)
+    await first.close()
+    second = await opening
+    await get(second, job_id)
+    await second.close()
+
+
+@pytest.mark.parametrize("url", ["", "mysql://localhost/db", "sqlite:relative.db", "sqlite:///"])
+async def test_an_address_nobody_understands_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"store\.url"):
+        await open_store(url)
