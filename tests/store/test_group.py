@@ -21,8 +21,10 @@ class Ledger:
     def __init__(self) -> None:
         self.commits: list[list[str]] = []
         self.side_by_side = self.most_side_by_side = 0
+        self.started = asyncio.Event()
 
     async def commit(self, operations: Sequence[Operation]) -> Sequence[Answer | Refused]:
+        self.started.set()
         self.side_by_side += 1
         self.most_side_by_side = max(self.most_side_by_side, self.side_by_side)
         await asyncio.sleep(0)
@@ -62,8 +64,7 @@ async def test_what_arrives_during_a_commit_goes_into_the_next_one() -> None:
     ledger = Ledger()
     group = Group(ledger.commit, size=100)
     first = group.put(a_job(queue="1"))
-    while not ledger.side_by_side:
-        await asyncio.sleep(0)
+    await ledger.started.wait()
     await asyncio.gather(first, *[group.put(a_job(queue=str(number))) for number in (2, 3, 4)])
     assert ledger.commits == [["1"], ["2", "3", "4"]]
 
@@ -104,7 +105,7 @@ async def test_closing_commits_what_was_put_before_and_refuses_what_comes_after(
     group = Group(ledger.commit, size=2)
     before = [group.put(a_job(queue=str(number))) for number in range(5)]
     await group.close(StoreUnavailable("stopping"))
-    assert all([isinstance(future.result(), Submitted) for future in before])
+    assert [type(future.result()) for future in before] == [Submitted] * 5
     assert [str(error) for error in await outcomes(group, "late")] == ["stopping"]
 
 

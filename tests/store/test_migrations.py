@@ -84,6 +84,15 @@ async def test_a_database_where_nothing_may_be_made_is_refused_in_our_words(post
         await open_store(postgres_url.replace("postgres:@", "guest:@"))
 
 
+async def test_an_open_that_failed_leaves_no_connection_behind(postgres_url: str) -> None:
+    async with opened(postgres_url):
+        await sql(postgres_url, "INSERT INTO schema_migrations (version, name, applied_at) VALUES (999, 'future', 0)")
+    with pytest.raises(StoreTooNew):
+        await open_store(postgres_url)
+    others = "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    assert await sql(postgres_url, others) == []
+
+
 async def test_a_second_server_at_the_file_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/chargehand.db"
     async with opened(url) as first:

@@ -25,6 +25,7 @@ QUEUE = queue_name(KIND, "default", "q")
 
 class Desk:
     def __init__(self, store: Store, clock: Clock, *, poll_seconds: float = 0.01, **settings: Any) -> None:
+        settings = {"breaker_failures": 1000, **settings}
         overrides = {f"webhooks.{name}": value for name, value in settings.items()}
         self.config = load_config(environ={}, overrides=overrides).webhooks
         self.store = store

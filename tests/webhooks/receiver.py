@@ -77,7 +77,7 @@ async def receiving() -> AsyncIterator[Receiver]:
         yield receiver
     finally:
         listener.close()
-        await protocols.shutdown(0)
+        await protocols.shutdown(0.01)  # 0 would be: for as long as it takes
 
 
 # What a receiver may do

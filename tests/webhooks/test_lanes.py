@@ -1,4 +1,16 @@
+"""One endpoint's lane by itself, and many of them at work: bounds, breaker, turns, order."""
+
+import asyncio
+import time
+from collections import Counter
+from random import Random
+
+from aiohttp import web
+
 from chargehand.webhooks.lanes import MAX_COOL_DOWN, Lane
+from tests.api.serving import until
+from tests.webhooks.desk import QUEUE, OpenDesk
+from tests.webhooks.receiver import Receiver, after, after_seconds, answer, hang, receiving
 
 THRESHOLD, PAUSE = 5, 30.0
 
@@ -71,3 +83,155 @@ def test_a_lane_is_forgotten_only_when_there_is_nothing_to_remember() -> None:
     assert lane.idle(130)
     lane.wanted = True
     assert not lane.idle(130)
+
+
+# ── lanes at work ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_bound_of_an_endpoint_is_used_and_never_exceeded(open_desk: OpenDesk, receiver: Receiver) -> None:
+    desk = open_desk(max_in_flight_per_endpoint=3)
+    receiver.otherwise = after_seconds(0.01, answer(200))
+    jobs = [await desk.submit(receiver.url("/one"), receiver.url("/two")) for _ in range(20)]
+    await until(lambda: len(receiver.hooks) == 2 * len(jobs))
+    assert [receiver.most_at_once[path] for path in ("/one", "/two")] == [3, 3]
+
+
+async def test_the_bound_of_a_host_holds_for_all_its_endpoints_together(
+    open_desk: OpenDesk, receiver: Receiver
+) -> None:
+    desk = open_desk(max_in_flight_per_host=2)
+    async with receiving() as other:
+        urls = [each.url(path) for each in (receiver, other) for path in ("/one", "/two", "/three")]
+        for each in (receiver, other):
+            each.otherwise = after_seconds(0.01, answer(200))
+        for _ in range(8):
+            await desk.submit(*urls)
+        await until(lambda: len(receiver.hooks) == len(other.hooks) == 24)
+        assert [receiver.most_at_once[""], other.most_at_once[""]] == [2, 2]
+
+
+async def test_the_bound_of_all_holds_for_all_hosts_together(open_desk: OpenDesk, receiver: Receiver) -> None:
+    desk = open_desk(max_in_flight=4)
+    receiver.otherwise = after_seconds(0.01, answer(200))
+    urls = [receiver.url(f"/{number}") for number in range(6)]
+    for _ in range(8):
+        await desk.submit(*urls)
+    await until(lambda: len(receiver.hooks) == 48)
+    assert receiver.most_at_once[""] == 4
+
+
+async def test_when_all_places_are_taken_an_endpoint_with_little_waits_for_its_turn_and_not_for_the_end(
+    open_desk: OpenDesk, receiver: Receiver
+) -> None:
+    desk = open_desk(max_in_flight=2, poll_seconds=1)
+    receiver.otherwise = after_seconds(0.005, answer(200))
+    for _ in range(100):
+        await desk.submit(receiver.url("/greedy"), receiver.url("/greedy-too"))
+    await until(lambda: len(receiver.hooks) >= 20)
+    await desk.submit(receiver.url("/modest"))
+    await until(lambda: receiver.at("/modest"))
+    assert len(receiver.hooks) < 120
+    await until(lambda: len(receiver.hooks) == 201)
+
+
+async def test_the_breaker_opens_after_failures_in_a_row_lets_one_probe_through_and_closes_when_that_succeeds(
+    open_desk: OpenDesk, receiver: Receiver
+) -> None:
+    desk = open_desk(breaker_failures=3, breaker_seconds=30, max_in_flight_per_endpoint=1, backoff_base_seconds=0)
+    receiver.script.extend([answer(500)] * 3)
+    url = receiver.url()
+    jobs = [await desk.submit(url) for _ in range(6)]
+
+    async def probes() -> int:
+        await desk.settle_down(receiver, url)
+        return len(receiver.at("/hook")) - 3
+
+    await until(lambda: len(receiver.at("/hook")) == 3)
+    assert await probes() == 0
+    desk.clock.advance(29)
+    assert await probes() == 0
+
+    gate = asyncio.Event()
+    receiver.script.append(after(gate, answer(500)))
+    desk.clock.advance(9)  # the pause is spread by up to a quarter
+    await until(lambda: not receiver.script)
+    assert await probes() == 1
+    gate.set()
+    await until(lambda: not receiver.at_once["/hook"])
+    desk.clock.advance(59)
+    assert await probes() == 1
+
+    desk.clock.advance(17)
+    for job_id in jobs:
+        await desk.delivered(job_id)
+    assert receiver.most_at_once["/hook"] == 1
+
+
+async def test_a_probe_goes_alone_however_many_are_waiting(open_desk: OpenDesk, receiver: Receiver) -> None:
+    desk = open_desk(breaker_failures=1, breaker_seconds=30, backoff_base_seconds=0)
+    receiver.script.append(answer(500))
+    await desk.tried(await desk.submit(receiver.url()))
+    gate = asyncio.Event()
+    receiver.script.append(after(gate, answer(200)))
+    jobs = [await desk.submit(receiver.url()) for _ in range(20)]
+    desk.clock.advance(38)
+    await until(lambda: not receiver.script)
+    await desk.settle_down(receiver, receiver.url())
+    assert receiver.at_once["/hook"] == 1
+    gate.set()
+    for job_id in jobs:
+        await desk.delivered(job_id)
+
+
+async def test_what_waited_behind_an_open_breaker_for_longer_than_its_lease_is_sent_once(
+    open_desk: OpenDesk, receiver: Receiver
+) -> None:
+    desk = open_desk(breaker_failures=1, breaker_seconds=3600, max_in_flight_per_endpoint=4, backoff_base_seconds=0)
+    gate = asyncio.Event()
+    receiver.script.extend([after(gate, answer(500))] * 4)
+    jobs = [await desk.submit(receiver.url()) for _ in range(12)]
+    await until(lambda: receiver.at_once["/hook"] == 4)
+    gate.set()
+    await until(lambda: not receiver.at_once["/hook"])
+    desk.clock.advance(20 * 3600)
+    for job_id in jobs:
+        await desk.delivered(job_id)
+    await desk.settle_down(receiver, receiver.url())
+    assert sorted(Counter(hook.id for hook in receiver.at("/hook")).values()) == [1] * 8 + [2] * 4
+
+
+async def test_an_endpoint_that_hangs_does_not_slow_the_others(open_desk: OpenDesk, receiver: Receiver) -> None:
+    desk = open_desk(timeout_seconds=60)
+
+    async def seconds_for_all(*urls: str) -> float:
+        began, before = time.monotonic(), len(receiver.at("/well"))
+        for _ in range(100):
+            await desk.submit(*urls)
+        await until(lambda: len(receiver.at("/well")) == before + 100)
+        return time.monotonic() - began
+
+    async with receiving() as hanging:
+        hanging.otherwise = hang
+        alone = await seconds_for_all(receiver.url("/well"))
+        beside = await seconds_for_all(hanging.url(), receiver.url("/well"))
+        assert len(hanging.hooks) == hanging.most_at_once[""] == desk.config.max_in_flight_per_endpoint
+        # Twice the deliveries are written, and a machine that does other things as well needs some slack.
+        assert beside < 3 * alone + 0.5
+
+
+async def test_the_events_of_a_job_arrive_in_their_order(open_desk: OpenDesk, receiver: Receiver) -> None:
+    desk = open_desk()
+    random = Random(7)
+
+    async def uneven(request: web.BaseRequest) -> web.StreamResponse:
+        return await after_seconds(random.random() / 100, answer(200))(request)
+
+    receiver.otherwise = uneven
+    jobs = {await desk.submit(receiver.url()) for _ in range(100)}
+    claimed = await desk.engine.claim((QUEUE,), "worker", 60, limit=100, stage="claimed")
+    await asyncio.gather(*[desk.engine.succeed(job.id, job.lease, b"true") for job in claimed])
+    await until(lambda: len(receiver.hooks) >= 300)
+    sequences: dict[str, list[str]] = {}
+    for hook in receiver.hooks:
+        sequences.setdefault(hook.job_id, []).append(hook.headers["X-Chargehand-Sequence"])
+    assert sequences == dict.fromkeys(jobs, ["1", "2", "3"])

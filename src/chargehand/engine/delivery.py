@@ -7,6 +7,7 @@ a result of megabytes is stored once however many endpoints hear of it.
 import base64
 import hashlib
 from enum import StrEnum
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 import msgspec
@@ -83,7 +84,6 @@ class Outgoing(msgspec.Struct, frozen=True):
     delivery: Delivery
     job: Job
     event: Event
-    fresh_until: float = 0.0  # by the sender's clock: after that somebody else may have taken it
 
 
 class Take(msgspec.Struct, frozen=True, array_like=True, tag="take"):
@@ -116,15 +116,12 @@ class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
     disable_endpoint: str = ""  # the endpoint's id, when it said that it is gone
 
 
-class Settled(msgspec.Struct, frozen=True, array_like=True, tag="settled"):
-    ok: bool
-
-
 def endpoint_url(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}{parts.path or '/'}"
 
 
+@lru_cache(maxsize=4096)  # callers name the same few again and again
 def endpoint_id(tenant: str, url: str) -> str:
     """Made from what it stands for, so that nobody has to look it up before writing a delivery."""
     digest = hashlib.sha256(f"{tenant}\n{endpoint_url(url)}".encode()).digest()

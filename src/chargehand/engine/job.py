@@ -6,6 +6,7 @@ the caller sent it: the engine never looks inside, so no digit of a large number
 
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -144,4 +145,9 @@ def queue_name(kind: str, tenant: str, name: str) -> str:
 
 
 def rfc3339(at: int) -> str:
-    return datetime.fromtimestamp(at / SECOND, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return f"{_second(at // SECOND)}.{at // 1000 % 1000:03d}Z"
+
+
+@lru_cache(maxsize=1024)  # much happens in the same second
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().removesuffix("+00:00")

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from chargehand.engine.delivery import Settle, Settled, Take, Taken
+from chargehand.engine.delivery import Settle, Take, Taken
 from chargehand.engine.job import NewJob, QueueSettings
 from chargehand.engine.moves import Change, Moved
 from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
@@ -73,4 +73,4 @@ Operation = (
     | Release
 )
 # None: the race was lost, or there is no such thing.
-Answer = Submitted | Claimed | Moved | Beaten | Noted | Taken | Settled | Replayed | Counted | None
+Answer = Submitted | Claimed | Moved | Beaten | Noted | Taken | Replayed | Counted | bool | None

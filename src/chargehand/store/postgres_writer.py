@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from chargehand.engine.delivery import Settle, Settled, Take, Taken
+from chargehand.engine.delivery import Settle, Take, Taken
 from chargehand.engine.ids import UlidMaker
 from chargehand.engine.job import FINAL, SECOND, NewJob, State, topic_of, visible
 from chargehand.engine.moves import Attempt, Change, Lease, Move, Moved
@@ -304,7 +304,7 @@ async def _settle(tx: _Transaction, settles: list[Settle]) -> list[Answer]:
         gones=[s.disable_endpoint for s in settles],
     )
     settled = {row[0] for row in rows}
-    return [Settled(s.delivery_id in settled) for s in settles]
+    return [s.delivery_id in settled for s in settles]
 
 
 async def _release(tx: _Transaction, releases: list[Release]) -> list[Answer]:
@@ -332,7 +332,7 @@ async def _give_up(tx: _Transaction, operations: list[GiveUp]) -> list[Answer]:
 
 async def _set_endpoint(tx: _Transaction, operations: list[SetEndpoint]) -> list[Answer]:
     return [
-        Settled(bool(await tx.fetch("set_endpoint", endpoint_id=o.endpoint_id, state=o.state, reason=o.reason)))
+        bool(await tx.fetch("set_endpoint", endpoint_id=o.endpoint_id, state=o.state, reason=o.reason))
         for o in operations
     ]
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 import apsw
 import msgspec
 
-from chargehand.engine.delivery import Settle, Settled, Take, Taken
+from chargehand.engine.delivery import Settle, Take, Taken
 from chargehand.engine.ids import UlidMaker
 from chargehand.engine.job import FINAL, SECOND, Job, NewJob, State, topic_of, visible
 from chargehand.engine.moves import Attempt, Change, Lease, Move, Moved
@@ -419,7 +419,7 @@ class Writer:
                     self._one(
                         "set_endpoint", endpoint_id=s.disable_endpoint, state="disabled", reason=s.reason, now=self._now
                     )
-            answers.append(Settled(row is not None))
+            answers.append(row is not None)
         self._many("insert_try", tries)
         return answers
 
@@ -447,13 +447,11 @@ class Writer:
         ]
 
     def _set_endpoint(self, operations: list[SetEndpoint]) -> list[Answer]:
-        return [
-            Settled(
-                self._one("set_endpoint", endpoint_id=o.endpoint_id, state=o.state, reason=o.reason, now=self._now)
-                is not None
-            )
+        rows = [
+            self._one("set_endpoint", endpoint_id=o.endpoint_id, state=o.state, reason=o.reason, now=self._now)
             for o in operations
         ]
+        return [row is not None for row in rows]
 
     def _prune(self, prunes: list[Prune]) -> list[Answer]:
         answers: list[Answer] = []

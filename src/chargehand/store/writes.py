@@ -3,7 +3,7 @@
 from collections.abc import Awaitable
 from typing import cast
 
-from chargehand.engine.delivery import EndpointState, Settle, Settled, Take, Taken
+from chargehand.engine.delivery import EndpointState, Settle, Take, Taken
 from chargehand.engine.job import SECOND, NewJob, QueueSettings
 from chargehand.engine.moves import Change, Moved
 from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
@@ -36,8 +36,8 @@ class Writes(Reads):
     def take_deliveries(self, take: Take) -> Awaitable[Taken]:
         return cast(Awaitable[Taken], self._group.put(take))
 
-    async def settle_delivery(self, settle: Settle) -> bool:
-        return cast(Settled, await self._group.put(settle)).ok
+    def settle_delivery(self, settle: Settle) -> Awaitable[bool]:
+        return cast(Awaitable[bool], self._group.put(settle))
 
     async def release_deliveries(self, ids: tuple[str, ...], leases: tuple[int, ...]) -> None:
         await self._group.put(Release(ids, leases))
@@ -49,7 +49,7 @@ class Writes(Reads):
         return cast(Replayed, await self._group.put(Replay(endpoint_id=endpoint_id, limit=limit))).count
 
     async def set_endpoint(self, endpoint_id: str, state: EndpointState, reason: str) -> bool:
-        return cast(Settled, await self._group.put(SetEndpoint(endpoint_id, str(state), reason))).ok
+        return cast(bool, await self._group.put(SetEndpoint(endpoint_id, str(state), reason)))
 
     # These two look with a read first, so that a search among a million rows never holds up the writer.
 

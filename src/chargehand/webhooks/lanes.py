@@ -1,6 +1,7 @@
 """A lane is what a sender knows of one endpoint: what is in flight, what waits, and whether it is better left alone."""
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from chargehand.engine.delivery import Outgoing
@@ -12,6 +13,7 @@ MAX_COOL_DOWN = 16  # times the breaker's first pause
 class Lane:
     endpoint_id: str
     buffer: deque[Outgoing] = field(default_factory=deque)  # taken, not yet sent
+    fresh_until: float = 0.0  # monotonic; after that somebody else may have taken what is in the buffer
     busy_jobs: set[str] = field(default_factory=set)
     in_flight: int = 0
     failures: int = 0  # in a row
@@ -22,14 +24,18 @@ class Lane:
 
     def next_outgoing(self, now: float) -> Outgoing | None:
         """The oldest whose job has nothing else in flight here, so that a job's events arrive in their order."""
-        while self.buffer and self.buffer[0].fresh_until < now:
-            self.buffer.popleft()  # waited too long: whoever takes it next, sends it
+        if now > self.fresh_until:
+            self.buffer.clear()  # waited too long: whoever takes it next, sends it
             self.wanted = True
         for place, outgoing in enumerate(self.buffer):
             if outgoing.job.id not in self.busy_jobs:
                 del self.buffer[place]
                 return outgoing
         return None
+
+    def fill(self, taken: Iterable[Outgoing], fresh_until: float) -> None:
+        self.fresh_until = min(self.fresh_until, fresh_until) if self.buffer else fresh_until
+        self.buffer.extend(taken)
 
     def begin(self, outgoing: Outgoing) -> None:
         self.in_flight += 1

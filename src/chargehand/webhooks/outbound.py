@@ -8,13 +8,11 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from random import Random
 from typing import Any
 from urllib.parse import urlsplit
-
-from msgspec.structs import replace
 
 from chargehand.config import WebhooksConfig
 from chargehand.engine.delivery import DeliveryState, Outgoing, Settle, Take
@@ -61,7 +59,7 @@ class Outbox:
         self._hosts: Counter[str] = Counter()
         self._in_flight = 0
         self._blocked: dict[Lane, None] = {}  # lanes that could send but for the shared bounds, first come first served
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
         self._open = True
         # A try may wait behind its own prefetch, each of which may take the whole time limit.
         self._lease_seconds = config.timeout_seconds * (PREFETCH + 1) + 15.0
@@ -142,7 +140,7 @@ class Outbox:
             return
         finally:
             lane.taking = False
-        lane.buffer.extend(replace(each, fresh_until=fresh_until) for each in outgoing)
+        lane.fill(outgoing, fresh_until)
         if len(taken.ids) == limit:
             lane.wanted = True
         elif soon is not None:
@@ -241,14 +239,17 @@ class Outbox:
             posted = Posted(None, 0.0, error=f"internal: {type(error).__name__}")
         settle = self._sender.classify(outgoing, posted)
         self._judge(lane, posted, settle)
-        try:
-            await self._store.settle_delivery(settle)
-        except StoreError as error:
-            log.warning(
-                "a delivery could not be settled; it will be sent again",
-                delivery_id=settle.delivery_id,
-                error=str(error),
-            )
+        # Not awaited: the place is for sending. What is not settled yet is bounded all the same, because the next take goes
+        # through the store behind it.
+        settling = asyncio.ensure_future(self._store.settle_delivery(settle))
+        self._tasks.add(settling)
+        settling.add_done_callback(partial(self._settled, settle, outgoing))
+
+    def _settled(self, settle: Settle, outgoing: Outgoing, settling: "asyncio.Future[bool]") -> None:
+        self._tasks.discard(settling)
+        if not settling.cancelled() and (error := settling.exception()) is not None:
+            # Then it is sent once more: at least once, never less.
+            log.warning("a delivery could not be settled", delivery_id=settle.delivery_id, error=str(error))
         self._tell(settle, outgoing)
 
     def _judge(self, lane: Lane, posted: Posted, settle: Settle) -> None:
