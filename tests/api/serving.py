@@ -10,11 +10,15 @@ from typing import Any, TypeVar, cast
 
 import aiohttp
 import msgspec
+import pytest
 
 from chargehand.app import Server
 from chargehand.config import load_config
 
 T = TypeVar("T")
+
+# For tests to which it does not matter what the store is.
+on_sqlite = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 
 HURRY: Mapping[str, Any] = {
     "server.listen": "127.0.0.1:0",

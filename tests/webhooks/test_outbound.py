@@ -26,13 +26,10 @@ from chargehand.http.credentials import hash_password, hash_token, new_token, ne
 from chargehand.observability.logs import configure_logs
 from chargehand.store import open_store
 from chargehand.webhooks.signature import standard_secret
-from tests.api.serving import serving, talking, until
+from tests.api.serving import on_sqlite, serving, talking, until
 from tests.conftest import Clock
 from tests.webhooks.desk import QUEUE, OpenDesk
 from tests.webhooks.receiver import Hook, Receiver, Reply, after, answer, hang, raw, reset
-
-# Where only the network matters, one store will do.
-on_sqlite = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 
 SECRET = "whsec_" + base64.b64encode(b"the key that signs").decode()
 OLD_SECRET = "the secret before, which is plain text"

@@ -110,6 +110,7 @@ class Deliveries:
         endpoint = await self._endpoint(req, endpoint_id)
         reason = f"paused by {req.context.caller.subject}"
         await self._store.set_endpoint(endpoint.id, EndpointState.PAUSED, reason)
+        self._outbox.hold(endpoint.id)
         await self._reply(resp, await self._endpoint(req, endpoint_id))
 
     async def resume_endpoint(self, req: Request, resp: Response, endpoint_id: str) -> None:

@@ -31,6 +31,7 @@ log = get_logger(__name__)
 PREFETCH = 2  # taken for each that may be in flight, so that a fast endpoint never waits for the store
 DUE_ENDPOINTS = 10_000
 STORE_PAUSE_SECONDS = 1.0
+DISABLED_PAUSE_SECONDS = 5.0
 TURNS = 8  # lanes that are asked whether they can use a slot that became free
 
 
@@ -103,6 +104,11 @@ class Outbox:
         lane.wanted = True
         self._pump(lane)
 
+    def hold(self, endpoint_id: str) -> None:
+        """An operator paused the endpoint: what was taken for it goes back."""
+        if endpoint_id in self._lanes:
+            self._release(self._lanes[endpoint_id])
+
     def forgive(self, endpoint_id: str) -> None:
         """An operator says that the endpoint is well again."""
         if endpoint_id in self._lanes:
@@ -141,6 +147,8 @@ class Outbox:
         finally:
             lane.taking = False
         lane.fill(outgoing, fresh_until)
+        if lane.is_open(self._clock()):
+            self._release(lane)
         if len(taken.ids) == limit:
             lane.wanted = True
         elif soon is not None:
@@ -255,6 +263,11 @@ class Outbox:
     def _judge(self, lane: Lane, posted: Posted, settle: Settle) -> None:
         """What the answer says of the endpoint, beyond this delivery."""
         if posted.refused:
+            return
+        if settle.disable_endpoint:
+            # Until the store knows: a take that runs beside the settling must not bring more.
+            lane.closed_until = self._clock() + DISABLED_PAUSE_SECONDS
+            self._release(lane)
             return
         if settle.state is DeliveryState.DELIVERED:
             lane.succeeded()

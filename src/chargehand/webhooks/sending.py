@@ -16,11 +16,13 @@ from chargehand.engine.backoff import full_jitter
 from chargehand.engine.delivery import DeliveryState, Outgoing, Settle
 from chargehand.engine.job import Report
 from chargehand.errors import ConfigError
+from chargehand.observability.logs import scrub_text
 from chargehand.observability.tracing import Tracing
 from chargehand.store.announce import decode_reports
 from chargehand.webhooks.egress import EgressPolicy, make_connector, refusal
 from chargehand.webhooks.signature import Dialect, Keys, sign
 
+MAX_RETRY_AFTER_SECONDS = 86_400.0
 Render = Callable[[Outgoing], bytes]
 
 
@@ -185,11 +187,13 @@ def _status_reason(status: int | None) -> str:
 
 
 def _say(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:500]
+    """In one line, and without the query of the URL, which some errors of the client repeat."""
+    return " ".join(scrub_text(f"{type(error).__name__}: {error}").split())[:500]
 
 
 def _retry_after(value: str | None) -> float | None:
     """Seconds only; a date is rare and depends on clocks that need not agree."""
-    if value is None or not value.strip().isdigit():
+    seconds = (value or "").strip()
+    if not (seconds.isascii() and seconds.isdigit() and len(seconds) < 10):
         return None
-    return float(min(int(value), 86_400))
+    return min(float(seconds), MAX_RETRY_AFTER_SECONDS)

@@ -1,0 +1,253 @@
+"""What holds for all routes alike. A route that is added tomorrow is tested here, or fails for lack of a row in BODIES."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from chargehand.app import Server
+from chargehand.http.credentials import hash_token
+from chargehand.http.route import Route
+from tests.api.serving import Api, Answer, on_sqlite, talking, until
+from tests.webhooks.receiver import Receiver, answer
+
+SCOPES = ("jobs:read", "jobs:write", "work", "admin", "metrics")
+UNKNOWN = {"job_id": "7ZZZZZZZZZZZZZZZZZZZZZZZZZ", "delivery_id": "7ZZZZZZZZZZZZZZZZZZZZZZZZZ", "endpoint_id": "ep_no"}
+OTHERS = {"kind": "job", "name": "q"}
+
+# A valid body for each route that takes one, by the last part of its path.
+BODIES: dict[str, dict[str, Any]] = {
+    "jobs": {"queue": "q", "payload": None},
+    "claims": {"queues": ["nothing-here"]},
+    "beat": {"lease": 1},
+    "advance": {"lease": 1, "stage": "on-its-way"},
+    "note": {"lease": 1, "message": "hello"},
+    "succeed": {"lease": 1, "result": None},
+    "retry": {"lease": 1, "error": "broke"},
+    "park": {"lease": 1},
+    "fail": {"lease": 1, "error": "broke"},
+    "{name:path}": {"paused": False},
+}
+
+
+def token_of(name: str) -> str:
+    return f"the token of {name}".replace(" ", "-")
+
+
+def a_token(name: str, tenant: str, scopes: list[str]) -> dict[str, Any]:
+    return {"name": name, "hash": hash_token(token_of(name)), "tenant": tenant, "scopes": scopes}
+
+
+@pytest.fixture
+def settings() -> dict[str, Any]:
+    only = [a_token(f"only {scope}", "acme", [scope]) for scope in SCOPES]
+    without = [a_token(f"all but {scope}", "acme", [each for each in SCOPES if each != scope]) for scope in SCOPES]
+    return {
+        "auth.tokens": [a_token("acme", "acme", ["*"]), a_token("umbrella", "umbrella", ["*"]), *only, *without],
+        "server.max_body_bytes": 2000,
+        "webhooks.max_attempts": 1,
+    }
+
+
+@pytest.fixture
+async def nobody(server: Server) -> AsyncIterator[Api]:
+    async with talking(server) as client:
+        yield client
+
+
+@pytest.fixture
+def acme(nobody: Api) -> Api:
+    return nobody.of(token_of("acme"))
+
+
+def body_of(route: Route) -> Any:
+    return None if route.request is None else BODIES[route.path.rpartition("/")[2]]
+
+
+def path_of(route: Route, ids: dict[str, str] = UNKNOWN) -> str:
+    return re.sub(r"\{(\w+).*?\}", lambda field: (OTHERS | ids)[field[1]], route.path)
+
+
+def with_an_id(server: Server) -> Iterator[tuple[Route, str]]:
+    for route in server.routes():
+        for name in UNKNOWN:
+            if f"{{{name}}}" in route.path:
+                yield route, name
+
+
+async def ask(api: Api, route: Route, ids: dict[str, str] = UNKNOWN) -> Answer:
+    return await api.call(route.method, path_of(route, ids), body_of(route))
+
+
+# ── who may ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@on_sqlite
+async def test_a_route_with_a_scope_needs_a_token_and_the_others_need_none(
+    server: Server, nobody: Api, subtests: pytest.Subtests
+) -> None:
+    for route in server.routes():
+        with subtests.test(route=f"{route.method} {route.path}"):
+            for stranger in (nobody, nobody.of("nonsense")):
+                given = await ask(stranger, route)
+                if route.scope:
+                    given.problem(401, "auth.unauthenticated")
+                    assert given.headers["www-authenticate"] == 'Bearer realm="chargehand"'
+                else:
+                    assert given.status == 200
+
+
+@on_sqlite
+async def test_a_route_needs_its_own_scope_and_no_other(
+    server: Server, nobody: Api, subtests: pytest.Subtests
+) -> None:
+    scoped = [route for route in server.routes() if route.scope]
+    assert {route.scope for route in scoped} == set(SCOPES)
+    for route in scoped:
+        with subtests.test(route=f"{route.method} {route.path}"):
+            refused = await ask(nobody.of(token_of(f"all but {route.scope}")), route)
+            assert f"`{route.scope}`" in refused.problem(403, "auth.forbidden")["detail"]
+            admitted = await ask(nobody.of(token_of(f"only {route.scope}")), route)
+            assert admitted.status in (200, 202, 204, 404)
+
+
+# ── ids ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_belongs_to_another_tenant_is_not_there(
+    server: Server, acme: Api, nobody: Api, receiver: Receiver, subtests: pytest.Subtests
+) -> None:
+    receiver.otherwise = answer(500)
+    job_id = await acme.submit(webhook={"url": receiver.url(), "on": ["queued"]})
+
+    async def dead() -> Any:
+        return (await acme.get(f"/engine/deliveries?job={job_id}&state=dead")).good()["deliveries"]
+
+    [delivery] = await until(dead)
+    assert (await acme.claim())["lease"] == 1
+    ids = {"job_id": job_id, "delivery_id": delivery["id"], "endpoint_id": delivery["endpoint_id"]}
+
+    async def as_acme_sees_it() -> list[bytes]:
+        views = [f"/engine/jobs/{job_id}", f"/engine/jobs/{job_id}/events", f"/engine/deliveries/{delivery['id']}"]
+        views += [f"/engine/endpoints/{delivery['endpoint_id']}", "/engine/jobs", "/engine/queues"]
+        return [(await acme.get(view)).body for view in views]
+
+    before = await as_acme_sees_it()
+    umbrella = nobody.of(token_of("umbrella"))
+    for route, _ in with_an_id(server):
+        with subtests.test(route=f"{route.method} {route.path}"):
+            (await ask(umbrella, route, ids)).problem(404, "not_found")
+    for route in server.routes():
+        if route.method == "GET" and route.scope == "jobs:read" and "{" not in route.path:
+            with subtests.test(route=f"{route.method} {route.path}"):
+                seen = (await umbrella.get(route.path)).body.decode()
+                assert not [text for text in (*ids.values(), receiver.url()) if text in seen]
+    assert await as_acme_sees_it() == before
+
+
+@on_sqlite
+async def test_an_id_that_nothing_has_is_404_and_one_that_nothing_can_have_is_400(
+    server: Server, acme: Api, subtests: pytest.Subtests
+) -> None:
+    malformed = ["no-ulid", "7zzzzzzzzzzzzzzzzzzzzzzzzz", "8ZZZZZZZZZZZZZZZZZZZZZZZZZ", "7" * 27, "%00", "%C3%A9"]
+    for route, name in with_an_id(server):
+        with subtests.test(route=f"{route.method} {route.path}"):
+            assert (await ask(acme, route)).problem(404, "not_found")["detail"].endswith(UNKNOWN[name])
+            for text in ["x" * 65] if name == "endpoint_id" else malformed:
+                (await ask(acme, route, UNKNOWN | {name: text})).problem(400, "request.invalid_field", name)
+
+
+# ── bodies and queries ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@on_sqlite
+async def test_a_body_that_cannot_be_read_is_400(server: Server, acme: Api, subtests: pytest.Subtests) -> None:
+    broken = {b"": "is empty", b"{": "not valid JSON", b'{"a": 1} x': "not valid JSON", b"\xff\xfe": "not valid JSON"}
+    for route in server.routes():
+        if route.request is None:
+            continue
+        with subtests.test(route=f"{route.method} {route.path}"):
+            for body, why in broken.items():
+                refused = await acme.call(route.method, path_of(route), data=body)
+                assert why in refused.problem(400, "request.invalid")["detail"]
+            for value in ([], "text", None, 1):
+                refused = await acme.call(route.method, path_of(route), value, data=b"null" if value is None else None)
+                refused.problem(400, "request.invalid_field", "body")
+            misspelt = await acme.call(route.method, path_of(route), body_of(route) | {"misspelt": 1})
+            assert "`misspelt`" in misspelt.problem(400, "request.invalid_field", "body")["detail"]
+
+
+@on_sqlite
+async def test_a_required_field_that_is_missing_is_named(
+    server: Server, acme: Api, subtests: pytest.Subtests
+) -> None:
+    for route in server.routes():
+        for field in body_of(route) or {}:
+            rest = {name: value for name, value in body_of(route).items() if name != field}
+            with subtests.test(route=f"{route.method} {route.path}", field=field):
+                refused = await acme.call(route.method, path_of(route), rest)
+                if field not in ("paused",):
+                    assert f"`{field}`" in refused.problem(400, "request.invalid_field", "body")["detail"]
+
+
+@on_sqlite
+async def test_a_body_that_is_too_large_is_413_with_and_without_a_length(
+    server: Server, acme: Api, subtests: pytest.Subtests
+) -> None:
+    async def in_pieces() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b" " * 1000
+
+    for route in server.routes():
+        if route.request is None:
+            continue
+        with subtests.test(route=f"{route.method} {route.path}"):
+            for data in (b" " * 20_000, in_pieces()):
+                (await acme.call(route.method, path_of(route), data=data)).problem(413, "request.too_large")
+
+
+@on_sqlite
+async def test_a_body_that_is_announced_too_large_is_refused_before_it_is_sent(server: Server) -> None:
+    reader, writer = await asyncio.open_connection(*server.http.addresses[0])
+    bearer = f"Authorization: Bearer {token_of('acme')}"
+    head = f"POST /engine/jobs HTTP/1.1\r\nHost: here\r\n{bearer}\r\nContent-Length: 1000000000000\r\n\r\n"
+    writer.write(head.encode())
+    async with asyncio.timeout(5):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
+    writer.close()
+    await writer.wait_closed()
+
+
+@on_sqlite
+async def test_an_unknown_name_in_a_query_is_400(server: Server, acme: Api, subtests: pytest.Subtests) -> None:
+    for route in server.routes():
+        if route.query is not None:
+            with subtests.test(route=f"{route.method} {route.path}"):
+                refused = await acme.get(f"{path_of(route)}?misspelt=1")
+                assert "`misspelt`" in refused.problem(400, "request.invalid_field", "body")["detail"]
+
+
+# ── what is not there ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@on_sqlite
+async def test_a_path_that_is_not_there_is_a_problem_too(acme: Api, subtests: pytest.Subtests) -> None:
+    for path in ("/nowhere", "/engine", "/engine/jobs/1/2/3", "/engine/jobs/", "/%00", "/engine/jobs%2F"):
+        with subtests.test(path=path):
+            (await acme.get(path)).problem(404, "http.404")
+
+
+@on_sqlite
+async def test_a_method_that_is_not_there_is_a_problem_that_says_which_are(
+    server: Server, acme: Api, subtests: pytest.Subtests
+) -> None:
+    methods: dict[str, set[str]] = {}
+    for route in server.routes():
+        methods.setdefault(path_of(route), set()).add(route.method)
+    for path, served in methods.items():
+        with subtests.test(path=path):
+            refused = await acme.call("DELETE", path)
+            refused.problem(405, "http.405")
+            assert served <= {method.strip() for method in refused.headers["allow"].split(",")}

@@ -1,0 +1,224 @@
+"""Any sequence of calls, compared with a model in memory that is too simple to be wrong."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+from hypothesis.stateful import run_state_machine_as_test as run_machine
+
+from chargehand.engine.delivery import DeliveryState
+from chargehand.engine.job import FINAL, SECOND, NewJob, QueueSettings, State, topic_of, visible
+from chargehand.engine.moves import Attempt, Change, Lease, Move
+from chargehand.engine.store import Beat, Claim, DeliveryFilter, Note, Store
+from chargehand.store import open_store
+from tests.conftest import Clock
+from tests.store.given import a_job, a_report, a_settle, a_take, new_id
+
+T = TypeVar("T")
+CHANGES = ("advance", "succeed", "retry", "park", "fail", "cancel", "requeue")
+
+
+@dataclass
+class Model:
+    """A job as its callers understand it."""
+
+    given: NewJob
+    run_at: int
+    state: State = State.QUEUED
+    topic: str = "queued"
+    attempt: int = 0
+    lease: int = 0
+    lease_until: int | None = None
+    log: list[str] = field(default_factory=lambda: ["submit"])
+    announced: list[int] = field(default_factory=lambda: [1])
+    pending: set[int] = field(default_factory=lambda: {1})
+    result: bytes | None = None
+
+    @property
+    def turn(self) -> tuple[int, int, str]:
+        return -self.given.priority, self.run_at, self.given.id
+
+    def move(self, name: str, stage: str) -> None:
+        move = Move.by_name[name]
+        self.state = move.to
+        self.log.append(name)
+        counted = {Attempt.UP: 1, Attempt.DOWN: -1, Attempt.SAME: 0, Attempt.RESET: -self.attempt}
+        self.attempt += counted[move.attempt]
+        if move.lease is Lease.DROP:
+            self.lease_until = None
+        if visible(self.state, stage) and topic_of(self.state, stage) != self.topic:
+            self.topic = topic_of(self.state, stage)
+            if self.given.reports:
+                self.announced.append(len(self.log))
+                self.pending.add(len(self.log))
+
+
+class Comparison(RuleBasedStateMachine):
+    runner: asyncio.Runner
+    store: Store
+    clock: Clock
+    jobs = Bundle("jobs")
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(call)
+
+    @initialize()
+    def begin(self) -> None:
+        self.queue = new_id()
+        self.url = f"https://receiver.example/{self.queue}"
+        self.settings = QueueSettings(self.queue)
+        self.known: dict[str, Model] = {}
+
+    # rules --------------------------------------------------------------------------------------------------------------
+
+    @rule(target=jobs, priority=st.sampled_from([0, 5, 9]), delay=st.sampled_from([0, 0, 3]), reports=st.booleans())
+    def submit(self, priority: int, delay: int, reports: bool) -> Model:
+        told = (a_report(self.url),) if reports else ()
+        given = a_job(queue=self.queue, priority=priority, delay_seconds=delay, reports=told, idempotency_key=new_id())
+        model = Model(given, self.clock.now + delay * SECOND)
+        if not reports:
+            model.announced, model.pending = [], set()
+        assert self.run(_submit(self.store, given)) == (given.id, True)
+        self.known[given.id] = model
+        return model
+
+    @rule(job=jobs)
+    def submit_again(self, job: Model) -> None:
+        again = a_job(queue=self.queue, idempotency_key=job.given.idempotency_key)
+        assert self.run(_submit(self.store, again)) == (job.given.id, False)
+
+    @rule(limit=st.integers(1, 4), stage=st.sampled_from(["", "working"]), lease=st.sampled_from([2, 60]))
+    def claim(self, limit: int, stage: str, lease: int) -> None:
+        running = [job for job in self.known.values() if job.state is State.RUNNING]
+        room = limit if self.settings.max_running is None else max(0, self.settings.max_running - len(running))
+        due = [job for job in self.known.values() if job.state is State.QUEUED and job.run_at <= self.clock.now]
+        expected = [] if self.settings.paused else sorted(due, key=lambda job: job.turn)[: min(limit, room)]
+        claimed = self.run(_claim(self.store, Claim((self.queue,), "w", lease, limit, stage)))
+        assert claimed == [job.given.id for job in expected]
+        for job in expected:
+            job.move("claim", stage)
+            job.lease += 1
+            job.lease_until = self.clock.now + lease * SECOND
+
+    @rule(
+        job=jobs,
+        name=st.sampled_from(CHANGES),
+        late=st.sampled_from([0, 0, 0, 1]),
+        stage=st.sampled_from(["loading", "working"]),
+        delay=st.sampled_from([0, 3]),
+    )
+    def change(self, job: Model, name: str, late: int, stage: str, delay: int) -> None:
+        move = Move.by_name[name]
+        stage = stage if name == "advance" else ""
+        result = b"result" if name == "succeed" else None
+        change = Change(job.given.id, name, job.lease - late, stage=stage, delay_seconds=delay, result=result)
+        happened = self.run(_change(self.store, change))
+        assert happened == (job.state in move.source and not late)
+        if happened:
+            job.move(name, stage)
+            job.run_at = self.clock.now + delay * SECOND if move.to is State.QUEUED else job.run_at
+            job.result = result or job.result
+
+    @rule(job=jobs, late=st.sampled_from([0, 0, 1]))
+    def beat(self, job: Model, late: int) -> None:
+        until = self.run(self.store.beat(Beat(job.given.id, job.lease - late, 60)))
+        alive = job.state is State.RUNNING and not late
+        assert until == (self.clock.now + 60 * SECOND if alive else None)
+        job.lease_until = until or job.lease_until
+
+    @rule(job=jobs)
+    def note(self, job: Model) -> None:
+        job.log.append("note")
+        assert self.run(self.store.note(Note(job.given.id))) == len(job.log)
+
+    @rule(seconds=st.sampled_from([0.000_001, 1, 3]))
+    def wait(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    @rule(paused=st.booleans(), max_running=st.sampled_from([None, 0, 2]))
+    def set_queue(self, paused: bool, max_running: int | None) -> None:
+        self.settings = QueueSettings(self.queue, paused, max_running)
+        self.run(self.store.set_queue(self.settings))
+
+    @rule(state=st.sampled_from(DeliveryState), limit=st.integers(1, 5))
+    def deliver(self, state: DeliveryState, limit: int) -> None:
+        taken = self.run(_take_and_settle(self.store, self.url, limit, state))
+        waiting = sum(len(job.pending) for job in self.known.values())
+        assert len(taken) == min(limit, waiting)
+        for job_id, seq in taken:
+            assert seq in self.known[job_id].pending
+            if state is not DeliveryState.PENDING:
+                self.known[job_id].pending.discard(seq)
+
+    @rule(target=jobs, job=consumes(jobs))
+    def prune(self, job: Model) -> Any:
+        self.run(self.store.prune(0, 1000))
+        gone = [key for key, model in self.known.items() if model.state in FINAL and not model.pending]
+        for key in gone:
+            assert self.run(self.store.get_job(key)) is None
+            assert self.run(self.store.list_events(key)) == []
+            del self.known[key]
+        return job if job.given.id in self.known else multiple()
+
+    # what must hold after each ------------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_store_agrees(self) -> None:
+        for job_id, model in getattr(self, "known", {}).items():
+            job = self.run(self.store.get_job(job_id))
+            assert job is not None
+            assert (job.state, job.topic, job.attempt, job.run_at) == (
+                model.state,
+                model.topic,
+                model.attempt,
+                model.run_at,
+            )
+            assert (job.lease, job.lease_until, job.result) == (model.lease, model.lease_until, model.result)
+            log = self.run(self.store.list_events(job_id))
+            assert [(event.seq, event.move) for event in log] == list(enumerate(model.log, 1))
+            deliveries = self.run(self.store.list_deliveries(DeliveryFilter(job_id=job_id)))
+            assert sorted(delivery.seq for delivery in deliveries) == model.announced
+
+    @invariant()
+    def lapsed_leases_are_found(self) -> None:
+        known = getattr(self, "known", {})
+        lapsed = {job.id for job in self.run(self.store.lapsed_jobs(10_000))} & set(known)
+        now = self.clock.now
+        assert lapsed == {key for key, job in known.items() if job.lease_until is not None and job.lease_until <= now}
+
+
+async def _submit(store: Store, job: NewJob) -> tuple[str, bool]:
+    submitted = await store.submit(job)
+    return submitted.job_id, submitted.created
+
+
+async def _claim(store: Store, claim: Claim) -> list[str]:
+    return [job.id for job in (await store.claim(claim)).jobs]
+
+
+async def _change(store: Store, change: Change) -> bool:
+    return await store.change(change) is not None
+
+
+async def _take_and_settle(store: Store, url: str, limit: int, state: DeliveryState) -> list[tuple[str, int]]:
+    taken = await store.take_deliveries(a_take(url, limit))
+    sent = [(outgoing.job.id, outgoing.event.seq) for outgoing in await store.outgoing(taken.ids)]
+    settles = [a_settle(*pair, state) for pair in zip(taken.ids, taken.leases, strict=True)]
+    assert all(await asyncio.gather(*map(store.settle_delivery, settles)))
+    return sent
+
+
+def test_the_store_does_what_a_model_in_memory_does(store_url: str, clock: Clock) -> None:
+    with asyncio.Runner() as runner:
+        store = runner.run(open_store(store_url, clock=clock))
+        machine = type("Here", (Comparison,), {"runner": runner, "store": store, "clock": clock})
+        slow = [HealthCheck.too_slow]
+        run_machine(
+            machine,
+            settings=settings(max_examples=30, stateful_step_count=30, deadline=None, suppress_health_check=slow),
+        )
+        runner.run(store.close())
