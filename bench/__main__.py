@@ -64,6 +64,7 @@ def main(
     at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a thousand waiters are a thousand connections
+    rows: list[Row] = []
     with STORES[store]() as stores:
         machine: dict[str, str | int | float] = {
             "store": store,
@@ -74,22 +75,20 @@ def main(
         }
         print("  ".join(f"{name} {value}" for name, value in machine.items()), flush=True)
         bench = Bench(stores, QUICK if quick else FULL, lambda line: print(line, flush=True))
-        rows = uvloop.run(_measure(bench, list(only or MEASUREMENTS)))
-    print(f"\n{table(rows)}")
-    file = json or Path(__file__).parent / "results" / f"{at}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(Report(at, machine, rows))))
-    print(f"\nAll samples are in {file}")
+        try:
+            uvloop.run(_measure(bench, list(only or MEASUREMENTS), rows))
+        finally:  # what was measured before something broke is worth seeing
+            print(f"\n{table(rows)}")
+            file = json or Path(__file__).parent / "results" / f"{at}.json"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(msgspec.json.format(msgspec.json.encode(Report(at, machine, rows))))
+            print(f"\nAll samples are in {file}")
 
 
-async def _measure(bench: Bench, names: list[Name]) -> list[Row]:
-    return [row for name in names async for row in _said(bench, name)]
-
-
-async def _said(bench: Bench, name: Name) -> AsyncIterator[Row]:
-    bench.say(f"\n{name}")
-    async for row in MEASUREMENTS[name](bench):
-        yield row
+async def _measure(bench: Bench, names: list[Name], rows: list[Row]) -> None:
+    for name in names:
+        bench.say(f"\n{name}")
+        rows += [row async for row in MEASUREMENTS[name](bench)]
 
 
 app = typer.Typer(pretty_exceptions_enable=False)

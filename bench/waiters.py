@@ -15,11 +15,7 @@ SETTLE_SECONDS = 1.0
 
 async def waiters(bench: Bench) -> AsyncIterator[Row]:
     scale = bench.scale
-    async with (
-        bench.server() as server,
-        connected(server.url, scale.waiters) as waiting,
-        connected(server.url, 1) as [caller],
-    ):
+    async with bench.server() as server, connected(server.url, scale.waiters) as waiting:
         answered: asyncio.Queue[float] = asyncio.Queue()
 
         def note(answer: "asyncio.Future[Answer]") -> None:
@@ -35,7 +31,8 @@ async def waiters(bench: Bench) -> AsyncIterator[Row]:
             (now - then) / scale.idle_seconds * 100 for now, then in zip(server.cpu(), before, strict=True)
         )
         bench.say(f"  CPU of one core: server {server_percent:.2f} %, store {store_percent:.2f} %")
-        latencies = [await _wake(caller, answered) for _ in range(scale.wakeups)]
+        async with connected(server.url, 1) as [caller]:
+            latencies = [await _wake(caller, answered) for _ in range(scale.wakeups)]
     label = f"{scale.waiters:,} waiters"
     yield Row(
         measurement=f"{label}, idle: share of a core",

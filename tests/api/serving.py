@@ -3,10 +3,10 @@
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import aiohttp
 import msgspec
@@ -14,8 +14,6 @@ import pytest
 
 from chargehand.app import Server
 from chargehand.config import load_config
-
-T = TypeVar("T")
 
 # For tests to which it does not matter what the store is.
 on_sqlite = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
@@ -43,12 +41,26 @@ async def serving(store_url: str, settings: Mapping[str, Any] = {}) -> AsyncIter
         await server.close()
 
 
-async def until(condition: Callable[[], T | Awaitable[T]], seconds: float = 10.0) -> T:
-    """What the condition gives once that is true of anything; an AssertionError with the last of it when time is up."""
+async def exchange(server: Server, request: bytes) -> tuple[int, bytes]:
+    """Status and all that was answered to these very bytes, for requests that no client would send."""
+    reader, writer = await asyncio.open_connection(*server.http.addresses[0])
+    try:
+        writer.write(request.replace(b"\r\n", b"\r\nHost: here\r\nConnection: close\r\n", 1))
+        async with asyncio.timeout(5):
+            answer = await reader.read()
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    return int(answer[9:12]), answer
+
+
+async def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """What the condition, a function or a coroutine function, gives once that is true of anything."""
     end = time.monotonic() + seconds
     while True:
-        value = condition()
-        found = cast(T, await value if inspect.isawaitable(value) else value)
+        found = condition()
+        if inspect.isawaitable(found):
+            found = await found
         if found:
             return found
         assert time.monotonic() < end, f"still {found!r} after {seconds:g} s: {inspect.getsource(condition).strip()}"
@@ -120,6 +132,15 @@ class Api:
 
     async def job(self, job_id: str) -> Any:
         return (await self.get(f"/engine/jobs/{job_id}")).good()
+
+    async def deliveries(self, query: str, count: int = 1) -> list[dict[str, Any]]:
+        """The deliveries that match, once there are so many of them."""
+
+        async def listed() -> list[dict[str, Any]] | None:
+            found: list[dict[str, Any]] = (await self.get(f"/engine/deliveries?limit=500&{query}")).good()["deliveries"]
+            return found if len(found) == count else None
+
+        return cast(list[dict[str, Any]], await until(listed))
 
 
 @asynccontextmanager

@@ -1,6 +1,5 @@
 """What holds for all routes alike. A route that is added tomorrow is tested here, or fails for lack of a row in BODIES."""
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -10,25 +9,25 @@ import pytest
 from chargehand.app import Server
 from chargehand.http.credentials import hash_token
 from chargehand.http.route import Route
-from tests.api.serving import Api, Answer, on_sqlite, talking, until
+from tests.api.serving import Answer, Api, exchange, on_sqlite, talking
 from tests.webhooks.receiver import Receiver, answer
 
 SCOPES = ("jobs:read", "jobs:write", "work", "admin", "metrics")
 UNKNOWN = {"job_id": "7ZZZZZZZZZZZZZZZZZZZZZZZZZ", "delivery_id": "7ZZZZZZZZZZZZZZZZZZZZZZZZZ", "endpoint_id": "ep_no"}
 OTHERS = {"kind": "job", "name": "q"}
 
-# A valid body for each route that takes one, by the last part of its path.
+# The smallest valid body for each route that takes one, by the last part of its path.
 BODIES: dict[str, dict[str, Any]] = {
     "jobs": {"queue": "q", "payload": None},
     "claims": {"queues": ["nothing-here"]},
     "beat": {"lease": 1},
     "advance": {"lease": 1, "stage": "on-its-way"},
     "note": {"lease": 1, "message": "hello"},
-    "succeed": {"lease": 1, "result": None},
+    "succeed": {"lease": 1},
     "retry": {"lease": 1, "error": "broke"},
     "park": {"lease": 1},
     "fail": {"lease": 1, "error": "broke"},
-    "{name:path}": {"paused": False},
+    "{name:path}": {},
 }
 
 
@@ -100,9 +99,7 @@ async def test_a_route_with_a_scope_needs_a_token_and_the_others_need_none(
 
 
 @on_sqlite
-async def test_a_route_needs_its_own_scope_and_no_other(
-    server: Server, nobody: Api, subtests: pytest.Subtests
-) -> None:
+async def test_a_route_needs_its_own_scope_and_no_other(server: Server, nobody: Api, subtests: pytest.Subtests) -> None:
     scoped = [route for route in server.routes() if route.scope]
     assert {route.scope for route in scoped} == set(SCOPES)
     for route in scoped:
@@ -121,11 +118,7 @@ async def test_what_belongs_to_another_tenant_is_not_there(
 ) -> None:
     receiver.otherwise = answer(500)
     job_id = await acme.submit(webhook={"url": receiver.url(), "on": ["queued"]})
-
-    async def dead() -> Any:
-        return (await acme.get(f"/engine/deliveries?job={job_id}&state=dead")).good()["deliveries"]
-
-    [delivery] = await until(dead)
+    [delivery] = await acme.deliveries(f"job={job_id}&state=dead")
     assert (await acme.claim())["lease"] == 1
     ids = {"job_id": job_id, "delivery_id": delivery["id"], "endpoint_id": delivery["endpoint_id"]}
 
@@ -164,7 +157,7 @@ async def test_an_id_that_nothing_has_is_404_and_one_that_nothing_can_have_is_40
 
 @on_sqlite
 async def test_a_body_that_cannot_be_read_is_400(server: Server, acme: Api, subtests: pytest.Subtests) -> None:
-    broken = {b"": "is empty", b"{": "not valid JSON", b'{"a": 1} x': "not valid JSON", b"\xff\xfe": "not valid JSON"}
+    broken = {b"": "is empty", b"{": "not valid JSON", b"nonsense": "not valid JSON", b"\xff\xfe": "not valid JSON"}
     for route in server.routes():
         if route.request is None:
             continue
@@ -172,24 +165,21 @@ async def test_a_body_that_cannot_be_read_is_400(server: Server, acme: Api, subt
             for body, why in broken.items():
                 refused = await acme.call(route.method, path_of(route), data=body)
                 assert why in refused.problem(400, "request.invalid")["detail"]
-            for value in ([], "text", None, 1):
-                refused = await acme.call(route.method, path_of(route), value, data=b"null" if value is None else None)
+            for body in (b"[]", b'"text"', b"null", b"1"):
+                refused = await acme.call(route.method, path_of(route), data=body)
                 refused.problem(400, "request.invalid_field", "body")
             misspelt = await acme.call(route.method, path_of(route), body_of(route) | {"misspelt": 1})
             assert "`misspelt`" in misspelt.problem(400, "request.invalid_field", "body")["detail"]
 
 
 @on_sqlite
-async def test_a_required_field_that_is_missing_is_named(
-    server: Server, acme: Api, subtests: pytest.Subtests
-) -> None:
+async def test_a_required_field_that_is_missing_is_named(server: Server, acme: Api, subtests: pytest.Subtests) -> None:
     for route in server.routes():
         for field in body_of(route) or {}:
             rest = {name: value for name, value in body_of(route).items() if name != field}
             with subtests.test(route=f"{route.method} {route.path}", field=field):
                 refused = await acme.call(route.method, path_of(route), rest)
-                if field not in ("paused",):
-                    assert f"`{field}`" in refused.problem(400, "request.invalid_field", "body")["detail"]
+                assert f"`{field}`" in refused.problem(400, "request.invalid_field", "body")["detail"]
 
 
 @on_sqlite
@@ -210,14 +200,10 @@ async def test_a_body_that_is_too_large_is_413_with_and_without_a_length(
 
 @on_sqlite
 async def test_a_body_that_is_announced_too_large_is_refused_before_it_is_sent(server: Server) -> None:
-    reader, writer = await asyncio.open_connection(*server.http.addresses[0])
     bearer = f"Authorization: Bearer {token_of('acme')}"
-    head = f"POST /engine/jobs HTTP/1.1\r\nHost: here\r\n{bearer}\r\nContent-Length: 1000000000000\r\n\r\n"
-    writer.write(head.encode())
-    async with asyncio.timeout(5):
-        assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
-    writer.close()
-    await writer.wait_closed()
+    head = f"POST /engine/jobs HTTP/1.1\r\n{bearer}\r\nContent-Length: 1000000000000\r\n\r\n"
+    status, _ = await exchange(server, head.encode() + b"{")
+    assert status == 413
 
 
 @on_sqlite
@@ -234,7 +220,7 @@ async def test_an_unknown_name_in_a_query_is_400(server: Server, acme: Api, subt
 
 @on_sqlite
 async def test_a_path_that_is_not_there_is_a_problem_too(acme: Api, subtests: pytest.Subtests) -> None:
-    for path in ("/nowhere", "/engine", "/engine/jobs/1/2/3", "/engine/jobs/", "/%00", "/engine/jobs%2F"):
+    for path in ("/nowhere", "/engine", "/engine/jobs/1/2/3", "/%00", "/engine%2Fjobs%2F1%2F2"):
         with subtests.test(path=path):
             (await acme.get(path)).problem(404, "http.404")
 

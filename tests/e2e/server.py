@@ -11,7 +11,7 @@ import sys
 import time
 import warnings
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -204,6 +204,3 @@ class Database:
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(number)
             await self._process.wait()
-
-
-Blow = tuple[Callable[[], Awaitable[None]], Callable[[], Awaitable[None]]]  # what breaks something, and what mends it

@@ -5,12 +5,11 @@ CHARGEHAND_CHAOS_ROUNDS says how often, CHARGEHAND_CHAOS_SEED repeats a run's ra
 
 import asyncio
 import os
-import shutil
-import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random, randrange
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -21,12 +20,14 @@ from chargehand.engine.moves import Move
 
 from .load import Ledger, Load
 from .receiver import Delivery, Receiver, always
-from .server import SECRET, Blow, Database, Server, eventually, has_ended
+from .server import SECRET, Database, Server, eventually, has_ended
 
 ROUNDS = int(os.environ.get("CHARGEHAND_CHAOS_ROUNDS", "4"))
 SETTLE_SECONDS = 60.0
 # A node that dies, or a database that takes and does not answer, leaves webhooks under a lease that nobody holds: 16.5 s.
 DELIVER_SECONDS = 45.0
+
+Blow = tuple[Callable[[], Awaitable[None]], Callable[[], Awaitable[None]]]  # what breaks something, and what mends it
 
 pytestmark = [
     pytest.mark.xdist_group("processes"),
@@ -49,9 +50,8 @@ def sqlite_url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def database() -> Iterator[Database]:
-    folder = Path(tempfile.mkdtemp(prefix="chargehand-e2e-"))
-    yield Database(folder)
-    shutil.rmtree(folder)
+    with TemporaryDirectory(prefix="chargehand-e2e-") as folder:
+        yield Database(Path(folder))
 
 
 async def test_a_server_on_sqlite_is_killed_again_and_again(sqlite_url: str, tmp_path: Path, random: Random) -> None:
@@ -115,6 +115,9 @@ async def test_a_webhook_says_the_same_each_time_it_is_sent(sqlite_url: str, tmp
         await server.kill()
         await server.start()
         await post(server, f"/engine/jobs/{job_id}/requeue")
+        before = len(receiver.received)
+        # The next copy may have been made before the job moved on, the one after it was not.
+        await eventually(lambda: len(receiver.received) > before + 1, 10, "the webhook was sent twice more")
         receiver.answer = always(200)
         await eventually(lambda: receiver.taken, 5, "the webhook was taken")
     assert receiver.received[0].data["error"] == "it cannot be done"

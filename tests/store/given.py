@@ -1,5 +1,6 @@
 """What tests of the store and of the engine begin with: a job, a receiver, and the way to each state."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -116,3 +117,11 @@ async def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in await other.fetch(statement)]
     finally:
         await other.close()
+
+
+async def until_held_up(holder: "asyncpg.Connection[asyncpg.Record]") -> None:
+    """Somebody waits for a lock at this connection's database."""
+    waiting = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    async with asyncio.timeout(5):
+        while not await holder.fetchval(waiting):
+            pass

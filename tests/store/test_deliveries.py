@@ -151,6 +151,19 @@ async def test_takes_of_one_group_share_what_there_is(store: Store) -> None:
     assert sorted(i for answer in answers for i in answer.ids) == ids
 
 
+async def test_what_is_released_can_be_taken_again_at_once(store: Store, clock: Clock) -> None:
+    ids = await pending(store, 3)
+    taken = await store.take_deliveries(a_take())
+    await store.release_deliveries(taken.ids[:2], (taken.leases[0], taken.leases[1] - 1))
+    again = await store.take_deliveries(a_take())
+    assert (again.ids, again.leases) == ((ids[0],), (2,)), "the second was released by somebody who did not hold it"
+    assert not await store.settle_delivery(a_settle(ids[0], taken.leases[0]))
+    assert await store.settle_delivery(a_settle(ids[0], again.leases[0]))
+    await store.release_deliveries((ids[0],), again.leases)
+    assert (await delivery(store, ids[0])).state is DELIVERED
+    assert await store.list_tries(ids[1]) == []
+
+
 async def test_the_longest_due_is_taken_first(store: Store, clock: Clock) -> None:
     delivery_id, lease = await taken(store)
     await store.settle_delivery(a_settle(delivery_id, lease, PENDING, retry_seconds=10))

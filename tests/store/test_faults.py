@@ -35,6 +35,7 @@ from tests.store.given import (
     submit,
     submit_many,
     trace,
+    until_held_up,
 )
 
 SMALL = 400_000  # bytes: the schema fits, and a few dozen jobs
@@ -338,19 +339,12 @@ async def test_a_connection_lost_in_mid_write_is_reported_and_the_next_call_work
     async with holder.transaction():
         await holder.execute("SELECT 1 FROM queue_settings FOR UPDATE")
         claiming = asyncio.create_task(claim(node))
-        await _until_waiting(holder)
+        await until_held_up(holder)
         await holder.execute(KILL)
         with pytest.raises(StoreUnavailable):
             await claiming
     await holder.close()
     assert await claimed_ids(node) == [job_id], "nothing of the lost claim remains"
-
-
-async def _until_waiting(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-    waiting = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    async with asyncio.timeout(5):
-        while not await connection.fetchval(waiting):
-            pass
 
 
 async def test_reads_and_writes_recover_from_lost_connections_without_reopening(node: Store, postgres_url: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from chargehand.engine.store import Submitted
 from chargehand.errors import BadRequest, StoreFull, StoreUnavailable
-from chargehand.store.group import Group, Refused
+from chargehand.store.group import GROUP_BYTES, Group, Refused
 from chargehand.store.operations import Answer, Operation
 from tests.store.given import a_job, opened, sql, submit
 
@@ -77,6 +77,14 @@ async def test_a_group_has_its_size_and_its_lanes_and_no_more(lanes: int) -> Non
     assert [answer.job_id for answer in answers if isinstance(answer, Submitted)] == names
     assert [len(commit) for commit in ledger.commits] == [4, 4, 4, 4, 4, 4, 1]
     assert ledger.most_side_by_side == lanes
+
+
+async def test_a_group_is_bounded_in_bytes_too() -> None:
+    ledger = Ledger()
+    group = Group(ledger.commit, size=100)
+    large = bytes(GROUP_BYTES // 2)
+    await asyncio.gather(*[group.put(a_job(queue=str(number), payload=large)) for number in range(5)])
+    assert ledger.commits == [["0", "1"], ["2", "3"], ["4"]]
 
 
 async def test_who_is_refused_is_refused_alone() -> None:

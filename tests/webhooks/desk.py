@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from chargehand.api.views import KIND, render
 from chargehand.config import load_config
@@ -58,30 +58,22 @@ class Desk:
 
     async def tried(self, job_id: str, times: int = 1) -> Delivery:
         """The delivery once so many tries were made."""
-
-        async def enough() -> Delivery | None:
-            delivery = await self.delivery(job_id)
-            return delivery if delivery.tries >= times else None
-
-        found = await until(enough)
-        assert found is not None
-        assert found.tries == times
-        return found
+        delivery = await self._once(job_id, lambda delivery: delivery.tries >= times)
+        assert delivery.tries == times
+        return delivery
 
     async def delivered(self, job_id: str) -> Delivery:
-        return await self._in_state(job_id, DeliveryState.DELIVERED)
+        return await self._once(job_id, lambda delivery: delivery.state is DeliveryState.DELIVERED)
 
     async def dead(self, job_id: str) -> Delivery:
-        return await self._in_state(job_id, DeliveryState.DEAD)
+        return await self._once(job_id, lambda delivery: delivery.state is DeliveryState.DEAD)
 
-    async def _in_state(self, job_id: str, state: DeliveryState) -> Delivery:
-        async def there() -> Delivery | None:
+    async def _once(self, job_id: str, it_is_so: Callable[[Delivery], bool]) -> Delivery:
+        async def found() -> Delivery | None:
             delivery = await self.delivery(job_id)
-            return delivery if delivery.state is state else None
+            return delivery if it_is_so(delivery) else None
 
-        found = await until(there)
-        assert found is not None
-        return found
+        return cast(Delivery, await until(found))
 
     async def settle_down(self, receiver: Receiver, url: str) -> None:
         """Returns when whatever could be sent to the URL has been: what was wanted elsewhere later has arrived."""

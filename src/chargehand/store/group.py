@@ -8,7 +8,7 @@ import msgspec
 
 from chargehand.engine.job import NewJob
 from chargehand.engine.moves import Change
-from chargehand.errors import BadRequest, StoreError, StoreUnavailable
+from chargehand.errors import BadRequest, ChargehandError, StoreError, StoreUnavailable
 from chargehand.store.operations import Answer, Operation
 
 
@@ -16,6 +16,11 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     """An operation that failed by itself, alone; the others of its group went on."""
 
     message: str
+    code: str = ""  # of a fault of the store; empty: the operation is to blame
+
+
+def bad_operation(refused: Refused) -> ChargehandError:
+    return BadRequest(refused.message)
 
 
 GROUP_BYTES = 16 << 20
@@ -23,8 +28,11 @@ Commit = Callable[[Sequence[Operation]], Awaitable[Sequence[Answer | Refused]]]
 
 
 class Group:
-    def __init__(self, commit: Commit, size: int, lanes: int = 1) -> None:
+    def __init__(
+        self, commit: Commit, size: int, lanes: int = 1, error: Callable[[Refused], ChargehandError] = bad_operation
+    ) -> None:
         self._commit = commit
+        self._error = error
         self._size = size
         self._free_lanes = lanes  # commits that may run side by side: one for SQLite, several for PostgreSQL
         self._waiting: deque[tuple[Operation, asyncio.Future[Answer]]] = deque()
@@ -95,7 +103,7 @@ class Group:
             if future.done():
                 continue  # the caller is gone
             if isinstance(answer, Refused):
-                future.set_exception(BadRequest(answer.message))
+                future.set_exception(self._error(answer))
             else:
                 future.set_result(answer)
 

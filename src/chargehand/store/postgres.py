@@ -4,15 +4,23 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import asyncpg
 import msgspec
 
 from chargehand.engine.store import Hint
-from chargehand.errors import ConfigError, StoreError, StoreFull, StoreTooNew, StoreUnavailable
-from chargehand.store.group import Group, Refused
+from chargehand.errors import (
+    BadRequest,
+    ChargehandError,
+    ConfigError,
+    StoreError,
+    StoreFull,
+    StoreTooNew,
+    StoreUnavailable,
+)
+from chargehand.store.group import Group, Refused, bad_operation
 from chargehand.store.operations import Answer, Operation
 from chargehand.store.postgres_writer import Connection, apply
 from chargehand.store.queries import load_migrations, load_queries
@@ -23,6 +31,7 @@ CHANNEL = "chargehand"
 NOTIFY_BYTES = 7_500  # PostgreSQL takes up to 8,000
 UNTOLD_JOBS = 200  # in one message; more are found by polling
 NOTIFY_EVERY_SECONDS = 0.005  # hints of a busy moment travel together
+_BAD = (asyncpg.PostgresError, ValueError, OverflowError, TypeError)
 _AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _GONE = (
     OSError,
@@ -37,7 +46,7 @@ _GONE = (
 
 
 @contextlib.contextmanager
-def translated() -> Any:
+def translated() -> Iterator[None]:
     """A driver's errors become ours here, and lose whatever they might say of the password."""
     try:
         yield
@@ -52,6 +61,21 @@ def translated() -> Any:
         ) from None
 
 
+@contextlib.contextmanager
+def _asked() -> Iterator[None]:
+    try:
+        yield
+    except (asyncpg.DataError, ValueError, OverflowError, TypeError) as error:
+        raise BadRequest(f"not a question for a database: {error}") from None
+
+
+def _refusal(refused: Refused) -> ChargehandError:
+    if not refused.code:
+        return bad_operation(refused)
+    kinds = {StoreFull.code: StoreFull, StoreError.code: StoreError}
+    return kinds.get(refused.code, StoreUnavailable)(refused.message)
+
+
 class PostgresStore(Writes):
     _pool: "asyncpg.Pool[asyncpg.Record]"
 
@@ -59,7 +83,7 @@ class PostgresStore(Writes):
         self._url = url
         self._clock = clock
         self._queries = load_queries("postgres")
-        self._group = Group(self._commit, group_size, lanes)
+        self._group = Group(self._commit, group_size, lanes, _refusal)
         self._node = os.urandom(6).hex()
         self._heard: list[Callable[[Hint], None]] = []
         self._untold: dict[str, tuple[str, ...]] = {}
@@ -79,8 +103,18 @@ class PostgresStore(Writes):
                     url, min_size=1, max_size=pool_size, command_timeout=60, timeout=10, init=_prepare
                 )
                 await store._migrate()
-        except ValueError as error:
-            raise ConfigError(f"store.url: {error}") from None
+        except StoreError:
+            await store._close_pool()
+            raise
+        except asyncpg.PostgresError as error:
+            await store._close_pool()
+            raise StoreUnavailable(f"PostgreSQL: {error}; the database is left as it was") from None
+        except ValueError:
+            # Not with the driver's words: where it cannot tell the parts of the URL, it quotes the password.
+            raise ConfigError(
+                "store.url: not a URL of PostgreSQL; it looks like postgresql://user:password@host:5432/database, "
+                "with special characters in user and password percent-encoded"
+            ) from None
         store._tasks.append(asyncio.create_task(store._keep_listening()))
         return store
 
@@ -90,19 +124,22 @@ class PostgresStore(Writes):
         with translated():
             try:
                 return await self._transact(operations)
-            except (asyncpg.PostgresError, ValueError) as error:
+            except _BAD as error:
                 if isinstance(error, (*_GONE, asyncpg.DiskFullError)):
                     raise
-            # Somebody's operation broke the statement it was in: each alone, so that only the culprit is refused.
-            answers: list[Answer | Refused] = []
-            for operation in operations:
-                try:
-                    answers += await self._transact([operation])
-                except (asyncpg.PostgresError, ValueError) as error:
-                    if isinstance(error, (*_GONE, asyncpg.DiskFullError)):
-                        raise
-                    answers.append(Refused(f"{type(error).__name__}: {error}"))
-            return answers
+        # Somebody's operation broke the statement it was in: each alone, so that only the culprit is refused.
+        return [await self._commit_alone(operation) for operation in operations]
+
+    async def _commit_alone(self, operation: Operation) -> Answer | Refused:
+        try:
+            with translated():
+                return (await self._transact([operation]))[0]
+        except StoreError as error:
+            return Refused(error.message, error.code)
+        except _BAD as error:
+            # A statement that PostgreSQL does not take is a fault of ours, not of whoever asked.
+            ours = isinstance(error, asyncpg.SyntaxOrAccessError)
+            return Refused(f"{type(error).__name__}: {error}", StoreError.code if ours else "")
 
     async def _transact(self, operations: Sequence[Operation]) -> list[Answer]:
         for patience in (2, 1, 0):
@@ -118,7 +155,7 @@ class PostgresStore(Writes):
 
     async def _point(self, name: str, **values: Any) -> Sequence[Row]:
         query = self._queries[name]
-        with translated():
+        with translated(), _asked():
             return [tuple(row) for row in await self._pool.fetch(query.sql, *query.bind(**values))]
 
     _scan = _point
@@ -233,10 +270,12 @@ class PostgresStore(Writes):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        with contextlib.suppress(StoreError, TimeoutError), translated():
+        await self._close_pool()
+
+    async def _close_pool(self) -> None:
+        with contextlib.suppress(StoreError, AttributeError), translated():
             async with asyncio.timeout(5):
                 await self._pool.close()
-        self._pool.terminate()
 
 
 async def _prepare(connection: Connection) -> None:

@@ -9,7 +9,7 @@ from asyncpg.pool import PoolConnectionProxy
 
 from chargehand.engine.delivery import Settle, Take, Taken
 from chargehand.engine.ids import UlidMaker
-from chargehand.engine.job import FINAL, SECOND, NewJob, State, topic_of, visible
+from chargehand.engine.job import FINAL, SECOND, Job, NewJob, State, topic_of, visible
 from chargehand.engine.moves import Attempt, Change, Lease, Move, Moved
 from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
 from chargehand.store.announce import NewDelivery, announce, encode_reports, shown_url
@@ -31,6 +31,7 @@ from chargehand.store.reads import job_from
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
 
 _new_id = UlidMaker()
+SPARES = (16, 256, 4096)  # candidates beyond those wanted, if others are taking the first
 
 
 class _Transaction:
@@ -125,29 +126,41 @@ async def _claim(tx: _Transaction, claims: list[Claim]) -> list[Answer]:
         together.setdefault(claim.queues, []).append(place)
     answers: list[Answer] = [None] * len(claims)
     for queues, places in together.items():
-        slots = [(place, claims[place]) for place in places for _ in range(claims[place].limit)]
-        rooms = await _rooms(tx, queues)
-        rows = await tx.fetch(
-            "claim_jobs",
-            queues=list(queues),
-            rooms=[rooms[queue] for queue in queues],
-            limit=len(slots),
-            owners=[claim.owner for _, claim in slots],
-            lengths=[int(claim.lease_seconds * SECOND) for _, claim in slots],
-            stages=[claim.stage for _, claim in slots],
-        )
-        jobs: dict[int, list[Any]] = {place: [] for place in places}
+        slots = [place for place in places for _ in range(claims[place].limit)]
+        jobs: dict[int, list[Job]] = {place: [] for place in places}
         told: dict[int, list[NewDelivery]] = {place: [] for place in places}
-        for row in rows:
-            job = job_from(tuple(row), row[-3])
-            place = slots[row[-1] - 1][0]
-            jobs[place].append(job)
-            if row[-2] == job.seq:
-                told[place] += announce(_new_id, job.tenant, job.id, job.seq, job.topic, job.reports)
+        for spare in SPARES:
+            picked, more = await _pick(tx, queues, [claims[place] for place in slots], spare)
+            for place, (job, visible_now) in zip(slots, picked, strict=False):
+                jobs[place].append(job)
+                if visible_now:
+                    told[place] += announce(_new_id, job.tenant, job.id, job.seq, job.topic, job.reports)
+            slots = slots[len(picked) :]
+            if not slots or not more:
+                break
         await tx.deliver([delivery for place in places for delivery in told[place]])
         for place in places:
             answers[place] = Claimed(tuple(jobs[place]), tuple(d.endpoint_id for d in told[place]))
     return answers
+
+
+async def _pick(
+    tx: _Transaction, queues: tuple[str, ...], slots: list[Claim], spare: int
+) -> tuple[list[tuple[Job, bool]], bool]:
+    """A job for each slot as far as there are any, whether callers see a change, and whether looking further may help."""
+    rooms = await _rooms(tx, queues)
+    rows = await tx.fetch(
+        "claim_jobs",
+        queues=list(rooms),
+        rooms=list(rooms.values()),
+        limit=len(slots),
+        spare=spare,
+        owners=[claim.owner for claim in slots],
+        lengths=[int(claim.lease_seconds * SECOND) for claim in slots],
+        stages=[claim.stage for claim in slots],
+    )
+    picked = [(job_from(tuple(row), row[-4]), row[-3] == row["seq"]) for row in rows if row["id"] is not None]
+    return picked, rows[0][-1] == len(slots) + spare
 
 
 async def _rooms(tx: _Transaction, queues: tuple[str, ...]) -> dict[str, int]:
@@ -269,19 +282,24 @@ async def _set_queue(tx: _Transaction, operations: list[SetQueue]) -> list[Answe
 
 
 async def _take(tx: _Transaction, takes: list[Take]) -> list[Answer]:
+    """Takes for the same endpoint are taken together, then dealt out in the order they came."""
+    counts: dict[str, int] = {}
+    for take in takes:
+        counts[take.endpoint_id] = counts.get(take.endpoint_id, 0) + take.limit
+    lengths = {take.endpoint_id: int(take.lease_seconds * SECOND) for take in takes}
     rows = await tx.fetch(
         "take_deliveries",
-        endpoint_ids=[take.endpoint_id for take in takes],
-        counts=[take.limit for take in takes],
-        lengths=[int(take.lease_seconds * SECOND) for take in takes],
+        endpoint_ids=list(counts),
+        counts=list(counts.values()),
+        lengths=[lengths[endpoint] for endpoint in counts],
     )
-    taken: dict[str, list[tuple[str, int]]] = {}
+    taken: dict[str, list[tuple[str, int]]] = {endpoint: [] for endpoint in counts}
     for delivery_id, lease, endpoint in sorted(tuple(row) for row in rows):
-        taken.setdefault(endpoint, []).append((delivery_id, lease))
-    after = {row[0]: row for row in await tx.fetch("next_dues", endpoint_ids=[take.endpoint_id for take in takes])}
+        taken[endpoint].append((delivery_id, lease))
+    after = {row[0]: row for row in await tx.fetch("next_dues", endpoint_ids=list(counts))}
     answers: list[Answer] = []
     for take in takes:
-        mine = taken.pop(take.endpoint_id, [])
+        mine, taken[take.endpoint_id] = taken[take.endpoint_id][: take.limit], taken[take.endpoint_id][take.limit :]
         _, next_due_at, state = after[take.endpoint_id]
         answers.append(
             Taken(tuple(i for i, _ in mine), tuple(lease for _, lease in mine), next_due_at, blocked=state != "active")

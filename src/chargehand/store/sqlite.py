@@ -16,6 +16,8 @@ import msgspec
 
 from chargehand.engine.store import Hint
 from chargehand.errors import (
+    BadRequest,
+    ChargehandError,
     ConfigError,
     StoreCorrupt,
     StoreError,
@@ -24,7 +26,7 @@ from chargehand.errors import (
     StoreTooNew,
     StoreUnavailable,
 )
-from chargehand.store.group import Group, Refused
+from chargehand.store.group import Group, Refused, bad_operation
 from chargehand.store.operations import Answer, Operation, Ping
 from chargehand.store.queries import load_queries
 from chargehand.store.reads import Row
@@ -49,6 +51,10 @@ def _raise(code: str, message: str) -> StoreError:
     return kind(f"SQLite: {message}; {advice}", retry_after_seconds=5)
 
 
+def _refusal(refused: Refused) -> ChargehandError:
+    return _raise(refused.code, refused.message) if refused.code else bad_operation(refused)
+
+
 def sqlite_path(url: str) -> Path:
     prefix, _, rest = url.partition("sqlite:///")
     if prefix or not rest:
@@ -61,7 +67,7 @@ class SqliteStore(Writes):
         self._path = path
         self._clock = clock or now
         self._queries = load_queries("sqlite")
-        self._group = Group(self._commit, group_size)
+        self._group = Group(self._commit, group_size, error=_refusal)
         self._decoder = msgspec.msgpack.Decoder(Reply)
         self._encoder = msgspec.msgpack.Encoder()
         self._closing = False
@@ -123,7 +129,13 @@ class SqliteStore(Writes):
             return None
 
     async def _commit(self, operations: Sequence[Operation]) -> Sequence[Answer | Refused]:
-        body = self._encoder.encode(Batch(self._clock(), list(operations)))
+        try:
+            body = self._encoder.encode(Batch(self._clock(), list(operations)))
+        except (ValueError, OverflowError, TypeError) as error:
+            if len(operations) == 1:
+                return [Refused(f"{type(error).__name__}: {error}")]
+            # Somebody's operation cannot even be sent: each alone, so that only the culprit is refused.
+            return [(await self._commit([operation]))[0] for operation in operations]
         self._sink.write(LENGTH.pack(len(body)) + body)
         answer = await self._read_frame()
         if answer is None:
@@ -149,13 +161,15 @@ class SqliteStore(Writes):
 
     def _fetch(self, connection: apsw.Connection, name: str, values: dict[str, Any]) -> Sequence[Row]:
         query = self._queries[name]
-        for key in ("ids", "queues"):
-            if key in values:
-                values[key] = msgspec.json.encode(values[key]).decode()
         try:
+            for key in ("ids", "queues"):
+                if key in values:
+                    values[key] = msgspec.json.encode(values[key]).decode()
             return connection.execute(query.sql, query.bind(**values)).fetchall()
         except apsw.Error as error:
             raise _raise(error_code(error) or "store.unavailable", str(error)) from error
+        except (ValueError, OverflowError, TypeError) as error:
+            raise BadRequest(f"not a question for a database: {error}") from None
 
     async def _point(self, name: str, **values: Any) -> Sequence[Row]:
         # By key, some ten microseconds: a trip to a thread and back would cost more than the read.
@@ -203,11 +217,12 @@ class SqliteStore(Writes):
         pass
 
     async def close(self) -> None:
+        """Readers first: whoever closes last tidies up, and only the writer may write."""
         await self._group.close(StoreUnavailable("the server is stopping"))
         self._closing = True
-        await self._hang_up()
-        await asyncio.get_running_loop().run_in_executor(None, self._process.wait)
         self._threads.shutdown()
         self._reader.close()
         while not self._scanners.empty():
             self._scanners.get().close()
+        await self._hang_up()
+        await asyncio.get_running_loop().run_in_executor(None, self._process.wait)

@@ -82,6 +82,8 @@ def main() -> None:
                 break
             reply = writer.commit(decoder.decode(body))
             connection.sendall(frame(reply, encoder))
+    if writer is not None:
+        writer.close()
 
 
 if __name__ == "__main__":

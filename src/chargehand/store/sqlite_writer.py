@@ -101,6 +101,10 @@ class Writer:
                     self._one("record_migration", version=migration.version, name=migration.name, now=now())
         return newest
 
+    def close(self) -> None:
+        """The last one out takes the write-ahead log along: what is left is one file."""
+        self._db.close()
+
     def recover(self) -> None:
         with self._transaction():
             self._one("release_deliveries")
@@ -121,9 +125,7 @@ class Writer:
                 answers += self._commit(batch.now, [operation]).answers
             except Exception as error:
                 self._endpoints.clear()
-                if code := error_code(error):
-                    return Reply([], code, str(error))
-                answers.append(Refused(f"{type(error).__name__}: {error}"))
+                answers.append(Refused(f"{type(error).__name__}: {error}", error_code(error) or ""))
         return Reply(answers)
 
     def _commit(self, at: int, operations: list[Operation]) -> Reply:
@@ -229,7 +231,7 @@ class Writer:
         return answers
 
     def _pick(self, queues: tuple[str, ...], limit: int) -> list[str]:
-        lanes = self._all("due_lanes", queues=_list(queues), now=self._now)
+        lanes = self._all("due_lanes", queues=_list(list(dict.fromkeys(queues))), now=self._now)
         picked: list[str] = []
         room: dict[str, int] = {}
         while lanes and len(picked) < limit:

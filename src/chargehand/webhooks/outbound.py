@@ -210,6 +210,7 @@ class Outbox:
         """Those who wait for a shared place go first; the lane that had it queues behind them."""
         if not self._blocked:
             return lane, self._next(lane)
+        self._blocked.pop(lane, None)
         self._blocked[lane] = None
         for waiting in list(islice(self._blocked, TURNS)):
             del self._blocked[waiting]

@@ -45,7 +45,7 @@ WHERE j.state = 'running' AND j.queue IN (SELECT q.value FROM {each queues as q}
 GROUP BY j.queue;
 
 -- Candidates are found without locks, one seek for each queue and priority; then only what is taken is locked. The spare
--- candidates are for those that another node takes in between. MATERIALIZED keeps the planner from running the locking part
+-- candidates are for those that another node is taking; the last column says whether there may be more behind them. MATERIALIZED keeps the planner from running the locking part
 -- more often than LIMIT allows; ANY(ARRAY(…)) tells it that few rows are meant, where it would guess a tenth of the table;
 -- `|| ''` keeps it off the index of queued jobs, where it would look for an id from end to end.
 -- name: claim_jobs
@@ -58,10 +58,10 @@ WITH found AS (
     SELECT j.id, j.priority, j.run_at FROM jobs j
     WHERE j.state = 'queued' AND j.queue = q.queue AND j.priority = p.priority AND j.run_at <= :now
     ORDER BY j.run_at, j.id
-    LIMIT :limit + 16
+    LIMIT :limit::INTEGER + :spare::INTEGER
   ) c
 ), candidates AS MATERIALIZED (
-  SELECT f.id FROM found f WHERE f.place <= f.room ORDER BY f.priority DESC, f.run_at, f.id LIMIT :limit + 16
+  SELECT f.id FROM found f WHERE f.place <= f.room ORDER BY f.priority DESC, f.run_at, f.id LIMIT :limit::INTEGER + :spare::INTEGER
 ), picked AS MATERIALIZED (
   SELECT j.id, j.priority, j.run_at FROM jobs j
   WHERE j.id = ANY(ARRAY(SELECT c.id FROM candidates c)) AND j.state || '' = 'queued'
@@ -89,8 +89,10 @@ WITH found AS (
          CASE WHEN c.topic_seq = c.seq THEN c.previous ELSE c.topic END, c.attempt, '', 'claimed by ' || c.lease_owner
   FROM claimed c
 )
-SELECT {job c}, p.payload, c.topic_seq, c.number
-FROM claimed c LEFT JOIN job_payloads p ON p.job_id = c.id
+SELECT {job c}, p.payload, c.topic_seq, c.number, k.count
+FROM (SELECT COUNT(*) AS count FROM candidates) k
+LEFT JOIN claimed c ON TRUE
+LEFT JOIN job_payloads p ON p.job_id = c.id
 ORDER BY c.number;
 
 -- The one statement that writes every move of a single job; a job stands in it at most once.

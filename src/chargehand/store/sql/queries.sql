@@ -232,7 +232,10 @@ ORDER BY j.finished_at
 LIMIT :limit;
 
 -- name: prune_jobs
-DELETE FROM jobs WHERE id IN (SELECT i.value FROM {each ids as i}) AND finished_at <= :now - :age RETURNING id;
+DELETE FROM jobs
+WHERE id IN (SELECT i.value FROM {each ids as i}) AND finished_at <= :now - :age
+  AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.job_id = jobs.id AND d.state = 'pending')
+RETURNING id;
 
 -- name: prune_tries
 DELETE FROM delivery_tries
@@ -253,8 +256,7 @@ DELETE FROM job_results WHERE job_id IN (SELECT i.value FROM {each ids as i});
 -- name: prune_endpoints
 DELETE FROM endpoints
 WHERE state = 'active' AND updated_at <= :now - :age
-  AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = endpoints.id AND d.state = 'pending')
-  AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = endpoints.id AND d.state = 'dead');
+  AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = endpoints.id);
 
 -- name: schema_version
 SELECT COALESCE(MAX(m.version), 0) FROM schema_migrations m;

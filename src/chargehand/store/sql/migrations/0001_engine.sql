@@ -110,6 +110,7 @@ CREATE TABLE deliveries (
 
 CREATE INDEX deliveries_due ON deliveries (endpoint_id, due_at, id) WHERE state = 'pending';
 CREATE INDEX deliveries_dead ON deliveries (endpoint_id, id) WHERE state = 'dead';
+CREATE INDEX deliveries_endpoint ON deliveries (endpoint_id, id);
 CREATE INDEX deliveries_job ON deliveries (job_id);
 
 CREATE TABLE delivery_tries (

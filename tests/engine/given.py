@@ -1,0 +1,59 @@
+"""An engine on a store, and patience with an end."""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import Event, Job
+from chargehand.engine.moves import RetryPolicy
+from chargehand.engine.store import Store
+
+POLICY = RetryPolicy(backoff_base_seconds=5, backoff_max_seconds=60)
+AT_ONCE = 2.0  # seconds, on a busy machine; nothing polls here, so what was not woken does not come at all
+LONG = 60.0
+
+
+def an_engine(store: Store, now: Callable[[], int] | None = None) -> Engine:
+    if now is None:
+        return Engine(store, policy=POLICY, random=Random(0))
+    return Engine(store, policy=POLICY, random=Random(0), now=now)
+
+
+async def claim_one(engine: Engine, queue: str = "q", lease_seconds: float = 60) -> Job:
+    [job] = await engine.claim((queue,), "worker", lease_seconds)
+    return job
+
+
+async def claiming(engine: Engine, *queues: str, wait_seconds: float = LONG) -> "asyncio.Task[tuple[Job, ...]]":
+    """A claim that found nothing and waits by now."""
+    before = engine.wakeups.waiting
+    task = asyncio.create_task(engine.claim(queues or ("q",), "waiter", 60, wait_seconds=wait_seconds))
+    await until(lambda: engine.wakeups.waiting > before)
+    return task
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110 - what is waited for tells nobody
+            await asyncio.sleep(0.001)
+
+
+async def event(engine: Engine, job_id: str, move: str, seconds: float = 5.0) -> Event:
+    """The first event of this kind, as soon as it is there."""
+    async with asyncio.timeout(seconds):
+        async for each in engine.watch(job_id):
+            if each.move == move:
+                return each
+    raise AssertionError(f"the job ended without {move}")
+
+
+async def log(engine: Engine, job_id: str) -> list[str]:
+    return [each.move for each in await engine.store.list_events(job_id)]
+
+
+async def stop(task: "asyncio.Task[None]") -> None:
+    """What was to run for ever did, and goes when it is told to."""
+    assert not task.done()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,510 @@
+"""The main path: claims that wait, watchers that see everything, races that end with a name."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import cast
+
+import asyncpg
+import pytest
+
+from chargehand.config import load_config
+from chargehand.engine.engine import MAX_TEXT, Engine
+from chargehand.engine.job import SECOND, Event, Job, QueueSettings, State
+from chargehand.engine.moves import Broke, Moved
+from chargehand.engine.store import Note, Store
+from chargehand.engine.upkeep import keep_up
+from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease
+from tests.conftest import Clock
+from tests.engine.given import AT_ONCE, LONG, POLICY, an_engine, claim_one, claiming, event, log, stop, until
+from tests.store.given import a_job, a_report, job_in, opened, sql, submit, until_held_up
+
+
+@pytest.fixture
+def engine(store: Store, clock: Clock) -> Engine:
+    return an_engine(store, clock)
+
+
+# submitting -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_key_used_before_with_another_request_is_refused(engine: Engine) -> None:
+    first = await engine.submit(a_job(idempotency_key="k", fingerprint="a"))
+    again = await engine.submit(a_job(idempotency_key="k", fingerprint="a"))
+    assert (again.job_id, again.created) == (first.job_id, False)
+    with pytest.raises(IdempotencyMismatch, match=first.job_id):
+        await engine.submit(a_job(idempotency_key="k", fingerprint="b"))
+
+
+# claims that wait -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_that_finds_nothing_answers_when_its_time_is_over(engine: Engine) -> None:
+    assert await engine.claim(("q",), "worker", 60) == ()
+    assert await engine.claim(("q",), "worker", 60, wait_seconds=0.05) == ()
+    assert engine.wakeups.waiting == 0
+
+
+async def _submit(engine: Engine, job: Job) -> None:
+    await engine.submit(a_job())
+
+
+async def _retry(engine: Engine, job: Job) -> None:
+    await engine.broke(job.id, job.lease, Broke("broke", delay_seconds=0))
+
+
+async def _park(engine: Engine, job: Job) -> None:
+    await engine.park(job.id, job.lease, "target")
+
+
+async def _requeue(engine: Engine, job: Job) -> None:
+    await engine.cancel(job.id)
+    await engine.requeue(job.id)
+
+
+async def _resume(engine: Engine, job: Job) -> None:
+    await engine.set_queue(QueueSettings("q", paused=True))
+    await engine.submit(a_job())
+    await engine.set_queue(QueueSettings("q"))
+
+
+async def _raise_the_limit(engine: Engine, job: Job) -> None:
+    await engine.set_queue(QueueSettings("q", max_running=1))
+    await engine.submit(a_job())
+    await engine.set_queue(QueueSettings("q", max_running=2))
+
+
+WAKING: list[Callable[[Engine, Job], Awaitable[None]]] = [_submit, _retry, _park, _requeue, _resume, _raise_the_limit]
+
+
+@pytest.mark.parametrize("happens", WAKING, ids=lambda happens: happens.__name__.strip("_"))
+async def test_a_waiting_claim_is_woken_at_once(
+    engine: Engine, happens: Callable[[Engine, Job], Awaitable[None]]
+) -> None:
+    await engine.submit(a_job(max_attempts=5))
+    job = await claim_one(engine)
+    waiter = await claiming(engine, "other", "q")
+    await happens(engine, job)
+    async with asyncio.timeout(AT_ONCE):
+        [claimed] = await waiter
+    assert claimed.lease_owner == "waiter"
+
+
+@pytest.mark.parametrize("leaves", ["succeed", "cancel", "park", "retry"])
+async def test_room_in_a_limited_queue_wakes_whoever_waits_for_it(engine: Engine, leaves: str) -> None:
+    """Also when what made room comes back only later."""
+    await engine.set_queue(QueueSettings("q", max_running=1))
+    await engine.submit(a_job(max_attempts=2))
+    second = (await engine.submit(a_job())).job_id
+    job = await claim_one(engine)
+    waiter = await claiming(engine)
+    if leaves == "succeed":
+        await engine.succeed(job.id, job.lease, b"{}")
+    elif leaves == "cancel":
+        await engine.cancel(job.id)
+    elif leaves == "park":
+        await engine.park(job.id, job.lease, "target", delay_seconds=LONG)
+    else:
+        await engine.broke(job.id, job.lease, Broke("no", delay_seconds=LONG))
+    async with asyncio.timeout(AT_ONCE):
+        assert [claimed.id for claimed in await waiter] == [second]
+
+
+async def test_one_job_wakes_one_waiter(engine: Engine) -> None:
+    waiters = [await claiming(engine) for _ in range(5)]
+    await engine.submit(a_job())
+    async with asyncio.timeout(AT_ONCE):
+        assert len(await waiters[0]) == 1, "the one who waits longest"
+    assert engine.wakeups.waiting == 4
+    assert not any(waiter.done() for waiter in waiters[1:])
+    engine.drain()
+    assert await asyncio.gather(*waiters[1:]) == [()] * 4
+
+
+async def test_as_many_jobs_as_waiters_leave_nobody_waiting(engine: Engine) -> None:
+    waiters = [await claiming(engine) for _ in range(20)]
+    await asyncio.gather(*[engine.submit(a_job()) for _ in range(20)])
+    async with asyncio.timeout(AT_ONCE):
+        claimed = await asyncio.gather(*waiters)
+    assert len({job.id for jobs in claimed for job in jobs}) == 20
+
+
+async def test_a_delayed_job_is_claimed_when_it_is_due(store_url: str) -> None:
+    """In real time, and with a poll interval that is of no help."""
+    config = load_config(environ={}, overrides={"engine.poll_seconds": LONG})
+    async with opened(store_url) as store:
+        engine = an_engine(store)
+        upkeep = asyncio.create_task(keep_up(engine, config))
+        waiter = await claiming(engine)
+        await engine.submit(a_job(delay_seconds=0.3))
+        async with asyncio.timeout(0.3 + AT_ONCE):
+            [job] = await waiter
+        assert job.updated_at >= job.run_at
+        await stop(upkeep)
+
+
+async def test_a_delayed_job_from_before_is_found_by_looking(store_url: str) -> None:
+    config = load_config(environ={}, overrides={"engine.poll_seconds": 0.2})
+    async with opened(store_url) as store:
+        engine = an_engine(store)
+        job_id = await submit(store, delay_seconds=0.3)
+        upkeep = asyncio.create_task(keep_up(engine, config))
+        async with asyncio.timeout(0.3 + 0.2 + AT_ONCE):
+            assert [job.id for job in await engine.claim(("q",), "worker", 60, wait_seconds=LONG)] == [job_id]
+        await stop(upkeep)
+
+
+async def test_a_claimer_that_leaves_hands_its_job_back(engine: Engine) -> None:
+    job_id = (await engine.submit(a_job())).job_id
+    leaving = asyncio.create_task(engine.claim(("q",), "leaving", 60))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    await event(engine, job_id, "park")
+    job = await engine.get(job_id)
+    assert (job.state, job.attempt) == (State.QUEUED, 0)
+    assert (await claim_one(engine)).id == job_id
+
+
+async def test_a_job_handed_back_goes_to_whoever_waits(engine: Engine) -> None:
+    job_id = (await engine.submit(a_job())).job_id
+    leaving, staying = (
+        asyncio.create_task(engine.claim(("q",), owner, 60, wait_seconds=LONG)) for owner in ("leaving", "staying")
+    )
+    await asyncio.sleep(0)
+    leaving.cancel()
+    async with asyncio.timeout(AT_ONCE):
+        assert [job.id for job in await staying] == [job_id]
+
+
+async def test_a_waiter_that_leaves_as_it_is_woken_does_not_keep_the_news_to_itself(engine: Engine) -> None:
+    leaving, staying = await claiming(engine), await claiming(engine)
+
+    def leave(_: Moved) -> None:
+        leaving.cancel()
+
+    engine.on_move(leave)
+    await engine.submit(a_job())
+    async with asyncio.timeout(AT_ONCE):
+        assert len(await staying) == 1
+
+
+async def test_a_job_submitted_while_a_claim_is_under_way_wakes_it(postgres_url: str) -> None:
+    """Several groups are under way at once: the claim looked, the job came, and only then the claim learns that it found nothing."""
+    async with opened(postgres_url, pool_size=6) as store:
+        engine = an_engine(store)
+        await store.set_queue(QueueSettings("held up", max_running=5))
+        holder = await asyncpg.connect(postgres_url)
+        async with holder.transaction():
+            await holder.execute("SELECT 1 FROM queue_settings FOR UPDATE")
+            claims = [
+                asyncio.create_task(engine.claim((queue,), "worker", 60, wait_seconds=wait))
+                for queue, wait in (("q", LONG), ("held up", 0))
+            ]
+            await until_held_up(holder)
+            job_id = (await engine.submit(a_job())).job_id
+        await holder.close()
+        async with asyncio.timeout(AT_ONCE):
+            assert [job.id for job in await claims[0]] == [job_id]
+
+
+async def test_draining_sends_waiters_home_and_claims_nothing_more(engine: Engine) -> None:
+    waiter = await claiming(engine)
+    engine.drain()
+    assert await waiter == ()
+    await engine.submit(a_job())
+    assert await engine.claim(("q",), "worker", 60, wait_seconds=LONG) == ()
+
+
+async def test_what_runs_may_still_report_while_the_engine_drains(engine: Engine) -> None:
+    await engine.submit(a_job())
+    job = await claim_one(engine)
+    engine.drain()
+    await engine.beat(job.id, job.lease, 60)
+    assert (await engine.succeed(job.id, job.lease, b"1")).state is State.SUCCEEDED
+
+
+# lost races have names --------------------------------------------------------------------------------------------------
+
+
+async def test_an_unknown_job_is_not_found(engine: Engine) -> None:
+    for call in (engine.cancel("nobody"), engine.requeue("nobody"), engine.get("nobody"), engine.beat("nobody", 1, 60)):
+        with pytest.raises(NotFound, match="nobody"):
+            await call
+
+
+async def test_the_job_of_another_tenant_is_not_found(engine: Engine) -> None:
+    job = await job_in(engine.store, State.RUNNING)
+    for call in (
+        engine.cancel(job.id, tenant="other"),
+        engine.succeed(job.id, job.lease, b"", tenant="other"),
+        engine.broke(job.id, job.lease, Broke("no"), tenant="other"),
+        engine.get(job.id, "other"),
+        engine.note(Note(job.id, tenant="other")),
+    ):
+        with pytest.raises(NotFound):
+            await call
+    assert (await engine.get(job.id)).seq == job.seq
+
+
+async def test_a_move_that_the_state_forbids_is_a_conflict_that_says_the_state(engine: Engine) -> None:
+    job = await job_in(engine.store, State.SUCCEEDED)
+    with pytest.raises(Conflict, match=r"succeeded.*cancel") as caught:
+        await engine.cancel(job.id)
+    assert not isinstance(caught.value, StaleLease)
+
+
+async def test_a_lost_lease_is_a_conflict_of_its_own(engine: Engine) -> None:
+    job = await job_in(engine.store, State.RUNNING, max_attempts=3)
+    await engine.park(job.id, job.lease, "target")
+    for call in (
+        engine.succeed(job.id, job.lease, b""),
+        engine.broke(job.id, job.lease, Broke("no")),
+        engine.park(job.id, job.lease, "target"),
+        engine.advance(job.id, job.lease, "working"),
+        engine.beat(job.id, job.lease, 60),
+        engine.note(Note(job.id, job.lease)),
+    ):
+        with pytest.raises(StaleLease, match=f"lease {job.lease}"):
+            await call
+
+
+async def test_a_worker_that_was_too_slow_cannot_break_the_attempt_of_the_next(engine: Engine) -> None:
+    slow = await job_in(engine.store, State.RUNNING, max_attempts=3)
+    await engine.park(slow.id, slow.lease, "target")
+    await claim_one(engine, slow.queue)
+    with pytest.raises(StaleLease):
+        await engine.broke(slow.id, slow.lease, Broke("no"))
+    assert (await engine.get(slow.id)).state is State.RUNNING
+
+
+# outcomes ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_broken_attempt_comes_back_after_its_backoff_until_none_is_left(engine: Engine, clock: Clock) -> None:
+    job_id = (await engine.submit(a_job(max_attempts=2))).job_id
+    job = await claim_one(engine)
+    moved = await engine.broke(job.id, job.lease, Broke("no"))
+    assert 2.5 * SECOND <= moved.run_at - clock.now <= 5 * SECOND
+    clock.advance(5)
+    job = await claim_one(engine)
+    assert (await engine.broke(job.id, job.lease, Broke("still no", "boot"))).state is State.FAILED
+    end = await engine.get(job_id)
+    assert (end.error, end.failed_step, end.attempt) == ("still no", "boot", 2)
+
+
+async def test_texts_are_bounded_and_free_of_nul(engine: Engine) -> None:
+    job = await job_in(engine.store, State.RUNNING)
+    await engine.broke(job.id, job.lease, Broke("\x00" + "x" * 2 * MAX_TEXT))
+    error = (await engine.get(job.id)).error
+    assert error is not None
+    assert len(error) == MAX_TEXT
+    assert "\x00" not in error + (await engine.store.list_events(job.id))[-1].message
+
+
+async def test_whoever_listens_hears_of_every_move(engine: Engine) -> None:
+    heard: list[tuple[str, tuple[str, ...]]] = []
+    engine.on_move(lambda moved: heard.append((moved.move, moved.endpoints)))
+    await engine.submit(a_job(reports=(a_report(),), max_attempts=2))
+    await engine.submit(a_job())
+    first, second = await engine.claim(("q",), "worker", 60, limit=2, stage="working")
+    await engine.succeed(first.id, first.lease, b"1")
+    await engine.broke(second.id, second.lease, Broke("no"))
+    here = (a_report().endpoint_id,)
+    assert heard == [("submit", here), ("submit", ()), ("claim", here), ("claim", ()), ("succeed", here), ("fail", ())]
+
+
+# leases that lapse ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_lapsed_lease_is_tried_again_while_attempts_are_left_and_fails_then(
+    engine: Engine, clock: Clock
+) -> None:
+    again = await job_in(engine.store, State.RUNNING, max_attempts=2)
+    last = await job_in(engine.store, State.RUNNING, max_attempts=1)
+    alive = await job_in(engine.store, State.RUNNING)
+    clock.advance(60)
+    await engine.beat(alive.id, alive.lease, 60)
+    assert await engine.lapse_all() == 2
+    assert [(await engine.get(job.id)).state for job in (again, last, alive)] == [
+        State.QUEUED, State.FAILED, State.RUNNING
+    ]  # fmt: skip
+    assert "worker" in ((await engine.get(last.id)).error or "")
+    with pytest.raises(StaleLease):
+        await engine.succeed(again.id, again.lease, b"")
+    assert await engine.lapse_all() == 0
+
+
+async def test_a_beat_that_was_acknowledged_keeps_the_job(engine: Engine, clock: Clock) -> None:
+    """The lease was found lapsed, then its owner was heard of, then the finding was acted upon."""
+    job = await job_in(engine.store, State.RUNNING, max_attempts=2)
+    clock.advance(60)
+    [lapsed] = await engine.store.lapsed_jobs(10)
+    await engine.beat(job.id, job.lease, 60)
+    assert await engine.lapse(lapsed) is None
+    assert (await engine.get(job.id)).state is State.RUNNING
+
+
+async def test_two_who_notice_the_same_lapse_make_one_move(engine: Engine, clock: Clock) -> None:
+    job = await job_in(engine.store, State.RUNNING, max_attempts=5)
+    clock.advance(60)
+    assert sum(await asyncio.gather(engine.lapse_all(), engine.lapse_all())) == 1
+    assert (await log(engine, job.id)).count("retry") == 1
+
+
+async def test_the_leases_of_owners_known_to_be_gone_end_before_their_time(engine: Engine) -> None:
+    job_id = (await engine.submit(a_job(max_attempts=2))).job_id
+    await engine.claim(("q",), "@runner", LONG)
+    assert await engine.lapse_all("@") == 1
+    assert (await engine.get(job_id)).state is State.QUEUED
+
+
+# watching ---------------------------------------------------------------------------------------------------------------
+
+
+async def watched(engine: Engine, job_id: str, after: int = 0) -> list[Event]:
+    return [each async for each in engine.watch(job_id, after)]
+
+
+async def test_a_watcher_sees_every_event_as_it_happens_and_goes_with_the_last(engine: Engine) -> None:
+    job_id = (await engine.submit(a_job())).job_id
+    seen: asyncio.Queue[str] = asyncio.Queue()
+
+    async def watch() -> None:
+        async for each in engine.watch(job_id):
+            seen.put_nowait(each.move)
+
+    watcher = asyncio.create_task(watch())
+    async with asyncio.timeout(AT_ONCE * 3):
+        assert await seen.get() == "submit"
+        job = await claim_one(engine)
+        assert await seen.get() == "claim"
+        await engine.advance(job.id, job.lease, "working")
+        assert await seen.get() == "advance"
+        await engine.note(Note(job.id, message="half way"))
+        assert await seen.get() == "note"
+        await engine.succeed(job.id, job.lease, b"{}")
+        assert await seen.get() == "succeed"
+        await watcher
+
+
+async def test_watching_a_finished_job_tells_its_story_and_ends(engine: Engine) -> None:
+    job = await job_in(engine.store, State.SUCCEEDED)
+    async with asyncio.timeout(AT_ONCE):
+        assert [each.seq for each in await watched(engine, job.id)] == [1, 2, 3]
+        assert [each.seq for each in await watched(engine, job.id, after=2)] == [3]
+        assert await watched(engine, job.id, after=3) == []
+
+
+async def test_many_watchers_miss_nothing_of_a_busy_job(engine: Engine) -> None:
+    job_id = (await engine.submit(a_job())).job_id
+    watchers = [asyncio.create_task(watched(engine, job_id)) for _ in range(5)]
+    for number in range(100):
+        await engine.note(Note(job_id, message=str(number)))
+    await engine.cancel(job_id)
+    async with asyncio.timeout(AT_ONCE):
+        for events in await asyncio.gather(*watchers):
+            assert [each.seq for each in events] == list(range(1, 103))
+
+
+async def test_a_watcher_that_leaves_is_forgotten(engine: Engine) -> None:
+    job_id = (await engine.submit(a_job())).job_id
+    events = cast(AsyncGenerator[Event, None], engine.watch(job_id))
+    await anext(events)
+    assert engine._watchers
+    await events.aclose()
+    assert not engine._watchers
+
+
+async def test_nobody_can_watch_what_is_not_there_or_not_theirs(engine: Engine) -> None:
+    job_id = (await engine.submit(a_job())).job_id
+    for watch in (engine.watch("nobody"), engine.watch(job_id, tenant="other")):
+        with pytest.raises(NotFound):
+            await anext(watch)
+
+
+async def test_draining_ends_watching(engine: Engine) -> None:
+    job_id = (await engine.submit(a_job())).job_id
+    watcher = asyncio.create_task(watched(engine, job_id))
+    await until(lambda: bool(engine._watchers))
+    engine.drain()
+    async with asyncio.timeout(AT_ONCE):
+        await watcher
+
+
+# two nodes --------------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def two_engines(url: str) -> AsyncIterator[tuple[Engine, Engine]]:
+    """On one database, each hearing what the other tells."""
+    async with opened(url, pool_size=4) as a, opened(url, pool_size=4) as b:
+        engines = Engine(a, policy=POLICY, random=Random(0)), Engine(b, policy=POLICY, random=Random(0))
+        async with asyncio.timeout(5):
+            while await listeners(url) < 2:
+                pass
+        yield engines
+
+
+async def listeners(url: str) -> int:
+    [(count,)] = await sql(url, LISTENERS.format("COUNT(*)"))
+    return int(count)
+
+
+LISTENERS = "SELECT {} FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+
+
+async def test_a_job_submitted_at_one_node_wakes_a_claim_at_another(postgres_url: str) -> None:
+    async with two_engines(postgres_url) as (a, b):
+        for _ in range(3):
+            waiter = await claiming(b)
+            job_id = (await a.submit(a_job())).job_id
+            async with asyncio.timeout(0.5):
+                assert [job.id for job in await waiter] == [job_id]
+
+
+async def test_a_watcher_at_one_node_sees_what_happens_at_another(postgres_url: str) -> None:
+    async with two_engines(postgres_url) as (a, b):
+        job_id = (await a.submit(a_job())).job_id
+        watcher = asyncio.create_task(watched(b, job_id))
+        await until(lambda: bool(b._watchers))
+        await a.cancel(job_id)
+        async with asyncio.timeout(AT_ONCE):
+            assert [each.move for each in await watcher] == ["submit", "cancel"]
+
+
+async def test_a_queue_resumed_at_one_node_is_resumed_at_another(postgres_url: str) -> None:
+    async with two_engines(postgres_url) as (a, b):
+        await a.set_queue(QueueSettings("q", paused=True))
+        await a.submit(a_job())
+        waiter = await claiming(b)
+        await a.set_queue(QueueSettings("q"))
+        async with asyncio.timeout(AT_ONCE):
+            assert len(await waiter) == 1
+
+
+async def test_what_was_not_heard_is_found_by_looking(postgres_url: str) -> None:
+    """The connections that carry the hints are cut; polling is the truth underneath."""
+    config = load_config(environ={}, overrides={"engine.poll_seconds": 0.1})
+    async with two_engines(postgres_url) as (a, b):
+        upkeep = asyncio.create_task(keep_up(b, config))
+        waiter = await claiming(b)
+        await sql(postgres_url, LISTENERS.format("pg_terminate_backend(pid)"))
+        job_id = (await a.submit(a_job())).job_id
+        async with asyncio.timeout(AT_ONCE):
+            assert [job.id for job in await waiter] == [job_id]
+        await stop(upkeep)
+
+
+async def test_hints_are_heard_again_after_the_connection_was_lost(postgres_url: str) -> None:
+    async with two_engines(postgres_url) as (a, b):
+        await sql(postgres_url, LISTENERS.format("pg_terminate_backend(pid)"))
+        async with asyncio.timeout(10):
+            while await listeners(postgres_url) < 2:
+                pass
+        waiter = await claiming(b)
+        await a.submit(a_job())
+        async with asyncio.timeout(AT_ONCE):
+            assert len(await waiter) == 1

@@ -1,0 +1,305 @@
+"""In-process workers: what a handler's end becomes, and who stops it when the job is no longer its own."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import asyncpg
+import pytest
+
+from chargehand.config import load_config
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import SECOND, Job, State
+from chargehand.engine.moves import Broke, Change
+from chargehand.engine.runner import IN_PROCESS, Done, Hand, Handler, Outcome, Parked, Runner
+from chargehand.engine.store import Store
+from chargehand.engine.upkeep import keep_up
+from tests.conftest import Clock
+from tests.engine.given import AT_ONCE, LONG, an_engine, event, log, stop, until
+from tests.store.given import a_job, a_settle, opened  # noqa: F401
+
+
+@pytest.fixture
+def engine(store: Store, clock: Clock) -> Engine:
+    return an_engine(store, clock)
+
+
+@asynccontextmanager
+async def running(
+    engine: Engine, handler: Handler, concurrency: int = 1, lease_seconds: float = LONG
+) -> AsyncIterator["asyncio.Task[None]"]:
+    runner = Runner(engine, "test", ("q",), handler, concurrency=concurrency, lease_seconds=lease_seconds)
+    task = asyncio.create_task(runner.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+class Stuck:
+    """A handler that never ends by itself, and knows how it was ended."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self.started, self.stopped = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, job: Job, hand: Hand) -> Outcome:
+        self.jobs.append(job)
+        self.started.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            self.stopped.set()
+            raise
+        raise AssertionError("unreachable")
+
+
+def returning(outcome: Outcome) -> Handler:
+    async def handler(job: Job, hand: Hand) -> Outcome:
+        return outcome
+
+    return handler
+
+
+async def submitted(engine: Engine, **fields: int) -> str:
+    return (await engine.submit(a_job(**fields))).job_id
+
+
+# outcomes ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_handler_that_is_done_gives_the_result(engine: Engine) -> None:
+    job_id = await submitted(engine)
+    async with running(engine, returning(Done(b'{"answer": 42}'))):
+        await event(engine, job_id, "succeed")
+    job = await engine.get(job_id)
+    assert (job.state, job.result, job.attempt) == (State.SUCCEEDED, b'{"answer": 42}', 1)
+    assert IN_PROCESS + "test" in (await engine.store.list_events(job_id))[1].message
+
+
+async def test_a_handler_that_broke_is_tried_again_after_a_backoff(engine: Engine, clock: Clock) -> None:
+    job_id = await submitted(engine, max_attempts=2)
+    async with running(engine, returning(Broke("no power", "boot"))):
+        await event(engine, job_id, "retry")
+        waiting = await engine.get(job_id)
+        assert (waiting.error, waiting.failed_step, waiting.waiting_for) == ("no power", "boot", "backoff")
+        clock.advance(LONG)
+        await engine.look_for_due()
+        await event(engine, job_id, "fail")
+
+
+async def test_a_parked_job_comes_back_and_the_attempt_does_not_count(engine: Engine, clock: Clock) -> None:
+    job_id = await submitted(engine)
+    async with running(engine, returning(Parked("target", 30))):
+        await event(engine, job_id, "park")
+    job = await engine.get(job_id)
+    assert (job.state, job.attempt, job.waiting_for) == (State.QUEUED, 0, "target")
+    assert job.run_at == clock.now + 30 * SECOND
+
+
+async def test_an_exception_is_a_broken_attempt_and_the_runner_goes_on(engine: Engine) -> None:
+    async def handler(job: Job, hand: Hand) -> Outcome:
+        if job.payload == b"bad":
+            raise RuntimeError("out of \x00 paper")
+        return Done(b"{}")
+
+    bad = (await engine.submit(a_job(payload=b"bad"))).job_id
+    good = await submitted(engine)
+    async with running(engine, handler):
+        await event(engine, good, "succeed")
+    assert (await engine.get(bad)).error == "RuntimeError: out of \ufffd paper"
+
+
+async def test_a_handler_that_cancels_itself_is_a_broken_attempt(engine: Engine) -> None:
+    """Something it awaited was cancelled: nobody took the job away, so nobody else writes down how it ended."""
+
+    async def handler(job: Job, hand: Hand) -> Outcome:
+        raise asyncio.CancelledError
+
+    job_id = await submitted(engine)
+    async with running(engine, handler):
+        await event(engine, job_id, "fail", AT_ONCE)
+
+
+async def test_an_outcome_that_the_store_refuses_does_not_end_the_runner(engine: Engine) -> None:
+    async def handler(job: Job, hand: Hand) -> Outcome:
+        return Broke("no", delay_seconds=float("inf")) if job.payload == b"bad" else Done(b"{}")
+
+    await engine.submit(a_job(payload=b"bad", max_attempts=2))
+    good = await submitted(engine)
+    async with running(engine, handler) as runner:
+        await event(engine, good, "succeed", AT_ONCE)
+        assert not runner.done()
+
+
+async def test_a_handler_may_tell_how_far_it_is(engine: Engine) -> None:
+    async def handler(job: Job, hand: Hand) -> Outcome:
+        await hand.advance("loading", "half way")
+        await hand.advance("working")
+        return Done(b"{}")
+
+    job_id = await submitted(engine)
+    async with running(engine, handler):
+        await event(engine, job_id, "succeed")
+    events = await engine.store.list_events(job_id)
+    assert [each.stage for each in events] == ["", "", "loading", "working", ""]
+    assert events[2].message == "half way"
+
+
+async def test_as_many_handlers_run_at_once_as_are_allowed(engine: Engine) -> None:
+    stuck = Stuck()
+    for _ in range(5):
+        await submitted(engine)
+    async with running(engine, stuck, concurrency=3):
+        await until(lambda: len(stuck.jobs) == 3)
+        assert [(count.ready, count.running) for count in await engine.store.count_queues()] == [(2, 3)]
+
+
+async def test_a_waiting_runner_takes_a_job_as_soon_as_there_is_one(engine: Engine) -> None:
+    async with running(engine, returning(Done(b"{}"))):
+        await until(lambda: engine.wakeups.waiting == 1)
+        await event(engine, await submitted(engine), "succeed", AT_ONCE)
+
+
+# whose job it is --------------------------------------------------------------------------------------------------------
+
+
+async def _cancel(engine: Engine, job: Job) -> None:
+    await engine.cancel(job.id)
+
+
+async def _lapse(engine: Engine, job: Job) -> None:
+    await engine.lapse(job)
+
+
+@pytest.mark.parametrize("taken_away", [_cancel, _lapse], ids=["cancelled", "lapsed"])
+async def test_a_handler_is_stopped_as_soon_as_its_job_is_taken_away(
+    engine: Engine, taken_away: Callable[[Engine, Job], Awaitable[None]]
+) -> None:
+    stuck = Stuck()
+    job_id = await submitted(engine)
+    async with running(engine, stuck):
+        await stuck.started.wait()
+        await taken_away(engine, stuck.jobs[0])
+        async with asyncio.timeout(AT_ONCE):
+            await stuck.stopped.wait()
+        next_id = await submitted(engine)
+        await until(lambda: [job.id for job in stuck.jobs] == [job_id, next_id])
+    assert (await engine.get(job_id)).state in (State.CANCELLED, State.FAILED)
+
+
+async def test_a_lease_lost_behind_the_engine_is_noticed_with_the_next_beat(engine: Engine) -> None:
+    stuck = Stuck()
+    job_id = await submitted(engine)
+    async with running(engine, stuck, lease_seconds=0.3):
+        await stuck.started.wait()
+        assert await engine.store.change(Change(job_id, "cancel"))
+        async with asyncio.timeout(AT_ONCE):
+            await stuck.stopped.wait()
+
+
+async def test_the_outcome_of_a_job_that_was_taken_away_is_dropped(engine: Engine) -> None:
+    async def stubborn(job: Job, hand: Hand) -> Outcome:
+        with suppress(asyncio.CancelledError):
+            await asyncio.get_running_loop().create_future()
+        return Done(b"late")
+
+    job_id = await submitted(engine)
+    async with running(engine, stubborn) as runner:
+        await event(engine, job_id, "claim")
+        await engine.cancel(job_id)
+        next_id = await submitted(engine)
+        await event(engine, next_id, "claim")
+        assert not runner.done()
+    job = await engine.get(job_id)
+    assert (job.state, job.result) == (State.CANCELLED, None)
+
+
+async def test_beats_keep_a_short_lease_alive_through_long_work(store_url: str) -> None:
+    """In real time, while somebody looks for lapsed leases all along."""
+
+    async def slow(job: Job, hand: Hand) -> Outcome:
+        await asyncio.sleep(2)
+        return Done(b"{}")
+
+    async with opened(store_url) as store:
+        engine = an_engine(store)
+        upkeep = asyncio.create_task(keep_up(engine, load_config(environ={})))
+        job_id = await submitted(engine)
+        async with running(engine, slow, lease_seconds=0.6):
+            await event(engine, job_id, "succeed", 10)
+        assert await log(engine, job_id) == ["submit", "claim", "succeed"]
+        await stop(upkeep)
+
+
+# stopping ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_stopped_runner_hands_its_jobs_back_and_the_attempt_does_not_count(engine: Engine) -> None:
+    stuck = Stuck()
+    job_ids = [await submitted(engine) for _ in range(2)]
+    async with running(engine, stuck, concurrency=2) as runner:
+        await until(lambda: len(stuck.jobs) == 2)
+        engine.drain()
+        await stop(runner)
+    for job_id in job_ids:
+        job = await engine.get(job_id)
+        assert (job.state, job.attempt) == (State.QUEUED, 0)
+        assert await log(engine, job_id) == ["submit", "claim", "park"]
+
+
+async def test_a_handler_may_clean_up_before_its_job_is_handed_back(engine: Engine) -> None:
+    started = asyncio.Event()
+
+    async def tidy(job: Job, hand: Hand) -> Outcome:
+        try:
+            started.set()
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await hand.advance("tidied")
+        raise AssertionError("unreachable")
+
+    job_id = await submitted(engine)
+    async with running(engine, tidy) as runner:
+        await started.wait()
+        await stop(runner)
+    assert await log(engine, job_id) == ["submit", "claim", "advance", "park"]
+
+
+async def test_a_draining_runner_finishes_what_it_has_and_takes_nothing_more(engine: Engine) -> None:
+    go_on = asyncio.Event()
+
+    async def handler(job: Job, hand: Hand) -> Outcome:
+        await go_on.wait()
+        return Done(b"{}")
+
+    first, second = await submitted(engine), await submitted(engine)
+    async with running(engine, handler) as runner:
+        await event(engine, first, "claim")
+        engine.drain()
+        go_on.set()
+        async with asyncio.timeout(AT_ONCE):
+            await runner
+    assert [(await engine.get(job_id)).state for job_id in (first, second)] == [State.SUCCEEDED, State.QUEUED]
+
+
+# a store in trouble -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_runner_survives_a_store_that_is_away_for_a_moment(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        engine = an_engine(store)
+        async with running(engine, returning(Done(b"{}")), concurrency=3) as runner:
+            other = await asyncpg.connect(postgres_url)
+            for _ in range(3):
+                job_id = await submitted(engine)
+                await other.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+                await until(lambda: engine.wakeups.waiting == 3)
+                await event(engine, await submitted(engine), "succeed", 10)
+            await other.close()
+            assert not runner.done()
+            assert (await engine.get(job_id)).state in (State.SUCCEEDED, State.RUNNING)

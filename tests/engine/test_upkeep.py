@@ -1,0 +1,141 @@
+"""The chores: each is done in time, and none ends because the store was away."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from chargehand.config import Config, load_config
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import QueueSettings, State
+from chargehand.engine.store import DeliveryFilter, Note, Store
+from chargehand.engine.upkeep import LAPSE_SECONDS, chores, keep_up
+from chargehand.errors import StoreFull, StoreUnavailable
+from tests.conftest import Clock
+from tests.engine.given import LONG, an_engine, claim_one, event, stop, until
+from tests.store.given import a_job, a_report, job_in, opened, sql, submit
+
+
+@pytest.fixture
+def engine(store: Store, clock: Clock) -> Engine:
+    return an_engine(store, clock)
+
+
+def config(**overrides: Any) -> Config:
+    return load_config(environ={}, overrides={name.replace("__", "."): value for name, value in overrides.items()})
+
+
+@asynccontextmanager
+async def kept_up(engine: Engine, settings: Config) -> AsyncIterator[None]:
+    upkeep = asyncio.create_task(keep_up(engine, settings))
+    yield
+    await stop(upkeep)
+
+
+def test_every_chore_has_a_name_and_a_rhythm(engine: Engine) -> None:
+    listed = chores(engine, config())
+    assert len({chore.name for chore in listed}) == len(listed)
+    assert all(chore.every_seconds > 0 for chore in listed)
+    assert LAPSE_SECONDS <= 2
+
+
+async def test_a_lapsed_lease_is_noticed_within_two_seconds(engine: Engine, clock: Clock) -> None:
+    again = await job_in(engine.store, State.RUNNING, max_attempts=2)
+    last = await job_in(engine.store, State.RUNNING)
+    async with kept_up(engine, config()):
+        await until(lambda: True)
+        clock.advance(LONG)
+        await asyncio.gather(event(engine, again.id, "retry", 2), event(engine, last.id, "fail", 2))
+
+
+async def test_old_jobs_are_removed_batch_by_batch(engine: Engine, clock: Clock) -> None:
+    old = [await job_in(engine.store, State.SUCCEEDED) for _ in range(5)]
+    clock.advance(100)
+    young = await job_in(engine.store, State.SUCCEEDED)
+    async with kept_up(engine, config(retention__finished_seconds=100, retention__batch=2)):
+        async with asyncio.timeout(2):
+            while await engine.store.get_job(old[-1].id) is not None:
+                await asyncio.sleep(0.001)
+    assert [await engine.store.get_job(job.id) for job in old] == [None] * 5
+    assert await engine.store.get_job(young.id) is not None
+
+
+async def test_finished_jobs_can_be_kept_for_ever(engine: Engine, clock: Clock) -> None:
+    job = await job_in(engine.store, State.SUCCEEDED)
+    clock.advance(1e9)
+    for chore in chores(engine, config(retention__finished_seconds=0)):
+        await chore.do()
+    assert await engine.store.get_job(job.id) is not None
+
+
+async def test_deliveries_that_are_too_old_are_given_up(engine: Engine, clock: Clock) -> None:
+    await submit(engine.store, reports=(a_report(),))
+    clock.advance(100)
+    for chore in chores(engine, config(webhooks__give_up_seconds=100)):
+        await chore.do()
+    assert [delivery.state for delivery in await engine.store.list_deliveries(DeliveryFilter())] == ["dead"]
+
+
+async def test_a_limit_set_elsewhere_is_learned(engine: Engine) -> None:
+    """Room in a limited queue wakes whoever waits for it, also where nobody set the limit."""
+    await engine.store.set_queue(QueueSettings("q", max_running=1))
+    for _ in range(2):
+        await engine.submit(a_job())
+    job = await claim_one(engine)
+    for chore in chores(engine, config()):
+        await chore.do()
+    waiting = asyncio.create_task(engine.claim(("q",), "waiter", 60, wait_seconds=LONG))
+    await until(lambda: engine.wakeups.waiting == 1)
+    await engine.succeed(job.id, job.lease, b"{}")
+    async with asyncio.timeout(2):
+        assert len(await waiting) == 1
+
+
+async def test_a_full_store_does_not_end_the_chores(tmp_path: Path, clock: Clock) -> None:
+    url = f"sqlite:///{tmp_path}/chargehand.db"
+    async with opened(url, clock, max_bytes=400_000) as store:
+        engine = an_engine(store, clock)
+        job = await job_in(store, State.RUNNING)
+        for size in (10_000, 100):
+            with pytest.raises(StoreFull):
+                while True:
+                    await store.note(Note(job.id, message="x" * size))
+        clock.advance(LONG)
+        with pytest.raises(StoreFull):
+            await engine.lapse_all()
+        async with kept_up(engine, config()):
+            await asyncio.sleep(0)
+            await sql(url, f"DELETE FROM job_events WHERE job_id = '{job.id}' AND seq BETWEEN 3 AND 20")
+            await event(engine, job.id, "fail", 3 * LAPSE_SECONDS)
+
+
+async def test_a_database_that_is_away_does_not_end_the_chores(postgres_url: str, clock: Clock) -> None:
+    here = postgres_url.partition("?")[0].rpartition("/")[2]
+    elsewhere = await asyncpg.connect(postgres_url.replace(f"/{here}?", "/postgres?"))
+    async with opened(postgres_url, clock) as store:
+        engine = an_engine(store, clock)
+        job = await job_in(store, State.RUNNING)
+        async with kept_up(engine, config()):
+            await rename(elsewhere, here, f"{here}_away")
+            with pytest.raises(StoreUnavailable):
+                await engine.lapse_all()
+            clock.advance(LONG)
+            await rename(elsewhere, f"{here}_away", here)
+            await event(engine, job.id, "fail", 3 * LAPSE_SECONDS)
+    await elsewhere.close()
+
+
+async def rename(connection: "asyncpg.Connection[asyncpg.Record]", old: str, new: str) -> None:
+    """Whoever is connected is sent away, again if it came back in between."""
+    for _ in range(100):
+        await connection.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{old}'")
+        try:
+            await connection.execute(f"ALTER DATABASE {old} RENAME TO {new}")
+        except asyncpg.ObjectInUseError:
+            continue
+        return
+    raise AssertionError(f"{old} cannot be renamed")
