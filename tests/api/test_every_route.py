@@ -140,6 +140,13 @@ async def test_what_belongs_to_another_tenant_is_not_there(
     assert await as_acme_sees_it() == before
 
 
+async def test_tenants_may_use_the_same_idempotency_key(nobody: Api) -> None:
+    job, key = {"queue": "q", "payload": 1}, {"Idempotency-Key": "k"}
+    first = await nobody.of(token_of("acme")).post("/engine/jobs", job, key)
+    second = await nobody.of(token_of("umbrella")).post("/engine/jobs", job | {"payload": 2}, key)
+    assert first.good(202) != second.good(202)
+
+
 @on_sqlite
 async def test_an_id_that_nothing_has_is_404_and_one_that_nothing_can_have_is_400(
     server: Server, acme: Api, subtests: pytest.Subtests

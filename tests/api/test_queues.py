@@ -80,8 +80,8 @@ async def test_queues_of_the_same_name_belong_to_their_tenants(store_url: str) -
     async with serving(store_url, {"auth.tokens": tokens}) as server, talking(server) as nobody:
         acme, umbrella = nobody.of("acme"), nobody.of("umbrella")
         job_id = await acme.submit()
-        await umbrella.call("PUT", "/engine/queues/job/q", {"paused": True})
         assert (await umbrella.post("/engine/claims", {"queues": ["q"]})).status == 204
+        await umbrella.call("PUT", "/engine/queues/job/q", {"paused": True})
         assert not (await listed(acme))["q"]["paused"]
         assert (await listed(umbrella))["q"]["ready"] == 0
         assert (await acme.claim())["id"] == job_id

@@ -117,6 +117,20 @@ async def test_a_long_poll_is_woken_when_the_queue_is_resumed(store_url: str, pa
         assert (await waiting)["id"] == job_id
 
 
+async def test_a_long_poll_is_woken_when_a_limited_queue_has_room_again(
+    store_url: str, patient: dict[str, Any]
+) -> None:
+    async with serving(store_url, patient) as server, talking(server) as api:
+        await api.call("PUT", "/engine/queues/job/q", {"max_running": 1})
+        await api.submit()
+        running = await api.claim()
+        job_id = await api.submit()
+        waiting = asyncio.create_task(api.claim(wait_seconds=10))
+        await until(lambda: server.engine.wakeups.waiting)
+        await api.move(running, "succeed")
+        assert (await waiting)["id"] == job_id
+
+
 @on_sqlite
 async def test_a_job_wakes_one_waiter_and_the_other_goes_on_waiting(store_url: str, patient: dict[str, Any]) -> None:
     async with serving(store_url, patient) as server, talking(server) as api:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
-import asyncpg
 import pytest
 
 from chargehand.config import load_config
@@ -16,7 +15,7 @@ from chargehand.engine.store import Store
 from chargehand.engine.upkeep import keep_up
 from tests.conftest import Clock
 from tests.engine.given import AT_ONCE, LONG, an_engine, event, log, stop, until
-from tests.store.given import a_job, a_settle, opened  # noqa: F401
+from tests.store.given import KILL, a_job, opened, sql
 
 
 @pytest.fixture
@@ -33,8 +32,9 @@ async def running(
     try:
         yield task
     finally:
+        engine.drain()
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.wait({task}, timeout=5)
 
 
 class Stuck:
@@ -84,6 +84,7 @@ async def test_a_handler_that_broke_is_tried_again_after_a_backoff(engine: Engin
         await event(engine, job_id, "retry")
         waiting = await engine.get(job_id)
         assert (waiting.error, waiting.failed_step, waiting.waiting_for) == ("no power", "boot", "backoff")
+        await until(lambda: engine.wakeups.waiting == 1)
         clock.advance(LONG)
         await engine.look_for_due()
         await event(engine, job_id, "fail")
@@ -199,19 +200,19 @@ async def test_a_lease_lost_behind_the_engine_is_noticed_with_the_next_beat(engi
             await stuck.stopped.wait()
 
 
-async def test_the_outcome_of_a_job_that_was_taken_away_is_dropped(engine: Engine) -> None:
-    async def stubborn(job: Job, hand: Hand) -> Outcome:
-        with suppress(asyncio.CancelledError):
-            await asyncio.get_running_loop().create_future()
-        return Done(b"late")
+async def stubborn(job: Job, hand: Hand) -> Outcome:
+    """Takes no hint: ends as if nothing had been said."""
+    with suppress(asyncio.CancelledError):
+        await asyncio.get_running_loop().create_future()
+    return Done(b"late")
 
+
+async def test_the_outcome_of_a_job_that_was_taken_away_is_dropped(engine: Engine) -> None:
     job_id = await submitted(engine)
-    async with running(engine, stubborn) as runner:
+    async with running(engine, stubborn):
         await event(engine, job_id, "claim")
         await engine.cancel(job_id)
-        next_id = await submitted(engine)
-        await event(engine, next_id, "claim")
-        assert not runner.done()
+        await event(engine, await submitted(engine), "claim")
     job = await engine.get(job_id)
     assert (job.state, job.result) == (State.CANCELLED, None)
 
@@ -267,6 +268,15 @@ async def test_a_handler_may_clean_up_before_its_job_is_handed_back(engine: Engi
     assert await log(engine, job_id) == ["submit", "claim", "advance", "park"]
 
 
+async def test_a_runner_stops_even_if_its_handler_takes_no_hint(engine: Engine) -> None:
+    job_id = await submitted(engine)
+    async with running(engine, stubborn) as runner:
+        await event(engine, job_id, "claim")
+        runner.cancel()
+        await asyncio.wait({runner}, timeout=AT_ONCE)
+        assert runner.done()
+
+
 async def test_a_draining_runner_finishes_what_it_has_and_takes_nothing_more(engine: Engine) -> None:
     go_on = asyncio.Event()
 
@@ -291,15 +301,9 @@ async def test_a_runner_survives_a_store_that_is_away_for_a_moment(postgres_url:
     async with opened(postgres_url) as store:
         engine = an_engine(store)
         async with running(engine, returning(Done(b"{}")), concurrency=3) as runner:
-            other = await asyncpg.connect(postgres_url)
             for _ in range(3):
-                job_id = await submitted(engine)
-                await other.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                )
+                await submitted(engine)
+                await sql(postgres_url, KILL)
                 await until(lambda: engine.wakeups.waiting == 3)
-                await event(engine, await submitted(engine), "succeed", 10)
-            await other.close()
+                await event(engine, await submitted(engine), "succeed")
             assert not runner.done()
-            assert (await engine.get(job_id)).state in (State.SUCCEEDED, State.RUNNING)

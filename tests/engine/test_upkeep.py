@@ -1,12 +1,12 @@
 """The chores: each is done in time, and none ends because the store was away."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
 from chargehand.config import Config, load_config
@@ -47,7 +47,6 @@ async def test_a_lapsed_lease_is_noticed_within_two_seconds(engine: Engine, cloc
     again = await job_in(engine.store, State.RUNNING, max_attempts=2)
     last = await job_in(engine.store, State.RUNNING)
     async with kept_up(engine, config()):
-        await until(lambda: True)
         clock.advance(LONG)
         await asyncio.gather(event(engine, again.id, "retry", 2), event(engine, last.id, "fail", 2))
 
@@ -58,7 +57,7 @@ async def test_old_jobs_are_removed_batch_by_batch(engine: Engine, clock: Clock)
     young = await job_in(engine.store, State.SUCCEEDED)
     async with kept_up(engine, config(retention__finished_seconds=100, retention__batch=2)):
         async with asyncio.timeout(2):
-            while await engine.store.get_job(old[-1].id) is not None:
+            while await engine.store.get_job(old[-1].id) is not None:  # noqa: ASYNC110 - pruning tells nobody
                 await asyncio.sleep(0.001)
     assert [await engine.store.get_job(job.id) for job in old] == [None] * 5
     assert await engine.store.get_job(young.id) is not None
@@ -101,7 +100,7 @@ async def test_a_full_store_does_not_end_the_chores(tmp_path: Path, clock: Clock
         engine = an_engine(store, clock)
         job = await job_in(store, State.RUNNING)
         for size in (10_000, 100):
-            with pytest.raises(StoreFull):
+            with suppress(StoreFull):
                 while True:
                     await store.note(Note(job.id, message="x" * size))
         clock.advance(LONG)
@@ -113,29 +112,47 @@ async def test_a_full_store_does_not_end_the_chores(tmp_path: Path, clock: Clock
             await event(engine, job.id, "fail", 3 * LAPSE_SECONDS)
 
 
-async def test_a_database_that_is_away_does_not_end_the_chores(postgres_url: str, clock: Clock) -> None:
-    here = postgres_url.partition("?")[0].rpartition("/")[2]
-    elsewhere = await asyncpg.connect(postgres_url.replace(f"/{here}?", "/postgres?"))
-    async with opened(postgres_url, clock) as store:
+async def test_a_database_that_is_away_does_not_end_the_chores(postgres_url: str, tmp_path: Path, clock: Clock) -> None:
+    address, _, folder = postgres_url.partition("?host=")
+    cable = Cable(folder, tmp_path)
+    await cable.mend()
+    async with opened(f"{address}?host={tmp_path}", clock) as store:
         engine = an_engine(store, clock)
         job = await job_in(store, State.RUNNING)
         async with kept_up(engine, config()):
-            await rename(elsewhere, here, f"{here}_away")
+            cable.cut()
             with pytest.raises(StoreUnavailable):
                 await engine.lapse_all()
             clock.advance(LONG)
-            await rename(elsewhere, f"{here}_away", here)
+            await cable.mend()
             await event(engine, job.id, "fail", 3 * LAPSE_SECONDS)
-    await elsewhere.close()
+    cable.cut()
 
 
-async def rename(connection: "asyncpg.Connection[asyncpg.Record]", old: str, new: str) -> None:
-    """Whoever is connected is sent away, again if it came back in between."""
-    for _ in range(100):
-        await connection.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{old}'")
-        try:
-            await connection.execute(f"ALTER DATABASE {old} RENAME TO {new}")
-        except asyncpg.ObjectInUseError:
-            continue
-        return
-    raise AssertionError(f"{old} cannot be renamed")
+class Cable:
+    """Between a store and its database; can be cut."""
+
+    def __init__(self, folder: str, here: Path) -> None:
+        self._there, self._here = (f"{path}/.s.PGSQL.5432" for path in (folder, here))
+        self._ends: list[asyncio.StreamWriter] = []
+
+    async def mend(self) -> None:
+        self._socket = await asyncio.start_unix_server(self._connect, self._here)
+
+    def cut(self) -> None:
+        self._socket.close()
+        os.unlink(self._here)
+        for end in self._ends:
+            end.close()
+        self._ends.clear()
+
+    async def _connect(self, near: asyncio.StreamReader, near_end: asyncio.StreamWriter) -> None:
+        far, far_end = await asyncio.open_unix_connection(self._there)
+        self._ends += (near_end, far_end)
+        await asyncio.gather(self._carry(near, far_end), self._carry(far, near_end))
+
+    async def _carry(self, source: asyncio.StreamReader, end: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await source.read(65536):
+                end.write(data)
+        end.close()

@@ -17,6 +17,7 @@ from chargehand.store import Clock, open_store
 
 TENANT = "acme"
 URL = "https://receiver.example/hook"
+KILL = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
 new_id = UlidMaker()
 

@@ -19,6 +19,7 @@ from chargehand.store import open_store
 from chargehand.store.sqlite import SqliteStore
 from tests.conftest import Clock
 from tests.store.given import (
+    KILL,
     URL,
     a_job,
     a_report,
@@ -39,7 +40,6 @@ from tests.store.given import (
 )
 
 SMALL = 400_000  # bytes: the schema fits, and a few dozen jobs
-KILL = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
 
 @pytest.fixture

@@ -329,7 +329,7 @@ async def test_the_log_counts_without_gaps_and_says_what_callers_saw_before(stor
     await move(store, job, "advance", stage="loading")
     await move(store, job, "advance", stage="loading")
     await store.note(Note(job_id, job.lease, level="warn", step="load", message="slow", data=b"\x00"))
-    await move(store, job, "retry", level="warn", message="broke", data=b"{}")
+    await move(store, job, "retry", level="warn", message="broke", error="a broken pipe", data=b"{}")
     job = await take_one(store)
     await move(store, job, "park")
     job = await take_one(store, stage="working")
@@ -350,10 +350,10 @@ async def test_the_log_counts_without_gaps_and_says_what_callers_saw_before(stor
         ("fail", "failed", "", "running:working", 2),
         ("requeue", "queued", "", "failed", 0),
     ]
-    assert [(e.level, e.step, e.message, e.data) for e in log if e.level != "info"] == [
-        ("warn", "load", "slow", b"\x00"),
-        ("warn", "", "broke", b"{}"),
-        ("error", "work", "gave up", None),
+    assert [(e.level, e.step, e.message, e.error, e.data) for e in log if e.level != "info"] == [
+        ("warn", "load", "slow", None, b"\x00"),
+        ("warn", "", "broke", "a broken pipe", b"{}"),
+        ("error", "work", "gave up", None, None),
     ]
     assert (await get(store, job_id)).seq == len(log)
 

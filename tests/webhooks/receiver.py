@@ -17,7 +17,7 @@ class Hook:
     """A request that came in."""
 
     path: str
-    query: str
+    target: str  # path and query as they came over the wire
     headers: Mapping[str, str]
     body: bytes
 
@@ -49,7 +49,7 @@ class Receiver:
         return [hook for hook in self.hooks if hook.path == path]
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        hook = Hook(request.path, request.query_string, request.headers, await request.read())
+        hook = Hook(request.path, request.raw_path, request.headers, await request.read())
         self.hooks.append(hook)
         for path in (hook.path, ""):
             self.at_once[path] += 1

@@ -88,11 +88,21 @@ def test_a_lane_is_forgotten_only_when_there_is_nothing_to_remember() -> None:
 # ── lanes at work ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def hold(receiver: Receiver) -> asyncio.Event:
+    """Nothing is answered before this is set; and then not so quickly that no two requests would meet."""
+    gate = asyncio.Event()
+    receiver.otherwise = after(gate, after_seconds(0.002, answer(200)))
+    return gate
+
+
 async def test_the_bound_of_an_endpoint_is_used_and_never_exceeded(open_desk: OpenDesk, receiver: Receiver) -> None:
     desk = open_desk(max_in_flight_per_endpoint=3)
-    receiver.otherwise = after_seconds(0.01, answer(200))
-    jobs = [await desk.submit(receiver.url("/one"), receiver.url("/two")) for _ in range(20)]
-    await until(lambda: len(receiver.hooks) == 2 * len(jobs))
+    gate = hold(receiver)
+    for _ in range(20):
+        await desk.submit(receiver.url("/one"), receiver.url("/two"))
+    await until(lambda: [receiver.at_once[path] for path in ("/one", "/two")] == [3, 3])
+    gate.set()
+    await until(lambda: len(receiver.hooks) == 40)
     assert [receiver.most_at_once[path] for path in ("/one", "/two")] == [3, 3]
 
 
@@ -101,21 +111,23 @@ async def test_the_bound_of_a_host_holds_for_all_its_endpoints_together(
 ) -> None:
     desk = open_desk(max_in_flight_per_host=2)
     async with receiving() as other:
-        urls = [each.url(path) for each in (receiver, other) for path in ("/one", "/two", "/three")]
-        for each in (receiver, other):
-            each.otherwise = after_seconds(0.01, answer(200))
+        gates = [hold(receiver), hold(other)]
         for _ in range(8):
-            await desk.submit(*urls)
+            await desk.submit(*[each.url(f"/{number}") for each in (receiver, other) for number in range(3)])
+        await until(lambda: receiver.at_once[""] == other.at_once[""] == 2)
+        for gate in gates:
+            gate.set()
         await until(lambda: len(receiver.hooks) == len(other.hooks) == 24)
         assert [receiver.most_at_once[""], other.most_at_once[""]] == [2, 2]
 
 
-async def test_the_bound_of_all_holds_for_all_hosts_together(open_desk: OpenDesk, receiver: Receiver) -> None:
+async def test_the_bound_of_all_holds_for_all_endpoints_together(open_desk: OpenDesk, receiver: Receiver) -> None:
     desk = open_desk(max_in_flight=4)
-    receiver.otherwise = after_seconds(0.01, answer(200))
-    urls = [receiver.url(f"/{number}") for number in range(6)]
+    gate = hold(receiver)
     for _ in range(8):
-        await desk.submit(*urls)
+        await desk.submit(*[receiver.url(f"/{number}") for number in range(6)])
+    await until(lambda: receiver.at_once[""] == 4)
+    gate.set()
     await until(lambda: len(receiver.hooks) == 48)
     assert receiver.most_at_once[""] == 4
 
@@ -124,8 +136,7 @@ async def test_when_all_places_are_taken_an_endpoint_with_little_waits_for_its_t
     open_desk: OpenDesk, receiver: Receiver
 ) -> None:
     desk = open_desk(max_in_flight=2, poll_seconds=1)
-    gate = asyncio.Event()
-    receiver.otherwise = after(gate, after_seconds(0.002, answer(200)))
+    gate = hold(receiver)
     for _ in range(100):
         await desk.submit(receiver.url("/greedy"), receiver.url("/greedy-too"))
     await desk.submit(receiver.url("/modest"))

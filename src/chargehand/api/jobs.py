@@ -22,10 +22,16 @@ from chargehand.webhooks.egress import EgressPolicy
 
 TAG = "jobs"
 TEN_YEARS = 315_360_000
+LAST_YEAR = 9000
 TOPICS = frozenset({"queued", "running", "succeeded", "failed", "cancelled"})
 POSITION_BOUND = 10_000
 EVENTS_PAGE = 1000
 IDEMPOTENCY_KEY = "Makes a repeated request safe: same key and body give the first job again; same key, other body: 422"
+
+
+def absent() -> msgspec.Raw:
+    """A Raw that was left out: msgspec has no optional one."""
+    return msgspec.Raw(b"")
 
 
 class WebhookTarget(msgspec.Struct, forbid_unknown_fields=True):
@@ -48,7 +54,9 @@ class SubmitJob(msgspec.Struct, forbid_unknown_fields=True):
     run_at: Annotated[datetime, msgspec.Meta(tz=True, description="Not before this instant (RFC 3339)")] | None = None
     delay_seconds: Annotated[float, msgspec.Meta(ge=0, le=TEN_YEARS, description="Not before so many seconds")] = 0.0
     webhook: WebhookTarget | None = None
-    metadata: Annotated[msgspec.Raw, msgspec.Meta(description="A JSON object that webhooks carry along")] | None = None
+    metadata: Annotated[msgspec.Raw, msgspec.Meta(description="A JSON object that webhooks carry along")] = (
+        msgspec.field(default_factory=absent)
+    )
 
 
 class Accepted(msgspec.Struct):
@@ -69,7 +77,7 @@ class JobPage(msgspec.Struct):
 
 
 class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):
-    after: Annotated[int, msgspec.Meta(ge=0, description="Only events with a higher sequence number")] = 0
+    after: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1, description="Only events with a higher sequence number")] = 0
 
 
 class EventPage(msgspec.Struct):
@@ -137,14 +145,14 @@ class Jobs:
             json_text("payload", asked.payload),
             asked.priority,
             asked.max_attempts or self._max_attempts,
-            None if asked.run_at is None else int(asked.run_at.timestamp() * SECOND),
+            _run_at(asked.run_at),
             asked.delay_seconds,
             key,
             hashlib.blake2b(body, digest_size=16).hexdigest() if key else None,
             span.traceparent,
             span.tracestate,
             self._reports(tenant, asked.webhook),
-            None if asked.metadata is None else json_object("metadata", asked.metadata),
+            json_object("metadata", asked.metadata),
         )
 
     def _reports(self, tenant: str, webhook: WebhookTarget | None) -> tuple[Report, ...]:
@@ -210,6 +218,14 @@ class Jobs:
         reply(resp, Moved(moved.job_id, moved.state, moved.seq))
 
 
+def _run_at(instant: datetime | None) -> int | None:
+    if instant is None:
+        return None
+    if instant.year >= LAST_YEAR:
+        raise InvalidField("run_at", f"must be before the year {LAST_YEAR}")
+    return int(instant.timestamp() * SECOND)
+
+
 def idempotency_key(req: Request) -> str | None:
     """A quoted string in the draft standard, bare in all real clients: both are the same key."""
     text = req.get_header("idempotency-key")
@@ -227,7 +243,7 @@ def trace_headers(req: Request) -> dict[str, str]:
 
 def last_event_id(req: Request) -> int:
     text = req.get_header("last-event-id") or "0"
-    if not text.isdigit() or len(text) > 9:
+    if not (text.isascii() and text.isdigit()) or len(text) > 9:
         raise BadRequest("Last-Event-ID must be the sequence number of an event")
     return int(text)
 
@@ -242,8 +258,15 @@ def json_text(field: str, raw: msgspec.Raw) -> bytes:
     return data
 
 
-def json_object(field: str, raw: msgspec.Raw) -> bytes:
+def json_or_absent(field: str, raw: msgspec.Raw) -> bytes | None:
     data = json_text(field, raw)
+    return None if data in (b"", b"null") else data
+
+
+def json_object(field: str, raw: msgspec.Raw) -> bytes | None:
+    data = json_or_absent(field, raw)
+    if data is None:
+        return None
     if not data.startswith(b"{"):
         raise InvalidField(field, "must be a JSON object")
     if len(data) > 16_384:

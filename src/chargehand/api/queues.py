@@ -1,5 +1,6 @@
 """What stands in the queues, and the two things an operator may do to one: pause it, limit it."""
 
+import re
 from typing import Annotated
 
 import msgspec
@@ -12,6 +13,7 @@ from chargehand.errors import InvalidField
 from chargehand.http.route import Route, decode, read_body, reply
 
 TAG = "queues"
+_KIND = re.compile(r"[a-z][a-z0-9-]{0,62}")
 
 
 class QueueView(msgspec.Struct):
@@ -58,7 +60,9 @@ class Queues:
         reply(resp, QueueList(await self._views(req.context.caller.tenant, "")))
 
     async def set_queue(self, req: Request, resp: Response, kind: str, name: str) -> None:
-        if "/" in kind or not 1 <= len(name) <= 200 or not name.isprintable():
+        if not _KIND.fullmatch(kind):
+            raise InvalidField("kind", "must be the kind of a door, such as `job`")
+        if not 1 <= len(name) <= 200 or not name.isprintable():
             raise InvalidField("queue", "must have 1 to 200 printable characters")
         asked = decode(_decoder, await read_body(req, 10_000))
         tenant = req.context.caller.tenant

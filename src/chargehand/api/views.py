@@ -77,6 +77,7 @@ class EventView(msgspec.Struct):
     attempt: int
     step: str
     message: str
+    error: str | None
     data: Any = None
 
 
@@ -198,6 +199,7 @@ def event_view(e: Event) -> EventView:
         e.attempt,
         e.step,
         e.message,
+        e.error,
         json_or_none(e.data),
     )
 
@@ -236,7 +238,7 @@ def render(outgoing: Outgoing) -> bytes:
             event.previous,
             event.seq,
             event.attempt,
-            job.error if event.seq == job.seq else None,
+            event.error,
             event.message,
             json_or_none(job.metadata),
             json_or_none(job.result) if event.state == "succeeded" else None,

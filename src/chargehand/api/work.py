@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from falcon.asgi import Request, Response
 
-from chargehand.api.jobs import Moved, json_text
+from chargehand.api.jobs import Moved, absent, json_or_absent, json_text
 from chargehand.api.views import KIND, Instant, JobView, QueueName, job_view
 from chargehand.config import Config
 from chargehand.engine.engine import Engine
@@ -23,18 +23,24 @@ SCOPE = "work"
 STAGE = "claimed"  # all there is to observe of somebody else's worker is that it took the job
 TEN_YEARS = 315_360_000
 
-Lease = Annotated[int, msgspec.Meta(ge=1, description="The lease number that came with the claim")]
+Lease = Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1, description="The lease number that came with the claim")]
+Owner = Annotated[
+    str,
+    msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$", description="Default: the token's name"),
+]
 Text = Annotated[str, msgspec.Meta(max_length=10_000)]
 Delay = Annotated[float, msgspec.Meta(ge=0, le=TEN_YEARS)]
+
+
+def _null() -> msgspec.Raw:
+    return msgspec.Raw(b"null")
 
 
 class ClaimJobs(msgspec.Struct, forbid_unknown_fields=True):
     """What a worker is ready for."""
 
     queues: Annotated[tuple[QueueName, ...], msgspec.Meta(min_length=1, max_length=100)]
-    owner: (
-        Annotated[str, msgspec.Meta(min_length=1, max_length=200, description="Default: the token's name")] | None
-    ) = None
+    owner: Owner | None = None
     lease_seconds: Annotated[float, msgspec.Meta(gt=0, description="Default: engine.lease_seconds")] | None = None
     wait_seconds: Annotated[float, msgspec.Meta(ge=0, description="Long poll; cut to engine.max_wait_seconds")] = 0.0
     limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
@@ -72,7 +78,7 @@ class NoteJob(msgspec.Struct, forbid_unknown_fields=True):
     message: Text
     level: Annotated[str, msgspec.Meta(pattern="^(info|warn|error)$")] = "info"
     step: Annotated[str, msgspec.Meta(max_length=200)] = ""
-    data: msgspec.Raw | None = None
+    data: Annotated[msgspec.Raw, msgspec.Meta(description="Any JSON")] = msgspec.field(default_factory=absent)
 
 
 class Noted(msgspec.Struct):
@@ -81,7 +87,7 @@ class Noted(msgspec.Struct):
 
 class SucceedJob(msgspec.Struct, forbid_unknown_fields=True):
     lease: Lease
-    result: Annotated[msgspec.Raw, msgspec.Meta(description="Any JSON")] = msgspec.Raw(b"null")
+    result: Annotated[msgspec.Raw, msgspec.Meta(description="Any JSON")] = msgspec.field(default_factory=_null)
 
 
 class RetryJob(msgspec.Struct, forbid_unknown_fields=True):
@@ -184,7 +190,7 @@ class Work:
 
     async def note_job(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_note, await read_body(req, self._max_body))
-        data = None if asked.data is None else json_text("data", asked.data)
+        data = json_or_absent("data", asked.data)
         tenant = req.context.caller.tenant
         note = Note(ulid("job_id", job_id), asked.lease, tenant, asked.level, asked.step, asked.message, data)
         reply(resp, Noted(await self._engine.note(note)))

@@ -10,6 +10,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from random import Random
 
+from msgspec.structs import replace
+
 from chargehand.engine.ids import UlidMaker
 from chargehand.engine.job import FINAL, Event, Job, NewJob, QueueSettings, State
 from chargehand.engine.moves import Broke, Change, Lapsed, Moved, RetryPolicy, decide
@@ -112,7 +114,7 @@ class Engine:
         return until
 
     async def note(self, note: Note) -> int:
-        seq = await self.store.note(note)
+        seq = await self.store.note(replace(note, message=_clean(note.message), step=_clean(note.step)))
         if seq is None:
             raise await self._lost(note.job_id, note.tenant, "note", note.lease)
         self._wake_watchers(note.job_id)
@@ -295,13 +297,16 @@ def _claimed(job: Job, endpoints: Sequence[str]) -> Moved:
 
 def _cut(change: Change) -> Change:
     """Bounds on what workers say, and no NUL, which PostgreSQL cannot keep in text."""
-    if change.error is None and not change.message:
+    if not (change.error or change.message or change.waiting_for or change.failed_step or change.step):
         return change
-    error = None if change.error is None else _clean(change.error)
-    return Change(
-        change.job_id, change.move, change.lease, change.tenant, change.stage, change.delay_seconds, change.waiting_for,
-        error, change.failed_step, change.result, change.level, change.step, _clean(change.message), change.data,
-    )  # fmt: skip
+    return replace(
+        change,
+        error=None if change.error is None else _clean(change.error),
+        failed_step=None if change.failed_step is None else _clean(change.failed_step),
+        message=_clean(change.message),
+        waiting_for=_clean(change.waiting_for),
+        step=_clean(change.step),
+    )
 
 
 def _clean(text: str) -> str:

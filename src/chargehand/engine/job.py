@@ -113,6 +113,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True):
     attempt: int
     step: str
     message: str
+    error: str | None
     data: bytes | None
 
 

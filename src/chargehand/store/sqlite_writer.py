@@ -203,9 +203,9 @@ class Writer:
 
     def _event(
         self, job_id: str, seq: int, move: str, state: str, stage: str, previous: str, attempt: int,
-        level: str = "info", step: str = "", message: str = "", data: bytes | None = None,
+        level: str = "info", step: str = "", message: str = "", error: str | None = None, data: bytes | None = None,
     ) -> Row:  # fmt: skip
-        return (job_id, seq, self._now, level, move, state, stage, previous, attempt, step, message, data)
+        return (job_id, seq, self._now, level, move, state, stage, previous, attempt, step, message, error, data)
 
     def _deliver(self, deliveries: Sequence[NewDelivery]) -> None:
         for d in deliveries:
@@ -305,7 +305,7 @@ class Writer:
             events.append(
                 self._event(
                     job_id, seq, change.move, str(move.to), change.stage, previous if changed else topic, attempt,
-                    change.level, change.step, change.message, change.data,
+                    change.level, change.step, change.message, change.error, change.data,
                 )
             )  # fmt: skip
             told = announce(self._new_id, tenant, job_id, seq, topic, reports) if changed else []
@@ -369,6 +369,7 @@ class Writer:
                     note.level,
                     note.step,
                     note.message,
+                    None,
                     note.data,
                 )
                 self._many("insert_event", [line])

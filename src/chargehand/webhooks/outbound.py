@@ -63,7 +63,7 @@ class Outbox:
         self._tasks: set[asyncio.Future[Any]] = set()
         self._open = True
         # A try may wait behind its own prefetch, each of which may take the whole time limit.
-        self._lease_seconds = config.timeout_seconds * (PREFETCH + 1) + 15.0
+        self._lease_seconds = config.timeout_seconds * (PREFETCH + 2)
 
     @property
     def in_flight(self) -> int:

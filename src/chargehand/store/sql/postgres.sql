@@ -127,9 +127,9 @@ WITH c AS (
   SELECT c.job_id, c.result FROM c JOIN moved m ON m.id = c.job_id WHERE c.result IS NOT NULL
   ON CONFLICT (job_id) DO UPDATE SET result = excluded.result
 ), events AS (
-  INSERT INTO job_events (job_id, seq, at, level, move, state, stage, previous, attempt, step, message, data)
+  INSERT INTO job_events (job_id, seq, at, level, move, state, stage, previous, attempt, step, message, error, data)
   SELECT m.id, m.seq, m.updated_at, c.level, c.move, c.state, c.stage,
-         CASE WHEN m.topic_seq = m.seq THEN m.previous ELSE m.topic END, m.attempt, c.step, c.message, c.data
+         CASE WHEN m.topic_seq = m.seq THEN m.previous ELSE m.topic END, m.attempt, c.step, c.message, c.error, c.data
   FROM c JOIN moved m ON m.id = c.job_id
 )
 SELECT m.id, m.tenant, m.kind, m.queue, m.attempt, m.seq, m.run_at, m.created_at, m.updated_at, m.topic, m.topic_seq, m.reports

@@ -12,8 +12,8 @@ ON CONFLICT DO NOTHING;
 INSERT INTO job_payloads (job_id, payload) VALUES (:job_id, :payload);
 
 -- name: insert_event
-INSERT INTO job_events (job_id, seq, at, level, move, state, stage, previous, attempt, step, message, data)
-VALUES (:job_id, :seq, :now, :level, :move, :state, :stage, :previous, :attempt, :step, :message, :data);
+INSERT INTO job_events (job_id, seq, at, level, move, state, stage, previous, attempt, step, message, error, data)
+VALUES (:job_id, :seq, :now, :level, :move, :state, :stage, :previous, :attempt, :step, :message, :error, :data);
 
 -- name: put_result
 INSERT INTO job_results (job_id, result) VALUES (:job_id, :result)

@@ -67,6 +67,7 @@ CREATE TABLE job_events (
   attempt  INTEGER NOT NULL,
   step     TEXT    NOT NULL,
   message  TEXT    NOT NULL,
+  error    TEXT,
   data     BLOB,
   PRIMARY KEY (job_id, seq)
 ) WITHOUT ROWID;
