@@ -7,17 +7,28 @@ from random import Random
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Event, Job
 from chargehand.engine.moves import RetryPolicy
-from chargehand.engine.store import Store
+from chargehand.engine.store import Claim, Store
 
 POLICY = RetryPolicy(backoff_base_seconds=5, backoff_max_seconds=60)
 AT_ONCE = 2.0  # seconds, on a busy machine; nothing polls here, so what was not woken does not come at all
 LONG = 60.0
 
 
-def an_engine(store: Store, now: Callable[[], int] | None = None) -> Engine:
+class CountingEngine(Engine):
+    """Knows how often its claimers have looked for work."""
+
+    looks = 0
+
+    async def _claim(self, claim: Claim) -> tuple[Job, ...]:
+        jobs = await super()._claim(claim)
+        self.looks += 1
+        return jobs
+
+
+def an_engine(store: Store, now: Callable[[], int] | None = None) -> CountingEngine:
     if now is None:
-        return Engine(store, policy=POLICY, random=Random(0))
-    return Engine(store, policy=POLICY, random=Random(0), now=now)
+        return CountingEngine(store, policy=POLICY, random=Random(0))
+    return CountingEngine(store, policy=POLICY, random=Random(0), now=now)
 
 
 async def claim_one(engine: Engine, queue: str = "q", lease_seconds: float = 60) -> Job:
@@ -25,11 +36,12 @@ async def claim_one(engine: Engine, queue: str = "q", lease_seconds: float = 60)
     return job
 
 
-async def claiming(engine: Engine, *queues: str, wait_seconds: float = LONG) -> "asyncio.Task[tuple[Job, ...]]":
+async def claiming(engine: CountingEngine, *queues: str) -> "asyncio.Task[tuple[Job, ...]]":
     """A claim that found nothing and waits by now."""
-    before = engine.wakeups.waiting
-    task = asyncio.create_task(engine.claim(queues or ("q",), "waiter", 60, wait_seconds=wait_seconds))
-    await until(lambda: engine.wakeups.waiting > before)
+    before = engine.looks
+    task = asyncio.create_task(engine.claim(queues or ("q",), "waiter", 60, wait_seconds=LONG))
+    await until(lambda: engine.looks > before)
+    assert not task.done()
     return task
 
 

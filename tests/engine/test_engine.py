@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from random import Random
 from typing import cast
 
 import asyncpg
@@ -17,12 +16,12 @@ from chargehand.engine.store import Note, Store
 from chargehand.engine.upkeep import keep_up
 from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease
 from tests.conftest import Clock
-from tests.engine.given import AT_ONCE, LONG, POLICY, an_engine, claim_one, claiming, event, log, stop, until
+from tests.engine.given import AT_ONCE, LONG, CountingEngine, an_engine, claim_one, claiming, event, log, stop, until
 from tests.store.given import a_job, a_report, job_in, opened, sql, submit, until_held_up
 
 
 @pytest.fixture
-def engine(store: Store, clock: Clock) -> Engine:
+def engine(store: Store, clock: Clock) -> CountingEngine:
     return an_engine(store, clock)
 
 
@@ -80,7 +79,7 @@ WAKING: list[Callable[[Engine, Job], Awaitable[None]]] = [_submit, _retry, _park
 
 @pytest.mark.parametrize("happens", WAKING, ids=lambda happens: happens.__name__.strip("_"))
 async def test_a_waiting_claim_is_woken_at_once(
-    engine: Engine, happens: Callable[[Engine, Job], Awaitable[None]]
+    engine: CountingEngine, happens: Callable[[Engine, Job], Awaitable[None]]
 ) -> None:
     await engine.submit(a_job(max_attempts=5))
     job = await claim_one(engine)
@@ -92,7 +91,7 @@ async def test_a_waiting_claim_is_woken_at_once(
 
 
 @pytest.mark.parametrize("leaves", ["succeed", "cancel", "park", "retry"])
-async def test_room_in_a_limited_queue_wakes_whoever_waits_for_it(engine: Engine, leaves: str) -> None:
+async def test_room_in_a_limited_queue_wakes_whoever_waits_for_it(engine: CountingEngine, leaves: str) -> None:
     """Also when what made room comes back only later."""
     await engine.set_queue(QueueSettings("q", max_running=1))
     await engine.submit(a_job(max_attempts=2))
@@ -111,18 +110,17 @@ async def test_room_in_a_limited_queue_wakes_whoever_waits_for_it(engine: Engine
         assert [claimed.id for claimed in await waiter] == [second]
 
 
-async def test_one_job_wakes_one_waiter(engine: Engine) -> None:
+async def test_one_job_wakes_one_waiter(engine: CountingEngine) -> None:
     waiters = [await claiming(engine) for _ in range(5)]
     await engine.submit(a_job())
     async with asyncio.timeout(AT_ONCE):
         assert len(await waiters[0]) == 1, "the one who waits longest"
-    assert engine.wakeups.waiting == 4
-    assert not any(waiter.done() for waiter in waiters[1:])
+    assert (engine.looks, engine.wakeups.waiting) == (6, 4), "the others did not even look"
     engine.drain()
     assert await asyncio.gather(*waiters[1:]) == [()] * 4
 
 
-async def test_as_many_jobs_as_waiters_leave_nobody_waiting(engine: Engine) -> None:
+async def test_as_many_jobs_as_waiters_leave_nobody_waiting(engine: CountingEngine) -> None:
     waiters = [await claiming(engine) for _ in range(20)]
     await asyncio.gather(*[engine.submit(a_job()) for _ in range(20)])
     async with asyncio.timeout(AT_ONCE):
@@ -179,7 +177,7 @@ async def test_a_job_handed_back_goes_to_whoever_waits(engine: Engine) -> None:
         assert [job.id for job in await staying] == [job_id]
 
 
-async def test_a_waiter_that_leaves_as_it_is_woken_does_not_keep_the_news_to_itself(engine: Engine) -> None:
+async def test_a_waiter_that_leaves_as_it_is_woken_does_not_keep_the_news_to_itself(engine: CountingEngine) -> None:
     leaving, staying = await claiming(engine), await claiming(engine)
 
     def leave(_: Moved) -> None:
@@ -210,7 +208,7 @@ async def test_a_job_submitted_while_a_claim_is_under_way_wakes_it(postgres_url:
             assert [job.id for job in await claims[0]] == [job_id]
 
 
-async def test_draining_sends_waiters_home_and_claims_nothing_more(engine: Engine) -> None:
+async def test_draining_sends_waiters_home_and_claims_nothing_more(engine: CountingEngine) -> None:
     waiter = await claiming(engine)
     engine.drain()
     assert await waiter == ()
@@ -438,14 +436,13 @@ async def test_draining_ends_watching(engine: Engine) -> None:
 
 
 @asynccontextmanager
-async def two_engines(url: str) -> AsyncIterator[tuple[Engine, Engine]]:
+async def two_engines(url: str) -> AsyncIterator[tuple[CountingEngine, CountingEngine]]:
     """On one database, each hearing what the other tells."""
     async with opened(url, pool_size=4) as a, opened(url, pool_size=4) as b:
-        engines = Engine(a, policy=POLICY, random=Random(0)), Engine(b, policy=POLICY, random=Random(0))
         async with asyncio.timeout(5):
             while await listeners(url) < 2:
                 pass
-        yield engines
+        yield an_engine(a), an_engine(b)
 
 
 async def listeners(url: str) -> int:

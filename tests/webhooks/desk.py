@@ -25,7 +25,8 @@ QUEUE = queue_name(KIND, "default", "q")
 
 class Desk:
     def __init__(self, store: Store, clock: Clock, *, poll_seconds: float = 0.01, **settings: Any) -> None:
-        settings = {"breaker_failures": 1000, **settings}
+        # Leases, which follow from the time limit, must outlast the leaps in time that tests make.
+        settings = {"breaker_failures": 1000, "timeout_seconds": 600, **settings}
         overrides = {f"webhooks.{name}": value for name, value in settings.items()}
         self.config = load_config(environ={}, overrides=overrides).webhooks
         self.store = store

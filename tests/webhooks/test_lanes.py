@@ -169,6 +169,7 @@ async def test_the_breaker_opens_after_failures_in_a_row_lets_one_probe_through_
     assert await probes() == 1
     gate.set()
     await until(lambda: not receiver.at_once["/hook"])
+    assert await probes() == 1
     desk.clock.advance(59)
     assert await probes() == 1
 
@@ -204,6 +205,7 @@ async def test_what_waited_behind_an_open_breaker_for_longer_than_its_lease_is_s
     await until(lambda: receiver.at_once["/hook"] == 4)
     gate.set()
     await until(lambda: not receiver.at_once["/hook"])
+    await desk.settle_down(receiver, receiver.url())
     desk.clock.advance(20 * 3600)
     for job_id in jobs:
         await desk.delivered(job_id)

@@ -80,22 +80,25 @@ class Engine:
         until = time.monotonic() + wait_seconds
         claim = Claim(queues, owner, lease_seconds, limit, stage)
         while self._open:
-            claimed = await self._claim(claim)
-            for job in claimed.jobs:
-                endpoints = claimed.endpoints if job is claimed.jobs[0] else ()
-                self._moved(_claimed(job, endpoints))
-            remaining = until - time.monotonic()
-            if claimed.jobs or remaining <= 0 or not await self.wakeups.wait(queues, remaining):
-                return claimed.jobs
+            if not wait_seconds:
+                return await self._claim(claim)
+            with self.wakeups.line_up(queues) as waiter:
+                jobs = await self._claim(claim)
+                remaining = until - time.monotonic()
+                if jobs or remaining <= 0 or not await waiter.wait(remaining):
+                    return jobs
         return ()
 
-    async def _claim(self, claim: Claim) -> Claimed:
+    async def _claim(self, claim: Claim) -> tuple[Job, ...]:
         claiming = asyncio.ensure_future(self.store.claim(claim))
         try:
-            return await asyncio.shield(claiming)
+            claimed = await asyncio.shield(claiming)
         except asyncio.CancelledError:
             claiming.add_done_callback(self._hand_back)
             raise
+        for job in claimed.jobs:
+            self._moved(_claimed(job, claimed.endpoints if job is claimed.jobs[0] else ()))
+        return claimed.jobs
 
     def _hand_back(self, claiming: "asyncio.Future[Claimed]") -> None:
         if claiming.cancelled() or claiming.exception():
@@ -237,8 +240,8 @@ class Engine:
         if moved.state is State.QUEUED:
             queue, run_at = moved.queue, moved.run_at
             self.wakeups.due_at(queue, run_at, self._now)
-        elif moved.queue in self._limited and moved.state in FINAL:
-            queue = moved.queue
+        if moved.queue in self._limited and moved.state is not State.RUNNING:
+            queue, run_at = moved.queue, 0  # there is room for another
             self.wakeups.wake(queue)
         if self._watchers:
             self._wake_watchers(moved.job_id)

@@ -74,6 +74,7 @@ class Change(msgspec.Struct, frozen=True, array_like=True, tag="change"):
     step: str = ""
     message: str = ""
     data: bytes | None = None
+    lease_until: int | None = None  # what a lapse was judged by: a beat that came after it keeps the job
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True, tag="moved"):
@@ -117,8 +118,9 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 def decide(job: Job, outcome: Broke | Lapsed, policy: RetryPolicy, random: Random) -> Change:
     """Attempts left? Then again after a backoff, else the end."""
+    lease_until = None
     if isinstance(outcome, Lapsed):
-        outcome = Broke(f"the lease of {job.lease_owner} lapsed")
+        outcome, lease_until = Broke(f"the lease of {job.lease_owner} lapsed"), job.lease_until
         step = "lease"
     else:
         step = outcome.failed_step or ""
@@ -127,6 +129,7 @@ def decide(job: Job, outcome: Broke | Lapsed, policy: RetryPolicy, random: Rando
             job.id,
             "fail",
             lease=job.lease,
+            lease_until=lease_until,
             error=outcome.error,
             failed_step=outcome.failed_step,
             level="error",
@@ -140,6 +143,7 @@ def decide(job: Job, outcome: Broke | Lapsed, policy: RetryPolicy, random: Rando
         job.id,
         "retry",
         lease=job.lease,
+        lease_until=lease_until,
         delay_seconds=delay,
         waiting_for="backoff" if delay else "",
         error=outcome.error,

@@ -3,18 +3,18 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import msgspec
 
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job
 from chargehand.engine.moves import Broke
-from chargehand.errors import Conflict, NotFound, StoreError
+from chargehand.errors import BadRequest, Conflict, NotFound, StoreError
 from chargehand.observability.logs import get_logger
 
 IN_PROCESS = "@"  # how the owners of in-process leases begin: no remote worker may call itself so
 STORE_PAUSE_SECONDS = 1.0
+CLEAN_UP_SECONDS = 0.5
 
 log = get_logger(__name__)
 
@@ -86,24 +86,39 @@ class Runner:
                 await asyncio.sleep(STORE_PAUSE_SECONDS)
 
     async def _hold(self, job: Job) -> None:
-        """The handler under a lease that is kept alive; when the lease is lost the handler is stopped and its outcome dropped."""
+        """The handler under a lease that is kept alive. A handler whose lease is lost is stopped and its outcome dropped."""
         work = asyncio.ensure_future(self._handler(job, Hand(self._engine, job)))
-        beats = asyncio.create_task(self._beat(job, work))
+        beats = asyncio.create_task(self._beat(job))
         try:
-            outcome = await work
+            await asyncio.wait({work, beats}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                await self._stop(work)  # whoever took the job, or cancelled it, has written that down
+                return
         except asyncio.CancelledError:
-            if not work.cancelled() or asyncio.current_task().cancelling():  # type: ignore[union-attr]
-                work.cancel()
-                await self._hand_back(job)
-                raise
-            return  # the lease was lost, or the job was cancelled; whoever did that has written it down
-        except Exception as error:
-            log.exception("a handler broke", job_id=job.id, runner=self._owner)
-            outcome = Broke(f"{type(error).__name__}: {error}")
+            await self._stop(work)
+            await self._hand_back(job)
+            raise
         finally:
             beats.cancel()
         with contextlib.suppress(Conflict, NotFound):
-            await self._report(job, outcome)
+            try:
+                await self._report(job, self._outcome(job, work))
+            except BadRequest as error:
+                log.error("the store refused an outcome", job_id=job.id, runner=self._owner, error=error.message)
+                await self._report(job, Broke(f"the outcome was refused: {error.message}", final=True))
+
+    async def _stop(self, work: "asyncio.Future[Outcome]") -> None:
+        """It may clean up, but not for ever."""
+        work.cancel()
+        await asyncio.wait({work}, timeout=CLEAN_UP_SECONDS)
+
+    def _outcome(self, job: Job, work: "asyncio.Future[Outcome]") -> Outcome:
+        if work.cancelled():
+            return Broke("the handler cancelled itself")
+        if (error := work.exception()) is None:
+            return work.result()
+        log.error("a handler broke", job_id=job.id, runner=self._owner, exc_info=error)
+        return Broke(f"{type(error).__name__}: {error}")
 
     async def _report(self, job: Job, outcome: Outcome) -> None:
         if isinstance(outcome, Done):
@@ -119,8 +134,8 @@ class Runner:
                 self._engine.park(job.id, job.lease, "", message="handed back: the server is stopping")
             )
 
-    async def _beat(self, job: Job, work: "asyncio.Future[Any]") -> None:
-        """A third of the lease, so that two beats may be missed; sooner when the job was cancelled or taken away."""
+    async def _beat(self, job: Job) -> None:
+        """Ends when the lease is lost. A third of it, so that two beats may be missed; sooner when something happened."""
         news = asyncio.Event()
         stop = self._engine.watching(job.id, news)
         try:
@@ -132,7 +147,6 @@ class Runner:
                 try:
                     await self._engine.beat(job.id, job.lease, self._lease_seconds)
                 except (Conflict, NotFound):
-                    work.cancel()
                     return
                 except StoreError:
                     continue  # the lease has two more beats of patience

@@ -15,11 +15,36 @@ MIN_PAUSE_SECONDS = 0.005
 
 
 class Waiter:
-    __slots__ = ("event", "queues")
+    """A place in the line of one or more queues, taken before looking for work, so that no news is missed in between."""
 
-    def __init__(self, queues: tuple[str, ...]) -> None:
+    __slots__ = ("_news", "_wakeups", "queues", "woken_by")
+
+    def __init__(self, wakeups: "Wakeups", queues: tuple[str, ...]) -> None:
         self.queues = queues
-        self.event = asyncio.Event()
+        self.woken_by: str | None = None
+        self._wakeups = wakeups
+        self._news = asyncio.Event()
+
+    def wake(self, queue: str | None) -> None:
+        self.woken_by = queue
+        self._news.set()
+
+    async def wait(self, timeout: float) -> bool:
+        """True when there may be work, False when the time is over or the server is stopping."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._news.wait()
+        heard, self.woken_by = self.woken_by is not None, None
+        return heard
+
+    def __enter__(self) -> "Waiter":
+        self._wakeups.enter(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._wakeups.leave(self)
+        if self.woken_by is not None:
+            self._wakeups.wake(self.woken_by)  # news that was not needed, or came too late, is for the next in line
 
 
 class Wakeups:
@@ -34,25 +59,19 @@ class Wakeups:
     def waiting(self) -> int:
         return len({waiter for waiters in self._waiting.values() for waiter in waiters})
 
-    async def wait(self, queues: tuple[str, ...], timeout: float) -> bool:
-        """True when there may be work, False when the time is over or the server is stopping."""
-        if not self._open:
-            return False
-        waiter = self.enter(queues)
-        try:
-            async with asyncio.timeout(timeout):
-                await waiter.event.wait()
-        except TimeoutError:
-            return False
-        finally:
-            self.leave(waiter)
-        return self._open
+    def line_up(self, queues: tuple[str, ...]) -> Waiter:
+        return Waiter(self, queues)
 
-    def enter(self, queues: tuple[str, ...]) -> Waiter:
-        waiter = Waiter(queues)
-        for queue in queues:
+    async def wait(self, queues: tuple[str, ...], timeout: float) -> bool:
+        with self.line_up(queues) as waiter:
+            return await waiter.wait(timeout)
+
+    def enter(self, waiter: Waiter) -> None:
+        if not self._open:
+            waiter.wake(None)
+            return
+        for queue in waiter.queues:
             self._waiting.setdefault(queue, {})[waiter] = None
-        return waiter
 
     def leave(self, waiter: Waiter) -> None:
         for queue in waiter.queues:
@@ -67,7 +86,7 @@ class Wakeups:
         while waiters and count > 0:
             waiter = next(iter(waiters))
             self.leave(waiter)
-            waiter.event.set()
+            waiter.wake(queue)
             waiters = self._waiting.get(queue)
             count -= 1
 
@@ -85,7 +104,7 @@ class Wakeups:
         """The server is stopping: every waiter goes home with nothing."""
         self._open = False
         for waiter in [waiter for waiters in self._waiting.values() for waiter in waiters]:
-            waiter.event.set()
+            waiter.wake(None)
         self._waiting.clear()
 
     # the truth underneath -----------------------------------------------------------------------------------------------

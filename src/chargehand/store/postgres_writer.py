@@ -212,6 +212,7 @@ async def _change_each_once(tx: _Transaction, changes: list[tuple[int, Change]])
         failed_steps=[c.failed_step for _, c in changes],
         finals=[m.to in FINAL for m in moves],
         leases=[c.lease for _, c in changes],
+        lease_untils=[c.lease_until for _, c in changes],
         tenants=[c.tenant for _, c in changes],
         results=[c.result for _, c in changes],
         levels=[c.level for _, c in changes],

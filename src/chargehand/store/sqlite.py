@@ -30,7 +30,7 @@ from chargehand.store.group import Group, Refused, bad_operation
 from chargehand.store.operations import Answer, Operation, Ping
 from chargehand.store.queries import load_queries
 from chargehand.store.reads import Row
-from chargehand.store.sqlite_process import LENGTH
+from chargehand.store.sqlite_process import LENGTH, UNREADABLE
 from chargehand.store.sqlite_writer import Batch, Hello, Reply, error_code, now
 from chargehand.store.writes import Writes
 
@@ -130,20 +130,25 @@ class SqliteStore(Writes):
 
     async def _commit(self, operations: Sequence[Operation]) -> Sequence[Answer | Refused]:
         try:
-            body = self._encoder.encode(Batch(self._clock(), list(operations)))
+            reply = await self._exchange(Batch(self._clock(), list(operations)))
         except (ValueError, OverflowError, TypeError) as error:
+            reply = Reply([], UNREADABLE, f"{type(error).__name__}: {error}")
+        if reply.error_code == UNREADABLE:
             if len(operations) == 1:
-                return [Refused(f"{type(error).__name__}: {error}")]
+                return [Refused(reply.error)]
             # Somebody's operation cannot even be sent: each alone, so that only the culprit is refused.
             return [(await self._commit([operation]))[0] for operation in operations]
+        if reply.error_code:
+            raise _raise(reply.error_code, reply.error)
+        return reply.answers
+
+    async def _exchange(self, batch: Batch) -> Reply:
+        body = self._encoder.encode(batch)
         self._sink.write(LENGTH.pack(len(body)) + body)
         answer = await self._read_frame()
         if answer is None:
             raise self._writer_gone()
-        reply = self._decoder.decode(answer)
-        if reply.error_code:
-            raise _raise(reply.error_code, reply.error)
-        return reply.answers
+        return self._decoder.decode(answer)
 
     def _writer_gone(self) -> StoreError:
         error = StoreUnavailable("the process that writes to SQLite has ended; the server stops, start it again")

@@ -15,9 +15,10 @@ import time
 import apsw
 import msgspec
 
-from chargehand.store.sqlite_writer import Batch, Hello, TooNew, Writer, error_code
+from chargehand.store.sqlite_writer import Batch, Hello, Reply, TooNew, Writer, error_code
 
 LENGTH = struct.Struct("!I")
+UNREADABLE = "unreadable"  # a group with an operation that does not fit its type
 PATIENCE_SECONDS = 5.0  # for the process before to finish its last commit
 
 
@@ -80,7 +81,10 @@ def main() -> None:
             body = receive(connection, LENGTH.unpack(head)[0])
             if body is None:
                 break
-            reply = writer.commit(decoder.decode(body))
+            try:
+                reply = writer.commit(decoder.decode(body))
+            except msgspec.DecodeError as error:
+                reply = Reply([], UNREADABLE, str(error))
             connection.sendall(frame(reply, encoder))
     if writer is not None:
         writer.close()

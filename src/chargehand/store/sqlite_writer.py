@@ -338,6 +338,7 @@ class Writer:
             failed_step=change.failed_step,
             final=move.to in FINAL,
             lease=change.lease,
+            lease_until=change.lease_until,
             tenant=change.tenant,
             now=self._now,
         )

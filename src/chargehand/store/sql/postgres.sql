@@ -102,9 +102,9 @@ WITH c AS (
     :job_ids::TEXT[], :moves::TEXT[], :sources::TEXT[], :states::TEXT[], :stages::TEXT[], :topics::TEXT[],
     :visibles::BOOLEAN[], :resets::BOOLEAN[], :deltas::INTEGER[], :delays::BIGINT[], :kepts::BOOLEAN[],
     :waiting_fors::TEXT[], :errors::TEXT[], :failed_steps::TEXT[], :finals::BOOLEAN[], :leases::BIGINT[],
-    :tenants::TEXT[], :results::BYTEA[], :levels::TEXT[], :steps::TEXT[], :messages::TEXT[], :datas::BYTEA[]
+    :lease_untils::BIGINT[], :tenants::TEXT[], :results::BYTEA[], :levels::TEXT[], :steps::TEXT[], :messages::TEXT[], :datas::BYTEA[]
   ) AS c(job_id, move, source, state, stage, topic, visible, reset, delta, delay, kept, waiting_for, error, failed_step,
-         final, lease, tenant, result, level, step, message, data)
+         final, lease, lease_until, tenant, result, level, step, message, data)
 ), moved AS (
   UPDATE jobs j
   SET state = c.state, stage = c.stage,
@@ -120,6 +120,7 @@ WITH c AS (
   FROM c
   WHERE j.id = c.job_id AND j.id = ANY(:job_ids) AND STRPOS(c.source, j.state) > 0
     AND (c.lease IS NULL OR j.lease = c.lease) AND (c.tenant IS NULL OR j.tenant = c.tenant)
+    AND (c.lease_until IS NULL OR j.lease_until = c.lease_until)
   RETURNING j.id, j.tenant, j.kind, j.queue, j.attempt, j.seq, j.run_at, j.created_at, j.updated_at, j.topic, j.previous,
             j.topic_seq, j.reports
 ), results AS (

@@ -66,6 +66,7 @@ SET state = :state, stage = :stage,
     topic = CASE WHEN :visible THEN :topic ELSE topic END
 WHERE id = :job_id AND INSTR(:source, state) > 0
   AND (:lease IS NULL OR lease = :lease) AND (:tenant IS NULL OR tenant = :tenant)
+  AND (:lease_until IS NULL OR lease_until = :lease_until)
 RETURNING id, tenant, kind, queue, attempt, seq, run_at, created_at, topic, previous, topic_seq, reports;
 
 -- name: beat_job
