@@ -3,19 +3,21 @@
 import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 import uvloop
 
 from chargehand import __version__
-from chargehand.app import Server
-from chargehand.app import serve as serve_app
-from chargehand.config import load_config
+from chargehand.config import Tenant, load_config
 from chargehand.errors import ChargehandError, ConfigError
 from chargehand.http.credentials import hash_password, hash_token, new_token, new_webhook_secret
 from chargehand.listen import listen as receive
 from chargehand.observability.logs import configure_logs
+
+if TYPE_CHECKING:
+    from chargehand.app import Server
 
 app = typer.Typer(
     help="Chargehand takes jobs in, hands them to whoever can do them, and reports back by signed webhooks.",
@@ -48,13 +50,15 @@ def serve(
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where files are kept. [./data]")] = None,
 ) -> None:
     """Start the server. SIGTERM or Ctrl-C drains it."""
+    from chargehand.app import serve as serve_app  # here, so that the other commands start in no time
+
     with _one_line_errors():
         settings = load_config(config, overrides={"server.listen": listen, "store.url": store, "server.data_dir": data})
         configure_logs(settings.log.level, "human" if settings.log.format == "text" else settings.log.format)
         raise typer.Exit(uvloop.run(serve_app(settings, _say_where)))
 
 
-def _say_where(server: Server) -> None:
+def _say_where(server: "Server") -> None:
     """For people at a terminal; programs read the port from --listen or from the log."""
     config = server.config
     kind = "PostgreSQL" if not config.store_url.startswith("sqlite:") else config.store_url.removeprefix("sqlite:///")
@@ -92,13 +96,18 @@ def token(
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Make a token, a user or a webhook secret. Nothing is stored: the config gets the hash, you keep the rest."""
-    import msgspec
-
     if webhook_secret:
         secret = new_webhook_secret()
         made, config = {"webhook_secret": secret}, f'[webhooks]\nsecret = "{secret}"'
     else:
-        scopes = ", ".join(f'"{each}"' for each in scope or ["*"])
+        with _one_line_errors():
+            try:
+                msgspec.convert(tenant, Tenant)
+            except msgspec.ValidationError:
+                raise ConfigError(
+                    "--tenant must be 2 to 63 lower-case letters, digits and hyphens, beginning with a letter"
+                ) from None
+        scopes = ", ".join(_quoted(each) for each in scope or ["*"])
         if user:
             password = (
                 sys.stdin.readline().rstrip("\n")
@@ -106,11 +115,11 @@ def token(
                 else typer.prompt("Password", hide_input=True)
             )
             made = {"user": name, "password_hash": hash_password(password)}
-            config = f'[[auth.users]]\nname = "{name}"\npassword_hash = "{made["password_hash"]}"'
+            config = f'[[auth.users]]\nname = {_quoted(name)}\npassword_hash = "{made["password_hash"]}"'
         else:
             fresh = new_token()
             made = {"token": fresh, "hash": hash_token(fresh)}
-            config = f'[[auth.tokens]]\nname = "{name}"\nhash = "{made["hash"]}"'
+            config = f'[[auth.tokens]]\nname = {_quoted(name)}\nhash = "{made["hash"]}"'
         config += f'\ntenant = "{tenant}"\nscopes = [{scopes}]'
     if json:
         typer.echo(msgspec.json.encode({**made, "config": config}).decode())
@@ -118,6 +127,11 @@ def token(
     if "token" in made:
         typer.echo(f"The token (shown once):\n\n  {made['token']}\n")
     typer.echo(f"For the configuration file:\n\n{config}")
+
+
+def _quoted(text: str) -> str:
+    """A string of JSON is one of TOML too."""
+    return msgspec.json.encode(text).decode()
 
 
 @app.command()

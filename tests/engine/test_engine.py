@@ -201,7 +201,7 @@ async def test_a_job_submitted_while_a_claim_is_under_way_wakes_it(postgres_url:
                 asyncio.create_task(engine.claim((queue,), "worker", 60, wait_seconds=wait))
                 for queue, wait in (("q", LONG), ("held up", 0))
             ]
-            await until_held_up(holder)
+            await until_held_up(holder, claims[1])
             job_id = (await engine.submit(a_job())).job_id
         await holder.close()
         async with asyncio.timeout(AT_ONCE):

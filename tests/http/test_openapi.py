@@ -245,7 +245,7 @@ def test_the_good_answer_has_its_status_and_type(document: dict[str, Any]) -> No
 
 def test_errors_are_grouped_by_status_with_their_codes(document: dict[str, Any]) -> None:
     answers = operation(document, "forget")["responses"]
-    assert list(answers) == ["204", "409"]
+    assert list(answers) == ["204", "400", "409"]
     assert answers["409"] == {
         "description": "- `conflict`: Conflict\n- `conflict.stale_lease`: Stale lease",
         "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
@@ -257,9 +257,9 @@ def test_errors_are_grouped_by_status_with_their_codes(document: dict[str, Any])
 @pytest.mark.parametrize(
     ("operation_id", "statuses"),
     [
-        ("submit_job", ["202", "400", "401", "403", "409", "413", "422", "429", "503"]),
+        ("submit_job", ["202", "400", "401", "403", "409", "413", "422", "429", "503", "507"]),
         ("list_jobs", ["200", "400", "401", "403", "429", "503"]),
-        ("show_job", ["200", "401", "403", "404", "429", "503"]),
+        ("show_job", ["200", "400", "401", "403", "404", "429", "503"]),
         ("upload", ["201", "400", "413"]),
     ],
 )

@@ -120,9 +120,9 @@ async def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
         await other.close()
 
 
-async def until_held_up(holder: "asyncpg.Connection[asyncpg.Record]") -> None:
-    """Somebody waits for a lock at this connection's database."""
+async def until_held_up(holder: "asyncpg.Connection[asyncpg.Record]", task: "asyncio.Task[Any]") -> None:
+    """The task waits for a lock that this connection holds, or is over without having needed it."""
     waiting = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     async with asyncio.timeout(5):
-        while not await holder.fetchval(waiting):
+        while not task.done() and not await holder.fetchval(waiting):
             pass

@@ -144,6 +144,21 @@ async def test_a_question_that_cannot_be_asked_is_answered_in_our_words(store: S
     await submit(store)
 
 
+async def test_a_database_that_lacks_a_table_is_a_fault_of_the_store_and_not_of_the_caller(
+    store: Store, store_url: str
+) -> None:
+    job_id = await submit(store)
+    await sql(store_url, "ALTER TABLE jobs RENAME TO elsewhere")
+    with pytest.raises(StoreError):
+        await store.get_job(job_id)
+    with pytest.raises(StoreError):
+        await store.list_jobs(JobFilter())
+    with pytest.raises(StoreError):
+        await submit(store)
+    await sql(store_url, "ALTER TABLE elsewhere RENAME TO jobs")
+    await submit(store)
+
+
 async def test_a_rolled_back_endpoint_is_made_again(store: Store) -> None:
     """Its row was written in the group that failed; whoever remembered it must forget it."""
     bad = a_job(priority=99)
@@ -216,10 +231,11 @@ async def test_a_raised_limit_makes_room(file_url: str) -> None:
         await submit(store, payload=os.urandom(20_000))
 
 
-async def test_who_is_told_that_the_store_is_full_has_nothing_in_it(file_url: str) -> None:
+@pytest.mark.parametrize("priority", [99, 2**70], ids=["refused", "unsendable"])
+async def test_who_is_told_that_the_store_is_full_has_nothing_in_it(file_url: str, priority: int) -> None:
     """Also when the group was taken apart because somebody else's operation was bad."""
     async with opened(file_url, max_bytes=SMALL) as store:
-        jobs = [a_job(), a_job(priority=99), a_job(payload=bytes(SMALL)), a_job()]
+        jobs = [a_job(), a_job(priority=priority), a_job(payload=bytes(SMALL)), a_job()]
         answers = await asyncio.gather(*map(_submit, [store] * 4, jobs), return_exceptions=True)
         there = [await store.get_job(job.id) is not None for job in jobs]
         assert there == [isinstance(answer, str) for answer in answers]
@@ -339,7 +355,7 @@ async def test_a_connection_lost_in_mid_write_is_reported_and_the_next_call_work
     async with holder.transaction():
         await holder.execute("SELECT 1 FROM queue_settings FOR UPDATE")
         claiming = asyncio.create_task(claim(node))
-        await until_held_up(holder)
+        await until_held_up(holder, claiming)
         await holder.execute(KILL)
         with pytest.raises(StoreUnavailable):
             await claiming

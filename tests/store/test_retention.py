@@ -1,6 +1,9 @@
 """Pruning: all of what is old and finished goes, and nothing else."""
 
+import asyncio
 from typing import cast
+
+import asyncpg
 
 from chargehand.engine.delivery import DeliveryState, EndpointState
 from chargehand.engine.job import FINAL, SECOND, State
@@ -22,6 +25,7 @@ from tests.store.given import (
     sql,
     submit,
     submit_many,
+    until_held_up,
 )
 
 HERE = a_report().endpoint_id
@@ -88,6 +92,21 @@ async def test_a_delivery_replayed_while_its_job_was_about_to_be_pruned_is_kept(
     await cast(Writes, store)._group.put(Prune((job_id,), 100 * SECOND))
     assert await store.get_delivery(last.id) is not None
     assert await store.get_job(job_id) is not None
+
+
+async def test_a_replay_under_way_at_another_node_keeps_its_job(postgres_url: str, clock: Clock) -> None:
+    async with opened(postgres_url, clock) as store:
+        job_id = await finished(store)
+        clock.advance(1000)
+        other = await asyncpg.connect(postgres_url)
+        async with other.transaction():
+            replaying = await other.fetch("UPDATE deliveries SET state = 'pending' RETURNING id")
+            pruning = asyncio.create_task(store.prune(100, 10))
+            await until_held_up(other, pruning)
+        await other.close()
+        assert await pruning == 0
+        assert await store.get_job(job_id) is not None
+        assert [await store.get_delivery(row["id"]) is not None for row in replaying] == [True] * 3
 
 
 async def test_a_job_requeued_while_it_was_about_to_be_pruned_is_kept(store: Store, clock: Clock) -> None:

@@ -183,7 +183,7 @@ def test_ipv6_literals_are_judged_in_brackets(text: str) -> None:
         ("http://example.com:65535/", "http://example.com:65535/"),
         ("http://example.com./a", "http://example.com./a"),
         ("http://my_service:8080/a@b:c/%0a?d=[e]", "http://my_service:8080/a@b:c/%0a?d=[e]"),
-        ("http://bücher.example/ü", "http://xn--bcher-kva.example/ü"),
+        ("http://bücher.example/ü", "http://xn--bcher-kva.example/%C3%BC"),
         ("http://a\u3002example/", "http://a.example/"),
         ("http://localhost.example/", "http://localhost.example/"),
         ("http://notlocalhost/", "http://notlocalhost/"),

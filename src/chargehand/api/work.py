@@ -138,7 +138,7 @@ class Work:
         # fmt: off
         return [
             Route("POST", "/engine/claims", self.claim_jobs, "Claim jobs, waiting for them if asked to", SCOPE, TAG,
-                  "204 when there was nothing. By priority, then age, over all queues named.", request=ClaimJobs, reply=ClaimReply),
+                  "By priority, then age, over all queues named.", request=ClaimJobs, reply=ClaimReply, or_nothing="There was nothing to claim"),
             Route("POST", f"{one}/beat", self.beat_job, "Keep the lease alive", SCOPE, TAG, request=BeatJob, reply=Beaten, errors=lost),
             Route("POST", f"{one}/advance", self.advance_job, "Say how far the job is", SCOPE, TAG, request=AdvanceJob, reply=Moved, errors=lost),
             Route("POST", f"{one}/note", self.note_job, "Add a line to the job's log", SCOPE, TAG, request=NoteJob, reply=Noted, errors=lost),

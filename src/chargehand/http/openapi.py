@@ -13,6 +13,7 @@ from chargehand.errors import (
     ChargehandError,
     Forbidden,
     InvalidField,
+    StoreFull,
     StoreUnavailable,
     TooLarge,
     TooManyRequests,
@@ -59,7 +60,7 @@ def describe(routes: Iterable[Route], *, title: str, version: str, description: 
         operation["parameters"] = [*_path_parameters(route), *_query_parameters(query, components), *_headers(route)]
         if route.request is not None:
             operation["requestBody"] = {"required": True, "content": _content(route.request, request)}
-        operation["responses"] = {str(route.status): _good_answer(route, reply), **_refusals(route, problem)}
+        operation["responses"] = {**_good_answers(route, reply), **_refusals(route, problem)}
         paths.setdefault(_FIELD.sub(r"{\1}", route.path), {})[route.method.lower()] = operation
 
     document = {
@@ -131,13 +132,14 @@ def _content(kind: Any, schema: Schema, media: str = JSON) -> dict[str, Any]:
     return {media: {"schema": schema}}
 
 
-def _good_answer(route: Route, schema: Schema) -> dict[str, Any]:
+def _good_answers(route: Route, schema: Schema) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": HTTPStatus(route.status).phrase}
     if route.reply is not None:
         answer["content"] = _content(route.reply, schema, route.reply_media)
     elif route.reply_media != JSON:
         answer["content"] = _content(str, {"type": "string"}, route.reply_media)
-    return answer
+    nothing = {"204": {"description": route.or_nothing}} if route.or_nothing else {}
+    return {str(route.status): answer, **nothing}
 
 
 def _refusals(route: Route, problem: Schema) -> dict[str, Any]:
@@ -157,7 +159,9 @@ def _implied(route: Route) -> Iterator[type[ChargehandError]]:
     """What the gate, the body reader and the decoders may answer before a handler has its say."""
     if route.request is not None:
         yield from (BadRequest, InvalidField, TooLarge)
-    if route.query is not None:
+    if route.query is not None or route.headers or "{" in route.path:
         yield InvalidField
+    if route.scope is not None and route.method != "GET":
+        yield StoreFull
     if route.scope is not None:
         yield from (Unauthenticated, Forbidden, TooManyRequests, StoreUnavailable)

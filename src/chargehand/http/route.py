@@ -36,6 +36,7 @@ class Route:
     status: int = 200
     reply: Any = None  # the type of a good answer
     reply_media: str = JSON
+    or_nothing: str = ""  # when the answer may also be 204, what that means
     errors: tuple[type[ChargehandError], ...] = ()
     hidden: bool = False  # left out of the API description
 

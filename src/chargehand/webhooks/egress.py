@@ -22,6 +22,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from urllib.parse import quote
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -73,6 +74,7 @@ _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:]+)(?::([0-9]{1,5}))?")
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _NUMERIC_END = re.compile(r"(?:^|\.)(?:[0-9]+|0x[0-9a-f]*)$")
+_PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -119,8 +121,9 @@ class EgressPolicy:
         """The URL in the one spelling to store and to call, or EgressRefused.
 
         Scheme and host come back in lower case, the host in ASCII, an address in its usual notation, a default port
-        left out; path and query stay as they are. A fragment is refused and not cut off: it is never sent, so whoever
-        wrote it expects something that will not happen. Messages never repeat the URL, which may hold a secret.
+        left out; path and query stay as they are, but for characters beyond ASCII, which are percent-encoded. A fragment
+        is refused and not cut off: it is never sent, so whoever wrote it expects something that will not happen.
+        Messages never repeat the URL, which may hold a secret.
         """
         try:
             scheme, host, port, rest = _parse(url)
@@ -133,6 +136,7 @@ class EgressPolicy:
         location = f"[{host}]" if isinstance(host, IPv6Address) else str(host)
         if port is not None and port != _DEFAULT_PORTS[scheme]:
             location += f":{port}"
+        rest = rest if rest.isascii() else quote(rest, safe=_PRINTABLE)
         return f"{scheme}://{location}{rest if rest.startswith('/') else '/' + rest}"
 
     def _check_localhost(self, name: str) -> None:

@@ -245,7 +245,7 @@ class Outbox:
         except Exception as error:
             # A fault of ours, not of the receiver: written down with the try, so that it can be seen and replayed.
             log.exception("a delivery could not be made", delivery_id=outgoing.delivery.id, job_id=outgoing.job.id)
-            posted = Posted(None, 0.0, error=f"internal: {type(error).__name__}")
+            posted = Posted(None, 0.0, error=f"internal: {type(error).__name__}", ours=True)
         settle = self._sender.classify(outgoing, posted)
         self._judge(lane, posted, settle)
         # Not awaited: the place is for sending. What is not settled yet is bounded all the same, because the next take goes
@@ -263,7 +263,7 @@ class Outbox:
 
     def _judge(self, lane: Lane, posted: Posted, settle: Settle) -> None:
         """What the answer says of the endpoint, beyond this delivery."""
-        if posted.refused:
+        if posted.refused or posted.ours:
             return
         if settle.disable_endpoint:
             # Until the store knows: a take that runs beside the settling must not bring more.

@@ -42,7 +42,8 @@ class Posted:
     error: str = ""
     answer: str = ""
     retry_after_seconds: float | None = None
-    refused: bool = False  # by our own policy; the endpoint is not to blame
+    refused: bool = False  # by our own policy: for good
+    ours: bool = False  # a fault on our side: the endpoint is not to blame
 
 
 class Sender:
@@ -162,7 +163,7 @@ class Sender:
 
 @lru_cache(maxsize=4096)  # parsing takes as long as signing, and the same few come again and again
 def _url(url: str) -> URL:
-    return URL(url)
+    return URL(url, encoded=True)  # as it was given: a signed query must not be spelt anew
 
 
 def _keys(name: str, secrets: WebhooksConfig | TenantSecrets) -> Keys:
