@@ -106,6 +106,8 @@ async def test_the_same_key_of_another_is_another_job(store: Store, other: dict[
     second = await store.submit(a_job(idempotency_key="k", **other))
     assert second.created
     assert second.job_id != first.job_id
+    again = [await store.submit(a_job(idempotency_key="k", **fields)) for fields in ({}, other)]
+    assert [answer.job_id for answer in again] == [first.job_id, second.job_id]
 
 
 async def test_jobs_without_a_key_are_all_new(store: Store) -> None:

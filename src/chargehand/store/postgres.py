@@ -54,6 +54,8 @@ def translated() -> Iterator[None]:
         raise StoreFull(f"PostgreSQL: {error}; free space on the database's disk", retry_after_seconds=5) from None
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
         raise StoreUnavailable(f"PostgreSQL: {error}; check user, password and database in store.url") from None
+    except asyncpg.SyntaxOrAccessError as error:
+        raise StoreError(f"PostgreSQL: {error}; is this database Chargehand's, and may its user use it?") from None
     except _GONE as error:
         text = str(error) or type(error).__name__
         raise StoreUnavailable(
@@ -125,7 +127,7 @@ class PostgresStore(Writes):
             try:
                 return await self._transact(operations)
             except _BAD as error:
-                if isinstance(error, (*_GONE, asyncpg.DiskFullError)):
+                if isinstance(error, (*_GONE, asyncpg.DiskFullError, asyncpg.SyntaxOrAccessError)):
                     raise
         # Somebody's operation broke the statement it was in: each alone, so that only the culprit is refused.
         return [await self._commit_alone(operation) for operation in operations]
@@ -137,9 +139,7 @@ class PostgresStore(Writes):
         except StoreError as error:
             return Refused(error.message, error.code)
         except _BAD as error:
-            # A statement that PostgreSQL does not take is a fault of ours, not of whoever asked.
-            ours = isinstance(error, asyncpg.SyntaxOrAccessError)
-            return Refused(f"{type(error).__name__}: {error}", StoreError.code if ours else "")
+            return Refused(f"{type(error).__name__}: {error}")
 
     async def _transact(self, operations: Sequence[Operation]) -> list[Answer]:
         for patience in (2, 1, 0):

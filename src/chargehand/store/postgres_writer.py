@@ -359,6 +359,7 @@ async def _set_endpoint(tx: _Transaction, operations: list[SetEndpoint]) -> list
 async def _prune(tx: _Transaction, prunes: list[Prune]) -> list[Answer]:
     answers: list[Answer] = []
     for prune in prunes:
+        await tx.fetch("lock_deliveries", ids=list(prune.ids))
         gone = [row[0] for row in await tx.fetch("prune_jobs", ids=list(prune.ids), age=prune.age)]
         for name in ("prune_tries", "prune_deliveries", "prune_events", "prune_payloads", "prune_results"):
             await tx.fetch(name, ids=gone)

@@ -129,21 +129,25 @@ class SqliteStore(Writes):
             return None
 
     async def _commit(self, operations: Sequence[Operation]) -> Sequence[Answer | Refused]:
-        try:
-            reply = await self._exchange(Batch(self._clock(), list(operations)))
-        except (ValueError, OverflowError, TypeError) as error:
-            reply = Reply([], UNREADABLE, f"{type(error).__name__}: {error}")
+        reply = await self._exchange(operations)
         if reply.error_code == UNREADABLE:
-            if len(operations) == 1:
-                return [Refused(reply.error)]
             # Somebody's operation cannot even be sent: each alone, so that only the culprit is refused.
-            return [(await self._commit([operation]))[0] for operation in operations]
+            return [await self._commit_alone(operation) for operation in operations]
         if reply.error_code:
             raise _raise(reply.error_code, reply.error)
         return reply.answers
 
-    async def _exchange(self, batch: Batch) -> Reply:
-        body = self._encoder.encode(batch)
+    async def _commit_alone(self, operation: Operation) -> Answer | Refused:
+        reply = await self._exchange([operation])
+        if reply.error_code:
+            return Refused(reply.error, "" if reply.error_code == UNREADABLE else reply.error_code)
+        return reply.answers[0]
+
+    async def _exchange(self, operations: Sequence[Operation]) -> Reply:
+        try:
+            body = self._encoder.encode(Batch(self._clock(), list(operations)))
+        except (ValueError, OverflowError, TypeError) as error:
+            return Reply([], UNREADABLE, f"{type(error).__name__}: {error}")
         self._sink.write(LENGTH.pack(len(body)) + body)
         answer = await self._read_frame()
         if answer is None:

@@ -60,7 +60,9 @@ def error_code(error: BaseException) -> str | None:
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
         return "store.corrupt"
     # An I/O error covers a disk that is full in a way SQLite cannot tell, a file that went away, and a broken disk.
-    if isinstance(error, apsw.IOError | apsw.CantOpenError | apsw.ReadOnlyError | apsw.PermissionsError):
+    # An SQL error means that the schema is not ours: a statement of ours that the file cannot take.
+    faults = apsw.IOError | apsw.CantOpenError | apsw.ReadOnlyError | apsw.PermissionsError | apsw.SQLError
+    if isinstance(error, faults):
         return "store.unavailable"
     return None
 

@@ -219,6 +219,10 @@ WITH s AS (
 )
 SELECT t.id FROM settled t;
 
+-- Waits for a replay that another node is about to commit: the next statement must see it.
+-- name: lock_deliveries
+SELECT d.id FROM deliveries d WHERE d.job_id IN (SELECT i.value FROM {each ids as i}) ORDER BY d.id FOR UPDATE;
+
 -- name: now
 SELECT :now;
 
