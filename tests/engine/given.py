@@ -1,8 +1,12 @@
 """An engine on a store, and patience with an end."""
 
 import asyncio
+import os
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from random import Random
+from typing import Self
 
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Event, Job
@@ -69,3 +73,41 @@ async def stop(task: "asyncio.Task[None]") -> None:
     assert not task.done()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+class Cable:
+    """Between a store and its database; can be cut."""
+
+    def __init__(self, url: str, here: Path) -> None:
+        address, _, there = url.partition("?host=")
+        self.url = f"{address}?host={here}"
+        self._there, self._here = (f"{folder}/.s.PGSQL.5432" for folder in (there, here))
+        self._ends: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> Self:
+        await self.mend()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cut()
+
+    async def mend(self) -> None:
+        self._socket = await asyncio.start_unix_server(self._connect, self._here)
+
+    def cut(self) -> None:
+        self._socket.close()
+        os.unlink(self._here)
+        for end in self._ends:
+            end.close()
+        self._ends.clear()
+
+    async def _connect(self, near: asyncio.StreamReader, near_end: asyncio.StreamWriter) -> None:
+        far, far_end = await asyncio.open_unix_connection(self._there)
+        self._ends += (near_end, far_end)
+        await asyncio.gather(self._carry(near, far_end), self._carry(far, near_end))
+
+    async def _carry(self, source: asyncio.StreamReader, end: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await source.read(65536):
+                end.write(data)
+        end.close()

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from chargehand.engine.store import Store
 from chargehand.engine.upkeep import keep_up
 from chargehand.errors import StoreUnavailable
 from tests.conftest import Clock
-from tests.engine.given import AT_ONCE, LONG, an_engine, event, log, stop, until
+from tests.engine.given import AT_ONCE, LONG, Cable, an_engine, event, log, stop, until
 from tests.store.given import KILL, a_job, opened, sql
 
 
@@ -306,6 +307,28 @@ async def test_a_runner_survives_a_store_that_is_away_for_a_moment(postgres_url:
                 await sql(postgres_url, KILL)
                 await event(engine, await accepted(engine), "succeed")
             assert not runner.done()
+
+
+async def test_an_outcome_is_told_as_soon_as_the_store_is_back(postgres_url: str, tmp_path: Path) -> None:
+    """The work is done and the lease is held: nobody should have to do it again."""
+    go_on = asyncio.Event()
+
+    async def handler(job: Job, hand: Hand) -> Outcome:
+        await go_on.wait()
+        return Done(b"precious")
+
+    async with Cable(postgres_url, tmp_path) as cable, opened(cable.url) as store:
+        engine = an_engine(store)
+        job_id = await submitted(engine)
+        async with running(engine, handler):
+            await event(engine, job_id, "claim")
+            cable.cut()
+            go_on.set()
+            with pytest.raises(StoreUnavailable):
+                await engine.get(job_id)
+            await cable.mend()
+            await event(engine, job_id, "succeed")
+        assert (await engine.get(job_id)).result == b"precious"
 
 
 async def accepted(engine: Engine) -> str:

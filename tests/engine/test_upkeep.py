@@ -1,7 +1,6 @@
 """The chores: each is done in time, and none ends because the store was away."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ from chargehand.engine.store import DeliveryFilter, Note, Store
 from chargehand.engine.upkeep import LAPSE_SECONDS, chores, keep_up
 from chargehand.errors import StoreFull, StoreUnavailable
 from tests.conftest import Clock
-from tests.engine.given import LONG, an_engine, claim_one, event, stop, until
+from tests.engine.given import LONG, Cable, an_engine, claim_one, event, stop, until
 from tests.store.given import a_job, a_report, job_in, opened, sql, submit
 
 
@@ -113,10 +112,7 @@ async def test_a_full_store_does_not_end_the_chores(tmp_path: Path, clock: Clock
 
 
 async def test_a_database_that_is_away_does_not_end_the_chores(postgres_url: str, tmp_path: Path, clock: Clock) -> None:
-    address, _, folder = postgres_url.partition("?host=")
-    cable = Cable(folder, tmp_path)
-    await cable.mend()
-    async with opened(f"{address}?host={tmp_path}", clock) as store:
+    async with Cable(postgres_url, tmp_path) as cable, opened(cable.url, clock) as store:
         engine = an_engine(store, clock)
         job = await job_in(store, State.RUNNING)
         async with kept_up(engine, config()):
@@ -126,33 +122,3 @@ async def test_a_database_that_is_away_does_not_end_the_chores(postgres_url: str
             clock.advance(LONG)
             await cable.mend()
             await event(engine, job.id, "fail", 3 * LAPSE_SECONDS)
-    cable.cut()
-
-
-class Cable:
-    """Between a store and its database; can be cut."""
-
-    def __init__(self, folder: str, here: Path) -> None:
-        self._there, self._here = (f"{path}/.s.PGSQL.5432" for path in (folder, here))
-        self._ends: list[asyncio.StreamWriter] = []
-
-    async def mend(self) -> None:
-        self._socket = await asyncio.start_unix_server(self._connect, self._here)
-
-    def cut(self) -> None:
-        self._socket.close()
-        os.unlink(self._here)
-        for end in self._ends:
-            end.close()
-        self._ends.clear()
-
-    async def _connect(self, near: asyncio.StreamReader, near_end: asyncio.StreamWriter) -> None:
-        far, far_end = await asyncio.open_unix_connection(self._there)
-        self._ends += (near_end, far_end)
-        await asyncio.gather(self._carry(near, far_end), self._carry(far, near_end))
-
-    async def _carry(self, source: asyncio.StreamReader, end: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            while data := await source.read(65536):
-                end.write(data)
-        end.close()

@@ -26,7 +26,7 @@ LAST_YEAR = 9000
 TOPICS = frozenset({"queued", "running", "succeeded", "failed", "cancelled"})
 POSITION_BOUND = 10_000
 EVENTS_PAGE = 1000
-IDEMPOTENCY_KEY = "Makes a repeated request safe: same key and body give the first job again; same key, other body: 422"
+IDEMPOTENCY_KEY = "Makes a repeated request safe: same key and body give the first job again; same key, other body: 422. Known as long as the job is kept"
 
 
 def absent() -> msgspec.Raw:

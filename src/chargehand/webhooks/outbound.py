@@ -84,8 +84,9 @@ class Outbox:
         self._open = False
         for lane in self._lanes.values():
             self._release(lane)
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
+        until = self._clock() + seconds
+        while self._tasks and (left := until - self._clock()) > 0:
+            await asyncio.wait(self._tasks, timeout=left)  # and then what those have left to settle
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

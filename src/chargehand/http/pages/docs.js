@@ -367,7 +367,7 @@ const breakable = (path) => path.split(/(?<=\/)(?=.)/).flatMap((part, index) => 
 function access({ security = [] }) {
   const scopes = [...new Set(security.flatMap(Object.values).flat())];
   if (!security.length) return "Open to everybody.";
-  return scopes.length ? ["Needs a key with the scope ", codes(scopes), "."] : "Needs a key.";
+  return scopes.length ? ["Needs a token with the scope ", codes(scopes), "."] : "Needs a key.";
 }
 
 const PLACES = { path: "In the path", query: "In the query string", header: "Headers" };
