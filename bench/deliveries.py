@@ -11,7 +11,7 @@ import msgspec
 from bench import work
 from bench.bench import Bench
 from bench.client import Connection, connected, request
-from bench.processes import output, running
+from bench.processes import others_cpu, output, running
 from bench.receiver import Received
 from bench.report import Row, Sample, Target, compared_rates, quantiles
 
@@ -25,17 +25,23 @@ async def deliveries(bench: Bench) -> AsyncIterator[Row]:
     alone: list[Sample] = []
     bare: list[Sample] = []
     beside_dead: list[Sample] = []
-    count = bench.scale.deliveries
     async with running("receiver") as (_, [healthy, dead]):
         for _ in range(bench.scale.delivery_rounds):
             sample, body_bytes = await _drain(bench, healthy, [])
             alone.append(bench.said("outbox", sample))
-            sent = await output("sender", healthy, str(count), str(IN_FLIGHT), str(body_bytes))
-            bare.append(bench.said("bare client", msgspec.json.decode(sent, type=Sample)))
+            bare.append(bench.said("bare client", await _send(bench, healthy, body_bytes)))
             sample, _ = await _drain(bench, healthy, [f"{dead}/dead"])
             beside_dead.append(bench.said("outbox with a dead endpoint", sample))
     yield compared_rates("deliveries against a bare client", alone, bare, Target("≥", 0.6))
     yield compared_rates("deliveries beside a dead endpoint", beside_dead, alone, Target("≥", 0.9))
+
+
+async def _send(bench: Bench, receiver: str, body_bytes: int) -> Sample:
+    before, began = others_cpu(bench.stores.database), time.monotonic()
+    sent = await output("sender", receiver, str(bench.scale.deliveries), str(IN_FLIGHT), str(body_bytes))
+    sample = msgspec.json.decode(sent, type=Sample)
+    others = (others_cpu(bench.stores.database) - before) / (time.monotonic() - began)
+    return msgspec.structs.replace(sample, others_cpu=others * sample.seconds)
 
 
 async def _drain(bench: Bench, receiver: str, dead: list[str]) -> tuple[Sample, int]:

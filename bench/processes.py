@@ -15,8 +15,14 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Cpu(NamedTuple):
+    """Seconds used so far."""
+
     server: float
     store: float
+    others: float  # whatever else runs on the machine: the noise in a measurement
+
+    def since(self, before: "Cpu") -> "Cpu":
+        return Cpu(*[now - then for now, then in zip(self, before, strict=True)])
 
 
 class Server(NamedTuple):
@@ -27,7 +33,7 @@ class Server(NamedTuple):
     database: int | None  # the process that PostgreSQL's others descend from; SQLite's writer descends from the server
 
     def cpu(self) -> Cpu:
-        return Cpu(sum(_times(self.pid)[:2]), sum(sum(_times(pid)) for pid in self._store()))
+        return Cpu(sum(_times(self.pid)[:2]), sum(map(_all_times, self._store())), others_cpu(self.database))
 
     def _store(self) -> list[int]:
         return descendants(self.pid) if self.database is None else [self.database, *descendants(self.database)]
@@ -46,9 +52,17 @@ class Server(NamedTuple):
     def sample(
         self, before: Cpu, operations: int, seconds: float, latencies: Sequence[float], client_cpu: float = 0.0
     ) -> Sample:
-        cpu, peak = self.cpu(), self.peak_bytes()
-        server_cpu, store_cpu = cpu.server - before.server, cpu.store - before.store
-        return Sample(operations, seconds, *quantiles(latencies), server_cpu, store_cpu, client_cpu, *peak)
+        cpu = self.cpu().since(before)
+        return Sample(
+            operations,
+            seconds,
+            *quantiles(latencies),
+            cpu.server,
+            cpu.store,
+            client_cpu,
+            cpu.others,
+            *self.peak_bytes(),
+        )
 
 
 @asynccontextmanager
@@ -91,6 +105,19 @@ def descendants(pid: int) -> list[int]:
     for child in found:
         found += children.get(child, ())
     return found
+
+
+def others_cpu(database: int | None) -> float:
+    """Seconds used by all processes but this one, those it started, and the database server."""
+    busy = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    idle = int(busy[3]) + int(busy[4])
+    ours = [root for root in (os.getpid(), database) if root is not None]
+    ours += [pid for root in ours for pid in descendants(root)]
+    return (sum(map(int, busy)) - idle) / _TICKS - sum(map(_all_times, ours))
+
+
+def _all_times(pid: int) -> float:
+    return sum(_times(pid))
 
 
 def _times(pid: int) -> list[float]:

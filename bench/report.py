@@ -17,6 +17,7 @@ class Sample(msgspec.Struct, frozen=True):
     server_cpu: float = 0.0
     store_cpu: float = 0.0  # of SQLite's writer, or of all of PostgreSQL
     client_cpu: float = 0.0
+    others_cpu: float = 0.0  # of whatever else ran on the machine meanwhile
     server_bytes: int = 0  # resident, at most
     store_bytes: int = 0
 
@@ -31,6 +32,7 @@ class Sample(msgspec.Struct, frozen=True):
         return (
             f"{self.rate:>9,.0f}/s   p50 {self.p50 * 1e3:7.2f} ms   p99 {self.p99 * 1e3:7.2f} ms"
             f"   CPU server {server:4.0f}, store {store:4.0f}, client {client:3.0f} µs"
+            f"   others {self.others_cpu / self.seconds * 100:3.0f} %"
             f"   peak {megabytes(self.server_bytes):3.0f} + {megabytes(self.store_bytes):3.0f} MB"
         )
 

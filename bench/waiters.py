@@ -27,10 +27,12 @@ async def waiters(bench: Bench) -> AsyncIterator[Row]:
         await asyncio.sleep(SETTLE_SECONDS)
         before = server.cpu()
         await asyncio.sleep(scale.idle_seconds)
-        server_percent, store_percent = (
-            (now - then) / scale.idle_seconds * 100 for now, then in zip(server.cpu(), before, strict=True)
+        server_percent, store_percent, others = (
+            seconds / scale.idle_seconds * 100 for seconds in server.cpu().since(before)
         )
-        bench.say(f"  CPU of one core: server {server_percent:.2f} %, store {store_percent:.2f} %")
+        bench.say(
+            f"  idle: server {server_percent:.2f} %, store {store_percent:.2f} %, others {others:.0f} % of a core"
+        )
         async with connected(server.url, 1) as [caller]:
             latencies = [await _wake(caller, answered) for _ in range(scale.wakeups)]
     label = f"{scale.waiters:,} waiters"

@@ -43,6 +43,9 @@ def postgres_server() -> Iterator[str]:
         run = os.environ.get("PYTEST_XDIST_TESTRUNUID", secrets.token_hex(4))[:12]
         folder = Path(tempfile.gettempdir()) / f"chargehand-pg-{run}"
         server = get_server(folder, cleanup_mode="delete")
+        # What is tested here is not PostgreSQL's own durability; the crash tests run one with it.
+        asyncio.run(_execute(server.get_uri(), "ALTER SYSTEM SET fsync = off"))
+        asyncio.run(_execute(server.get_uri(), "SELECT pg_reload_conf()"))
         yield server.get_uri()
         server.cleanup()
 

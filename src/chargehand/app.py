@@ -104,8 +104,7 @@ class Server:
     async def start(self, extra_routes: Sequence[Route] = ()) -> None:
         if self.config.store_url.startswith("sqlite:"):
             # One process at the file: what its last one's runners held, nobody holds now.
-            while await self.engine.lapse_all(IN_PROCESS):
-                pass
+            await self.engine.lapse_all(IN_PROCESS)
         await self.engine.refresh_limits()
         self._run(keep_up(self.engine, self.config))
         self._run(self.outbox.run())

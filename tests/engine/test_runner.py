@@ -317,7 +317,7 @@ async def test_an_outcome_is_told_as_soon_as_the_store_is_back(postgres_url: str
         await go_on.wait()
         return Done(b"precious")
 
-    async with Cable(postgres_url, tmp_path) as cable, opened(cable.url) as store:
+    async with Cable(postgres_url, tmp_path) as cable, opened(cable.url, pool_size=2) as store:
         engine = an_engine(store)
         job_id = await submitted(engine)
         async with running(engine, handler):
@@ -326,6 +326,8 @@ async def test_an_outcome_is_told_as_soon_as_the_store_is_back(postgres_url: str
             go_on.set()
             with pytest.raises(StoreUnavailable):
                 await engine.get(job_id)
+            with pytest.raises(StoreUnavailable):
+                await engine.cancel(job_id)  # behind the outcome, one group at a time: that was refused as well
             await cable.mend()
             await event(engine, job_id, "succeed")
         assert (await engine.get(job_id)).result == b"precious"

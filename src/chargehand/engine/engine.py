@@ -240,7 +240,7 @@ class Engine:
         if moved.state is State.QUEUED:
             queue, run_at = moved.queue, moved.run_at
             self.wakeups.due_at(queue, run_at, self._now)
-        if moved.queue in self._limited and moved.state is not State.RUNNING:
+        if moved.queue in self._limited and moved.state is not State.RUNNING and moved.move != "submit":
             queue, run_at = moved.queue, 0  # there is room for another
             self.wakeups.wake(queue)
         if self._watchers:
@@ -275,9 +275,13 @@ class Engine:
 
     async def lapse_all(self, owner_prefix: str = "") -> int:
         """Leases that ran out, or all of owners that are known to be gone. Two at once cannot both win: moves are guarded."""
-        jobs = await self.store.lapsed_jobs(LAPSED_BATCH, owner_prefix)
-        moved = await asyncio.gather(*[self.lapse(job) for job in jobs])
-        return sum(m is not None for m in moved)
+        count = 0
+        while jobs := await self.store.lapsed_jobs(LAPSED_BATCH, owner_prefix):
+            moved = await asyncio.gather(*[self.lapse(job) for job in jobs])
+            count += sum(each is not None for each in moved)
+            if len(jobs) < LAPSED_BATCH or not any(moved):
+                break
+        return count
 
     async def look_for_due(self) -> None:
         await self.wakeups.look(self.store.due_queues)

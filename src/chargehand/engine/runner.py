@@ -91,21 +91,30 @@ class Runner:
         beats = asyncio.create_task(self._beat(job))
         try:
             await asyncio.wait({work, beats}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
+            if work.done():
+                await self._tell(job, self._outcome(job, work))
+            else:
                 await self._stop(work)  # whoever took the job, or cancelled it, has written that down
-                return
         except asyncio.CancelledError:
             await self._stop(work)
             await self._hand_back(job)
             raise
         finally:
             beats.cancel()
-        with contextlib.suppress(Conflict, NotFound):
+
+    async def _tell(self, job: Job, outcome: Outcome) -> None:
+        """Until the store has it or the lease is lost: what was done must not be done again for a moment's trouble."""
+        while True:
             try:
-                await self._report(job, self._outcome(job, work))
+                return await self._report(job, outcome)
+            except (Conflict, NotFound):
+                return None
             except BadRequest as error:
                 log.error("the store refused an outcome", job_id=job.id, runner=self._owner, error=error.message)
-                await self._report(job, Broke(f"the outcome was refused: {error.message}", final=True))
+                outcome = Broke(f"the outcome was refused: {error.message}", final=True)
+            except StoreError as error:
+                log.warning("an outcome waits for the store", job_id=job.id, runner=self._owner, error=error.message)
+                await asyncio.sleep(STORE_PAUSE_SECONDS)
 
     async def _stop(self, work: "asyncio.Future[Outcome]") -> None:
         """It may clean up, but not for ever."""

@@ -79,7 +79,7 @@ async def apply(
 
 async def _submit(tx: _Transaction, jobs: list[NewJob]) -> list[Answer]:
     # Sorted by key, so that two groups with the same keys wait for each other instead of for each other's other key.
-    order = sorted(jobs, key=lambda job: (job.idempotency_key or "", job.id))
+    order = sorted(jobs, key=lambda job: (job.idempotency_key or "", job.tenant, job.kind, job.id))
     reports = {job.id: encode_reports(job.reports) for job in jobs}
     rows = await tx.fetch(
         "submit_jobs",
