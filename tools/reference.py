@@ -5,10 +5,13 @@ import tomllib
 from importlib.resources import files
 from pathlib import Path
 
+from prometheus_client import Counter, Gauge
+
 from chargehand import errors
 from chargehand.engine.job import State
 from chargehand.engine.moves import TABLE
 from chargehand.observability.metrics import Metrics
+from chargehand.observability.tally import Tally
 
 DOCS = Path(__file__).parent.parent / "docs"
 MADE = "<!-- Made from the code by `make docs`; edit the code, not this page. -->\n\n"
@@ -114,11 +117,18 @@ def metrics() -> str:
         "| metric | type | labels | meaning |",
         "| --- | --- | --- | --- |",
     ]
-    for name, metric in sorted(vars(Metrics()).items()):
-        if not name.startswith("_") and hasattr(metric, "_documentation"):
-            suffix = "_total" if metric._type == "counter" else ""
-            labels = ", ".join(metric._labelnames) or "-"
-            lines.append(f"| `{metric._name}{suffix}` | {metric._type} | {labels} | {metric._documentation} |")
+    rows = []
+    for metric in vars(Metrics()).values():
+        if isinstance(metric, Tally):
+            rows.append((metric.name, metric.kind, metric.labels, metric.documentation))
+        elif isinstance(metric, Counter | Gauge):
+            [family] = metric.describe()
+            suffix = "_total" if family.type == "counter" else ""
+            rows.append((family.name + suffix, family.type, metric._labelnames, family.documentation))
+    lines += [
+        f"| `{name}` | {kind} | {', '.join(labels) or '-'} | {meaning} |"
+        for name, kind, labels, meaning in sorted(rows)
+    ]
     return "\n".join(lines) + "\n"
 
 

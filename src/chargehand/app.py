@@ -180,8 +180,8 @@ def _counting(metrics: Metrics) -> Callable[[Moved], None]:
     def count(moved: Moved) -> None:
         metrics.count_move(moved.kind, moved.move)
         if moved.move == "claim":
-            metrics.observe_claim_wait(moved.kind, max(0, moved.at - moved.run_at) / SECOND)
+            metrics.claim_wait_seconds.at(moved.kind)(max(0, moved.at - moved.run_at) / SECOND)
         elif moved.state in FINAL:
-            metrics.observe_job(moved.kind, moved.state, (moved.at - moved.created_at) / SECOND)
+            metrics.job_seconds.at(moved.kind, moved.state)((moved.at - moved.created_at) / SECOND)
 
     return count

@@ -6,12 +6,13 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
 )
 from prometheus_client.exposition import generate_latest
+
+from chargehand.observability.tally import Tally
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter that nobody asks for
 
@@ -27,72 +28,40 @@ class Metrics:
         PlatformCollector(registry=self.registry)
         r = self.registry
         # fmt: off
-        self.http_seconds = Histogram("chargehand_http_request_seconds", "Time to answer a request", ["method", "route", "status"], buckets=_SECONDS, registry=r)
+        self.http_seconds = Tally("chargehand_http_request_seconds", "Time to answer a request", ["method", "route", "status"], _SECONDS, r)
         self.moves = Counter("chargehand_moves_total", "Moves of jobs", ["kind", "move"], registry=r)
-        self.claim_wait_seconds = Histogram("chargehand_claim_wait_seconds", "From a job being due to its claim", ["kind"], buckets=_LONG_SECONDS, registry=r)
-        self.job_seconds = Histogram("chargehand_job_seconds", "From submission to the end", ["kind", "state"], buckets=_LONG_SECONDS, registry=r)
+        self.claim_wait_seconds = Tally("chargehand_claim_wait_seconds", "From a job being due to its claim", ["kind"], _LONG_SECONDS, r)
+        self.job_seconds = Tally("chargehand_job_seconds", "From submission to the end", ["kind", "state"], _LONG_SECONDS, r)
         self.waiters = Gauge("chargehand_claim_waiters", "Claims that wait for a job", registry=r)
         self.queue_jobs = Gauge("chargehand_queue_jobs", "Jobs in a queue: ready, delayed, running", ["queue", "state"], registry=r)
         self.queue_oldest_seconds = Gauge("chargehand_queue_oldest_seconds", "Age of the ready job that waits longest", ["queue"], registry=r)
         self.deliveries = Counter("chargehand_deliveries_total", "Tries to deliver, by outcome: delivered, retry, dead, gone", ["dialect", "outcome"], registry=r)
-        self.delivery_seconds = Histogram("chargehand_delivery_seconds", "Duration of a try", ["dialect"], buckets=_SECONDS, registry=r)
-        self.delivery_lag_seconds = Histogram("chargehand_delivery_lag_seconds", "From the event to its delivery", ["dialect"], buckets=_LONG_SECONDS, registry=r)
+        self.delivery_seconds = Tally("chargehand_delivery_seconds", "Duration of a try", ["dialect"], _SECONDS, r)
+        self.delivery_lag_seconds = Tally("chargehand_delivery_lag_seconds", "From the event to its delivery", ["dialect"], _LONG_SECONDS, r)
         self.deliveries_in_flight = Gauge("chargehand_deliveries_in_flight", "Deliveries being sent", registry=r)
         self.deliveries_due_seconds = Gauge("chargehand_deliveries_oldest_due_seconds", "How long the oldest due delivery is overdue", registry=r)
         self.breakers_open = Gauge("chargehand_breakers_open", "Endpoints that are left alone for a while", registry=r)
         self.store_up = Gauge("chargehand_store_up", "1 while the store can serve", registry=r)
         # fmt: on
-        self._http: dict[tuple[str, str, int], Callable[[float], None]] = {}
-        self._deliveries: dict[tuple[str, str], tuple[Callable[[], None], Callable[[float], None]]] = {}
-        self._lags: dict[str, Callable[[float], None]] = {}
-        self._waits: dict[str, Callable[[float], None]] = {}
-        self._jobs: dict[tuple[str, str], Callable[[float], None]] = {}
-        self._moves: dict[tuple[str, str], Callable[[], None]] = {}
-
-    # labels() costs more than the counting; the few combinations there are keep their child.
+        self._counts: dict[tuple[Counter | str, ...], Callable[[], None]] = {}
 
     def observe_http(self, method: str, route: str, status: int, seconds: float) -> None:
-        key = (method, route, status)
-        observe = self._http.get(key)
-        if observe is None:
-            observe = self._http[key] = self.http_seconds.labels(method, route, str(status)).observe
-        observe(seconds)
+        self.http_seconds.at(method, route, str(status))(seconds)
 
     def count_move(self, kind: str, move: str) -> None:
-        key = (kind, move)
-        increment = self._moves.get(key)
-        if increment is None:
-            increment = self._moves[key] = self.moves.labels(kind, move).inc
-        increment()
-
-    def observe_claim_wait(self, kind: str, seconds: float) -> None:
-        observe = self._waits.get(kind)
-        if observe is None:
-            observe = self._waits[kind] = self.claim_wait_seconds.labels(kind).observe
-        observe(seconds)
-
-    def observe_job(self, kind: str, state: str, seconds: float) -> None:
-        observe = self._jobs.get((kind, state))
-        if observe is None:
-            observe = self._jobs[kind, state] = self.job_seconds.labels(kind, state).observe
-        observe(seconds)
+        self._count(self.moves, kind, move)
 
     def count_delivery(self, dialect: str, outcome: str, seconds: float) -> None:
-        key = (dialect, outcome)
-        pair = self._deliveries.get(key)
-        if pair is None:
-            pair = self._deliveries[key] = (
-                self.deliveries.labels(dialect, outcome).inc,
-                self.delivery_seconds.labels(dialect).observe,
-            )
-        pair[0]()
-        pair[1](seconds)
+        self._count(self.deliveries, dialect, outcome)
+        self.delivery_seconds.at(dialect)(seconds)
 
-    def observe_lag(self, dialect: str, seconds: float) -> None:
-        observe = self._lags.get(dialect)
-        if observe is None:
-            observe = self._lags[dialect] = self.delivery_lag_seconds.labels(dialect).observe
-        observe(seconds)
+    def _count(self, counter: Counter, *labels: str) -> None:
+        # labels() costs more than the counting; the few combinations there are keep their child.
+        key: tuple[Counter | str, ...] = (counter, *labels)
+        increment = self._counts.get(key)
+        if increment is None:
+            increment = self._counts[key] = counter.labels(*labels).inc
+        increment()
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

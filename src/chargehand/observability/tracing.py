@@ -45,7 +45,7 @@ class Span:
     __slots__ = ("traceparent", "tracestate")
 
     def __init__(self, traceparent: str, tracestate: str) -> None:
-        self.traceparent, self.tracestate = trace_context(traceparent, tracestate)
+        self.traceparent, self.tracestate = trace_context(traceparent, tracestate) if traceparent else ("", "")
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ Row = Sequence[Any]
 
 _JOB = len(Job.__struct_fields__) - 2
 _DELIVERY = len(Delivery.__struct_fields__)
+_DELIVERY_STATES = {str(state): state for state in DeliveryState}
 _STATES = {str(state): state for state in State}
 
 
@@ -25,7 +26,7 @@ def event_from(row: Row) -> Event:
 
 
 def delivery_from(row: Row) -> Delivery:
-    values: list[Any] = [*row[:7], DeliveryState(row[7]), *row[8:_DELIVERY]]
+    values: list[Any] = [*row[:7], _DELIVERY_STATES[row[7]], *row[8:_DELIVERY]]
     return Delivery(*values)
 
 

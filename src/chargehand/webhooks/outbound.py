@@ -28,7 +28,7 @@ from chargehand.webhooks.lanes import Lane
 from chargehand.webhooks.sending import Posted, Render, Sender
 
 log = get_logger(__name__)
-PREFETCH = 2  # taken for each that may be in flight, so that a fast endpoint never waits for the store
+PREFETCH = 4  # taken for each that may be in flight, so that a fast endpoint never waits for the store
 DUE_ENDPOINTS = 10_000
 STORE_PAUSE_SECONDS = 1.0
 DISABLED_PAUSE_SECONDS = 5.0
@@ -185,12 +185,13 @@ class Outbox:
         return 1 if lane.on_probation() else self._config.max_in_flight_per_endpoint
 
     def _refill(self, lane: Lane) -> None:
-        bound = self._bound(lane)
-        if not lane.wanted or lane.taking or not self._open or len(lane.buffer) >= bound or lane.is_open(self._clock()):
+        """In time: what is left must last until the store has answered."""
+        full = 1 if lane.on_probation() else self._config.max_in_flight_per_endpoint * PREFETCH
+        low = len(lane.buffer) * 2 < full
+        if not (low and lane.wanted and self._open) or lane.taking or lane.is_open(self._clock()):
             return
         lane.wanted, lane.taking = False, True
-        limit = 1 if lane.on_probation() else bound * PREFETCH - len(lane.buffer)
-        self._spawn(self._take(lane, limit))
+        self._spawn(self._take(lane, full - len(lane.buffer)))
 
     async def _send_on(self, lane: Lane, outgoing: Outgoing | None) -> None:
         """One sender: this delivery, then the next that may use its place."""
@@ -295,7 +296,7 @@ class Outbox:
         )
         self._metrics.count_delivery(delivery.dialect, outcome, settle.duration_seconds)
         if settle.state is DeliveryState.DELIVERED:
-            self._metrics.observe_lag(delivery.dialect, max(0.0, time.time() - outgoing.event.at / SECOND))
+            self._metrics.delivery_lag_seconds.at(delivery.dialect)(max(0.0, time.time() - outgoing.event.at / SECOND))
             return
         if settle.state is DeliveryState.PENDING:
             self._later(max(settle.retry_seconds, 0.001), delivery.endpoint_id)

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 from typing import cast
 
 import aiohttp
+import msgspec
 from yarl import URL
 
 from chargehand import __version__
@@ -26,15 +26,13 @@ MAX_RETRY_AFTER_SECONDS = 86_400.0
 Render = Callable[[Outgoing], bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True):
     outgoing: Outgoing
     body: bytes
     headers: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Posted:
+class Posted(msgspec.Struct, frozen=True):
     """What came back: a status, or the error that kept it from coming."""
 
     status: int | None
