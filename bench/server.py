@@ -10,7 +10,7 @@ import uvloop
 from falcon.asgi import Request, Response
 
 from bench.client import TOKEN
-from chargehand.app import Server
+from chargehand.app import Server, calm_collector
 from chargehand.config import load_config
 from chargehand.http.credentials import hash_token
 from chargehand.http.route import Route, read_body
@@ -44,6 +44,7 @@ async def main(store_url: str, data_dir: str) -> None:
     configure_logs(config.log.level, "json")
     server = await Server.open(config)
     await server.start(extra_routes=[EMPTY])
+    calm_collector()
     print(server.url, flush=True)
     await asyncio.to_thread(sys.stdin.read)
 

@@ -1,6 +1,7 @@
 """Wiring only: Config -> Store -> Engine -> outbox and doors -> HTTP, and their end in the opposite order."""
 
 import asyncio
+import gc
 import signal
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -153,6 +154,7 @@ async def serve(config: Config, started: Callable[[Server], None]) -> int:
     server = await Server.open(config)
     try:
         await server.start()
+        calm_collector()
         started(server)
         reason = await server.wait(stop)
         if reason:
@@ -162,6 +164,13 @@ async def serve(config: Config, started: Callable[[Server], None]) -> int:
     finally:
         await server.close()
     return 1 if reason else 0
+
+
+def calm_collector() -> None:
+    """What was made at the start lives as long as the process, and requests leave no cycles behind: look less often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(5_000, 20, 50)
 
 
 def _bounds(config: Config) -> Bounds:
