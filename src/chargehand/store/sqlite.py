@@ -67,7 +67,9 @@ class SqliteStore(Writes):
         self._path = path
         self._clock = clock or now
         self._queries = load_queries("sqlite")
-        self._group = Group(self._commit, group_size, error=_refusal)
+        # Two: while the writer commits one, the next is already in its socket.
+        self._group = Group(self._commit, group_size, lanes=2, error=_refusal)
+        self._turn = asyncio.Lock()
         self._decoder = msgspec.msgpack.Decoder(Reply)
         self._encoder = msgspec.msgpack.Encoder()
         self._closing = False
@@ -149,7 +151,8 @@ class SqliteStore(Writes):
         except (ValueError, OverflowError, TypeError) as error:
             return Reply([], UNREADABLE, f"{type(error).__name__}: {error}")
         self._sink.write(LENGTH.pack(len(body)) + body)
-        answer = await self._read_frame()
+        async with self._turn:  # whoever sent first reads first: the lock is as fair as the socket
+            answer = await self._read_frame()
         if answer is None:
             raise self._writer_gone()
         return self._decoder.decode(answer)
