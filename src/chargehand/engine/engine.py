@@ -38,7 +38,7 @@ class Engine:
         self.wakeups = Wakeups()
         self._policy = policy
         self._random = random or Random()  # noqa: S311 - for jitter
-        self._now = now
+        self.now = now
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._listeners: list[Callable[[Moved], None]] = []
         self._limited: set[str] = set()
@@ -239,7 +239,7 @@ class Engine:
         queue, run_at = "", 0
         if moved.state is State.QUEUED:
             queue, run_at = moved.queue, moved.run_at
-            self.wakeups.due_at(queue, run_at, self._now)
+            self.wakeups.due_at(queue, run_at, self.now)
         if moved.queue in self._limited and moved.state is not State.RUNNING and moved.move != "submit":
             queue, run_at = moved.queue, 0  # there is room for another
             self.wakeups.wake(queue)
@@ -251,7 +251,7 @@ class Engine:
 
     def _heard(self, hint: Hint) -> None:
         for queue, run_at in hint.queues.items():
-            self.wakeups.due_at(queue, run_at, self._now)
+            self.wakeups.due_at(queue, run_at, self.now)
         for job_id in hint.jobs:
             self._wake_watchers(job_id)
 

@@ -61,4 +61,4 @@ async def _look_for_due(engine: Engine, poll_seconds: float) -> None:
             await engine.look_for_due()
         except StoreError as error:
             log.warning("cannot look for due jobs, will look again", error=str(error))
-        await engine.wakeups.pause(poll_seconds, engine._now)
+        await engine.wakeups.pause(poll_seconds, engine.now)

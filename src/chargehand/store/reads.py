@@ -1,5 +1,6 @@
 """The reading half of a store: the same for both databases, given a way to fetch rows."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,17 +35,18 @@ def endpoint_from(row: Row) -> Endpoint:
     return Endpoint(row[0], row[1], row[2], EndpointState(row[3]), *row[4:])
 
 
-class Reads:
+class Reads(ABC):
     """`_point` is for a row or a few by key; `_scan` for what may look at many and must not hold anybody up."""
 
-    async def _point(self, name: str, **values: Any) -> Sequence[Row]:
-        raise NotImplementedError
+    @abstractmethod
+    async def _point(self, name: str, **values: Any) -> Sequence[Row]: ...
 
-    async def _scan(self, name: str, **values: Any) -> Sequence[Row]:
-        raise NotImplementedError
+    @abstractmethod
+    async def _scan(self, name: str, **values: Any) -> Sequence[Row]: ...
 
+    @abstractmethod
     def _now(self) -> int | None:
-        raise NotImplementedError
+        """None: the store's own clock."""
 
     async def get_job(self, job_id: str, tenant: str | None = None) -> Job | None:
         rows = await self._point("get_job", job_id=job_id, tenant=tenant)
