@@ -44,6 +44,7 @@ _ADVICE: dict[str, tuple[type[StoreError], str]] = {
 _SCAN_THREADS = 2
 WRITER_CHECK_SECONDS = 0.25
 CHECK_SECONDS = 5.0
+ENOUGH = 24
 
 
 def _raise(code: str, message: str) -> StoreError:
@@ -67,8 +68,8 @@ class SqliteStore(Writes):
         self._path = path
         self._clock = clock or now
         self._queries = load_queries("sqlite")
-        # Two: while the writer commits one, the next is already in its socket.
-        self._group = Group(self._commit, group_size, lanes=2, error=_refusal)
+        # Two: while the writer commits one, the next is already in its socket, if it is worth an fsync of its own.
+        self._group = Group(self._commit, group_size, lanes=2, error=_refusal, enough=ENOUGH)
         self._turn = asyncio.Lock()
         self._decoder = msgspec.msgpack.Decoder(Reply)
         self._encoder = msgspec.msgpack.Encoder()
