@@ -29,20 +29,12 @@ Commit = Callable[[Sequence[Operation]], Awaitable[Sequence[Answer | Refused]]]
 
 class Group:
     def __init__(
-        self,
-        commit: Commit,
-        size: int,
-        lanes: int = 1,
-        error: Callable[[Refused], ChargehandError] = bad_operation,
-        enough: int = 1,
+        self, commit: Commit, size: int, lanes: int = 1, error: Callable[[Refused], ChargehandError] = bad_operation
     ) -> None:
         self._commit = commit
-        self._enough = enough  # operations that are worth a commit beside one that already runs
         self._error = error
         self._size = size
-        self._lanes = self._free_lanes = (
-            lanes  # commits that may run side by side: one for SQLite, several for PostgreSQL
-        )
+        self._free_lanes = lanes  # commits that may run side by side: one for SQLite, several for PostgreSQL
         self._waiting: deque[tuple[Operation, asyncio.Future[Answer]]] = deque()
         self._scheduled = False
         self._running: set[asyncio.Task[None]] = set()
@@ -55,19 +47,15 @@ class Group:
             future.set_exception(self._closed)
             return future
         self._waiting.append((operation, future))
-        if not self._scheduled and self._worth_it():
+        if self._free_lanes and not self._scheduled:
             self._scheduled = True
             # Not at once: whatever else becomes ready in this turn of the loop rides along.
             loop.call_soon(self._start)
         return future
 
-    def _worth_it(self) -> bool:
-        idle = self._free_lanes == self._lanes
-        return idle or (self._free_lanes > 0 and len(self._waiting) >= self._enough)
-
     def _start(self) -> None:
         self._scheduled = False
-        while self._waiting and self._worth_it():
+        while self._free_lanes and self._waiting:
             self._free_lanes -= 1
             task = asyncio.get_running_loop().create_task(self._run(self._batch()))
             self._running.add(task)

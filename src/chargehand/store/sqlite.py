@@ -44,7 +44,6 @@ _ADVICE: dict[str, tuple[type[StoreError], str]] = {
 _SCAN_THREADS = 2
 WRITER_CHECK_SECONDS = 0.25
 CHECK_SECONDS = 5.0
-ENOUGH = 24
 
 
 def _raise(code: str, message: str) -> StoreError:
@@ -68,9 +67,7 @@ class SqliteStore(Writes):
         self._path = path
         self._clock = clock or now
         self._queries = load_queries("sqlite")
-        # Two: while the writer commits one, the next is already in its socket, if it is worth an fsync of its own.
-        self._group = Group(self._commit, group_size, lanes=2, error=_refusal, enough=ENOUGH)
-        self._turn = asyncio.Lock()
+        self._group = Group(self._commit, group_size, error=_refusal)
         self._decoder = msgspec.msgpack.Decoder(Reply)
         self._encoder = msgspec.msgpack.Encoder()
         self._closing = False
@@ -152,8 +149,7 @@ class SqliteStore(Writes):
         except (ValueError, OverflowError, TypeError) as error:
             return Reply([], UNREADABLE, f"{type(error).__name__}: {error}")
         self._sink.write(LENGTH.pack(len(body)) + body)
-        async with self._turn:  # whoever sent first reads first: the lock is as fair as the socket
-            answer = await self._read_frame()
+        answer = await self._read_frame()
         if answer is None:
             raise self._writer_gone()
         return self._decoder.decode(answer)
