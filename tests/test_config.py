@@ -28,7 +28,10 @@ VALUES: dict[str, Any] = {
     "auth.tokens": [{"name": "ci", "hash": HASH}],
     "auth.users": [{"name": "ann", "password_hash": SCRYPT}],
     "auth.jwks_url": "https://issuer.example/jwks",
-    "inference.targets": ["http://gpu-1:8000", "https://gpu-2/v1"],
+    "inference.targets": [{"url": "http://gpu-1:8000"}, {"url": "https://gpu-2", "name": "two", "slots": 3}],
+    "inference.enabled": False,
+    "inference.allow_cloud": False,
+    "inference.models": {"qwen3:30b": {"options": {"num_ctx": 8192}}},
     "provisioning.public_url": "https://jobs.example",
     "tracing.endpoint": "http://localhost:4318/v1/traces",
 }
@@ -201,7 +204,7 @@ def test_a_string_setting_takes_the_text_of_its_variable_as_it_is(text: str) -> 
         ("[[auth.tokens]]\nname = 'ci'", "auth.tokens[0].hash is missing"),
         ("[auth]\ntokens = ['x']", "auth.tokens[0] must be a table"),
         ("[engine]\nlease_seconds = '60'", "engine.lease_seconds must be a number from 0.01 to 315360000, not '60'"),
-        ("[inference]\ntargets = ['gpu']", "inference.targets[0] must be an http:// or https:// URL without user"),
+        ("[inference]\ntargets = ['gpu']", "inference.targets[0].url must be an http:// or https:// URL without user"),
         ("[webhooks]\ntenants = []", "webhooks.tenants must be a table of tables"),
         ("[webhooks.tenants.Acme]\nsecret = 's'", "a name in webhooks.tenants must be 2 to 63 lower-case letters"),
     ],
@@ -500,3 +503,36 @@ def test_no_refusal_repeats_a_secret(key: str, value: Any) -> None:
     message = refusal(**{key.replace(".", "__"): value})
     assert message.startswith(key)
     assert HUSH not in message
+
+
+def test_a_comma_separated_list_of_urls_is_a_list_of_targets_with_defaults() -> None:
+    config = load_config(environ={"CHARGEHAND_INFERENCE_TARGETS": "http://laptop:11434, http://tower:11434"})
+    assert [target.url for target in config.inference.targets] == ["http://laptop:11434", "http://tower:11434"]
+    assert {(target.slots, target.parallel, target.name) for target in config.inference.targets} == {(2, 1, "")}
+
+
+def test_targets_in_full_have_names_slots_and_a_wake_hook(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        """
+        [[inference.targets]]
+        name = "laptop"
+        url = "http://laptop.lan:11434"
+        slots = 1
+        parallel = 4
+        wake_mac = "aa:bb:cc:dd:ee:ff"
+        wake_command = ["ssh", "nas", "wake laptop"]
+        [inference.models."qwen3:30b"]
+        options = { num_ctx = 8192 }
+        """,
+    )
+    config = load_config(file, environ={})
+    [target] = config.inference.targets
+    assert (target.name, target.slots, target.parallel) == ("laptop", 1, 4)
+    assert target.wake_command == ("ssh", "nas", "wake laptop")
+    assert config.inference.models["qwen3:30b"].options == {"num_ctx": 8192}
+
+
+def test_two_targets_cannot_have_one_name() -> None:
+    message = refusal(inference__targets=[{"url": "http://a", "name": "x"}, {"url": "http://b", "name": "x"}])
+    assert message.startswith("inference.targets[1].name must be unique: 'x' is taken")

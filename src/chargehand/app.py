@@ -16,12 +16,14 @@ from chargehand.api.queues import Queues
 from chargehand.api.service import Service
 from chargehand.api.work import Work
 from chargehand.config import Config, require_safe
+from chargehand.doors.inference.door import InferenceDoor, files_directory
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import FINAL, SECOND
 from chargehand.engine.moves import Moved, RetryPolicy
 from chargehand.engine.runner import IN_PROCESS
 from chargehand.engine.store import Store
 from chargehand.engine.upkeep import keep_up
+from chargehand.files import Blobs, Files
 from chargehand.http import pages
 from chargehand.http.auth import Gate
 from chargehand.http.hangup import Asgi, with_receive
@@ -57,11 +59,13 @@ class Server:
             allow=networks(*config.webhooks.allow_networks),
             deny=networks(*config.webhooks.deny_networks),
         )
+        self.files = Files(store, Blobs(files_directory(config)), self.engine.new_id)
+        self.inference = self._inference_door() if config.inference.enabled else None
         self.outbox = Outbox(
             store,
             config.webhooks,
             self.egress,
-            {views.KIND: views.render},
+            {views.KIND: views.render, **InferenceDoor.renderers},
             self.metrics,
             self.tracing,
             poll_seconds=config.engine.poll_seconds,
@@ -70,6 +74,9 @@ class Server:
         self.engine.on_move(_counting(self.metrics))
         self.http = HttpServer(_bounds(config))
         self._background: list[asyncio.Task[None]] = []
+
+    def _inference_door(self) -> InferenceDoor:
+        return InferenceDoor(self.engine, self.config, self.files, self.egress, self.tracing, self.metrics)
 
     @classmethod
     async def open(cls, config: Config) -> "Server":
@@ -89,6 +96,7 @@ class Server:
             *Work(self.engine, self.config).routes(),
             *Queues(self.engine).routes(),
             *Deliveries(self.store, self.outbox).routes(),
+            *(self.inference.routes() if self.inference else ()),
             *service.routes(),
             *pages.ROUTES,
         ]
@@ -109,6 +117,9 @@ class Server:
         await self.engine.refresh_limits()
         self._run(keep_up(self.engine, self.config))
         self._run(self.outbox.run())
+        if self.inference is not None:
+            await self.inference.start()
+            self._run(self.inference.run())
         await self.http.start(self.asgi(extra_routes), self.config.server.host, self.config.server.port)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:

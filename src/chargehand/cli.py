@@ -48,12 +48,26 @@ def serve(
     listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen. [127.0.0.1:8484]")] = None,
     store: Annotated[str | None, typer.Option(metavar="URL", help="sqlite:///file.db or postgresql://…")] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where files are kept. [./data]")] = None,
+    embedded_model: Annotated[
+        bool | None,
+        typer.Option(
+            "--embedded-model/--no-embedded-model",
+            help="A small real model in a process of its own. [when no target is set]",
+        ),
+    ] = None,
 ) -> None:
     """Start the server. SIGTERM or Ctrl-C drains it."""
     from chargehand.app import serve as serve_app  # here, so that the other commands start in no time
 
     with _one_line_errors():
-        settings = load_config(config, overrides={"server.listen": listen, "store.url": store, "server.data_dir": data})
+        embedded = None if embedded_model is None else "on" if embedded_model else "off"
+        overrides = {
+            "server.listen": listen,
+            "store.url": store,
+            "server.data_dir": data,
+            "inference.embedded": embedded,
+        }
+        settings = load_config(config, overrides=overrides)
         configure_logs(settings.log.level, "human" if settings.log.format == "text" else settings.log.format)
         raise typer.Exit(uvloop.run(serve_app(settings, _say_where)))
 
@@ -70,12 +84,14 @@ def _say_where(server: "Server") -> None:
         f"  store    {kind}",
         f"  auth     {'on' if config.has_auth else 'off: only this machine can connect, and everybody on it may do everything'}",
     ]
-    for door, settings in (
-        ("inference.targets", config.inference.targets),
-        ("provisioning", config.provisioning.public_url),
-    ):
-        if settings:
-            lines.append(f"  note     {door} is set, but this version has no such door yet; the setting has no effect")
+    if server.inference is not None:
+        targets = server.inference.scheduler.targets.values()
+        lines += [f"  target   {target.name} at {target.url}" for target in targets]
+        if not targets:
+            note = server.inference.note or "set inference.targets"
+            lines.append(f"  target   none: jobs for models wait until there is one ({note})")
+    if config.provisioning.public_url:
+        lines.append("  note     provisioning is set, but this version has no such door yet; the setting has no effect")
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 
@@ -155,6 +171,16 @@ def listen(
             raise ConfigError(
                 f"cannot listen on 127.0.0.1:{port}: {error.strerror}; choose another with --port"
             ) from None
+
+
+@app.command()
+def demo(json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False) -> None:
+    """Half a minute of a real server with a real model: a job and its webhooks, a target that goes away, a batch."""
+    from chargehand.demo import demo as show
+
+    with _one_line_errors():
+        configure_logs("error", "human")
+        raise typer.Exit(uvloop.run(show(json)))
 
 
 class _one_line_errors(contextlib.AbstractContextManager[None]):

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from importlib import resources
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -72,6 +72,21 @@ Tenant = Annotated[
 TokenHash = Annotated[
     str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z", description="sha256: and 64 lower-case hexadecimal digits")
 ]
+TargetName = Annotated[
+    str,
+    Meta(
+        pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,62})?\Z",
+        description="1 to 63 letters, digits, dots, hyphens and underscores, or empty",
+    ),
+]
+MacAddress = Annotated[
+    str,
+    Meta(
+        pattern=r"^([0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5})?\Z",
+        description="six pairs of hexadecimal digits with colons between them, or empty",
+    ),
+]
+OptionValue = Annotated[int | float | bool, Meta(description="a number, true or false")]
 UserName = Annotated[str, Meta(pattern=r"^[^:]+\Z", description="a name without a colon")]
 
 
@@ -194,8 +209,45 @@ class TracingConfig(Section, frozen=True, kw_only=True):
     sample_ratio: Annotated[float, Meta(ge=0, le=1)]
 
 
+class TargetConfig(Section, frozen=True, kw_only=True):
+    """Where only a URL is given, as in a comma-separated list, the rest is the default."""
+
+    short_form: ClassVar[str] = "url"
+
+    url: Url
+    name: TargetName = ""
+    slots: Annotated[int, Meta(ge=1, le=100)] = 2
+    parallel: Annotated[int, Meta(ge=1, le=1000)] = 1
+    models: tuple[str, ...] = ()
+    api_key: Secret = Secret()
+    wake_mac: MacAddress = ""
+    wake_command: tuple[str, ...] = ()
+
+
+class ModelConfig(Section, frozen=True, kw_only=True):
+    options: dict[str, OptionValue] = {}
+    keep_alive: str = ""
+
+
 class InferenceConfig(Section, frozen=True, kw_only=True):
-    targets: tuple[Url, ...]
+    enabled: bool
+    targets: tuple[TargetConfig, ...]
+    embedded: Literal["auto", "on", "off"]
+    models: dict[Filled, ModelConfig]
+    allow_cloud: bool
+    wait_seconds: SecondsOrZero
+    wait_cap_seconds: SecondsOrZero
+    probe_seconds: Seconds
+    probe_failures: Annotated[int, Meta(ge=1, le=100)]
+    load_timeout_seconds: Seconds
+    wake_seconds: Seconds
+    lease_seconds: Seconds
+    max_body_bytes: Annotated[int, Meta(ge=1024, le=2**30)]
+    max_answer_bytes: Annotated[int, Meta(ge=1024, le=2**30)]
+    max_messages: Annotated[int, Meta(ge=1, le=1_000_000)]
+    max_file_bytes: Annotated[int, Meta(ge=1024, le=2**40)]
+    file_seconds: SecondsOrZero
+    artifacts_dir: str
 
 
 class ProvisioningConfig(Section, frozen=True, kw_only=True):
@@ -264,7 +316,7 @@ def load_config(
     An override of None counts as not given, so that a command can pass its options as they are.
     """
     given: dict[str, Given] = {}
-    for each in _in_order(file, environ, overrides):
+    for each in map(_in_full, _in_order(file, environ, overrides)):
         if problem := next(_problems(each.value, SETTINGS[each.key], each.key), None):
             raise ConfigError(f"{problem} ({each.origin})")
         given[each.key] = each
@@ -296,6 +348,16 @@ def _in_order(file: Path | None, environ: Mapping[str, str], overrides: Mapping[
         yield from _in_toml(_read(file), str(file))
     yield from _in_environ(environ)
     yield from _in_overrides(overrides)
+
+
+def _in_full(given: Given) -> Given:
+    """A plain string among tables stands for a table with only that key."""
+    kind = SETTINGS[given.key]
+    item = get_args(kind)[0] if get_origin(kind) is tuple else None
+    short_form = getattr(item, "short_form", "")
+    if not short_form or not isinstance(given.value, list | tuple):
+        return given
+    return given._replace(value=[{short_form: each} if isinstance(each, str) else each for each in given.value])
 
 
 def _assemble(given: Mapping[str, Given]) -> Config:
@@ -376,7 +438,9 @@ def _parse(text: str, kind: Any) -> Any:
             return text
     if get_origin(kind) not in (tuple, dict):
         return text
-    if _bare(get_args(kind)[0]) is str and get_origin(kind) is tuple and not text.lstrip().startswith("["):
+    item = get_args(kind)[0]
+    listed = get_origin(kind) is tuple and (_bare(item) is str or hasattr(item, "short_form"))
+    if listed and not text.lstrip().startswith("["):
         return [item.strip() for item in text.split(",") if item.strip()]
     for decode in (msgspec.json.decode, lambda toml: tomllib.loads(f"value = {toml}")["value"]):
         try:
@@ -397,6 +461,8 @@ def allowed(kind: Any) -> str:
     if container is dict:
         return "a table of tables (in the environment: JSON)"
     if container is tuple:
+        if hasattr(arguments[0], "short_form"):
+            return f"a list of {arguments[0].short_form}s or an array of tables"
         return "a list of strings" if _bare(arguments[0]) is str else "an array of tables (in the environment: JSON)"
     if container is Annotated:
         meta = kind.__metadata__[0]
@@ -474,6 +540,10 @@ def _rules(config: Config) -> Iterator[tuple[str, bool, str]]:
     paired = bool(config.provisioning.webhook_secret or not config.provisioning.previous_webhook_secret)
     yield "provisioning.previous_webhook_secret", paired, "needs provisioning.webhook_secret"
 
+    names = [each.name for each in config.inference.targets]
+    for index, name in enumerate(names):
+        unique = not name or name not in names[:index]
+        yield f"inference.targets[{index}].name", unique, f"must be unique: {name!r} is taken"
     long_enough = not auth.jwt_secret or len(auth.jwt_secret.reveal().encode()) >= 32
     yield "auth.jwt_secret", long_enough, "must have at least 32 bytes"
     yield "auth.jwks_file", not (auth.jwks_file and auth.jwks_url), "excludes auth.jwks_url: set one of them"

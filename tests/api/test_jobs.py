@@ -91,6 +91,9 @@ async def test_a_wrong_value_is_refused_and_its_field_is_named(api: Api, subtest
         ("run_at", "2026-01-01T00:00:00"),
         ("delay_seconds", -1),
         ("delay_seconds", 1e10),
+        ("deadline_seconds", 0),
+        ("deadline_seconds", 1e10),
+        ("deadline_seconds", "soon"),
         ("metadata", []),
         ("metadata", {"long": "x" * 20_000}),
         ("webhook", "http://127.0.0.1/"),
@@ -159,6 +162,29 @@ async def test_the_end_of_time_is_refused_or_can_be_read_back(api: Api, subtests
             else:
                 submitted.problem(400, "request.invalid_field", "run_at")
     (await api.get("/engine/jobs")).good()
+
+
+# ── in time ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_job_that_is_not_done_by_its_deadline_has_failed(api: Api, receiver: Receiver) -> None:
+    job_id = await api.submit(deadline_seconds=0.001, webhook={"url": receiver.url(), "on": ["failed"]})
+    [hook] = await until(lambda: receiver.hooks)
+    body = msgspec.json.decode(hook.body)
+    assert (body["type"], body["data"]["error"]) == ("job.failed", "the deadline of 0.001 s passed")
+    job = await api.job(job_id)
+    assert (job["state"], job["attempt"]) == ("failed", 0)
+    requeued = (await api.post(f"/engine/jobs/{job_id}/requeue")).good()
+    assert requeued["state"] == "queued"
+    assert (await api.claim())["deadline_at"] is None
+
+
+async def test_a_job_tells_its_deadline(api: Api) -> None:
+    job = await api.job(await api.submit(deadline_seconds=3600))
+    passed = datetime.fromisoformat(job["deadline_at"]) - datetime.fromisoformat(job["created_at"])
+    assert passed == timedelta(hours=1)
+    assert (await api.claim())["deadline_at"] == job["deadline_at"]
+    assert (await api.job(await api.submit()))["deadline_at"] is None
 
 
 # ── once and only once ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from chargehand.config import load_config
-from chargehand.engine.engine import MAX_TEXT, Engine
+from chargehand.engine.engine import MAX_TEXT, SWEEP_BATCH, Engine
 from chargehand.engine.job import SECOND, Event, Job, QueueSettings, State
 from chargehand.engine.moves import Broke, Moved
 from chargehand.engine.store import Note, Store
@@ -356,6 +356,71 @@ async def test_the_leases_of_owners_known_to_be_gone_end_before_their_time(engin
     job_id = (await engine.submit(a_job(max_attempts=2))).job_id
     await engine.claim(("q",), "@runner", LONG)
     assert await engine.lapse_all("@") == 1
+    assert (await engine.get(job_id)).state is State.QUEUED
+
+
+# deadlines --------------------------------------------------------------------------------------------------------------
+
+
+async def test_jobs_whose_deadline_passed_fail_and_the_others_go_on(engine: Engine, clock: Clock) -> None:
+    waiting = await job_in(engine.store, State.QUEUED, deadline_seconds=10)
+    working = await job_in(engine.store, State.RUNNING, deadline_seconds=10, max_attempts=5)
+    later = await job_in(engine.store, State.RUNNING, deadline_seconds=11)
+    clock.advance(10)
+    assert await engine.expire_all() == 2
+    ends = [(await engine.get(job.id)).state for job in (waiting, working, later)]
+    assert ends == [State.FAILED, State.FAILED, State.RUNNING]
+    with pytest.raises(StaleLease, match="failed"):
+        await engine.succeed(working.id, working.lease, b"")
+    assert await engine.expire_all() == 0
+
+
+async def test_more_jobs_may_expire_at_once_than_are_looked_at_together(engine: Engine, clock: Clock) -> None:
+    count = 2 * SWEEP_BATCH + 1
+    await asyncio.gather(*[engine.submit(a_job(deadline_seconds=1)) for _ in range(count)])
+    clock.advance(1)
+    assert await engine.expire_all() == count
+
+
+async def test_two_who_notice_the_same_deadline_make_one_move(engine: Engine, clock: Clock) -> None:
+    job = await job_in(engine.store, State.QUEUED, deadline_seconds=1)
+    clock.advance(1)
+    assert sum(await asyncio.gather(engine.expire_all(), engine.expire_all())) == 1
+    assert await log(engine, job.id) == ["submit", "expire"]
+
+
+async def test_whoever_waits_for_a_job_hears_that_it_expired(engine: Engine, clock: Clock) -> None:
+    job_id = (await engine.submit(a_job(deadline_seconds=1, reports=(a_report(),)))).job_id
+    heard: list[tuple[str, tuple[str, ...]]] = []
+    engine.on_move(lambda moved: heard.append((moved.move, moved.endpoints)))
+    watcher = asyncio.create_task(watched(engine, job_id))
+    await until(lambda: bool(engine._watchers))
+    clock.advance(1)
+    await engine.expire_all()
+    async with asyncio.timeout(AT_ONCE):
+        assert [each.move for each in await watcher] == ["submit", "expire"]
+    assert heard == [("expire", (a_report().endpoint_id,))]
+
+
+async def test_an_expired_job_makes_room_in_a_limited_queue(engine: CountingEngine, clock: Clock) -> None:
+    await engine.set_queue(QueueSettings("q", max_running=1))
+    await engine.submit(a_job(deadline_seconds=1))
+    next_id = (await engine.submit(a_job())).job_id
+    await claim_one(engine)
+    waiter = await claiming(engine)
+    clock.advance(1)
+    await engine.expire_all()
+    async with asyncio.timeout(AT_ONCE):
+        assert [job.id for job in await waiter] == [next_id]
+
+
+async def test_a_requeued_job_may_take_as_long_as_it_likes(engine: Engine, clock: Clock) -> None:
+    job_id = (await engine.submit(a_job(deadline_seconds=1))).job_id
+    clock.advance(1)
+    await engine.expire_all()
+    await engine.requeue(job_id)
+    clock.advance(LONG)
+    assert await engine.expire_all() == 0
     assert (await engine.get(job_id)).state is State.QUEUED
 
 

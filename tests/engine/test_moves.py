@@ -1,12 +1,13 @@
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.engine.job import FINAL, Job, State
-from chargehand.engine.moves import TABLE, Attempt, Broke, Lapsed, Lease, Move, RetryPolicy, decide
+from chargehand.engine.job import FINAL, SECOND, Job, State
+from chargehand.engine.moves import TABLE, Attempt, Broke, Lapsed, Lease, Move, RetryPolicy, decide, expire
 
 POLICY = RetryPolicy(backoff_base_seconds=5, backoff_max_seconds=60)
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = State
@@ -23,7 +24,7 @@ def a_running_job(attempt: int = 1, max_attempts: int = 3) -> Job:
 
 def test_every_move_has_one_row() -> None:
     names = [move.name for move in TABLE]
-    assert names == ["claim", "beat", "advance", "succeed", "retry", "park", "fail", "cancel", "requeue"]
+    assert names == ["claim", "beat", "advance", "succeed", "retry", "park", "fail", "cancel", "expire", "requeue"]
     assert list(Move.by_name) == names
 
 
@@ -101,3 +102,25 @@ def test_the_message_says_which_attempt_of_how_many_and_why(outcome: Broke) -> N
     message = decide(a_running_job(2, 5), outcome, POLICY, Random(0)).message
     assert "attempt 2 of 5" in message
     assert "the disk is full" in message
+
+
+# expire -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(90, "90"), (0.001, "0.001"), (2.5, "2.5"), (315_360_000, "315360000")])
+def test_an_expired_job_says_how_long_it_had(seconds: float, said: str) -> None:
+    job = msgspec.structs.replace(a_running_job(), created_at=SECOND, deadline_at=SECOND + int(seconds * SECOND))
+    assert expire(job).error == f"the deadline of {said} s passed"
+
+
+def test_an_expired_job_says_what_it_was_doing() -> None:
+    job = msgspec.structs.replace(a_running_job(), created_at=0, deadline_at=SECOND)
+    running = expire(msgspec.structs.replace(job, stage="loading"))
+    waiting = expire(msgspec.structs.replace(job, state=QUEUED, waiting_for="target"))
+    assert running.message.startswith("expired while running:loading: ")
+    assert waiting.message.startswith("expired while queued, waiting for target: ")
+
+
+def test_an_expiry_is_guarded_by_the_deadline_and_by_no_lease() -> None:
+    change = expire(msgspec.structs.replace(a_running_job(), created_at=0, deadline_at=SECOND))
+    assert (change.move, change.deadline_at, change.lease, change.lease_until) == ("expire", SECOND, None, None)

@@ -11,7 +11,7 @@ from chargehand.config import load_config
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, Job, State
 from chargehand.engine.moves import Broke, Change
-from chargehand.engine.runner import IN_PROCESS, Done, Hand, Handler, Outcome, Parked, Runner
+from chargehand.engine.runner import IN_PROCESS, Done, Hand, Handler, Holder, Outcome, Parked, Runner
 from chargehand.engine.store import Store
 from chargehand.engine.upkeep import keep_up
 from chargehand.errors import StoreUnavailable
@@ -150,6 +150,42 @@ async def test_a_handler_may_tell_how_far_it_is(engine: Engine) -> None:
     assert events[2].message == "half way"
 
 
+async def test_a_handler_may_write_into_the_log_of_the_job_it_holds(engine: Engine) -> None:
+    async def handler(job: Job, hand: Hand) -> Outcome:
+        assert hand.job is job
+        await hand.advance("loading", data=b'{"layers": 80}')
+        await hand.note("slow", "warn", "load", b"[1]")
+        return Done(b"{}")
+
+    job_id = await submitted(engine)
+    async with running(engine, handler):
+        await event(engine, job_id, "succeed")
+    [advanced, noted] = (await engine.store.list_events(job_id))[2:4]
+    assert advanced.data == b'{"layers": 80}'
+    assert (noted.move, noted.stage) == ("note", "loading")
+    assert (noted.message, noted.level, noted.step, noted.data) == ("slow", "warn", "load", b"[1]")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "move", "message"),
+    [
+        (Done(b"{}", "in 3 s", b"[3]"), "succeed", "in 3 s"),
+        (Parked("target", message="no server has the model", data=b"[3]"), "park", "no server has the model"),
+        (Parked("target", data=b"[3]"), "park", "parked: waits for target"),
+        (Broke("no", delay_seconds=1, data=b"[3]"), "retry", "attempt 1 of 2 broke, again in 1.0 s: no"),
+        (Broke("no", final=True, data=b"[3]"), "fail", "failed on attempt 1 of 2: no"),
+    ],
+    ids=["done", "parked", "parked without a word", "broke", "broke for good"],
+)
+async def test_an_outcome_may_say_more_than_how_it_ended(
+    engine: Engine, outcome: Outcome, move: str, message: str
+) -> None:
+    job_id = await submitted(engine, max_attempts=2)
+    async with running(engine, returning(outcome)):
+        end = await event(engine, job_id, move)
+    assert (end.message, end.data) == (message, b"[3]")
+
+
 async def test_as_many_handlers_run_at_once_as_are_allowed(engine: Engine) -> None:
     stuck = Stuck()
     for _ in range(5):
@@ -165,6 +201,44 @@ async def test_a_waiting_runner_takes_a_job_as_soon_as_there_is_one(engine: Engi
         await event(engine, await submitted(engine), "succeed", AT_ONCE)
 
 
+# holding without a runner -----------------------------------------------------------------------------------------------
+
+
+async def held(engine: Engine, handler: Handler) -> "asyncio.Task[None]":
+    """The hold of a job that was claimed by whoever decides what runs when."""
+    holder = Holder(engine, "scheduler", LONG)
+    [job] = await engine.claim(("q",), holder.owner, holder.lease_seconds)
+    assert job.lease_owner == holder.owner == IN_PROCESS + "scheduler"
+    return asyncio.create_task(holder.hold(job, handler))
+
+
+async def test_whoever_claims_by_itself_may_leave_the_rest_to_a_holder(engine: Engine) -> None:
+    job_id = await submitted(engine)
+    await (await held(engine, returning(Done(b"{}"))))
+    assert await log(engine, job_id) == ["submit", "claim", "succeed"]
+
+
+async def test_a_hold_that_is_cancelled_stops_its_handler_and_hands_the_job_back(engine: Engine) -> None:
+    stuck = Stuck()
+    job_id = await submitted(engine)
+    holding = await held(engine, stuck)
+    await stuck.started.wait()
+    await stop(holding)
+    assert stuck.stopped.is_set()
+    assert await log(engine, job_id) == ["submit", "claim", "park"]
+
+
+async def test_a_hold_ends_when_its_job_is_taken_away(engine: Engine) -> None:
+    stuck = Stuck()
+    job_id = await submitted(engine)
+    holding = await held(engine, stuck)
+    await stuck.started.wait()
+    await engine.cancel(job_id)
+    async with asyncio.timeout(AT_ONCE):
+        await holding
+    assert stuck.stopped.is_set()
+
+
 # whose job it is --------------------------------------------------------------------------------------------------------
 
 
@@ -176,12 +250,16 @@ async def _lapse(engine: Engine, job: Job) -> None:
     await engine.lapse(job)
 
 
-@pytest.mark.parametrize("taken_away", [_cancel, _lapse], ids=["cancelled", "lapsed"])
+async def _expire(engine: Engine, job: Job) -> None:
+    await engine.expire(job)
+
+
+@pytest.mark.parametrize("taken_away", [_cancel, _lapse, _expire], ids=["cancelled", "lapsed", "expired"])
 async def test_a_handler_is_stopped_as_soon_as_its_job_is_taken_away(
     engine: Engine, taken_away: Callable[[Engine, Job], Awaitable[None]]
 ) -> None:
     stuck = Stuck()
-    job_id = await submitted(engine)
+    job_id = await submitted(engine, deadline_seconds=1)
     async with running(engine, stuck):
         await stuck.started.wait()
         await taken_away(engine, stuck.jobs[0])
@@ -190,6 +268,21 @@ async def test_a_handler_is_stopped_as_soon_as_its_job_is_taken_away(
         next_id = await submitted(engine)
         await until(lambda: [job.id for job in stuck.jobs] == [job_id, next_id])
     assert (await engine.get(job_id)).state in (State.CANCELLED, State.FAILED)
+
+
+async def test_a_handler_does_not_outlive_the_deadline_of_its_job(store_url: str) -> None:
+    """In real time: the chore finds it, and the beat does not keep it."""
+    stuck = Stuck()
+    async with opened(store_url) as store:
+        engine = an_engine(store)
+        upkeep = asyncio.create_task(keep_up(engine, load_config(environ={})))
+        job_id = await submitted(engine, deadline_seconds=1, max_attempts=5)
+        async with running(engine, stuck):
+            await event(engine, job_id, "expire", 5)
+            async with asyncio.timeout(AT_ONCE):
+                await stuck.stopped.wait()
+        assert await log(engine, job_id) == ["submit", "claim", "expire"]
+        await stop(upkeep)
 
 
 async def test_a_lease_lost_behind_the_engine_is_noticed_with_the_next_beat(engine: Engine) -> None:

@@ -12,7 +12,7 @@ from chargehand.config import Config, load_config
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import QueueSettings, State
 from chargehand.engine.store import DeliveryFilter, Note, Store
-from chargehand.engine.upkeep import LAPSE_SECONDS, chores, keep_up
+from chargehand.engine.upkeep import EXPIRE_SECONDS, LAPSE_SECONDS, chores, keep_up
 from chargehand.errors import StoreFull, StoreUnavailable
 from tests.conftest import Clock
 from tests.engine.given import LONG, Cable, an_engine, claim_one, event, stop, until
@@ -39,7 +39,7 @@ def test_every_chore_has_a_name_and_a_rhythm(engine: Engine) -> None:
     listed = chores(engine, config())
     assert len({chore.name for chore in listed}) == len(listed)
     assert all(chore.every_seconds > 0 for chore in listed)
-    assert LAPSE_SECONDS <= 2
+    assert max(LAPSE_SECONDS, EXPIRE_SECONDS) <= 2
 
 
 async def test_a_lapsed_lease_is_noticed_within_two_seconds(engine: Engine, clock: Clock) -> None:
@@ -48,6 +48,14 @@ async def test_a_lapsed_lease_is_noticed_within_two_seconds(engine: Engine, cloc
     async with kept_up(engine, config()):
         clock.advance(LONG)
         await asyncio.gather(event(engine, again.id, "retry", 2), event(engine, last.id, "fail", 2))
+
+
+async def test_a_deadline_that_passed_is_noticed_within_two_seconds(engine: Engine, clock: Clock) -> None:
+    waiting = await job_in(engine.store, State.QUEUED, deadline_seconds=10)
+    working = await job_in(engine.store, State.RUNNING, deadline_seconds=10)
+    async with kept_up(engine, config()):
+        clock.advance(10)
+        await asyncio.gather(*[event(engine, job.id, "expire", 2) for job in (waiting, working)])
 
 
 async def test_old_jobs_are_removed_batch_by_batch(engine: Engine, clock: Clock) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from chargehand.engine.job import SECOND, Job, NewJob, State
-from chargehand.engine.moves import TABLE, Attempt, Change, Lease, Move
+from chargehand.engine.moves import TABLE, Attempt, Change, Lease, Move, expire
 from chargehand.engine.store import Beat, JobFilter, Note, Store
 from tests.conftest import Clock
 from tests.store.given import (
@@ -51,7 +51,13 @@ async def test_a_submitted_job_is_kept_as_it_was_given(store: Store, clock: Cloc
     job = await get(store, given.id)
     assert submitted.moved is not None
     assert (submitted.moved.move, submitted.moved.seq, submitted.moved.run_at) == ("submit", 1, clock.now)
-    for name in set(NewJob.__struct_fields__) - {"run_at", "delay_seconds", "fingerprint", "reports"}:
+    for name in set(NewJob.__struct_fields__) - {
+        "run_at",
+        "delay_seconds",
+        "deadline_seconds",
+        "fingerprint",
+        "reports",
+    }:
         assert getattr(job, name) == getattr(given, name), name
     assert (job.state, job.stage, job.attempt, job.lease, job.result) == (State.QUEUED, "", 0, 0, None)
     assert job.run_at == job.created_at == job.updated_at == clock.now
@@ -156,6 +162,78 @@ async def test_a_later_job_is_claimed_when_it_is_due_and_not_before(
         assert await claimed_ids(store) == []
         clock.advance(0.000_001)
     assert await claimed_ids(store) == [job_id]
+
+
+# deadlines --------------------------------------------------------------------------------------------------------------
+
+
+async def overdue(store: Store) -> list[str]:
+    return [job.id for job in await store.overdue_jobs(10)]
+
+
+async def test_a_deadline_counts_from_the_submission_by_the_clock_of_the_store(store: Store, clock: Clock) -> None:
+    job_id = await submit(store, deadline_seconds=2.5, delay_seconds=60)
+    assert (await get(store, job_id)).deadline_at == clock.now + int(2.5 * SECOND)
+    assert (await get(store, await submit(store))).deadline_at is None
+
+
+async def test_a_job_is_overdue_from_its_deadline_on_whether_it_waits_or_runs(store: Store, clock: Clock) -> None:
+    late = await submit(store, deadline_seconds=5)
+    early = (await job_in(store, State.RUNNING, deadline_seconds=3)).id
+    await submit(store, deadline_seconds=60)
+    await submit(store)
+    clock.advance(2.999_999)
+    assert await overdue(store) == []
+    clock.advance(0.000_001)
+    assert await overdue(store) == [early]
+    clock.advance(5)
+    assert await overdue(store) == [early, late]
+    assert [job.id for job in await store.overdue_jobs(1)] == [early]
+
+
+async def test_a_job_that_is_over_has_kept_its_deadline(store: Store, clock: Clock) -> None:
+    for state in (State.SUCCEEDED, State.FAILED, State.CANCELLED):
+        job = await job_in(store, state, deadline_seconds=3)
+        assert job.deadline_at == clock.now + 3 * SECOND
+    clock.advance(10)
+    assert await overdue(store) == []
+
+
+async def test_an_expired_job_has_failed_and_is_lost_to_its_owner(store: Store, clock: Clock) -> None:
+    job = await job_in(store, State.RUNNING, deadline_seconds=90)
+    await move(store, job, "advance", stage="loading")
+    clock.advance(90)
+    [found] = await store.overdue_jobs(10)
+    assert await store.change(expire(found))
+    after = await get(store, job.id)
+    assert (after.state, after.error, after.attempt) == (State.FAILED, "the deadline of 90 s passed", 1)
+    assert await move(store, job, "succeed", result=b"late") is None
+    last = (await store.list_events(job.id))[-1]
+    assert (last.move, last.level, last.previous) == ("expire", "error", "running:loading")
+    assert last.message == "expired while running:loading: the deadline of 90 s passed"
+    assert await overdue(store) == []
+
+
+async def test_a_requeued_job_has_no_deadline_and_is_not_hit_by_the_old_one(store: Store, clock: Clock) -> None:
+    """It was found overdue, then an operator gave it all again, then the finding was acted upon."""
+    job_id = await submit(store, deadline_seconds=1)
+    clock.advance(1)
+    [found] = await store.overdue_jobs(10)
+    assert await store.change(expire(found))
+    assert await store.change(Change(job_id, "requeue"))
+    assert await store.change(expire(found)) is None
+    assert await overdue(store) == []
+    after = await get(store, job_id)
+    assert (after.state, after.deadline_at, after.error) == (State.QUEUED, None, None)
+
+
+@pytest.mark.parametrize("way", ["advance", "retry", "park"])
+async def test_a_deadline_outlasts_what_happens_on_the_way(store: Store, clock: Clock, way: str) -> None:
+    job = await job_in(store, State.RUNNING, deadline_seconds=10, max_attempts=3)
+    assert await move(store, job, way)
+    assert (await get(store, job.id)).deadline_at == job.deadline_at
+    clock.advance(10)
+    assert await overdue(store) == [job.id]
 
 
 # moves ------------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from chargehand.engine.delivery import DeliveryState
 from chargehand.engine.job import FINAL, SECOND, NewJob, QueueSettings, State, topic_of, visible
-from chargehand.engine.moves import Attempt, Change, Lease, Move
+from chargehand.engine.moves import Attempt, Change, Lease, Move, expire
 from chargehand.engine.store import Beat, Claim, DeliveryFilter, JobFilter, Note, Store
 from chargehand.store import open_store
 from tests.conftest import Clock
@@ -28,6 +28,7 @@ class Model:
 
     given: NewJob
     run_at: int
+    deadline_at: int | None
     state: State = State.QUEUED
     topic: str = "queued"
     attempt: int = 0
@@ -51,6 +52,8 @@ class Model:
         self.attempt += counted[move.attempt]
         if move.lease is Lease.DROP:
             self.lease_until = None
+        if name == "requeue":
+            self.deadline_at = None
         if visible(self.state, stage) and topic_of(self.state, stage) != self.topic:
             self.topic = topic_of(self.state, stage)
             if self.given.reports:
@@ -76,11 +79,21 @@ class Comparison(RuleBasedStateMachine):
 
     # rules --------------------------------------------------------------------------------------------------------------
 
-    @rule(target=jobs, priority=st.sampled_from([0, 5, 9]), delay=st.sampled_from([0, 0, 3]), reports=st.booleans())
-    def submit(self, priority: int, delay: int, reports: bool) -> Model:
+    @rule(
+        target=jobs,
+        priority=st.sampled_from([0, 5, 9]),
+        delay=st.sampled_from([0, 0, 3]),
+        deadline=st.sampled_from([None, 1, 4]),
+        reports=st.booleans(),
+    )
+    def submit(self, priority: int, delay: int, deadline: int | None, reports: bool) -> Model:
         told = (a_report(self.url),) if reports else ()
-        given = a_job(queue=self.queue, priority=priority, delay_seconds=delay, reports=told, idempotency_key=new_id())
-        model = Model(given, self.clock.now + delay * SECOND)
+        given = a_job(
+            queue=self.queue, priority=priority, delay_seconds=delay, reports=told, idempotency_key=new_id(),
+            deadline_seconds=deadline,
+        )  # fmt: skip
+        until = None if deadline is None else self.clock.now + deadline * SECOND
+        model = Model(given, self.clock.now + delay * SECOND, until)
         if not reports:
             model.announced, model.pending = [], set()
         assert self.run(_submit(self.store, given)) == (given.id, True)
@@ -137,6 +150,19 @@ class Comparison(RuleBasedStateMachine):
         job.log.append("note")
         assert self.run(self.store.note(Note(job.given.id))) == (None if job.pruned else len(job.log))
 
+    @rule()
+    def expire(self) -> None:
+        for found in self.run(self.store.overdue_jobs(10_000)):
+            if found.queue == self.queue:
+                assert self.run(_change(self.store, expire(found)))
+                self.known[found.id].move("expire", "")
+
+    @rule(job=jobs)
+    def expire_too_late(self, job: Model) -> None:
+        """By a deadline that the job does not have, or not any more."""
+        other = (job.deadline_at or 0) + 1
+        assert not self.run(_change(self.store, Change(job.given.id, "expire", deadline_at=other)))
+
     @rule(seconds=st.sampled_from([0.000_001, 1, 3]))
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -173,15 +199,21 @@ class Comparison(RuleBasedStateMachine):
         assert {job.id for job in jobs} == set(self.known)
         for job in jobs:
             model = self.known[job.id]
-            seen = (job.state, job.topic, job.attempt, job.run_at, job.lease, job.lease_until, job.seq)
+            seen = (job.state, job.topic, job.attempt, job.run_at, job.lease, job.lease_until)
             expected = (model.state, model.topic, model.attempt, model.run_at, model.lease, model.lease_until)
-            assert seen == (*expected, len(model.log))
+            assert (*seen, job.deadline_at, job.seq) == (*expected, model.deadline_at, len(model.log))
 
     @invariant()
     def lapsed_leases_are_found(self) -> None:
         lapsed = {job.id for job in self.run(self.store.lapsed_jobs(10_000)) if job.queue == self.queue}
         held = {key: job.lease_until for key, job in self.known.items() if job.lease_until is not None}
         assert lapsed == {key for key, until in held.items() if until <= self.clock.now}
+
+    @invariant()
+    def overdue_jobs_are_found(self) -> None:
+        overdue = {job.id for job in self.run(self.store.overdue_jobs(10_000)) if job.queue == self.queue}
+        live = {key: job.deadline_at for key, job in self.known.items() if job.state not in FINAL}
+        assert overdue == {key for key, until in live.items() if until is not None and until <= self.clock.now}
 
     def teardown(self) -> None:
         """What only grows is compared once, at the end."""

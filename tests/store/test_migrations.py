@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from chargehand.engine.job import QueueSettings, State
+from chargehand.engine.moves import Change
 from chargehand.engine.store import JobFilter, Store
 from chargehand.errors import ConfigError, StoreError, StoreLocked, StoreTooNew
 from chargehand.store import open_store
@@ -37,6 +38,25 @@ async def test_reopening_keeps_everything(store_url: str) -> None:
         assert (await get(store, job.id), await get(store, waiting), await store.list_events(job.id)) == before
         assert await store.list_queue_settings() == [QueueSettings("other", max_running=2)]
         assert (await take_one(store)).id == waiting
+
+
+OLD_JOB = """
+    INSERT INTO jobs (id, tenant, kind, queue, state, stage, topic, previous, topic_seq, priority, run_at, attempt,
+                      max_attempts, lease, waiting_for, traceparent, tracestate, reports, seq, created_at, updated_at)
+    VALUES ('old', 'acme', 'job', 'q', 'queued', '', 'queued', '', 1, 0, 0, 0, 1, 0, '', '', '', '', 1, 0, 0)"""
+
+
+async def test_a_database_from_before_is_brought_up_to_date_with_all_that_is_in_it(store_url: str) -> None:
+    first = load_migrations("sqlite" if store_url.startswith("sqlite:") else "postgres")[0]
+    await sql(store_url, "CREATE TABLE schema_migrations (version INTEGER PRIMARY KEY, name TEXT, applied_at BIGINT)")
+    await sql(store_url, f"INSERT INTO schema_migrations VALUES (1, '{first.name}', 0)")
+    for statement in (*first.statements, OLD_JOB):
+        await sql(store_url, statement)
+    async with opened(store_url) as store:
+        await store.check()
+        assert (await get(store, "old")).deadline_at is None
+        assert await store.change(Change("old", "cancel"))
+        assert (await running(store, deadline_seconds=1)).deadline_at is not None
 
 
 async def test_a_lease_survives_a_restart(store_url: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import apsw
 import asyncpg
+import msgspec
 import pytest
 
 from chargehand.engine.job import Job, State
@@ -14,10 +15,11 @@ from chargehand.engine.moves import Change
 from chargehand.engine.store import DeliveryFilter, JobFilter, Store
 from chargehand.store.queries import load_queries
 from tests.conftest import Clock
-from tests.store.given import TENANT, a_report, a_take, get, job_in, new_id, opened, running, submit, submit_many
+from tests.store.given import TENANT, a_report, a_take, get, job_in, new_id, opened, running, sql, submit, submit_many
 
 # How a claim looks for work: what these touch must not grow with what is not due, finished, or in other queues.
 CLAIMING = ("due_lanes", "due_jobs", "count_running", "queue_settings")
+FILES = ("get_file", "job_files", "job_file", "list_files", "blobs_in_use", "prunable_files", "prune_job_files")
 
 
 # the statements ---------------------------------------------------------------------------------------------------------
@@ -60,6 +62,68 @@ async def test_looking_for_work_never_scans_or_sorts_the_jobs(tmp_path: Path) ->
                 assert query.name != "due_jobs" or not [step for step in steps if "TEMP B-TREE" in step]
 
 
+async def test_looking_for_files_never_scans_them(tmp_path: Path) -> None:
+    async with opened(f"sqlite:///{tmp_path}/files.db"):
+        with apsw.Connection(f"{tmp_path}/files.db") as reader:
+            for query in (load_queries("sqlite")[name] for name in FILES):
+                plan = reader.execute(f"EXPLAIN QUERY PLAN {query.sql}", [None] * len(query.parameters)).fetchall()
+                steps = [str(step[-1]) for step in plan]
+                assert not [step for step in steps if step.startswith(("SCAN f", "SCAN files"))], (query.name, steps)
+
+
+MANY_JOBS = """
+    INSERT INTO jobs (id, tenant, kind, queue, state, stage, topic, previous, topic_seq, priority, run_at, attempt,
+                      max_attempts, lease, waiting_for, traceparent, tracestate, reports, seq, created_at, updated_at)
+    WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
+    SELECT 'many' || i, 'acme', 'job', 'many/' || (i % 3), 'queued', '', 'queued', '', 1, i / 3 % 10,
+           CASE WHEN i / 30 % 2 = 0 THEN i ELSE 9000000000000000 + i END, 0, 1, 0, '', '', '', '', 1, 1, 1
+    FROM n"""
+
+
+async def test_a_scheduler_looks_at_a_hundred_thousand_jobs_as_quickly_as_at_a_few(
+    store_url: str, clock: Clock
+) -> None:
+    async with opened(store_url, clock) as store:
+        for queue in ("many/0", "many/1", "many/2"):
+            for priority in range(10):
+                await submit_many(store, 5, queue=queue, priority=priority)
+                await submit(store, queue=queue, priority=priority, delay_seconds=60)
+        few = await effort(store_url, "queue_heads", prefix="many/", bound=5, now=clock.now)
+        await sql(store_url, MANY_JOBS)
+        many = await effort(store_url, "queue_heads", prefix="many/", bound=5, now=clock.now)
+        assert many <= 1.1 * few
+        assert sum(head.ready for head in await store.queue_heads("many/", 100_000)) > 50_000
+
+
+async def effort(url: str, name: str, **values: Any) -> float:
+    """What a read costs: steps of SQLite's machine, or rows that PostgreSQL took from the table and its indexes."""
+    if url.startswith("sqlite:"):
+        query, steps = load_queries("sqlite")[name], 0
+
+        def step() -> bool:
+            nonlocal steps
+            steps += 1
+            return False
+
+        with apsw.Connection(url.removeprefix("sqlite:///")) as reader:
+            reader.set_progress_handler(step, 1)
+            reader.execute(query.sql, query.bind(**values)).fetchall()
+        return steps
+    query = load_queries("postgres")[name]
+    connection = await asyncpg.connect(url)
+    text = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {query.sql}", *query.bind(**values))
+    await connection.close()
+    return rows_taken(msgspec.json.decode(text)[0]["Plan"])
+
+
+def rows_taken(node: dict[str, Any]) -> float:
+    taken = 0.0
+    if node.get("Relation Name"):
+        removed = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+        taken = node["Actual Loops"] * (1 + node["Actual Rows"] + removed)
+    return taken + sum(rows_taken(child) for child in node.get("Plans", ()))
+
+
 # lists ------------------------------------------------------------------------------------------------------------------
 
 
@@ -80,7 +144,35 @@ async def test_jobs_are_listed_newest_first_by_what_is_asked(store: Store) -> No
     assert await listed(state=State.QUEUED) == [third, second, first]
     assert await listed(state=State.FAILED) == await listed(state=State.FAILED, tenant=TENANT) == [failed]
     assert await listed(state=State.FAILED, tenant="other") == await listed(state=State.CANCELLED) == []
+    cancelled = (await job_in(store, State.CANCELLED, tenant="other")).id
+    working = await running(store)
+    await store.change(Change(working.id, "advance", working.lease, stage="working"))
+    assert await listed(stopped=True) == [cancelled, failed]
+    assert await listed(stopped=True, tenant="other") == await listed(stopped=True, limit=1) == [cancelled]
+    assert await listed(stopped=True, state=State.FAILED) == await listed(stopped=True, before=cancelled) == [failed]
+    assert await listed(stopped=True, state=State.QUEUED) == await listed(stopped=True, stage="working") == []
+    assert await listed(stage="working") == await listed(stage="working", state=State.RUNNING) == [working.id]
+    assert await listed(stage="loading") == await listed(stage="working", tenant="other") == []
+    assert await listed(stage="", kind="door") == [second]
     assert await listed(state=State.FAILED, before=failed) == await listed(state=State.FAILED, queue="q") == []
+
+
+async def test_a_few_stopped_jobs_are_found_without_looking_at_the_others(store_url: str, clock: Clock) -> None:
+    async with opened(store_url, clock) as store:
+        await job_in(store, State.FAILED)
+        await job_in(store, State.CANCELLED)
+        await sql(store_url, MANY_JOBS)
+        await sql(store_url, "ANALYZE jobs")
+        by: dict[str, Any] = dict.fromkeys(("kind", "queue", "state", "stage", "before"))
+        assert await effort(store_url, "list_stopped_jobs", **by, tenant=TENANT, limit=50) < 10_000
+
+
+async def test_overdue_jobs_are_found_without_looking_at_those_without_a_deadline(store_url: str, clock: Clock) -> None:
+    async with opened(store_url, clock) as store:
+        await submit_many(store, 5, deadline_seconds=1)
+        await sql(store_url, MANY_JOBS)
+        await sql(store_url, "ANALYZE jobs")
+        assert await effort(store_url, "overdue_jobs", now=clock.now + 2_000_000, limit=200) < 10_000
 
 
 async def test_a_list_of_jobs_leaves_out_what_may_be_large(store: Store) -> None:
@@ -108,7 +200,9 @@ def reads(store: Store, job_id: str) -> list[Callable[[], Awaitable[Any]]]:
         lambda: store.list_jobs(JobFilter()),
         lambda: store.list_jobs(JobFilter(state=State.FAILED)),
         lambda: store.lapsed_jobs(10),
+        lambda: store.overdue_jobs(10),
         lambda: store.due_queues(["q"], 10),
+        lambda: store.queue_heads("", 10),
         lambda: store.count_queues(),
         lambda: store.list_queue_settings(),
         lambda: store.position(job_id, 10),
@@ -116,6 +210,9 @@ def reads(store: Store, job_id: str) -> list[Callable[[], Awaitable[Any]]]:
         lambda: store.due_endpoints(10),
         lambda: store.list_deliveries(DeliveryFilter()),
         lambda: store.get_endpoint(endpoint),
+        lambda: store.job_files(job_id),
+        lambda: store.list_files(TENANT),
+        lambda: store.blobs_in_use(["nobody's"]),
         lambda: store.count_endpoints([endpoint]),
         lambda: store.now(),
     ]

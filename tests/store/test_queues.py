@@ -4,7 +4,7 @@ import asyncio
 
 from chargehand.engine.job import SECOND, QueueCount, QueueSettings, State
 from chargehand.engine.moves import Change
-from chargehand.engine.store import DueQueue, Store
+from chargehand.engine.store import DueQueue, QueueHead, Store
 from tests.conftest import Clock
 from tests.store.given import claim, claimed_ids, get, job_in, move, submit, submit_many
 
@@ -103,6 +103,66 @@ async def test_a_queue_that_cannot_give_is_not_due(store: Store) -> None:
     assert await store.due_queues(["paused", "full"], 10) == []
     await store.set_queue(QueueSettings("full", max_running=2))
     assert [due.ready for due in await store.due_queues(["paused", "full"], 10)] == [1]
+
+
+async def test_queue_heads_say_what_is_most_urgent_and_what_waits_longest(store: Store, clock: Clock) -> None:
+    await submit_many(store, 2, queue="a/busy", priority=3)
+    oldest = clock.now
+    clock.advance(1)
+    await submit_many(store, 2, queue="a/busy", priority=7)
+    await submit(store, queue="a/busy", priority=9, delay_seconds=60)
+    await submit(store, queue="a/busy", priority=7, delay_seconds=30)
+    await submit(store, queue="a/later", delay_seconds=5)
+    await submit(store, queue="a/only one")
+    await job_in(store, State.RUNNING, queue="a/running")
+    await job_in(store, State.FAILED, queue="a/failed")
+    assert await store.queue_heads("a/", 100) == [
+        QueueHead("a/busy", 4, 7, oldest, clock.now + 30 * SECOND),
+        QueueHead("a/later", 0, -1, None, clock.now + 5 * SECOND),
+        QueueHead("a/only one", 1, 0, clock.now, None),
+    ]
+    clock.advance(60)
+    busy, later, _ = await store.queue_heads("a/", 100)
+    assert (busy.ready, busy.priority, busy.next_at) == (6, 9, None)
+    assert (later.ready, later.priority, later.next_at) == (1, 0, None)
+
+
+async def test_queue_heads_are_those_under_the_prefix(store: Store) -> None:
+    names = ["", "A/x", "a", "a-x", "a/", "a/x", "a/é", "a/💥", "a0", "aa/x", "b/x", "é"]
+    for name in names:
+        await submit(store, queue=name)
+
+    async def under(prefix: str) -> list[str]:
+        return sorted(head.queue for head in await store.queue_heads(prefix, 1))
+
+    assert await under("a/") == ["a/", "a/x", "a/é", "a/💥"]
+    assert await under("é") == ["é"]
+    assert await under("") == sorted(names)
+    assert await under("a/y") == await under("zzz") == await under("%") == []
+
+
+async def test_queue_heads_count_no_further_than_they_are_asked_to(store: Store) -> None:
+    for priority in (0, 5, 9):
+        await submit_many(store, 2, priority=priority)
+    assert [[head.ready for head in await store.queue_heads("", bound)] for bound in (1, 3, 6, 9)] == [
+        [1],
+        [3],
+        [6],
+        [6],
+    ]
+
+
+async def test_a_queue_that_cannot_give_has_a_head_with_nothing_ready(store: Store, clock: Clock) -> None:
+    for queue in ("full", "paused"):
+        await submit_many(store, 2, queue=queue, priority=4)
+    await claim(store, "full")
+    await store.set_queue(QueueSettings("paused", paused=True))
+    await store.set_queue(QueueSettings("full", max_running=1))
+    expected = [QueueHead("full", 0, 4, clock.now, None), QueueHead("paused", 0, 4, clock.now, None)]
+    assert await store.queue_heads("", 10) == expected
+    await store.set_queue(QueueSettings("full", max_running=2))
+    await store.set_queue(QueueSettings("paused"))
+    assert [head.ready for head in await store.queue_heads("", 10)] == [1, 2]
 
 
 async def test_queues_are_counted_by_what_their_jobs_wait_for(store: Store, clock: Clock) -> None:

@@ -1,6 +1,5 @@
 """Submitting, reading, watching, cancelling and requeueing jobs."""
 
-import hashlib
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated
@@ -12,26 +11,35 @@ from chargehand.api.views import KIND, EventView, JobSummary, JobView, QueueName
 from chargehand.config import Config
 from chargehand.engine.delivery import endpoint_id
 from chargehand.engine.engine import Engine
-from chargehand.engine.job import SECOND, NewJob, Report, State, queue_name
+from chargehand.engine.job import NewJob, Report, State, queue_name
 from chargehand.engine.store import JobFilter
-from chargehand.errors import BadRequest, Conflict, EgressRefused, IdempotencyMismatch, InvalidField, NotFound
+from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, InvalidField, NotFound
+from chargehand.http.inputs import (
+    IDEMPOTENCY_KEY,
+    TEN_YEARS,
+    absent,
+    fingerprint,
+    idempotency_key,
+    json_object,
+    json_text,
+    last_event_id,
+    run_at_micros,
+    trace_headers,
+)
 from chargehand.http.paging import Cursor, Limit, cursor, ulid
 from chargehand.http.route import Route, decode, query, read_body, reply
 from chargehand.observability.tracing import Span, Tracing
 from chargehand.webhooks.egress import EgressPolicy
 
 TAG = "jobs"
-TEN_YEARS = 315_360_000
-LAST_YEAR = 9000
 TOPICS = frozenset({"queued", "running", "succeeded", "failed", "cancelled"})
 POSITION_BOUND = 10_000
 EVENTS_PAGE = 1000
-IDEMPOTENCY_KEY = "Makes a repeated request safe: same key and body give the first job again; same key, other body: 422. Known as long as the job is kept"
 
-
-def absent() -> msgspec.Raw:
-    """A Raw that was left out: msgspec has no optional one."""
-    return msgspec.Raw(b"")
+Deadline = Annotated[
+    float,
+    msgspec.Meta(ge=0.001, le=TEN_YEARS, description="Fails unless it is done so many seconds after this request"),
+]
 
 
 class WebhookTarget(msgspec.Struct, forbid_unknown_fields=True):
@@ -53,6 +61,7 @@ class SubmitJob(msgspec.Struct, forbid_unknown_fields=True):
     max_attempts: Annotated[int, msgspec.Meta(ge=1, le=1000, description="Default: engine.max_attempts")] | None = None
     run_at: Annotated[datetime, msgspec.Meta(tz=True, description="Not before this instant (RFC 3339)")] | None = None
     delay_seconds: Annotated[float, msgspec.Meta(ge=0, le=TEN_YEARS, description="Not before so many seconds")] = 0.0
+    deadline_seconds: Deadline | None = None
     webhook: WebhookTarget | None = None
     metadata: Annotated[msgspec.Raw, msgspec.Meta(description="A JSON object that webhooks carry along")] = (
         msgspec.field(default_factory=absent)
@@ -145,14 +154,15 @@ class Jobs:
             json_text("payload", asked.payload),
             asked.priority,
             asked.max_attempts or self._max_attempts,
-            _run_at(asked.run_at),
+            run_at_micros(asked.run_at),
             asked.delay_seconds,
             key,
-            hashlib.blake2b(body, digest_size=16).hexdigest() if key else None,
+            fingerprint(body) if key else None,
             span.traceparent,
             span.tracestate,
             self._reports(tenant, asked.webhook),
             json_object("metadata", asked.metadata),
+            asked.deadline_seconds,
         )
 
     def _reports(self, tenant: str, webhook: WebhookTarget | None) -> tuple[Report, ...]:
@@ -216,59 +226,3 @@ class Jobs:
             ulid("job_id", job_id), tenant=caller.tenant, message=f"requeued by {caller.subject}"
         )
         reply(resp, Moved(moved.job_id, moved.state, moved.seq))
-
-
-def _run_at(instant: datetime | None) -> int | None:
-    if instant is None:
-        return None
-    if instant.year >= LAST_YEAR:
-        raise InvalidField("run_at", f"must be before the year {LAST_YEAR}")
-    return int(instant.timestamp() * SECOND)
-
-
-def idempotency_key(req: Request) -> str | None:
-    """A quoted string in the draft standard, bare in all real clients: both are the same key."""
-    text = req.get_header("idempotency-key")
-    if text is None:
-        return None
-    key = text.strip().strip('"')
-    if not 1 <= len(key) <= 255 or not key.isprintable():
-        raise InvalidField("Idempotency-Key", "must have 1 to 255 printable characters")
-    return key
-
-
-def trace_headers(req: Request) -> dict[str, str]:
-    return {"traceparent": req.get_header("traceparent") or "", "tracestate": req.get_header("tracestate") or ""}
-
-
-def last_event_id(req: Request) -> int:
-    text = req.get_header("last-event-id") or "0"
-    if not (text.isascii() and text.isdigit()) or len(text) > 9:
-        raise BadRequest("Last-Event-ID must be the sequence number of an event")
-    return int(text)
-
-
-def json_text(field: str, raw: msgspec.Raw) -> bytes:
-    """The decoder checks the grammar and not the encoding inside strings."""
-    data = bytes(raw)
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        raise InvalidField(field, "is not valid UTF-8") from None
-    return data
-
-
-def json_or_absent(field: str, raw: msgspec.Raw) -> bytes | None:
-    data = json_text(field, raw)
-    return None if data in (b"", b"null") else data
-
-
-def json_object(field: str, raw: msgspec.Raw) -> bytes | None:
-    data = json_or_absent(field, raw)
-    if data is None:
-        return None
-    if not data.startswith(b"{"):
-        raise InvalidField(field, "must be a JSON object")
-    if len(data) > 16_384:
-        raise InvalidField(field, "is over 16384 bytes; larger things belong into the payload")
-    return data

@@ -42,6 +42,7 @@ class JobSummary(msgspec.Struct):
     attempt: Annotated[int, msgspec.Meta(description="Counts from 1 with the first claim")]
     max_attempts: int
     run_at: Instant
+    deadline_at: Annotated[Instant | None, msgspec.Meta(description="When it fails unless it is done")]
     waiting_for: Annotated[str | None, msgspec.Meta(description="What a queued job waits for")]
     error: str | None
     failed_step: str | None
@@ -154,6 +155,7 @@ def _summary(job: Job, now: int) -> dict[str, Any]:
         "attempt": job.attempt,
         "max_attempts": job.max_attempts,
         "run_at": rfc3339(job.run_at),
+        "deadline_at": instant(job.deadline_at),
         "waiting_for": waiting_for(job, now),
         "error": job.error,
         "failed_step": job.failed_step,

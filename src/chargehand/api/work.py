@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from falcon.asgi import Request, Response
 
-from chargehand.api.jobs import Moved, absent, json_or_absent, json_text
+from chargehand.api.jobs import Moved
 from chargehand.api.views import KIND, Instant, JobView, QueueName, job_view
 from chargehand.config import Config
 from chargehand.engine.engine import Engine
@@ -15,13 +15,13 @@ from chargehand.engine.moves import Moved as EngineMoved
 from chargehand.engine.store import Note
 from chargehand.errors import InvalidField, NotFound, StaleLease
 from chargehand.http.hangup import unless_gone
+from chargehand.http.inputs import TEN_YEARS, absent, json_or_absent, json_text
 from chargehand.http.paging import ulid
 from chargehand.http.route import Route, decode, read_body, reply
 
 TAG = "work"
 SCOPE = "work"
 STAGE = "claimed"  # all there is to observe of somebody else's worker is that it took the job
-TEN_YEARS = 315_360_000
 
 Lease = Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1, description="The lease number that came with the claim")]
 Owner = Annotated[

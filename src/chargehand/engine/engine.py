@@ -1,4 +1,4 @@
-"""The engine: submit claim beat advance succeed retry park fail cancel requeue. Every door goes through these.
+"""The engine: submit claim beat advance succeed retry park fail cancel expire requeue. Every door goes through these.
 
 A call returns when what it did is durable, and has then woken whoever waits for it: claimers of the queue, watchers of the job,
 the outbox. A lost race is an error with a name, never a silent overwrite.
@@ -7,21 +7,21 @@ the outbox. A lost race is an error with a name, never a silent overwrite.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from random import Random
 
 from msgspec.structs import replace
 
 from chargehand.engine.ids import UlidMaker
 from chargehand.engine.job import FINAL, Event, Job, NewJob, QueueSettings, State
-from chargehand.engine.moves import Broke, Change, Lapsed, Moved, RetryPolicy, decide
+from chargehand.engine.moves import Broke, Change, Lapsed, Moved, RetryPolicy, decide, expire
 from chargehand.engine.store import Beat, Claim, Claimed, Hint, Note, Store, Submitted
 from chargehand.engine.wakeups import Wakeups
 from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease
 
 MAX_TEXT = 10_000  # of an error or a message; longer ones are cut, the rest belongs into a result
 WATCH_POLL_SECONDS = 5.0  # underneath the wake-ups of a watched job
-LAPSED_BATCH = 200
+SWEEP_BATCH = 200
 
 
 class Engine:
@@ -125,12 +125,28 @@ class Engine:
         return seq
 
     async def advance(
-        self, job_id: str, lease: int, stage: str, *, tenant: str | None = None, message: str = ""
+        self,
+        job_id: str,
+        lease: int,
+        stage: str,
+        *,
+        tenant: str | None = None,
+        message: str = "",
+        data: bytes | None = None,
     ) -> Moved:
-        return await self.change(Change(job_id, "advance", lease, tenant, stage, message=message))
+        return await self.change(Change(job_id, "advance", lease, tenant, stage, message=message, data=data))
 
-    async def succeed(self, job_id: str, lease: int, result: bytes, *, tenant: str | None = None) -> Moved:
-        return await self.change(Change(job_id, "succeed", lease, tenant, result=result))
+    async def succeed(
+        self,
+        job_id: str,
+        lease: int,
+        result: bytes,
+        *,
+        tenant: str | None = None,
+        message: str = "",
+        data: bytes | None = None,
+    ) -> Moved:
+        return await self.change(Change(job_id, "succeed", lease, tenant, result=result, message=message, data=data))
 
     async def broke(self, job_id: str, lease: int, outcome: Broke, *, tenant: str | None = None) -> Moved:
         """The attempt counts: again after a backoff while attempts are left, else the job has failed."""
@@ -148,10 +164,19 @@ class Engine:
         delay_seconds: float = 0.0,
         tenant: str | None = None,
         message: str = "",
+        data: bytes | None = None,
     ) -> Moved:
-        message = message or f"parked: waits for {waiting_for or 'somebody else'}"
         return await self.change(
-            Change(job_id, "park", lease, tenant, delay_seconds=delay_seconds, waiting_for=waiting_for, message=message)
+            Change(
+                job_id,
+                "park",
+                lease,
+                tenant,
+                delay_seconds=delay_seconds,
+                waiting_for=waiting_for,
+                message=message or f"parked: waits for {waiting_for or 'somebody else'}",
+                data=data,
+            )
         )
 
     async def cancel(self, job_id: str, *, tenant: str | None = None, message: str = "cancelled on request") -> Moved:
@@ -165,6 +190,13 @@ class Engine:
     async def lapse(self, job: Job) -> Moved | None:
         """A lapsed lease is an outcome like any other. None: the owner, or another node, was quicker."""
         moved = await self.store.change(decide(job, Lapsed(), self._policy, self._random))
+        if moved is not None:
+            self._moved(moved)
+        return moved
+
+    async def expire(self, job: Job) -> Moved | None:
+        """None: it ended before, or was requeued without a deadline."""
+        moved = await self.store.change(_cut(expire(job)))
         if moved is not None:
             self._moved(moved)
         return moved
@@ -274,12 +306,21 @@ class Engine:
     # periodic -----------------------------------------------------------------------------------------------------------
 
     async def lapse_all(self, owner_prefix: str = "") -> int:
-        """Leases that ran out, or all of owners that are known to be gone. Two at once cannot both win: moves are guarded."""
+        """Leases that ran out, or all of owners that are known to be gone."""
+        return await self._sweep(lambda limit: self.store.lapsed_jobs(limit, owner_prefix), self.lapse)
+
+    async def expire_all(self) -> int:
+        return await self._sweep(self.store.overdue_jobs, self.expire)
+
+    async def _sweep(
+        self, find: Callable[[int], Awaitable[list[Job]]], end: Callable[[Job], Awaitable[Moved | None]]
+    ) -> int:
+        """Two at once cannot both win: moves are guarded."""
         count = 0
-        while jobs := await self.store.lapsed_jobs(LAPSED_BATCH, owner_prefix):
-            moved = await asyncio.gather(*[self.lapse(job) for job in jobs])
+        while jobs := await find(SWEEP_BATCH):
+            moved = await asyncio.gather(*[end(job) for job in jobs])
             count += sum(each is not None for each in moved)
-            if len(jobs) < LAPSED_BATCH or not any(moved):
+            if len(jobs) < SWEEP_BATCH or not any(moved):
                 break
         return count
 

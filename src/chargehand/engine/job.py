@@ -59,6 +59,7 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
     tracestate: str = ""
     reports: tuple[Report, ...] = ()
     metadata: bytes | None = None
+    deadline_seconds: float | None = None  # counted from the submission
 
 
 class Job(msgspec.Struct, frozen=True, array_like=True):
@@ -91,6 +92,7 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
     created_at: int
     updated_at: int
     finished_at: int | None
+    deadline_at: int | None
     payload: bytes = b""
     result: bytes | None = None
 

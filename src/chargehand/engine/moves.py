@@ -10,7 +10,7 @@ from typing import ClassVar
 import msgspec
 
 from chargehand.engine.backoff import equal_jitter
-from chargehand.engine.job import Job, State
+from chargehand.engine.job import SECOND, Job, State, topic_of
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = State
 
@@ -51,7 +51,8 @@ TABLE = (
     Move("park",    frozenset({RUNNING}),           QUEUED,    Lease.DROP,   Attempt.DOWN,  "nobody's fault; the attempt does not count"),
     Move("fail",    frozenset({RUNNING}),           FAILED,    Lease.DROP,   Attempt.SAME,  "given up, with an error"),
     Move("cancel",  frozenset({QUEUED, RUNNING}),   CANCELLED, Lease.DROP,   Attempt.SAME,  "somebody asked for it"),
-    Move("requeue", frozenset({FAILED, CANCELLED}), QUEUED,    Lease.DROP,   Attempt.RESET, "an operator gives it all its attempts again"),
+    Move("expire",  frozenset({QUEUED, RUNNING}),   FAILED,    Lease.DROP,   Attempt.SAME,  "its deadline passed"),
+    Move("requeue", frozenset({FAILED, CANCELLED}), QUEUED,    Lease.DROP,   Attempt.RESET, "an operator gives it all its attempts again, and no deadline"),
 )
 # fmt: on
 Move.by_name.update({move.name: move for move in TABLE})
@@ -75,6 +76,7 @@ class Change(msgspec.Struct, frozen=True, array_like=True, tag="change"):
     message: str = ""
     data: bytes | None = None
     lease_until: int | None = None  # what a lapse was judged by: a beat that came after it keeps the job
+    deadline_at: int | None = None  # what an expiry was judged by: a job that was requeued after it has none
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True, tag="moved"):
@@ -105,6 +107,7 @@ class Broke(msgspec.Struct, frozen=True):
     failed_step: str | None = None
     delay_seconds: float | None = None  # None: the backoff decides
     final: bool = False  # trying again cannot help
+    data: bytes | None = None  # of the event, as JSON
 
 
 class Lapsed(msgspec.Struct, frozen=True):
@@ -135,6 +138,7 @@ def decide(job: Job, outcome: Broke | Lapsed, policy: RetryPolicy, random: Rando
             level="error",
             step=step,
             message=f"failed on attempt {job.attempt} of {job.max_attempts}: {outcome.error}",
+            data=outcome.data,
         )
     delay = outcome.delay_seconds
     if delay is None:
@@ -151,4 +155,21 @@ def decide(job: Job, outcome: Broke | Lapsed, policy: RetryPolicy, random: Rando
         level="warn",
         step=step,
         message=f"attempt {job.attempt} of {job.max_attempts} broke, again in {delay:.1f} s: {outcome.error}",
+        data=outcome.data,
+    )
+
+
+def expire(job: Job) -> Change:
+    """The end of a job whose deadline passed, wherever it was then."""
+    seconds = ((job.deadline_at or job.created_at) - job.created_at) / SECOND
+    error = f"the deadline of {f'{seconds:.3f}'.rstrip('0').rstrip('.')} s passed"
+    waiting = f", waiting for {job.waiting_for}" if job.waiting_for else ""
+    return Change(
+        job.id,
+        "expire",
+        deadline_at=job.deadline_at,
+        error=error,
+        level="error",
+        step="deadline",
+        message=f"expired while {topic_of(job.state, job.stage)}{waiting}: {error}",
     )

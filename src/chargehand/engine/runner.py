@@ -2,13 +2,15 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from chargehand.engine.engine import Engine
-from chargehand.engine.job import Job
+from chargehand.engine.job import Job, Level
 from chargehand.engine.moves import Broke
+from chargehand.engine.store import Note
 from chargehand.errors import BadRequest, Conflict, NotFound, StoreError
 from chargehand.observability.logs import get_logger
 
@@ -23,6 +25,8 @@ class Done(msgspec.Struct, frozen=True):
     """The handler's good end: a result as JSON."""
 
     result: bytes
+    message: str = ""
+    data: bytes | None = None  # of the event, as JSON
 
 
 class Parked(msgspec.Struct, frozen=True):
@@ -30,6 +34,8 @@ class Parked(msgspec.Struct, frozen=True):
 
     waiting_for: str
     delay_seconds: float = 0.0
+    message: str = ""
+    data: bytes | None = None
 
 
 Outcome = Done | Broke | Parked
@@ -41,53 +47,30 @@ class Hand:
 
     def __init__(self, engine: Engine, job: Job) -> None:
         self._engine = engine
-        self._job = job
+        self.job = job
 
-    async def advance(self, stage: str, message: str = "") -> None:
-        await self._engine.advance(self._job.id, self._job.lease, stage, message=message)
+    async def advance(self, stage: str, message: str = "", data: bytes | None = None) -> None:
+        await self._engine.advance(self.job.id, self.job.lease, stage, message=message, data=data)
+
+    async def note(self, message: str, level: Level = "info", step: str = "", data: bytes | None = None) -> None:
+        note = Note(self.job.id, self.job.lease, level=level, step=step, message=message, data=data)
+        await self._engine.note(note)
 
 
-class Runner:
-    def __init__(
-        self,
-        engine: Engine,
-        name: str,
-        queues: tuple[str, ...],
-        handler: Handler,
-        *,
-        concurrency: int = 1,
-        lease_seconds: float = 30.0,
-        poll_seconds: float = 30.0,
-    ) -> None:
+class Holder:
+    """Holds jobs that were claimed for it, each under a lease that it keeps alive while the handler works."""
+
+    def __init__(self, engine: Engine, owner_name: str, lease_seconds: float = 30.0) -> None:
         self._engine = engine
-        self._owner = f"{IN_PROCESS}{name}"
-        self._queues = queues
-        self._handler = handler
-        self._concurrency = concurrency
-        self._lease_seconds = lease_seconds
-        self._poll_seconds = poll_seconds
+        self.owner = f"{IN_PROCESS}{owner_name}"  # claim under this name
+        self.lease_seconds = lease_seconds
 
-    async def run(self) -> None:
-        """Until cancelled or the engine drains; then what runs is parked, so that nobody waits for a lease to lapse."""
-        async with asyncio.TaskGroup() as slots:
-            for _ in range(self._concurrency):
-                slots.create_task(self._slot())
+    async def hold(self, job: Job, handler: Handler) -> None:
+        """Until the outcome is told. A handler whose lease is lost is stopped and its outcome dropped.
 
-    async def _slot(self) -> None:
-        while not self._engine.draining:
-            try:
-                jobs = await self._engine.claim(
-                    self._queues, self._owner, self._lease_seconds, wait_seconds=self._poll_seconds
-                )
-                for job in jobs:
-                    await self._hold(job)
-            except StoreError as error:
-                log.warning("the store cannot serve; the runner waits", runner=self._owner, error=str(error))
-                await asyncio.sleep(STORE_PAUSE_SECONDS)
-
-    async def _hold(self, job: Job) -> None:
-        """The handler under a lease that is kept alive. A handler whose lease is lost is stopped and its outcome dropped."""
-        work = asyncio.ensure_future(self._handler(job, Hand(self._engine, job)))
+        Cancelling this stops the handler and hands the job back.
+        """
+        work = asyncio.ensure_future(handler(job, Hand(self._engine, job)))
         beats = asyncio.create_task(self._beat(job))
         try:
             await asyncio.wait({work, beats}, return_when=asyncio.FIRST_COMPLETED)
@@ -110,10 +93,10 @@ class Runner:
             except (Conflict, NotFound):
                 return None
             except BadRequest as error:
-                log.error("the store refused an outcome", job_id=job.id, runner=self._owner, error=error.message)
+                log.error("the store refused an outcome", job_id=job.id, runner=self.owner, error=error.message)
                 outcome = Broke(f"the outcome was refused: {error.message}", final=True)
             except StoreError as error:
-                log.warning("an outcome waits for the store", job_id=job.id, runner=self._owner, error=error.message)
+                log.warning("an outcome waits for the store", job_id=job.id, runner=self.owner, error=error.message)
                 await asyncio.sleep(STORE_PAUSE_SECONDS)
 
     async def _stop(self, work: "asyncio.Future[Outcome]") -> None:
@@ -126,14 +109,21 @@ class Runner:
             return Broke("the handler cancelled itself")
         if (error := work.exception()) is None:
             return work.result()
-        log.error("a handler broke", job_id=job.id, runner=self._owner, exc_info=error)
+        log.error("a handler broke", job_id=job.id, runner=self.owner, exc_info=error)
         return Broke(f"{type(error).__name__}: {error}")
 
     async def _report(self, job: Job, outcome: Outcome) -> None:
         if isinstance(outcome, Done):
-            await self._engine.succeed(job.id, job.lease, outcome.result)
+            await self._engine.succeed(job.id, job.lease, outcome.result, message=outcome.message, data=outcome.data)
         elif isinstance(outcome, Parked):
-            await self._engine.park(job.id, job.lease, outcome.waiting_for, delay_seconds=outcome.delay_seconds)
+            await self._engine.park(
+                job.id,
+                job.lease,
+                outcome.waiting_for,
+                delay_seconds=outcome.delay_seconds,
+                message=outcome.message,
+                data=outcome.data,
+            )
         else:
             await self._engine.broke(job.id, job.lease, outcome)
 
@@ -144,20 +134,65 @@ class Runner:
             )
 
     async def _beat(self, job: Job) -> None:
-        """Ends when the lease is lost. A third of it, so that two beats may be missed; sooner when something happened."""
+        """Ends when the lease is lost. A beat each third of it, so that two may be missed; when something happened, a look."""
         news = asyncio.Event()
         stop = self._engine.watching(job.id, news)
+        beat_at = time.monotonic() + self.lease_seconds / 3
         try:
             while True:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._lease_seconds / 3):
+                    async with asyncio.timeout(max(0.0, beat_at - time.monotonic())):
                         await news.wait()
                 news.clear()
                 try:
-                    await self._engine.beat(job.id, job.lease, self._lease_seconds)
+                    if time.monotonic() < beat_at:
+                        if not await self._engine.store.holds(job.id, job.lease):
+                            return
+                    else:
+                        beat_at = time.monotonic() + self.lease_seconds / 3
+                        await self._engine.beat(job.id, job.lease, self.lease_seconds)
                 except (Conflict, NotFound):
                     return
                 except StoreError:
                     continue  # the lease has two more beats of patience
         finally:
             stop()
+
+
+class Runner:
+    def __init__(
+        self,
+        engine: Engine,
+        name: str,
+        queues: tuple[str, ...],
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        lease_seconds: float = 30.0,
+        poll_seconds: float = 30.0,
+    ) -> None:
+        self._engine = engine
+        self._holder = Holder(engine, name, lease_seconds)
+        self._queues = queues
+        self._handler = handler
+        self._concurrency = concurrency
+        self._poll_seconds = poll_seconds
+
+    async def run(self) -> None:
+        """Until cancelled or the engine drains; then what runs is parked, so that nobody waits for a lease to lapse."""
+        async with asyncio.TaskGroup() as slots:
+            for _ in range(self._concurrency):
+                slots.create_task(self._slot())
+
+    async def _slot(self) -> None:
+        holder = self._holder
+        while not self._engine.draining:
+            try:
+                jobs = await self._engine.claim(
+                    self._queues, holder.owner, holder.lease_seconds, wait_seconds=self._poll_seconds
+                )
+                for job in jobs:
+                    await holder.hold(job, self._handler)
+            except StoreError as error:
+                log.warning("the store cannot serve; the runner waits", runner=holder.owner, error=str(error))
+                await asyncio.sleep(STORE_PAUSE_SECONDS)

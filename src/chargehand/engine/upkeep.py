@@ -11,6 +11,7 @@ from chargehand.observability.logs import get_logger
 
 log = get_logger(__name__)
 LAPSE_SECONDS = 1.0
+EXPIRE_SECONDS = 1.0
 LIMITS_SECONDS = 5.0
 
 
@@ -33,6 +34,7 @@ def chores(engine: Engine, config: Config) -> list[Chore]:
 
     return [
         Chore("lapsed leases", LAPSE_SECONDS, engine.lapse_all),
+        Chore("deadlines", EXPIRE_SECONDS, engine.expire_all),
         Chore("queue limits", LIMITS_SECONDS, engine.refresh_limits),
         Chore("retention", retention.interval_seconds, prune),
         Chore("old deliveries", retention.interval_seconds, give_up),

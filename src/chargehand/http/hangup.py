@@ -26,7 +26,7 @@ def with_receive(app: Any) -> Asgi:
 async def unless_gone(req: Request, work: Coroutine[Any, Any, T]) -> T | None:
     """The result, or None when the caller hung up first; then the work is cancelled. The body must have been read."""
     doing = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_gone(req))
+    leaving = asyncio.ensure_future(gone(req))
     try:
         await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not doing.done():
@@ -38,7 +38,8 @@ async def unless_gone(req: Request, work: Coroutine[Any, Any, T]) -> T | None:
         doing.cancel()
 
 
-async def _gone(req: Request) -> None:
+async def gone(req: Request) -> None:
+    """Returns when the caller has hung up. The body must have been read."""
     receive = req.scope[_RECEIVE]
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -38,6 +38,7 @@ class Route:
     reply_media: str = JSON
     or_nothing: str = ""  # when the answer may also be 204, what that means
     errors: tuple[type[ChargehandError], ...] = ()
+    error_writer: Callable[[Response, ChargehandError], None] = write_problem  # for a wire with errors of its own shape
     hidden: bool = False  # left out of the API description
 
 
@@ -60,7 +61,7 @@ def mount(app: "falcon.asgi.App[Request, Response]", routes: Iterable[Route], ga
 
 
 def _responder(route: Route, gate: Gate, observe: Observe) -> Handler:
-    handler, scope, method, path = route.handler, route.scope, route.method, route.path
+    handler, scope, method, path, write_error = route.handler, route.scope, route.method, route.path, route.error_writer
 
     async def respond(req: Request, resp: Response, **parameters: Any) -> None:
         began = time.perf_counter()
@@ -68,10 +69,10 @@ def _responder(route: Route, gate: Gate, observe: Observe) -> Handler:
             await gate.admit(req, scope)
             await handler(req, resp, **parameters)
         except ChargehandError as error:
-            write_problem(resp, error)
+            write_error(resp, error)
         except Exception:
             log.exception("a request could not be served", method=method, route=path)
-            write_problem(resp, ChargehandError("an internal error; the server's log has the details"))
+            write_error(resp, ChargehandError("an internal error; the server's log has the details"))
         finally:
             observe(method, path, resp.status_code, time.perf_counter() - began)
 

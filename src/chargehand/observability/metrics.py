@@ -42,6 +42,13 @@ class Metrics:
         self.deliveries_due_seconds = Gauge("chargehand_deliveries_oldest_due_seconds", "How long the oldest due delivery is overdue", registry=r)
         self.breakers_open = Gauge("chargehand_breakers_open", "Endpoints that are left alone for a while", registry=r)
         self.store_up = Gauge("chargehand_store_up", "1 while the store can serve", registry=r)
+        self.target_up = Gauge("chargehand_inference_target_up", "1 while the target is there", ["target"], registry=r)
+        self.target_in_flight = Gauge("chargehand_inference_in_flight", "Requests at a target", ["target"], registry=r)
+        self.evictions = Counter("chargehand_inference_evictions_total", "Models thrown out of memory for others", ["target"], registry=r)
+        self.load_seconds = Tally("chargehand_inference_load_seconds", "Time to load a model", ["target"], _LONG_SECONDS, r)
+        self.first_token_seconds = Tally("chargehand_inference_first_token_seconds", "From the request to the first token", ["target"], _SECONDS, r)
+        self.tokens = Counter("chargehand_inference_tokens_total", "Tokens that models answered with", ["target"], registry=r)
+        self.failures = Counter("chargehand_inference_failures_total", "Attempts that ended otherwise than well, by the kind in the failure table", ["kind"], registry=r)
         # fmt: on
         self._counts: dict[tuple[Counter | str, ...], Callable[[], None]] = {}
 
@@ -54,6 +61,20 @@ class Metrics:
     def count_delivery(self, dialect: str, outcome: str, seconds: float) -> None:
         self._count(self.deliveries, dialect, outcome)
         self.delivery_seconds.at(dialect)(seconds)
+
+    def count_eviction(self, target: str) -> None:
+        self._count(self.evictions, target)
+
+    def count_failure(self, kind: str) -> None:
+        self._count(self.failures, kind)
+
+    def observe_load(self, target: str, seconds: float) -> None:
+        self.load_seconds.at(target)(seconds)
+
+    def observe_answer(self, target: str, first_token_seconds: float | None, tokens: int | None) -> None:
+        if first_token_seconds is not None:
+            self.first_token_seconds.at(target)(first_token_seconds)
+        self.tokens.labels(target).inc(tokens or 0)
 
     def _count(self, counter: Counter, *labels: str) -> None:
         # labels() costs more than the counting; the few combinations there are keep their child.

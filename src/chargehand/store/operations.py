@@ -3,6 +3,7 @@
 import msgspec
 
 from chargehand.engine.delivery import Settle, Take, Taken
+from chargehand.engine.file import File, NewFile
 from chargehand.engine.job import NewJob, QueueSettings
 from chargehand.engine.moves import Change, Moved
 from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
@@ -48,6 +49,15 @@ class Prune(msgspec.Struct, frozen=True, array_like=True, tag="prune"):
     age: int
 
 
+# The queries that remove what a pruned job leaves behind.
+OF_A_JOB = ("prune_tries", "prune_deliveries", "prune_events", "prune_payloads", "prune_results", "prune_job_files")
+
+
+class DropFiles(msgspec.Struct, frozen=True, array_like=True, tag="drop_files"):
+    ids: tuple[str, ...]
+    tenant: str | None = None
+
+
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
     """Nothing, but all the way to the writer and back."""
 
@@ -69,8 +79,10 @@ Operation = (
     | GiveUp
     | SetEndpoint
     | Prune
+    | NewFile
+    | DropFiles
     | Ping
     | Release
 )
 # None: the race was lost, or there is no such thing.
-Answer = Submitted | Claimed | Moved | Beaten | Noted | Taken | Replayed | Counted | bool | None
+Answer = Submitted | Claimed | Moved | Beaten | Noted | Taken | Replayed | File | Counted | bool | None

@@ -153,8 +153,8 @@ class PostgresStore(Writes):
 
     # reading ----------------------------------------------------------------------------------------------------------
 
-    async def _point(self, name: str, **values: Any) -> Sequence[Row]:
-        query = self._queries[name]
+    async def _point(self, query_name: str, /, **values: Any) -> Sequence[Row]:
+        query = self._queries[query_name]
         with translated(), _asked():
             return [tuple(row) for row in await self._pool.fetch(query.sql, *query.bind(**values))]
 

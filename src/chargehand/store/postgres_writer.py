@@ -5,17 +5,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 import asyncpg
+import msgspec
 from asyncpg.pool import PoolConnectionProxy
 
 from chargehand.engine.delivery import Settle, Take, Taken
+from chargehand.engine.file import File, NewFile
 from chargehand.engine.ids import UlidMaker
 from chargehand.engine.job import FINAL, SECOND, Job, NewJob, State, topic_of, visible
 from chargehand.engine.moves import Attempt, Change, Lease, Move, Moved
 from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
 from chargehand.store.announce import NewDelivery, announce, encode_reports, shown_url
 from chargehand.store.operations import (
+    OF_A_JOB,
     Answer,
     Counted,
+    DropFiles,
     GiveUp,
     Operation,
     Prune,
@@ -98,6 +102,7 @@ async def _submit(tx: _Transaction, jobs: list[NewJob]) -> list[Answer]:
         tracestates=[job.tracestate for job in order],
         reports=[reports[job.id] for job in order],
         metadata=[job.metadata for job in order],
+        deadlines=[None if job.deadline_seconds is None else int(job.deadline_seconds * SECOND) for job in order],
     )
     inserted = {row[0]: row for row in rows}
     deliveries: list[NewDelivery] = []
@@ -213,6 +218,7 @@ async def _change_each_once(tx: _Transaction, changes: list[tuple[int, Change]])
         finals=[m.to in FINAL for m in moves],
         leases=[c.lease for _, c in changes],
         lease_untils=[c.lease_until for _, c in changes],
+        deadline_ats=[c.deadline_at for _, c in changes],
         tenants=[c.tenant for _, c in changes],
         results=[c.result for _, c in changes],
         levels=[c.level for _, c in changes],
@@ -361,11 +367,26 @@ async def _prune(tx: _Transaction, prunes: list[Prune]) -> list[Answer]:
     for prune in prunes:
         await tx.fetch("lock_deliveries", ids=list(prune.ids))
         gone = [row[0] for row in await tx.fetch("prune_jobs", ids=list(prune.ids), age=prune.age)]
-        for name in ("prune_tries", "prune_deliveries", "prune_events", "prune_payloads", "prune_results"):
+        for name in OF_A_JOB:
             await tx.fetch(name, ids=gone)
         await tx.fetch("prune_endpoints", age=prune.age)
         answers.append(Counted(len(gone)))
     return answers
+
+
+# files ------------------------------------------------------------------------------------------------------------------
+
+
+async def _put_file(tx: _Transaction, files: list[NewFile]) -> list[Answer]:
+    answers: list[Answer] = []
+    for file in files:
+        [row] = await tx.fetch("put_file", **msgspec.structs.asdict(file))
+        answers.append(File(*row))
+    return answers
+
+
+async def _drop_files(tx: _Transaction, operations: list[DropFiles]) -> list[Answer]:
+    return [Counted(len(await tx.fetch("drop_files", ids=list(o.ids), tenant=o.tenant))) for o in operations]
 
 
 # In this order a job submitted in a group can be claimed in the same one.
@@ -382,5 +403,7 @@ _STEPS: dict[type, Callable[[_Transaction, list[Any]], Awaitable[list[Answer]]]]
     SetEndpoint: _set_endpoint,
     GiveUp: _give_up,
     Prune: _prune,
+    NewFile: _put_file,
+    DropFiles: _drop_files,
     Take: _take,
 }

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from chargehand.engine.delivery import Delivery, Endpoint, Try
+from chargehand.engine.file import File
 from chargehand.engine.job import Event, Job
 
 Dialect = Literal["sqlite", "postgres"]
@@ -21,7 +22,7 @@ Dialect = Literal["sqlite", "postgres"]
 _HEADING = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z]\w*)")
 _COMMENT = re.compile(r"^\s*--.*$", re.MULTILINE)
-_COLUMNS = re.compile(r"\{(job|event|delivery|endpoint|try) (\w+)\}")
+_COLUMNS = re.compile(r"\{(job|event|delivery|endpoint|try|file) (\w+)\}")
 _EACH = re.compile(r"\{each (\w+) as (\w+)\}")
 _STRUCTS: dict[str, tuple[type[msgspec.Struct], int]] = {
     "job": (Job, 2),  # payload and result are columns of other tables
@@ -29,6 +30,7 @@ _STRUCTS: dict[str, tuple[type[msgspec.Struct], int]] = {
     "delivery": (Delivery, 0),
     "endpoint": (Endpoint, 0),
     "try": (Try, 0),
+    "file": (File, 0),
 }
 _POSTGRES_NOW = "COALESCE({}::BIGINT, (EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP()) * 1000000)::BIGINT)"
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from chargehand.engine.delivery import Delivery, DeliveryState, Endpoint, EndpointCount, EndpointState, Outgoing, Try
+from chargehand.engine.file import File
 from chargehand.engine.job import Event, Job, QueueCount, QueueSettings, State
-from chargehand.engine.store import DeliveryFilter, DueQueue, JobFilter
+from chargehand.engine.store import DeliveryFilter, DueQueue, JobFilter, QueueHead
 
 Row = Sequence[Any]
 
@@ -39,10 +40,10 @@ class Reads(ABC):
     """`_point` is for a row or a few by key; `_scan` for what may look at many and must not hold anybody up."""
 
     @abstractmethod
-    async def _point(self, name: str, **values: Any) -> Sequence[Row]: ...
+    async def _point(self, query_name: str, /, **values: Any) -> Sequence[Row]: ...
 
     @abstractmethod
-    async def _scan(self, name: str, **values: Any) -> Sequence[Row]: ...
+    async def _scan(self, query_name: str, /, **values: Any) -> Sequence[Row]: ...
 
     @abstractmethod
     def _now(self) -> int | None:
@@ -53,12 +54,21 @@ class Reads(ABC):
         return job_from(rows[0], rows[0][-2], rows[0][-1]) if rows else None
 
     async def list_jobs(self, by: JobFilter) -> list[Job]:
-        query = "list_stopped_jobs" if by.state in (State.FAILED, State.CANCELLED) else "list_jobs"
-        state = None if by.state is None else str(by.state)
+        stopped = by.stopped or by.state in (State.FAILED, State.CANCELLED)
         rows = await self._scan(
-            query, tenant=by.tenant, kind=by.kind, queue=by.queue, state=state, before=by.before, limit=by.limit
+            "list_stopped_jobs" if stopped else "list_jobs",
+            tenant=by.tenant,
+            kind=by.kind,
+            queue=by.queue,
+            state=None if by.state is None else str(by.state),
+            stage=by.stage,
+            before=by.before,
+            limit=by.limit,
         )
         return [job_from(row) for row in rows]
+
+    async def holds(self, job_id: str, lease: int) -> bool:
+        return bool(await self._point("holds", job_id=job_id, lease=lease))
 
     async def list_events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[Event]:
         return [event_from(row) for row in await self._point("list_events", job_id=job_id, after=after, limit=limit)]
@@ -67,9 +77,16 @@ class Reads(ABC):
         rows = await self._scan("lapsed_jobs", limit=limit, owner_prefix=owner_prefix, now=self._now())
         return [job_from(row) for row in rows]
 
+    async def overdue_jobs(self, limit: int) -> list[Job]:
+        return [job_from(row) for row in await self._scan("overdue_jobs", limit=limit, now=self._now())]
+
     async def due_queues(self, queues: Sequence[str], bound: int) -> list[DueQueue]:
         rows = await self._scan("due_queues", queues=queues, bound=bound, now=self._now())
         return [DueQueue(queue, int(ready), next_at) for queue, ready, next_at in rows]
+
+    async def queue_heads(self, prefix: str, bound: int) -> list[QueueHead]:
+        rows = await self._point("queue_heads", prefix=prefix, bound=bound, now=self._now())
+        return [QueueHead(queue, min(int(ready), bound), *rest) for queue, ready, *rest in rows]
 
     async def count_queues(self, prefix: str = "") -> list[QueueCount]:
         rows = await self._scan("count_queues", prefix=prefix, now=self._now())
@@ -128,3 +145,23 @@ class Reads(ABC):
     async def count_endpoints(self, endpoint_ids: Sequence[str]) -> list[EndpointCount]:
         rows = await self._scan("count_endpoints", ids=endpoint_ids)
         return [EndpointCount(*row) for row in rows]
+
+    async def get_file(self, file_id: str, tenant: str | None = None) -> File | None:
+        rows = await self._point("get_file", file_id=file_id, tenant=tenant)
+        return File(*rows[0]) if rows else None
+
+    async def job_files(self, job_id: str) -> list[File]:
+        return [File(*row) for row in await self._point("job_files", job_id=job_id)]
+
+    async def job_file(self, job_id: str, name: str) -> File | None:
+        rows = await self._point("job_file", job_id=job_id, name=name)
+        return File(*rows[0]) if rows else None
+
+    async def list_files(
+        self, tenant: str, purpose: str | None = None, before: str | None = None, limit: int = 50
+    ) -> list[File]:
+        rows = await self._scan("list_files", tenant=tenant, purpose=purpose, before=before, limit=limit)
+        return [File(*row) for row in rows]
+
+    async def blobs_in_use(self, sha256s: Sequence[str]) -> set[str]:
+        return {row[0] for row in await self._scan("blobs_in_use", ids=sha256s)}

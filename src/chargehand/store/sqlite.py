@@ -180,12 +180,12 @@ class SqliteStore(Writes):
         except (ValueError, OverflowError, TypeError) as error:
             raise BadRequest(f"not a question for a database: {error}") from None
 
-    async def _point(self, name: str, **values: Any) -> Sequence[Row]:
+    async def _point(self, query_name: str, /, **values: Any) -> Sequence[Row]:
         # By key, some ten microseconds: a trip to a thread and back would cost more than the read.
-        return self._fetch(self._reader, name, values)
+        return self._fetch(self._reader, query_name, values)
 
-    async def _scan(self, name: str, **values: Any) -> Sequence[Row]:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._scan_in_thread, name, values)
+    async def _scan(self, query_name: str, /, **values: Any) -> Sequence[Row]:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._scan_in_thread, query_name, values)
 
     def _scan_in_thread(self, name: str, values: dict[str, Any]) -> Sequence[Row]:
         connection = self._scanners.get()

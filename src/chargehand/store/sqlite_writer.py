@@ -9,6 +9,7 @@ import apsw
 import msgspec
 
 from chargehand.engine.delivery import Settle, Take, Taken
+from chargehand.engine.file import File, NewFile
 from chargehand.engine.ids import UlidMaker
 from chargehand.engine.job import FINAL, SECOND, Job, NewJob, State, topic_of, visible
 from chargehand.engine.moves import Attempt, Change, Lease, Move, Moved
@@ -16,8 +17,10 @@ from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, S
 from chargehand.store.announce import NewDelivery, announce, encode_reports, shown_url
 from chargehand.store.group import Refused
 from chargehand.store.operations import (
+    OF_A_JOB,
     Answer,
     Counted,
+    DropFiles,
     GiveUp,
     Operation,
     Prune,
@@ -169,11 +172,13 @@ class Writer:
         answers: list[Answer] = []
         for job in jobs:
             run_at = max(self._now, job.run_at or 0) + int(job.delay_seconds * SECOND)
+            deadline_at = None if job.deadline_seconds is None else self._now + int(job.deadline_seconds * SECOND)
             reports = encode_reports(job.reports)
             # In the order of the statement's parameters.
             row = (
                 job.id, job.tenant, job.kind, job.queue, job.priority, run_at, job.max_attempts, job.idempotency_key,
-                job.fingerprint, job.traceparent, job.tracestate, reports, job.metadata, self._now,
+                job.fingerprint, job.traceparent, job.tracestate, reports, job.metadata, deadline_at,
+                self._now,
             )  # fmt: skip
             if job.idempotency_key is None:
                 rows.append(row)
@@ -331,7 +336,7 @@ class Writer:
             stage=change.stage,
             topic=topic_of(move.to, change.stage),
             visible=visible(move.to, change.stage),
-            attempt_reset=move.attempt is Attempt.RESET,
+            reset=move.attempt is Attempt.RESET,
             attempt_delta=-1 if move.attempt is Attempt.DOWN else 0,
             delay=int(change.delay_seconds * SECOND),
             lease_kept=move.lease is Lease.KEEP,
@@ -341,6 +346,7 @@ class Writer:
             final=move.to in FINAL,
             lease=change.lease,
             lease_until=change.lease_until,
+            deadline_at=change.deadline_at,
             tenant=change.tenant,
             now=self._now,
         )
@@ -464,12 +470,24 @@ class Writer:
         for prune in prunes:
             gone = self._all("prune_jobs", ids=_list(prune.ids), age=prune.age, now=self._now)
             ids = _list([row[0] for row in gone])
-            for name in ("prune_tries", "prune_deliveries", "prune_events", "prune_payloads", "prune_results"):
+            for name in OF_A_JOB:
                 self._one(name, ids=ids)
             self._one("prune_endpoints", age=prune.age, now=self._now)
             self._endpoints.clear()
             answers.append(Counted(len(gone)))
         return answers
+
+    # files ------------------------------------------------------------------------------------------------------------
+
+    def _put_file(self, files: list[NewFile]) -> list[Answer]:
+        answers: list[Answer] = []
+        for file in files:
+            [row] = self._all("put_file", **msgspec.structs.asdict(file), now=self._now)
+            answers.append(File(*row))
+        return answers
+
+    def _drop_files(self, operations: list[DropFiles]) -> list[Answer]:
+        return [Counted(len(self._all("drop_files", ids=_list(o.ids), tenant=o.tenant))) for o in operations]
 
     _appliers: ClassVar["dict[type, Callable[[Writer, list[Any]], list[Answer]]]"] = {
         NewJob: _submit,
@@ -484,6 +502,8 @@ class Writer:
         SetEndpoint: _set_endpoint,
         GiveUp: _give_up,
         Prune: _prune,
+        NewFile: _put_file,
+        DropFiles: _drop_files,
         Take: _take,
     }
 

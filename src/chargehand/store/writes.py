@@ -4,11 +4,22 @@ from collections.abc import Awaitable
 from typing import cast
 
 from chargehand.engine.delivery import EndpointState, Settle, Take, Taken
+from chargehand.engine.file import File, NewFile
 from chargehand.engine.job import SECOND, NewJob, QueueSettings
 from chargehand.engine.moves import Change, Moved
 from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
 from chargehand.store.group import Group
-from chargehand.store.operations import Counted, GiveUp, Prune, Release, Replay, Replayed, SetEndpoint, SetQueue
+from chargehand.store.operations import (
+    Counted,
+    DropFiles,
+    GiveUp,
+    Prune,
+    Release,
+    Replay,
+    Replayed,
+    SetEndpoint,
+    SetQueue,
+)
 from chargehand.store.reads import Reads
 
 
@@ -51,7 +62,13 @@ class Writes(Reads):
     async def set_endpoint(self, endpoint_id: str, state: EndpointState, reason: str) -> bool:
         return cast(bool, await self._group.put(SetEndpoint(endpoint_id, str(state), reason)))
 
-    # These two look with a read first, so that a search among a million rows never holds up the writer.
+    async def put_file(self, file: NewFile) -> File:
+        return cast(File, await self._group.put(file))
+
+    async def drop_file(self, file_id: str, tenant: str | None = None) -> bool:
+        return cast(Counted, await self._group.put(DropFiles((file_id,), tenant))).count == 1
+
+    # These look with a read first, so that a search among a million rows never holds up the writer.
 
     async def give_up_deliveries(self, age_seconds: float, limit: int) -> int:
         age = int(age_seconds * SECOND)
@@ -65,3 +82,8 @@ class Writes(Reads):
         age = int(age_seconds * SECOND)
         ids = tuple(row[0] for row in await self._scan("prunable_jobs", age=age, limit=limit, now=self._now()))
         return cast(Counted, await self._group.put(Prune(ids, age))).count if ids else 0
+
+    async def prune_files(self, age_seconds: float, limit: int) -> int:
+        age = int(age_seconds * SECOND)
+        ids = tuple(row[0] for row in await self._scan("prunable_files", age=age, limit=limit, now=self._now()))
+        return cast(Counted, await self._group.put(DropFiles(ids))).count if ids else 0

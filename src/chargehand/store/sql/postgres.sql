@@ -6,16 +6,17 @@ WITH n AS (
   SELECT *, :now AS at FROM UNNEST(
     :ids::TEXT[], :tenants::TEXT[], :kinds::TEXT[], :queues::TEXT[], :payloads::BYTEA[], :priorities::INTEGER[],
     :max_attempts::INTEGER[], :run_ats::BIGINT[], :delays::BIGINT[], :keys::TEXT[], :fingerprints::TEXT[],
-    :traceparents::TEXT[], :tracestates::TEXT[], :reports::TEXT[], :metadata::BYTEA[]
+    :traceparents::TEXT[], :tracestates::TEXT[], :reports::TEXT[], :metadata::BYTEA[],
+    :deadlines::BIGINT[]
   ) AS n(id, tenant, kind, queue, payload, priority, max_attempts, run_at, delay, idempotency_key, fingerprint,
-         traceparent, tracestate, reports, metadata)
+         traceparent, tracestate, reports, metadata, deadline)
 ), inserted AS (
   INSERT INTO jobs (id, tenant, kind, queue, state, stage, topic, previous, topic_seq, priority, run_at, attempt,
                     max_attempts, lease, waiting_for, idempotency_key, fingerprint, traceparent, tracestate, reports,
-                    metadata, seq, created_at, updated_at)
+                    metadata, deadline_at, seq, created_at, updated_at)
   SELECT n.id, n.tenant, n.kind, n.queue, 'queued', '', 'queued', '', 1, n.priority,
          GREATEST(n.at, COALESCE(n.run_at, 0)) + n.delay, 0, n.max_attempts, 0, '', n.idempotency_key, n.fingerprint,
-         n.traceparent, n.tracestate, n.reports, n.metadata, 1, n.at, n.at
+         n.traceparent, n.tracestate, n.reports, n.metadata, n.at + n.deadline, 1, n.at, n.at
   FROM n
   ON CONFLICT DO NOTHING
   RETURNING id, run_at, created_at
@@ -30,6 +31,39 @@ SELECT i.id, i.run_at, i.created_at FROM inserted i;
 -- name: job_by_key
 SELECT j.id, j.fingerprint FROM jobs j
 WHERE j.tenant = :tenant AND j.kind = :kind AND j.idempotency_key = :idempotency_key;
+
+-- Differs because the order of text is the database's own: names under a prefix need not stand together, so all are walked.
+-- name: queue_heads
+WITH RECURSIVE names(queue) AS (
+  SELECT MIN(j.queue) FROM jobs j WHERE j.state = 'queued'
+  UNION ALL
+  SELECT (SELECT MIN(j.queue) FROM jobs j WHERE j.state = 'queued' AND j.queue > n.queue)
+  FROM names n WHERE n.queue IS NOT NULL
+), lanes AS MATERIALIZED (
+  SELECT n.queue, p.column1 AS priority,
+    (SELECT MIN(j.run_at) FROM jobs j WHERE j.state = 'queued' AND j.queue = n.queue AND j.priority = p.column1) AS first_at
+  FROM names n CROSS JOIN (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p
+  WHERE SUBSTR(n.queue, 1, LENGTH(:prefix::TEXT)) = :prefix
+)
+SELECT l.queue,
+  CASE WHEN EXISTS (
+    SELECT 1 FROM queue_settings s
+    WHERE s.queue = l.queue
+      AND (s.paused = 1
+        OR s.max_running <= (SELECT COUNT(*) FROM jobs j WHERE j.state = 'running' AND j.queue = s.queue)))
+  THEN 0 ELSE SUM(CASE WHEN l.first_at > :now THEN 0 ELSE (
+    SELECT COUNT(*) FROM (
+      SELECT 1 FROM jobs j
+      WHERE j.state = 'queued' AND j.queue = l.queue AND j.priority = l.priority AND j.run_at <= :now LIMIT :bound) d) END) END,
+  MAX(CASE WHEN l.first_at <= :now THEN l.priority ELSE -1 END),
+  MIN(CASE WHEN l.first_at <= :now THEN l.first_at END),
+  MIN(CASE WHEN l.first_at > :now THEN l.first_at ELSE (
+    SELECT MIN(j.run_at) FROM jobs j
+    WHERE j.state = 'queued' AND j.queue = l.queue AND j.priority = l.priority AND j.run_at > :now) END)
+FROM lanes l
+WHERE l.first_at IS NOT NULL
+GROUP BY l.queue
+ORDER BY l.queue;
 
 -- Locked, so that two nodes cannot both count the running jobs of a limited queue and both find room. A statement of its own:
 -- the next one must see what the other node committed while this one waited.
@@ -102,13 +136,15 @@ WITH c AS (
     :job_ids::TEXT[], :moves::TEXT[], :sources::TEXT[], :states::TEXT[], :stages::TEXT[], :topics::TEXT[],
     :visibles::BOOLEAN[], :resets::BOOLEAN[], :deltas::INTEGER[], :delays::BIGINT[], :kepts::BOOLEAN[],
     :waiting_fors::TEXT[], :errors::TEXT[], :failed_steps::TEXT[], :finals::BOOLEAN[], :leases::BIGINT[],
-    :lease_untils::BIGINT[], :tenants::TEXT[], :results::BYTEA[], :levels::TEXT[], :steps::TEXT[], :messages::TEXT[], :datas::BYTEA[]
+    :lease_untils::BIGINT[], :deadline_ats::BIGINT[], :tenants::TEXT[], :results::BYTEA[], :levels::TEXT[], :steps::TEXT[],
+    :messages::TEXT[], :datas::BYTEA[]
   ) AS c(job_id, move, source, state, stage, topic, visible, reset, delta, delay, kept, waiting_for, error, failed_step,
-         final, lease, lease_until, tenant, result, level, step, message, data)
+         final, lease, lease_until, deadline_at, tenant, result, level, step, message, data)
 ), moved AS (
   UPDATE jobs j
   SET state = c.state, stage = c.stage,
       attempt = CASE WHEN c.reset THEN 0 ELSE GREATEST(j.attempt + c.delta, 0) END,
+      deadline_at = CASE WHEN c.reset THEN NULL ELSE j.deadline_at END,
       run_at = CASE WHEN c.state = 'queued' THEN c.at + c.delay ELSE j.run_at END,
       lease_owner = CASE WHEN c.kept THEN j.lease_owner END,
       lease_until = CASE WHEN c.kept THEN j.lease_until END,
@@ -121,6 +157,7 @@ WITH c AS (
   WHERE j.id = c.job_id AND j.id = ANY(:job_ids) AND STRPOS(c.source, j.state) > 0
     AND (c.lease IS NULL OR j.lease = c.lease) AND (c.tenant IS NULL OR j.tenant = c.tenant)
     AND (c.lease_until IS NULL OR j.lease_until = c.lease_until)
+    AND (c.deadline_at IS NULL OR j.deadline_at = c.deadline_at)
   RETURNING j.id, j.tenant, j.kind, j.queue, j.attempt, j.seq, j.run_at, j.created_at, j.updated_at, j.topic, j.previous,
             j.topic_seq, j.reports
 ), results AS (

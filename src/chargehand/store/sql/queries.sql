@@ -14,6 +14,7 @@ WHERE (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant)
   AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
   AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue)
   AND (CAST(:state AS TEXT) IS NULL OR j.state = :state)
+  AND (CAST(:stage AS TEXT) IS NULL OR j.stage = :stage)
   AND (CAST(:before AS TEXT) IS NULL OR j.id < :before)
 ORDER BY j.id DESC
 LIMIT :limit;
@@ -22,13 +23,18 @@ LIMIT :limit;
 -- name: list_stopped_jobs
 SELECT {job j}
 FROM jobs j
-WHERE j.state IN ('failed', 'cancelled') AND j.state = :state
+WHERE j.state IN ('failed', 'cancelled')
   AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant)
   AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
   AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue)
+  AND (CAST(:state AS TEXT) IS NULL OR j.state = :state)
+  AND (CAST(:stage AS TEXT) IS NULL OR j.stage = :stage)
   AND (CAST(:before AS TEXT) IS NULL OR j.id < :before)
 ORDER BY j.id DESC
 LIMIT :limit;
+
+-- name: holds
+SELECT 1 FROM jobs j WHERE j.id = :job_id AND j.state = 'running' AND j.lease = :lease;
 
 -- name: list_events
 SELECT {event e} FROM job_events e WHERE e.job_id = :job_id AND e.seq > :after ORDER BY e.seq LIMIT :limit;
@@ -39,6 +45,13 @@ FROM jobs j
 WHERE j.state = 'running'
   AND ((CAST(:owner_prefix AS TEXT) = '' AND j.lease_until <= :now)
     OR (:owner_prefix <> '' AND SUBSTR(j.lease_owner, 1, LENGTH(:owner_prefix)) = :owner_prefix))
+LIMIT :limit;
+
+-- name: overdue_jobs
+SELECT {job j}
+FROM jobs j
+WHERE j.state IN ('queued', 'running') AND j.deadline_at <= :now
+ORDER BY j.deadline_at
 LIMIT :limit;
 
 -- name: due_queues
@@ -56,6 +69,39 @@ WHERE NOT EXISTS (
   WHERE s.queue = q.value
     AND (s.paused = 1
       OR s.max_running <= (SELECT COUNT(*) FROM jobs j WHERE j.state = 'running' AND j.queue = s.queue)));
+
+-- One seek to find each queue, one for each of its priorities, two more for each that has a job: the first one tells most.
+-- name: queue_heads
+WITH RECURSIVE names(queue) AS (
+  SELECT MIN(j.queue) FROM jobs j WHERE j.state = 'queued' AND j.queue >= :prefix
+  UNION ALL
+  SELECT (SELECT MIN(j.queue) FROM jobs j WHERE j.state = 'queued' AND j.queue > n.queue)
+  FROM names n WHERE SUBSTR(n.queue, 1, LENGTH(:prefix)) = :prefix
+), lanes AS MATERIALIZED (
+  SELECT n.queue, p.column1 AS priority,
+    (SELECT MIN(j.run_at) FROM jobs j WHERE j.state = 'queued' AND j.queue = n.queue AND j.priority = p.column1) AS first_at
+  FROM names n CROSS JOIN (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p
+  WHERE SUBSTR(n.queue, 1, LENGTH(:prefix)) = :prefix
+)
+SELECT l.queue,
+  CASE WHEN EXISTS (
+    SELECT 1 FROM queue_settings s
+    WHERE s.queue = l.queue
+      AND (s.paused = 1
+        OR s.max_running <= (SELECT COUNT(*) FROM jobs j WHERE j.state = 'running' AND j.queue = s.queue)))
+  THEN 0 ELSE SUM(CASE WHEN l.first_at > :now THEN 0 ELSE (
+    SELECT COUNT(*) FROM (
+      SELECT 1 FROM jobs j
+      WHERE j.state = 'queued' AND j.queue = l.queue AND j.priority = l.priority AND j.run_at <= :now LIMIT :bound) d) END) END,
+  MAX(CASE WHEN l.first_at <= :now THEN l.priority ELSE -1 END),
+  MIN(CASE WHEN l.first_at <= :now THEN l.first_at END),
+  MIN(CASE WHEN l.first_at > :now THEN l.first_at ELSE (
+    SELECT MIN(j.run_at) FROM jobs j
+    WHERE j.state = 'queued' AND j.queue = l.queue AND j.priority = l.priority AND j.run_at > :now) END)
+FROM lanes l
+WHERE l.first_at IS NOT NULL
+GROUP BY l.queue
+ORDER BY l.queue;
 
 -- name: count_queues
 SELECT c.queue, SUM(c.ready), SUM(c.queued - c.ready), SUM(c.running), MIN(c.ready_at)
@@ -253,10 +299,51 @@ DELETE FROM job_payloads WHERE job_id IN (SELECT i.value FROM {each ids as i});
 -- name: prune_results
 DELETE FROM job_results WHERE job_id IN (SELECT i.value FROM {each ids as i});
 
+-- name: prune_job_files
+DELETE FROM files WHERE job_id IN (SELECT i.value FROM {each ids as i});
+
 -- name: prune_endpoints
 DELETE FROM endpoints
 WHERE state = 'active' AND updated_at <= :now - :age
   AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = endpoints.id);
+
+-- The later file of that name in a job wins; its id stays, so that who knows the file by it gets the later one.
+-- name: put_file
+INSERT INTO files (id, tenant, job_id, name, purpose, media_type, size, sha256, created_at)
+VALUES (:id, :tenant, :job_id, :name, :purpose, :media_type, :size, :sha256, :now)
+ON CONFLICT (job_id, name) WHERE job_id IS NOT NULL DO UPDATE
+SET purpose = excluded.purpose, media_type = excluded.media_type, size = excluded.size, sha256 = excluded.sha256,
+    created_at = excluded.created_at
+RETURNING {file files};
+
+-- name: drop_files
+DELETE FROM files
+WHERE id IN (SELECT i.value FROM {each ids as i}) AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)
+RETURNING id;
+
+-- name: get_file
+SELECT {file f} FROM files f WHERE f.id = :file_id AND (CAST(:tenant AS TEXT) IS NULL OR f.tenant = :tenant);
+
+-- name: job_files
+SELECT {file f} FROM files f WHERE f.job_id = :job_id ORDER BY f.id;
+
+-- name: job_file
+SELECT {file f} FROM files f WHERE f.job_id = :job_id AND f.name = :name;
+
+-- name: list_files
+SELECT {file f}
+FROM files f
+WHERE f.tenant = :tenant AND f.purpose <> ''
+  AND (CAST(:purpose AS TEXT) IS NULL OR f.purpose = :purpose)
+  AND (CAST(:before AS TEXT) IS NULL OR f.id < :before)
+ORDER BY f.id DESC
+LIMIT :limit;
+
+-- name: blobs_in_use
+SELECT DISTINCT f.sha256 FROM files f WHERE f.sha256 IN (SELECT i.value FROM {each ids as i});
+
+-- name: prunable_files
+SELECT f.id FROM files f WHERE f.job_id IS NULL AND f.created_at <= :now - :age ORDER BY f.created_at LIMIT :limit;
 
 -- name: schema_version
 SELECT COALESCE(MAX(m.version), 0) FROM schema_migrations m;

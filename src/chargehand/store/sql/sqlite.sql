@@ -2,10 +2,11 @@
 
 -- name: insert_job
 INSERT INTO jobs (id, tenant, kind, queue, state, stage, topic, previous, topic_seq, priority, run_at, attempt, max_attempts,
-                  lease, waiting_for, idempotency_key, fingerprint, traceparent, tracestate, reports, metadata, seq,
-                  created_at, updated_at)
+                  lease, waiting_for, idempotency_key, fingerprint, traceparent, tracestate, reports, metadata,
+                  deadline_at, seq, created_at, updated_at)
 VALUES (:id, :tenant, :kind, :queue, 'queued', '', 'queued', '', 1, :priority, :run_at, 0, :max_attempts,
-        0, '', :idempotency_key, :fingerprint, :traceparent, :tracestate, :reports, :metadata, 1, :now, :now)
+        0, '', :idempotency_key, :fingerprint, :traceparent, :tracestate, :reports, :metadata,
+        :deadline_at, 1, :now, :now)
 ON CONFLICT DO NOTHING;
 
 -- name: insert_payload
@@ -55,7 +56,8 @@ RETURNING {job jobs}, (SELECT p.payload FROM job_payloads p WHERE p.job_id = job
 -- name: change_job
 UPDATE jobs
 SET state = :state, stage = :stage,
-    attempt = CASE WHEN :attempt_reset THEN 0 ELSE MAX(attempt + :attempt_delta, 0) END,
+    attempt = CASE WHEN :reset THEN 0 ELSE MAX(attempt + :attempt_delta, 0) END,
+    deadline_at = CASE WHEN :reset THEN NULL ELSE deadline_at END,
     run_at = CASE WHEN :state = 'queued' THEN :now + :delay ELSE run_at END,
     lease_owner = CASE WHEN :lease_kept THEN lease_owner END,
     lease_until = CASE WHEN :lease_kept THEN lease_until END,
@@ -67,6 +69,7 @@ SET state = :state, stage = :stage,
 WHERE id = :job_id AND INSTR(:source, state) > 0
   AND (:lease IS NULL OR lease = :lease) AND (:tenant IS NULL OR tenant = :tenant)
   AND (:lease_until IS NULL OR lease_until = :lease_until)
+  AND (:deadline_at IS NULL OR deadline_at = :deadline_at)
 RETURNING id, tenant, kind, queue, attempt, seq, run_at, created_at, topic, previous, topic_seq, reports;
 
 -- name: beat_job

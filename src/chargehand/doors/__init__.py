@@ -1,0 +1,1 @@
+"""The doors: each takes jobs in by a wire of its own and knows nothing of the others."""

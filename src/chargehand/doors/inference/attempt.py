@@ -1,0 +1,393 @@
+"""One attempt at one job: load -> generate -> outcome. No state is told that was not seen: `loading` when the order to load is on
+its way, `working` when the model is in memory and the request is on its way, `done` when the target said so."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from chargehand.config import InferenceConfig, ModelConfig
+from chargehand.doors.inference import artifacts
+from chargehand.doors.inference.failures import BUSY_SECONDS, CLOUD_SECONDS, Action, Event, Observed, Row, classify
+from chargehand.doors.inference.names import canonical, is_cloud
+from chargehand.doors.inference.request import Request, decode_request, pinned, preload
+from chargehand.doors.inference.residency import Ask, Load, Step
+from chargehand.doors.inference.scheduler import Scheduler
+from chargehand.doors.inference.stream import Head, Stream
+from chargehand.doors.inference.target import Gone, Small, Target, Unreachable
+from chargehand.doors.inference.wire import Answer, error_text, read_answer
+from chargehand.engine.job import Job
+from chargehand.engine.moves import Broke
+from chargehand.engine.runner import Done, Hand, Outcome, Parked
+from chargehand.errors import StoreError
+from chargehand.files import Files
+from chargehand.observability.logs import get_logger
+from chargehand.observability.metrics import Metrics
+
+ERROR_BYTES = 2**20  # of an answer with a bad status
+RELOAD_SECONDS = 1.0  # a resident model is handed over in tens of milliseconds; beyond this it was loaded again
+LINGER_SECONDS = 2.0
+HOP_BY_HOP = frozenset(
+    [
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "te",
+        "trailers",
+        "transfer-encoding",
+        "upgrade",
+        "date",
+        "server",
+    ]
+)
+
+log = get_logger(__name__)
+
+
+class Evidence(msgspec.Struct, omit_defaults=True):
+    """What was measured in an attempt."""
+
+    target: str
+    resident: bool | None = None  # the model was in memory before
+    load_seconds: float | None = None
+    first_token_seconds: float | None = None
+    seconds: float | None = None
+    prompt_tokens: int | None = None
+    tokens: int | None = None
+    finish: str = ""  # stop, length, truncated, cancelled …
+    failure: str = ""  # the row of the failure table
+    reloaded: bool = False  # the target loaded a model again that we had seen in memory
+
+
+class Caller:
+    """Somebody who holds a connection open for a job and gets the target's bytes as they come."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[Stream] = asyncio.get_running_loop().create_future()
+        self.finished = asyncio.Event()  # the end of the job is on disk
+
+    def give(self, stream: Stream) -> None:
+        if not self.answer.done():
+            self.answer.set_result(stream)
+
+
+class Attempts:
+    """What attempts share: whoever reads along, the files, the settings."""
+
+    scheduler: Scheduler  # set once, by the door: each needs the other
+
+    def __init__(self, settings: InferenceConfig, files: Files, metrics: Metrics) -> None:
+        self.settings = settings
+        self.files = files
+        self.metrics = metrics
+        self.streams: dict[str, Stream] = {}  # job -> what its running attempt says
+        self.callers: dict[str, Caller] = {}
+        self._pinned = {canonical(name): model for name, model in settings.models.items()}
+
+    def pinned_for(self, model: str) -> ModelConfig | None:
+        return self._pinned.get(model)
+
+    async def work(self, job: Job, hand: Hand, target: Target, step: Step) -> Outcome:
+        """What the scheduler calls with a job it has claimed."""
+        request = decode_request(job.payload)
+        caller = self.callers.get(job.id)
+        if request.relay and caller is None:
+            return Broke("nobody waits for the answer any more: the caller's connection is gone", final=True)
+        attempt = Attempt(self, job, hand, target, step, request, caller)
+        self.streams[job.id] = attempt.stream
+        try:
+            return await attempt.run()
+        finally:
+            attempt.stream.close("the attempt ended")
+            if self.streams.get(job.id) is attempt.stream:
+                del self.streams[job.id]
+
+
+class Attempt:
+    def __init__(
+        self,
+        shared: Attempts,
+        job: Job,
+        hand: Hand,
+        target: Target,
+        step: Step,
+        request: Request,
+        caller: Caller | None,
+    ) -> None:
+        self._shared = shared
+        self._job = job
+        self._hand = hand
+        self._target = target
+        self._step = step
+        self._request = request
+        self._caller = caller
+        self._body = pinned(bytes(request.body), request.form, shared.pinned_for(step.model))
+        self._began = time.monotonic()
+        self._telling: asyncio.Task[None] | None = None
+        self._sent = False
+        self._evidence = Evidence(target.name)
+        self.stream = Stream(job.attempt)
+
+    async def run(self) -> Outcome:
+        try:
+            outcome = await self._try()
+            await self._told()
+        except StoreError as error:
+            return Parked("store", 1.0, f"parked: the store could not take a state: {error.message}")
+        except asyncio.CancelledError:
+            if self._sent and not self.stream.size:
+                self._shared.scheduler.linger(self._target, self._step.model, LINGER_SECONDS)
+            raise
+        return outcome
+
+    async def _try(self) -> Outcome:
+        try:
+            async with self._target.watch():
+                failed = await self._prepare()
+                return failed or await self._generate()
+        except Gone as error:
+            seen = Observed(Event.SILENCE, str(error))
+        except Unreachable as error:
+            seen = Observed(Event.UNREACHABLE, str(error))
+        except TimeoutError:
+            seen = Observed(Event.STATUS, "the target did not finish in time", 500)
+        except (aiohttp.ClientError, OSError) as error:
+            seen = Observed(Event.CUT if self.stream.head else Event.RESET, _say(error))
+            if not self.stream.head:
+                seen = msgspec.structs.replace(seen, alive=await self._target.check())
+        return await self._failed(seen)
+
+    # the model in memory ----------------------------------------------------------------------------------------------
+
+    async def _prepare(self) -> Outcome | None:
+        """None when the request may be sent."""
+        if isinstance(self._step, Ask):
+            return None if self._caller else await self._ask()
+        if isinstance(self._step, Load):
+            return await self._load(self._step)
+        self._evidence.resident = True
+        return None
+
+    async def _ask(self) -> Outcome:
+        """Whether a model that the target does not list is there after all, without loading it."""
+        body = msgspec.json.encode({"model": self._step.model})
+        answer = await self._target.ask("POST", "/api/show", body, timeout_seconds=30)
+        if answer.status != 200:
+            return await self._failed(self._bad_status(answer))
+        if self._target.ledger.installed is not None:
+            self._target.ledger.installed[self._step.model] = ""
+        return Parked("slot", 0.0, f"{self._target.name} has {self._step.model} after all")
+
+    async def _load(self, step: Load) -> Outcome | None:
+        target, ledger = self._target, self._target.ledger
+        for victim in step.evict:
+            if victim in ledger.resident and not await target.unload(victim):
+                return Parked("slot", 2.0, f"parked: {victim} is still in the memory of {target.name}")
+            self._shared.metrics.count_eviction(target.name)
+        if not await target.read_ps():
+            return Parked("target", 1.0, f"parked: {target.name} is too busy to say what it has in memory")
+        self._evidence.resident = step.model in ledger.resident or await target.shares_weights(step.model)
+        if self._evidence.resident:
+            ledger.loaded(step.model)
+            ledger.opening.pop(step.model, None)
+            return None
+        return await self._preload(step)
+
+    async def _preload(self, step: Load) -> Outcome | None:
+        began = time.monotonic()
+        path, body = preload(self._request.path, self._body)
+        loading = self._target.load(
+            step.model,
+            path,
+            body,
+            lambda: self._tell("loading", f"{self._target.name} was asked to load: {step.reason}"),
+        )
+        try:
+            answer = await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            loading.add_done_callback(_look_at_the_end)  # it goes on for whoever comes next
+            raise
+        if answer.status != 200:
+            return await self._failed(self._bad_status(answer))
+        self._evidence.load_seconds = round(time.monotonic() - began, 4)
+        self._shared.metrics.observe_load(self._target.name, self._evidence.load_seconds)
+        self._target.refresh()
+        return None
+
+    # the answer -------------------------------------------------------------------------------------------------------
+
+    async def _generate(self) -> Outcome:
+        began = time.monotonic()
+        headers = {"Content-Type": "application/json"}
+        async with self._target.open("POST", self._request.path, self._body, headers, sent=self._working) as response:
+            if response.status >= 400:
+                content = await response.content.read(ERROR_BYTES)
+                return await self._failed(self._bad_status(Small(response.status, response.headers, content)))
+            self.stream.begin(Head(response.status, passed_on(response.headers)))
+            if self._caller is not None:
+                self._caller.give(self.stream)
+            while piece := await response.content.readany():
+                if not self.stream.size:
+                    self._evidence.first_token_seconds = round(time.monotonic() - began, 4)
+                self.stream.feed(piece)
+                if self.stream.size > self._shared.settings.max_answer_bytes:
+                    most = self._shared.settings.max_answer_bytes
+                    return Broke(f"the answer is over {most} bytes (inference.max_answer_bytes)", final=True)
+        self._target.ledger.loaded(self._step.model)
+        self.stream.close()
+        return await self._judge()
+
+    async def _judge(self) -> Outcome:
+        media = self.stream.head.media if self.stream.head else ""
+        answer = read_answer(self._request.form, media, self.stream.content())
+        self._evidence.finish = answer.finish
+        self._evidence.prompt_tokens, self._evidence.tokens = answer.prompt_tokens, answer.tokens
+        await self._check_reload(answer)
+        if answer.finish == "error":
+            return await self._failed(Observed(Event.ERROR_LINE, answer.error))
+        if not answer.complete:
+            return await self._failed(Observed(Event.CUT, answer.error, repeats=answer.finish == "repeats"))
+        kept = await artifacts.keep(self._shared.files, self._job, self._hand, self._request, answer)
+        self._shared.metrics.observe_answer(self._target.name, self._evidence.first_token_seconds, answer.tokens)
+        return Done(answer.result or b"null", f"answered by {self._target.name}", self._data(kept))
+
+    async def _check_reload(self, answer: Answer) -> None:
+        """The final line tells how long the model took to be handed over: the timeline is put right by it."""
+        if self._evidence.resident and (answer.load_seconds or 0) > RELOAD_SECONDS:
+            self._evidence.reloaded = True
+            await self._hand.note(
+                f"{self._target.name} loaded {self._step.model} again within the request ({answer.load_seconds:.1f} s): "
+                "its options differ from the last ones, or another client threw it out",
+                level="warn",
+                step="residency",
+            )
+
+    # telling ----------------------------------------------------------------------------------------------------------
+
+    def _working(self) -> None:
+        """The request is on a live connection; the write of the state goes beside it, not before it."""
+        self._sent = True
+        if isinstance(self._step, Ask):
+            return
+        where = self._target.name
+        self._tell(
+            "working",
+            f"{self._step.model} is in memory on {where}" if self._evidence.resident else f"loaded on {where}",
+        )
+
+    def _tell(self, stage: str, message: str) -> None:
+        before = self._telling
+        self._telling = asyncio.create_task(self._advance(before, stage, message))
+
+    async def _advance(self, before: asyncio.Task[None] | None, stage: str, message: str) -> None:
+        if before is not None:
+            await before
+        await self._hand.advance(stage, message)
+
+    async def _told(self) -> None:
+        if self._telling is not None:
+            await self._telling
+
+    def _data(self, kept: list[artifacts.Artifact]) -> bytes:
+        self._evidence.seconds = round(time.monotonic() - self._began, 4)
+        data: dict[str, Any] = {"evidence": self._evidence}
+        if kept:
+            data["artifacts"] = kept
+        return msgspec.json.encode(data)
+
+    # what went wrong --------------------------------------------------------------------------------------------------
+
+    def _bad_status(self, answer: Small) -> Observed:
+        self._refusal = answer
+        return Observed(
+            Event.STATUS,
+            error_text(answer.body),
+            answer.status,
+            self._request.path,
+            cloud=is_cloud(self._step.model),
+            retry_after_seconds=_retry_after(answer.headers),
+        )
+
+    _refusal: Small | None = None
+
+    async def _failed(self, seen: Observed) -> Outcome:
+        row = classify(seen)
+        self._evidence.failure = row.kind
+        self._evidence.finish = self._evidence.finish or ("truncated" if self.stream.size else "")
+        self._shared.metrics.count_failure(row.kind)
+        self.stream.close(seen.text or row.observation)
+        kept = await artifacts.keep_partial(self._shared.files, self._job, self._request, self.stream.content())
+        outcome = self._outcome(seen, row, self._data(kept))
+        if self._caller is not None and isinstance(outcome, Broke):
+            self._relay_refusal()
+        return outcome
+
+    def _outcome(self, seen: Observed, row: Row, data: bytes) -> Outcome:
+        target = self._target
+        said = f"{target.name}: {_describe(seen, row)}"
+        error = f"{said}; {row.advice}" if row.advice else said
+        if self._caller is not None and self._caller.answer.done():
+            return Broke(error, final=True, data=data)  # they have begun to read: there is no second beginning
+        match row.action:
+            case Action.AWAY:
+                return Parked("target", 0.0, f"parked: {said}", data)
+            case Action.BUSY:
+                return Parked("target", BUSY_SECONDS, f"parked: {said}", data)
+            case Action.LATER:
+                return Parked("target", seen.retry_after_seconds or CLOUD_SECONDS, f"parked: {said}", data)
+            case Action.ELSEWHERE:
+                return self._elsewhere(error, data)
+            case Action.RETRY:
+                return Broke(error, data=data)
+            case Action.RETRY_ONCE:
+                return Broke(error, final=self._job.attempt >= 2, data=data)
+            case Action.MAKE_ROOM:
+                target.ledger.cramped.add(self._step.model)
+                return Broke(error, delay_seconds=0.0, final=self._job.attempt >= 2, data=data)
+            case Action.FAIL:
+                return Broke(error, final=True, data=data)
+
+    def _elsewhere(self, error: str, data: bytes) -> Outcome:
+        if self._target.ledger.installed is not None:
+            self._target.ledger.installed.pop(self._step.model, None)
+        others = [ledger for ledger in self._shared.scheduler.ledgers if ledger is not self._target.ledger]
+        if any(ledger.may_have(self._step.model) for ledger in others):
+            return Parked("target", 0.0, f"parked: {error}; another target may have it", data)
+        return Broke(error, final=True, data=data)
+
+    def _relay_refusal(self) -> None:
+        """The caller gets the target's own words, if it had any."""
+        if self._refusal is None or self._caller is None:
+            return
+        stream = Stream(self._job.attempt)
+        stream.begin(Head(self._refusal.status, passed_on(self._refusal.headers)))
+        stream.feed(self._refusal.body)
+        stream.close()
+        self._caller.give(stream)
+
+
+def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items() if name.lower() not in HOP_BY_HOP}
+
+
+def _describe(seen: Observed, row: Row) -> str:
+    status = f"{seen.status} " if seen.status else ""
+    return f"{row.kind}: {status}{seen.text}".strip() if seen.text or status else f"{row.kind}: {row.observation}"
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    text = headers.get("Retry-After", "").strip()
+    return min(float(text), 86_400.0) if text.isascii() and text.isdigit() and len(text) < 8 else None
+
+
+def _look_at_the_end(loading: "asyncio.Task[Small]") -> None:
+    if not loading.cancelled() and (error := loading.exception()) is not None:
+        log.info("a load that nobody waits for any more failed", error=str(error))
+
+
+def _say(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

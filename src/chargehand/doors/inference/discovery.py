@@ -1,0 +1,295 @@
+"""What is there: models, residency, versions, as the union over the targets; and the management of models on a named one.
+
+With one target that is there, its own bytes are the answer. While targets are away, what they said last is: a list of models
+does not vanish because the laptop's lid is closed.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+from falcon.asgi import Request, Response
+
+from chargehand.config import Config
+from chargehand.doors.inference import views
+from chargehand.doors.inference.attempt import passed_on
+from chargehand.doors.inference.errors import TargetAway, TargetFailed, writer_for
+from chargehand.doors.inference.jobs import TAG
+from chargehand.doors.inference.names import canonical
+from chargehand.doors.inference.passthrough import forward
+from chargehand.doors.inference.scheduler import BY_HAND, Scheduler
+from chargehand.doors.inference.stream import Cut
+from chargehand.doors.inference.target import Gone, Small, Target, Unreachable
+from chargehand.engine.job import SECOND, rfc3339
+from chargehand.errors import InvalidField, NotFound
+from chargehand.http.route import Route, read_body, reply
+
+ANSWER_SECONDS = 5.0
+X_TARGET = "X-Target"
+# Paths that change models on a target, and the fields of the body that name a model which must be quiet meanwhile.
+MANAGED = {
+    ("POST", "/api/pull"): ("model", "name"),
+    ("POST", "/api/push"): (),
+    ("POST", "/api/create"): ("model", "name"),
+    ("POST", "/api/copy"): ("destination",),
+    ("DELETE", "/api/delete"): ("model", "name"),
+    ("POST", "/api/blobs/{digest}"): (),
+    ("HEAD", "/api/blobs/{digest}"): (),
+}
+
+
+class TargetPage(msgspec.Struct):
+    targets: list[views.TargetView]
+
+
+class _Version(msgspec.Struct):
+    version: str = ""
+
+
+_models = msgspec.json.Decoder(dict[str, Any])
+
+
+class Discovery:
+    def __init__(self, config: Config, scheduler: Scheduler) -> None:
+        self._settings = config.inference
+        self._scheduler = scheduler
+
+    def routes(self) -> list[Route]:
+        rows: list[tuple[str, str, Callable[..., Awaitable[None]], str]] = [
+            ("GET", "/api/version", self.get_version, "The version of a target"),
+            ("HEAD", "/api/version", self.get_version, "As GET"),
+            ("GET", "/api/tags", self.get_tags, "The models that the targets have"),
+            ("HEAD", "/api/tags", self.get_tags, "As GET"),
+            ("GET", "/api/ps", self.get_ps, "The models in the targets' memory"),
+            ("POST", "/api/show", self.show_model, "What a target knows about a model"),
+            ("GET", "/v1/models", self.get_models, "The models that the targets have, in OpenAI's shape"),
+            ("GET", "/v1/models/{model:path}", self.get_model, "One of them"),
+        ]
+        reading = [
+            Route(method, path, handler, summary, "jobs:read", TAG, errors=(TargetAway,), error_writer=writer_for(path), hidden=method == "HEAD")
+            for method, path, handler, summary in rows
+        ]  # fmt: skip
+        managing = [
+            Route(method, path, self._manager(path, fields), f"As the target's own {path}", "admin", TAG,
+                  "On the target that `X-Target` names; a model in use is let finish first.",
+                  headers={X_TARGET: "The name of a target; needed when there are several"}, errors=(TargetAway, NotFound),
+                  error_writer=writer_for(path), hidden=method == "HEAD")
+            for (method, path), fields in MANAGED.items()
+        ]  # fmt: skip
+        listing = Route(
+            "GET",
+            "/targets",
+            self.list_targets,
+            "The targets: there or not, and what they hold",
+            "jobs:read",
+            TAG,
+            reply=TargetPage,
+        )
+        return [*reading, *managing, listing]
+
+    # the union --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _targets(self) -> list[Target]:
+        return list(self._scheduler.targets.values())
+
+    async def get_version(self, _req: Request, resp: Response) -> None:
+        known = [target.version for target in self._targets if target.version]
+        if not known:
+            raise TargetAway(self._nobody(), retry_after_seconds=5)
+        live = next((target.version for target in self._targets if target.up), known[0])
+        _json(resp, live)
+
+    async def get_tags(self, _req: Request, resp: Response) -> None:
+        answers = await self._collect("/api/tags")
+        if len(self._targets) == 1:
+            return _json(resp, answers[0][1] or b'{"models":[]}')
+        seen: dict[str, Any] = {}
+        for target, body in answers:
+            for model in _listed(body):
+                seen.setdefault(
+                    canonical(model.get("model") or model.get("name", "")), {**model, "target": target.name}
+                )
+        return reply(resp, {"models": list(seen.values())})
+
+    async def get_ps(self, _req: Request, resp: Response) -> None:
+        answers = await self._collect("/api/ps")
+        if len(self._targets) == 1:
+            return _json(resp, answers[0][1] or b'{"models":[]}')
+        models = [{**model, "target": target.name} for target, body in answers for model in _listed(body)]
+        return reply(resp, {"models": models})
+
+    async def get_models(self, _req: Request, resp: Response) -> None:
+        answers = await self._collect("/v1/models")
+        if len(self._targets) == 1 and answers[0][1]:
+            return _json(resp, answers[0][1])
+        seen: dict[str, Any] = {}
+        for target, body in answers:
+            if body:
+                for model in _models.decode(body).get("data") or []:
+                    seen.setdefault(canonical(str(model.get("id"))), model)
+            else:  # away: what it said last
+                for model in _listed(target.tags):
+                    name = model.get("model") or model.get("name", "")
+                    seen.setdefault(
+                        canonical(name), {"id": name, "object": "model", "created": 0, "owned_by": "library"}
+                    )
+        return reply(resp, {"object": "list", "data": list(seen.values())})
+
+    async def get_model(self, req: Request, resp: Response, model: str) -> None:
+        await forward(req, resp, self._having(model), "GET", f"/v1/models/{quote(model, safe='/:')}", None)
+
+    async def show_model(self, req: Request, resp: Response) -> None:
+        body = await read_body(req, self._settings.max_body_bytes)
+        name = _named(body, ("model", "name"))
+        await forward(req, resp, self._having(name), "POST", "/api/show", body)
+
+    def _having(self, name: str) -> Target:
+        """A target that has the model; else any that is there, whose own answer then is that it has not."""
+        live = [target for target in self._targets if target.up]
+        if not live:
+            raise TargetAway(self._nobody(), retry_after_seconds=5)
+        return next((target for target in live if target.ledger.offers(canonical(name))), live[0])
+
+    async def _collect(self, path: str) -> list[tuple[Target, bytes]]:
+        """What each target says to a GET; of one that is away or slow, what it said last."""
+        if not self._targets:
+            raise TargetAway(self._nobody(), retry_after_seconds=30)
+        return list(
+            zip(self._targets, await asyncio.gather(*[_get(target, path) for target in self._targets]), strict=True)
+        )
+
+    def _nobody(self) -> str:
+        away = "; ".join(f"{target.name} is away ({target.problem})" for target in self._targets)
+        return away or "no target is configured: set inference.targets"
+
+    async def list_targets(self, _req: Request, resp: Response) -> None:
+        reply(resp, TargetPage([self._view(target) for target in self._targets]))
+
+    def _view(self, target: Target) -> views.TargetView:
+        ledger = target.ledger
+        residents = [
+            views.ResidentView(
+                each.name, ledger.in_flight.get(model, 0), _closing(ledger.closing.get(model)), each.size, each.size_vram, each.context_length
+            )
+            for model, each in sorted(ledger.resident.items())
+        ]  # fmt: skip
+        version = msgspec.json.decode(target.version, type=_Version).version if target.version else None
+        return views.TargetView(
+            target.name, target.url, "up" if target.up else "away", rfc3339(int(target.since * SECOND)), target.problem or None,
+            version, ledger.slots, ledger.parallel, sorted(ledger.installed or ()), residents, sorted(ledger.opening),
+            self._scheduler.decisions.get(target.name),
+        )  # fmt: skip
+
+    # managing models --------------------------------------------------------------------------------------------------
+
+    def _manager(self, path: str, fields: tuple[str, ...]) -> Callable[..., Awaitable[None]]:
+        async def manage(req: Request, resp: Response, **_: str) -> None:
+            await self._manage(req, resp, fields)
+
+        return manage
+
+    async def _manage(self, req: Request, resp: Response, fields: tuple[str, ...]) -> None:
+        target = self._named_target(req)
+        async with contextlib.AsyncExitStack() as until_sent:
+            body: Any = _body(req)
+            if fields:
+                body = await read_body(req, self._settings.max_body_bytes)
+                model = canonical(_named(body, fields))
+                await until_sent.enter_async_context(self._scheduler.quiet(target, model, f"{req.path} changes it"))
+            response = await until_sent.enter_async_context(_open(req, target, body))
+            resp.status = response.status
+            for name, value in passed_on(response.headers).items():
+                resp.set_header(name, value)
+            resp.stream = _pieces(response, target, until_sent.pop_all())
+
+    def _named_target(self, req: Request) -> Target:
+        name = req.get_header(X_TARGET)
+        names = ", ".join(self._scheduler.targets) or "none"
+        if name is None:
+            if len(self._targets) != 1:
+                raise InvalidField(X_TARGET, f"say which target is meant: {names}")
+            target = self._targets[0]
+        elif (found := self._scheduler.targets.get(name)) is None:
+            raise NotFound(f"there is no target {name!r}; there are: {names}")
+        else:
+            target = found
+        if not target.up:
+            raise TargetAway(f"{target.name} is away ({target.problem})", retry_after_seconds=5)
+        return target
+
+
+@contextlib.asynccontextmanager
+async def _open(req: Request, target: Target, body: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+    path = req.path + (f"?{req.query_string}" if req.query_string else "")
+    headers = {"content-type": req.get_header("content-type") or "application/json"}
+    try:
+        async with target.open(req.method, path, body, headers) as response:
+            yield response
+    except Unreachable as error:
+        raise TargetAway(f"{target.name} is away ({error})", retry_after_seconds=5) from None
+    except (aiohttp.ClientError, OSError) as error:
+        raise TargetFailed(f"{target.name} broke off: {error}") from None
+
+
+async def _pieces(
+    response: aiohttp.ClientResponse, target: Target, until_sent: contextlib.AsyncExitStack
+) -> AsyncIterator[bytes]:
+    """The answer streams: a pull takes minutes and tells how far it is. The model stays locked until the end."""
+    try:
+        async with target.watch():
+            while piece := await response.content.readany():
+                yield piece
+    except (Gone, aiohttp.ClientError, OSError) as error:
+        raise Cut(str(error)) from None
+    finally:
+        await until_sent.aclose()
+        await target.relist()
+        target.refresh()
+
+
+async def _get(target: Target, path: str) -> bytes:
+    if not target.up:
+        return target.tags if path == "/api/tags" else b""
+    try:
+        answer: Small = await target.ask("GET", path, timeout_seconds=ANSWER_SECONDS)
+    except (Unreachable, TimeoutError, aiohttp.ClientError, OSError):
+        return target.tags if path == "/api/tags" else b""
+    return answer.body if answer.status == 200 else b""
+
+
+def _json(resp: Response, body: bytes) -> None:
+    resp.content_type = "application/json; charset=utf-8"
+    resp.data = body
+
+
+def _listed(body: bytes) -> list[dict[str, Any]]:
+    return (_models.decode(body).get("models") or []) if body else []
+
+
+def _named(body: bytes, fields: tuple[str, ...]) -> str:
+    try:
+        said = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidField("body", f"is not valid JSON: {error}") from None
+    names = [said.get(field) for field in fields] if isinstance(said, dict) else []
+    name = next((each for each in names if isinstance(each, str) and each), None)
+    if name is None:
+        raise InvalidField(fields[0], "must name a model")
+    return name
+
+
+def _closing(why: str | None) -> str | None:
+    if why is None:
+        return None
+    return why.removeprefix(BY_HAND) if why.startswith(BY_HAND) else f"{why} is loaded in its place"
+
+
+async def _body(req: Request) -> AsyncIterator[bytes]:
+    """A blob is gigabytes: never held whole."""
+    async for piece in req.stream:
+        yield piece

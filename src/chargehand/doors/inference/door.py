@@ -1,0 +1,105 @@
+"""The inference door: its parts, and how they hang together."""
+
+import asyncio
+from pathlib import Path
+
+from chargehand.config import Config, TargetConfig
+from chargehand.doors.inference import views
+from chargehand.doors.inference.attempt import Attempts
+from chargehand.doors.inference.discovery import Discovery
+from chargehand.doors.inference.embedded.process import CannotStart, Embedded
+from chargehand.doors.inference.jobs import InferenceJobs
+from chargehand.doors.inference.names import KIND
+from chargehand.doors.inference.passthrough import Passthrough
+from chargehand.doors.inference.scheduler import Scheduler
+from chargehand.doors.inference.target import Target
+from chargehand.engine.engine import Engine
+from chargehand.files import Files
+from chargehand.http.route import Route
+from chargehand.observability.logs import get_logger
+from chargehand.observability.metrics import Metrics
+from chargehand.observability.tracing import Tracing
+from chargehand.webhooks.egress import EgressPolicy
+from chargehand.webhooks.sending import Render
+
+EMBEDDED_NAME = "embedded"
+EMBEDDED_PARALLEL = 4
+
+log = get_logger(__name__)
+
+
+class InferenceDoor:
+    def __init__(
+        self, engine: Engine, config: Config, files: Files, policy: EgressPolicy, tracing: Tracing, metrics: Metrics
+    ) -> None:
+        settings = config.inference
+        self.embedded: Embedded | None = None
+        self.note = ""  # what a person at the terminal should know
+        self._settings = settings
+        self._metrics = metrics
+        self._attempts = Attempts(settings, files, metrics)
+        targets = [Target(target, settings, self._changed) for target in settings.targets]
+        self.scheduler = self._attempts.scheduler = Scheduler(
+            engine,
+            targets,
+            self._attempts.work,
+            metrics,
+            lease_seconds=settings.lease_seconds,
+            cap_seconds=settings.wait_cap_seconds,
+            poll_seconds=config.engine.poll_seconds,
+        )
+        self._passthrough = Passthrough(engine, config, self.scheduler, self._attempts)
+        self._parts = (
+            InferenceJobs(engine, config, policy, tracing, self.scheduler, self._attempts),
+            self._passthrough,
+            Discovery(config, self.scheduler),
+        )
+        engine.on_move(self.scheduler.on_move)
+        engine.on_move(self._passthrough.on_move)
+
+    renderers: dict[str, Render] = {KIND: views.render}  # noqa: RUF012 - never changed
+
+    def routes(self) -> list[Route]:
+        return [route for part in self._parts for route in part.routes()]
+
+    async def start(self) -> None:
+        """Before the first request: a newcomer's first job finds a model."""
+        asked = self._settings.embedded
+        if asked == "off" or (asked == "auto" and self._settings.targets):
+            return
+        self.note = Embedded.available()
+        if self.note:
+            log.warning("the embedded model cannot run here", reason=self.note)
+            return
+        embedded = Embedded(parallel=EMBEDDED_PARALLEL)
+        try:
+            url = await embedded.start()
+        except (CannotStart, OSError) as error:
+            self.note = str(error)
+            log.warning("the embedded model did not start", reason=self.note)
+            return
+        self.embedded = embedded
+        config = TargetConfig(url=url, name=EMBEDDED_NAME, parallel=EMBEDDED_PARALLEL)
+        self.scheduler.add(Target(config, self._settings, self._changed))
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.scheduler.run())
+                for target in self.scheduler.targets.values():
+                    group.create_task(target.run())
+                if self.embedded is not None:
+                    group.create_task(self.embedded.keep_running())
+        finally:
+            if self.embedded is not None:
+                await self.embedded.stop()
+
+    def _changed(self) -> None:
+        """A target came, went, or learned what it has."""
+        for name, target in self.scheduler.targets.items():
+            self._metrics.target_up.labels(name).set(target.up)
+        self.scheduler.kick()
+
+
+def files_directory(config: Config) -> Path:
+    return Path(config.inference.artifacts_dir or Path(config.server.data_dir) / "files")

@@ -1,0 +1,80 @@
+"""The embedded target as a process: `python -m chargehand.doors.inference.embedded --port 0`.
+
+Says where it listens in one line of JSON on standard output and serves until SIGTERM, or until its standard input ends: whoever
+started it holds the other end of that, so it never outlives them.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+
+import uvloop
+from aiohttp import web
+
+from chargehand.doors.inference.embedded.app import make_app
+from chargehand.doors.inference.embedded.catalogue import Catalogue, Model, Unknown, find_models
+from chargehand.doors.inference.embedded.llama import LlamaCpp
+
+CLOSING_SECONDS = 0.5  # for requests that are under way when we are told to end
+
+
+def main() -> None:
+    options = arguments()
+    try:
+        models = find_models(options.model)
+    except Unknown as error:
+        sys.exit(str(error))
+    try:
+        uvloop.run(serve(models, options))
+    except OSError as error:
+        sys.exit(f"cannot listen on 127.0.0.1:{options.port}: {error.strerror or error}")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m chargehand.doors.inference.embedded", description=__doc__)
+    parser.add_argument("--port", type=int, default=0, help="0: one that is free")
+    parser.add_argument(
+        "--model", action="append", default=[], help="a name or a GGUF file; again for more; default: all"
+    )
+    parser.add_argument("--threads", type=int, default=0, help="of a model; 0: half of the cores")
+    parser.add_argument("--parallel", type=int, default=1, help="requests to one model side by side")
+    return parser.parse_args()
+
+
+async def serve(models: list[Model], options: argparse.Namespace) -> None:
+    parallel = max(1, options.parallel)
+    app = make_app(Catalogue(models), LlamaCpp(parallel), threads=options.threads, parallel=parallel)
+    # A caller who hangs up cancels the handler, and with it the generation.
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=CLOSING_SECONDS)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", options.port)
+    await site.start()
+    try:
+        host, port = runner.addresses[0][:2]
+        print(json.dumps({"url": f"http://{host}:{port}", "models": [model.name for model in models]}), flush=True)
+        await told_to_end()
+    finally:
+        await runner.cleanup()
+
+
+async def told_to_end() -> None:
+    loop = asyncio.get_running_loop()
+    end = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end.set)
+
+    def read_to_the_end() -> None:
+        while os.read(0, 4096):
+            pass
+        loop.call_soon_threadsafe(end.set)
+
+    threading.Thread(target=read_to_the_end, daemon=True).start()
+    await end.wait()
+
+
+if __name__ == "__main__":
+    main()

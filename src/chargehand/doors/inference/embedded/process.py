@@ -1,0 +1,188 @@
+"""The embedded target, as the server sees it: a process that is started, watched, and started again when it dies."""
+
+import asyncio
+import contextlib
+import os
+import platform
+import random
+import signal
+import socket
+import sys
+import time
+from asyncio import StreamReader
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, cast
+
+import msgspec
+
+from chargehand.observability.logs import get_logger
+
+START_SECONDS: Final = 30.0
+STOP_SECONDS: Final = 5.0
+BACKOFF_SECONDS: Final = 0.25
+BACKOFF_MAX_SECONDS: Final = 30.0
+STEADY_SECONDS: Final = 60.0  # one that ran so long starts with the shortest wait again
+TOLD_BYTES: Final = 2000  # what is kept of its last words
+
+log = get_logger(__name__)
+
+
+class CannotStart(Exception):
+    """The embedded target did not come up. The message says why."""
+
+
+class Hello(msgspec.Struct):
+    url: str
+    models: list[str]
+
+
+class Embedded:
+    """One process. It keeps its port over restarts, so that its URL stays the same."""
+
+    def __init__(self, models: Sequence[str] = (), *, threads: int = 0, parallel: int = 1, port: int = 0) -> None:
+        self._arguments = ["--threads", str(threads), "--parallel", str(parallel)]
+        for model in models:
+            self._arguments += ["--model", model]
+        self._port = port
+        self._process: Process | None = None
+        self._last_words = bytearray()
+        self._listener: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+        self.url = ""  # known once it was started
+        self.models: tuple[str, ...] = ()
+
+    @staticmethod
+    def available() -> str:
+        """Why the engine cannot run here, in one line; empty when it can."""
+        if sys.platform not in ("linux", "darwin"):
+            return f"the embedded target runs on Linux and macOS, not on {sys.platform}"
+        if find_spec("xllamacpp") is None:
+            return "the package xllamacpp is not installed (`make setup` does, where it has a wheel for the platform)"
+        if sys.platform == "linux" and platform.machine() == "x86_64" and "avx2" not in cpu_flags():
+            return "the CPU has no AVX2, which xllamacpp's wheel needs"
+        return ""
+
+    @property
+    def pid(self) -> int | None:
+        """None while it does not run."""
+        return self._process.pid if self._process and self._process.returncode is None else None
+
+    async def start(self) -> str:
+        """Its URL, once it listens. Raises CannotStart."""
+        if self.pid is not None:
+            return self.url
+        self._stopping.clear()
+        if reason := self.available():
+            raise CannotStart(reason)
+        began = time.monotonic()
+        port = self._port or free_port()
+        self._process = process = await self._spawn(port)
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                hello = await self._hello(process)
+        except TimeoutError:
+            await self._end(process)
+            raise CannotStart(f"the embedded target did not listen within {START_SECONDS:g} s") from None
+        except BaseException:
+            await self._end(process)
+            raise
+        self._port, self.url, self.models = port, hello.url, tuple(hello.models)
+        took = round(time.monotonic() - began, 3)
+        log.info("embedded target started", url=self.url, pid=process.pid, models=hello.models, seconds=took)
+        return self.url
+
+    async def stop(self) -> None:
+        """May be called again, and before it was started."""
+        self._stopping.set()
+        process, self._process = self._process, None
+        if process is not None:
+            await self._end(process, gently=True)
+
+    async def keep_running(self) -> None:
+        """Until `stop`: starts it, and starts it again whenever it dies. A start that fails is told and tried again."""
+        wait = BACKOFF_SECONDS
+        while True:
+            began = time.monotonic()
+            try:
+                await self.start()
+                happened = {"exit_code": await self._died(), "last_words": self._told()}
+            except (CannotStart, OSError) as error:
+                happened = {"reason": str(error)}
+            if time.monotonic() - began > STEADY_SECONDS:
+                wait = BACKOFF_SECONDS
+            if self._stopping.is_set():
+                return
+            log.warning("embedded target does not run", **happened, again_in_seconds=wait)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), wait)
+                return
+            wait = min(wait * 2, BACKOFF_MAX_SECONDS)
+
+    async def _died(self) -> int:
+        return await self._process.wait() if self._process else 0
+
+    async def _spawn(self, port: int) -> Process:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "chargehand.doors.inference.embedded", "--port", str(port), *self._arguments),
+            stdin=PIPE,  # never written to: its end is how the process learns that we are gone
+            stdout=PIPE,
+            stderr=PIPE,
+            start_new_session=True,  # a Ctrl-C is for us; we stop it when we are done with it
+        )
+        self._last_words.clear()
+        self._listener = asyncio.get_running_loop().create_task(self._listen(process))
+        return process
+
+    async def _hello(self, process: Process) -> Hello:
+        if line := await cast(StreamReader, process.stdout).readline():
+            return msgspec.json.decode(line, type=Hello)
+        code = await process.wait()
+        if self._listener:
+            await self._listener
+        raise CannotStart(f"the embedded target ended with {code}: {self._told() or 'it did not say why'}")
+
+    async def _listen(self, process: Process) -> None:
+        """Its standard error, of which the end is kept. Nobody else may read it, and it must not fill up."""
+        stream = cast(StreamReader, process.stderr)
+        while said := await stream.read(4096):
+            self._last_words += said
+            del self._last_words[:-TOLD_BYTES]
+
+    def _told(self) -> str:
+        """The last line of what it said."""
+        lines = self._last_words.decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+    async def _end(self, process: Process, *, gently: bool = False) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if gently:
+                process.terminate()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), STOP_SECONDS)
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+def cpu_flags() -> set[str]:
+    """As the kernel tells them; empty where it does not."""
+    with contextlib.suppress(OSError), Path("/proc/cpuinfo").open() as lines:
+        for line in lines:
+            if line.startswith("flags"):
+                return set(line.partition(":")[2].split())
+    return set()
+
+
+def free_port() -> int:
+    """Below the range of outgoing connections, so that none of them sits on the port while the process is down."""
+    while True:
+        port = random.randrange(20_000, 32_000)  # noqa: S311
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port

@@ -1,0 +1,68 @@
+"""Errors of this door, and how they look to clients of Ollama, of OpenAI and of Anthropic: each reads only its own shape."""
+
+import math
+from collections.abc import Callable
+
+import msgspec
+from falcon.asgi import Response
+
+from chargehand.errors import ChargehandError
+
+Writer = Callable[[Response, ChargehandError], None]
+
+
+class TargetAway(ChargehandError):
+    """No target that could answer is there now."""
+
+    code = "target.away"
+    status = 503
+    title = "Target away"
+
+
+class TargetFailed(ChargehandError):
+    """The target was there and the work ended without an answer."""
+
+    code = "target.failed"
+    status = 502
+    title = "Target failed"
+
+
+_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+}
+
+
+def writer_for(path: str) -> Writer:
+    if path.startswith("/v1/messages"):
+        return write_anthropic
+    return write_openai if path.startswith("/v1/") else write_native
+
+
+def write_native(resp: Response, error: ChargehandError) -> None:
+    _write(resp, error, {"error": error.message, "code": error.code})
+
+
+def write_openai(resp: Response, error: ChargehandError) -> None:
+    kind = _KINDS.get(error.status, "api_error")
+    detail = {"message": error.message, "type": kind, "param": getattr(error, "field", None), "code": error.code}
+    _write(resp, error, {"error": detail})
+
+
+def write_anthropic(resp: Response, error: ChargehandError) -> None:
+    kind = _KINDS.get(error.status, "api_error")
+    _write(resp, error, {"type": "error", "error": {"type": kind, "message": error.message}})
+
+
+def _write(resp: Response, error: ChargehandError, body: object) -> None:
+    resp.status = error.status
+    resp.content_type = "application/json"
+    resp.data = msgspec.json.encode(body)
+    if error.retry_after_seconds is not None:
+        resp.set_header("retry-after", str(max(1, math.ceil(error.retry_after_seconds))))
+    if error.status == 401:
+        resp.set_header("www-authenticate", 'Bearer realm="chargehand"')

@@ -1,0 +1,107 @@
+"""THE TABLE of what can go wrong at a target and what is done about it. The first row that fits decides.
+
+`docs/inference.md` shows this table; each row has a test.
+"""
+
+import re
+from collections.abc import Callable
+from enum import Enum
+
+import msgspec
+
+BUSY_SECONDS = 1.0
+BUSY_MAX_SECONDS = 15.0
+CLOUD_SECONDS = 30.0
+
+
+class Event(Enum):
+    """What was seen happening."""
+
+    UNREACHABLE = "no connection"
+    SILENCE = "silence, and the side probe fails"
+    RESET = "reset or end before an answer"
+    STATUS = "a bad status"
+    ERROR_LINE = "an error in mid-stream"
+    CUT = "an end without done:true"
+
+
+class Action(Enum):
+    AWAY = "wait for the target; the attempt does not count"
+    BUSY = "come back soon; the attempt does not count"
+    LATER = "come back when the target says; the attempt does not count"
+    ELSEWHERE = "another target, else fail"
+    RETRY = "again; the attempt counts"
+    RETRY_ONCE = "once more; the attempt counts"
+    MAKE_ROOM = "evict the others and once more; the attempt counts"
+    FAIL = "fail now"
+
+
+class Observed(msgspec.Struct, frozen=True):
+    event: Event
+    text: str = ""
+    status: int = 0
+    path: str = ""
+    cloud: bool = False
+    alive: bool = True  # what the side probe says now
+    repeats: bool = False  # the output had begun to repeat one token
+    retry_after_seconds: float | None = None
+
+
+class Row(msgspec.Struct, frozen=True):
+    observation: str
+    fits: Callable[[Observed], bool]
+    kind: str
+    action: Action
+    advice: str = ""
+
+
+_PERMANENT = re.compile(r"must be of type|invalid format|format must|template|invalid option", re.IGNORECASE)
+_MEMORY = re.compile(
+    r"out of memory|memory than is available|not enough memory|too large|unable to allocate|cudamalloc|\boom\b",
+    re.IGNORECASE,
+)
+_CALLERS_FAULT = re.compile(
+    r"support|capab|length|context|exceed|json|invalid|unmarshal|missing|required", re.IGNORECASE
+)
+_NO_MEMORY = (
+    "it does not fit into the target's memory: choose a smaller model or num_ctx, or give the target fewer slots"
+)
+
+
+def _status(*codes: int) -> Callable[[Observed], bool]:
+    return lambda seen: seen.event is Event.STATUS and seen.status in codes
+
+
+def _says(pattern: re.Pattern[str]) -> Callable[[Observed], bool]:
+    return lambda seen: seen.event is Event.STATUS and seen.status == 500 and bool(pattern.search(seen.text))
+
+
+def _embed_400(seen: Observed) -> bool:
+    return seen.event is Event.STATUS and seen.status == 400 and seen.path == "/api/embed"
+
+
+# fmt: off
+TABLE = (
+    Row("refused, unreachable, unknown name, no connection in time", lambda seen: seen.event is Event.UNREACHABLE, "target away", Action.AWAY),
+    Row("connected, then silence, and the side probe fails", lambda seen: seen.event is Event.SILENCE, "target slept", Action.AWAY),
+    Row("reset or end before an answer, and the target is gone", lambda seen: seen.event is Event.RESET and not seen.alive, "target away", Action.AWAY),
+    Row("reset or end before an answer, and the target is alive", lambda seen: seen.event is Event.RESET, "crash", Action.RETRY),
+    Row("429, or 502 and 503 of a cloud model", lambda seen: _status(429)(seen) or (seen.cloud and _status(502, 503)(seen)), "cloud", Action.LATER),
+    Row("503", _status(503), "target busy", Action.BUSY),
+    Row("404 for the model", _status(404), "wrong target", Action.ELSEWHERE),
+    Row("400 on /api/embed whose text blames the request", lambda seen: _embed_400(seen) and bool(_CALLERS_FAULT.search(seen.text)), "permanent", Action.FAIL),
+    Row("400 on /api/embed otherwise", _embed_400, "ambiguous", Action.RETRY_ONCE),
+    Row("any other status from 400 to 499", lambda seen: seen.event is Event.STATUS and 400 <= seen.status < 500, "permanent", Action.FAIL),
+    Row("500 about memory", _says(_MEMORY), "resource", Action.MAKE_ROOM, _NO_MEMORY),
+    Row("500 about the type of an option, the format or the template", _says(_PERMANENT), "permanent", Action.FAIL),
+    Row("any other bad status, such as a runner that stopped or a load that stalled", lambda seen: seen.event is Event.STATUS, "transient", Action.RETRY),
+    Row("an error line in mid-stream", lambda seen: seen.event is Event.ERROR_LINE, "transient", Action.RETRY),
+    Row("an end without done:true while one token was repeated", lambda seen: seen.event is Event.CUT and seen.repeats, "degenerate", Action.FAIL,
+        "the model repeated one token until the target stopped it: another prompt, temperature or repeat_penalty may help"),
+    Row("an end without done:true", lambda seen: seen.event is Event.CUT, "truncated", Action.RETRY),
+)
+# fmt: on
+
+
+def classify(seen: Observed) -> Row:
+    return next(row for row in TABLE if row.fits(seen))

@@ -1,0 +1,441 @@
+"""`/jobs`: submit a chat or a completion and be told; read, list, follow, cancel, retry; fetch artifacts."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from falcon.asgi import Request, Response, SSEvent
+
+from chargehand.config import Config
+from chargehand.doors.inference import views
+from chargehand.doors.inference.artifacts import artifact
+from chargehand.doors.inference.attempt import Attempts
+from chargehand.doors.inference.names import KIND, canonical, checked, is_cloud, name_of, queue_of
+from chargehand.doors.inference.request import ArtifactWish, decode_request, encode_request
+from chargehand.doors.inference.scheduler import Scheduler
+from chargehand.doors.inference.stream import Cut
+from chargehand.engine.delivery import endpoint_id
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import Event, Job, NewJob, Report, State, rfc3339
+from chargehand.engine.store import JobFilter
+from chargehand.errors import (
+    BadRequest,
+    Conflict,
+    EgressRefused,
+    Forbidden,
+    IdempotencyMismatch,
+    InvalidField,
+    NotFound,
+    TooLarge,
+)
+from chargehand.files import checked_name
+from chargehand.http.files import send_file
+from chargehand.http.inputs import (
+    IDEMPOTENCY_KEY,
+    TEN_YEARS,
+    absent,
+    fingerprint,
+    idempotency_key,
+    json_object,
+    last_event_id,
+    run_at_micros,
+    trace_headers,
+)
+from chargehand.http.paging import Cursor, Limit, cursor, ulid
+from chargehand.http.route import Route, decode, query, read_body, reply
+from chargehand.observability.tracing import Span, Tracing
+from chargehand.webhooks.egress import EgressPolicy
+
+TAG = "inference"
+PRIORITY = 3  # beneath somebody who holds a connection, above a batch
+POSITION_BOUND = 10_000
+MAX_ARTIFACTS = 32
+EXTENSIONS = frozenset(
+    [
+        "state_webhook_url",
+        "webhook_events",
+        "priority",
+        "max_attempts",
+        "run_at",
+        "delay_seconds",
+        "deadline_seconds",
+        "metadata",
+        "artifacts",
+    ]
+)
+
+StateFilter = Literal["queued", "loading", "working", "done", "failed"]
+
+
+class Message(msgspec.Struct):
+    """Other fields of Ollama's messages pass through unread."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = ""
+    images: list[str] | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class SubmitInference(msgspec.Struct):
+    """The body of Ollama's `/api/chat` (or, with `prompt`, of `/api/generate`), and beside it what makes it a job."""
+
+    model: Annotated[str, msgspec.Meta(examples=["smollm2:135m"])]
+    messages: Annotated[list[Message], msgspec.Meta(description="A chat")] | None = None
+    prompt: Annotated[str, msgspec.Meta(description="In place of messages: a completion")] | None = None
+    format: Annotated[Any, msgspec.Meta(description="json, or a JSON Schema for the answer")] = None
+    options: Annotated[dict[str, Any], msgspec.Meta(description="As Ollama's: temperature, num_ctx, …")] | None = None
+    keep_alive: str | float | None = None
+    tools: list[dict[str, Any]] | None = None
+    think: bool | str | None = None
+    system: str | None = None
+    suffix: str | None = None
+    template: str | None = None
+    raw: bool | None = None
+    images: list[str] | None = None
+    stream: Annotated[bool, msgspec.Meta(description="Ignored: a job's answer comes whole")] | None = None
+    state_webhook_url: Annotated[
+        str, msgspec.Meta(description="Told of every change of state", examples=["http://127.0.0.1:9000/hook"])
+    ] | None = None  # fmt: skip
+    webhook_events: Annotated[list[StateFilter], msgspec.Meta(description="Only these states; default: all")] | None = (
+        None
+    )
+    priority: Annotated[int, msgspec.Meta(ge=0, le=9, description="9 goes first")] = PRIORITY
+    max_attempts: Annotated[int, msgspec.Meta(ge=1, le=1000, description="Default: engine.max_attempts")] | None = None
+    run_at: Annotated[datetime, msgspec.Meta(tz=True, description="Not before this instant (RFC 3339)")] | None = None
+    delay_seconds: Annotated[float, msgspec.Meta(ge=0, le=TEN_YEARS, description="Not before so many seconds")] = 0.0
+    deadline_seconds: Annotated[
+        float, msgspec.Meta(ge=0.001, le=TEN_YEARS, description="Fails when it is not done so many seconds after submission")
+    ] | None = None  # fmt: skip
+    metadata: Annotated[msgspec.Raw, msgspec.Meta(description="A JSON object that is kept with the job")] = (
+        msgspec.field(default_factory=absent)
+    )
+    artifacts: Annotated[list[ArtifactWish], msgspec.Meta(description="What to keep of the answer as a file")] = []
+
+
+class Accepted(msgspec.Struct):
+    job_id: str
+
+
+class JobQuery(msgspec.Struct, forbid_unknown_fields=True):
+    state: StateFilter | None = None
+    model: str | None = None
+    cursor: Cursor | None = None
+    limit: Limit = 50
+
+
+class JobPage(msgspec.Struct):
+    jobs: list[views.JobSummary]
+    next: str | None
+
+
+class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    after: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1, description="Only events with a higher number")] = 0
+    tokens: Annotated[
+        bool, msgspec.Meta(description="With SSE: also what the model says, from its first token, as `token` events")
+    ] = False
+
+
+class EventView(msgspec.Struct):
+    """A line of a job's log."""
+
+    sequence: int
+    at: views.Instant
+    state: views.StateName | None
+    previous_state: views.StateName | None
+    move: str
+    attempt: int
+    level: str
+    message: str
+    error: str | None
+    data: Any
+
+
+class EventPage(msgspec.Struct):
+    events: list[EventView]
+
+
+class Moved(msgspec.Struct):
+    job_id: str
+    state: views.StateName
+
+
+_decoder = msgspec.json.Decoder(SubmitInference)
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class InferenceJobs:
+    def __init__(
+        self,
+        engine: Engine,
+        config: Config,
+        policy: EgressPolicy,
+        tracing: Tracing,
+        scheduler: Scheduler,
+        attempts: Attempts,
+    ) -> None:
+        self._engine = engine
+        self._config = config
+        self._settings = config.inference
+        self._policy = policy
+        self._tracing = tracing
+        self._scheduler = scheduler
+        self._attempts = attempts
+
+    def routes(self) -> list[Route]:
+        read, write, one = "jobs:read", "jobs:write", "/jobs/{job_id}"
+        key = {
+            "Idempotency-Key": IDEMPOTENCY_KEY,
+            "traceparent": "W3C trace context; kept through the job to its webhooks",
+        }
+        # fmt: off
+        return [
+            Route("POST", "/jobs", self.submit_job, "Submit a chat or a completion", write, TAG,
+                  "Durable when the 202 is there. Every change of state is told to `state_webhook_url`.",
+                  request=SubmitInference, headers=key, status=202, reply=Accepted, errors=(EgressRefused, IdempotencyMismatch, TooLarge)),
+            Route("GET", "/jobs", self.list_jobs, "List jobs, newest first", read, TAG, query=JobQuery, reply=JobPage),
+            Route("GET", one, self.get_job, "Read a job: state, result, artifacts, why it waits", read, TAG, reply=views.JobView, errors=(NotFound,)),
+            Route("DELETE", one, self.cancel_job, "Cancel a job", write, TAG, "A running one is stopped at its target.", reply=Moved, errors=(NotFound, Conflict)),
+            Route("POST", f"{one}/retry", self.retry_job, "Give a failed job all its attempts again", write, TAG, reply=Moved, errors=(NotFound, Conflict)),
+            Route("GET", f"{one}/events", self.list_events, "Read or follow a job's log, and its tokens", read, TAG,
+                  "With `Accept: text/event-stream` it goes on live and takes up after `Last-Event-ID`.", query=EventsQuery,
+                  headers={"Last-Event-ID": "The last sequence number that was seen"}, reply=EventPage, errors=(NotFound,)),
+            Route("GET", f"{one}/artifacts/{{name}}", self.get_artifact, "Fetch a file of a job", read, TAG, "With ranges and ETag.",
+                  reply_media="application/octet-stream", errors=(NotFound,)),
+        ]
+        # fmt: on
+
+    # submitting -------------------------------------------------------------------------------------------------------
+
+    async def submit_job(self, req: Request, resp: Response) -> None:
+        body = await read_body(req, self._settings.max_body_bytes)
+        asked = decode(_decoder, body)
+        self._check(asked, body)
+        with self._tracing.span("submit", **trace_headers(req), attributes={"model": asked.model}) as span:
+            submitted = await self._engine.submit(self._new_job(req, asked, body, span))
+            span.set("job_id", submitted.job_id)
+        accepted(resp, submitted.job_id)
+        if not submitted.created:
+            resp.set_header("idempotency-replayed", "true")
+
+    def _new_job(self, req: Request, asked: SubmitInference, body: bytes, span: Span) -> NewJob:
+        tenant = req.context.caller.tenant
+        path = "/api/chat" if asked.prompt is None else "/api/generate"
+        return NewJob(
+            self._engine.new_id(),
+            tenant,
+            KIND,
+            queue_of(tenant, asked.model),
+            encode_request(path, native_body(body), artifacts=asked.artifacts),
+            asked.priority,
+            asked.max_attempts or self._config.engine.max_attempts,
+            run_at_micros(asked.run_at),
+            asked.delay_seconds,
+            idempotency_key(req),
+            fingerprint(body),
+            span.traceparent,
+            span.tracestate,
+            reports=self._reports(tenant, asked),
+            metadata=json_object("metadata", asked.metadata),
+            deadline_seconds=asked.deadline_seconds,
+        )
+
+    def _check(self, asked: SubmitInference, body: bytes) -> None:
+        """What the types cannot say. Whether the model exists, only a target can tell."""
+        try:
+            body.decode()
+        except UnicodeDecodeError as error:
+            raise BadRequest(f"the body is not valid UTF-8 (at byte {error.start})") from None
+        check_model(asked.model, self._settings.allow_cloud)
+        if (asked.messages is None) == (asked.prompt is None):
+            raise InvalidField("messages", "give either messages (a chat) or prompt (a completion)")
+        if asked.messages is not None and not asked.messages:
+            raise InvalidField("messages", "must not be empty")
+        if asked.messages is not None and len(asked.messages) > self._settings.max_messages:
+            most = self._settings.max_messages
+            raise InvalidField(
+                "messages", f"has {len(asked.messages)} entries; at most {most} (inference.max_messages)"
+            )
+        if asked.run_at is not None and asked.delay_seconds:
+            raise InvalidField("delay_seconds", "excludes run_at: give one of them")
+        if asked.webhook_events and asked.state_webhook_url is None:
+            raise InvalidField("webhook_events", "needs state_webhook_url")
+        if len(asked.artifacts) > MAX_ARTIFACTS:
+            raise InvalidField("artifacts", f"has {len(asked.artifacts)} entries; at most {MAX_ARTIFACTS}")
+        for index, wish in enumerate(asked.artifacts):
+            checked_name(f"artifacts[{index}].name", wish.name)
+
+    def _reports(self, tenant: str, asked: SubmitInference) -> tuple[Report, ...]:
+        if asked.state_webhook_url is None:
+            return ()
+        url = self._policy.check_url("state_webhook_url", asked.state_webhook_url)
+        topics = tuple(topic for state in asked.webhook_events or () for topic in views.TOPICS[state])
+        return (Report(url, endpoint_id(tenant, url), "foreman", topics),)
+
+    # reading ----------------------------------------------------------------------------------------------------------
+
+    async def get_job(self, req: Request, resp: Response, job_id: str) -> None:
+        job = await self._get(req, job_id)
+        store = self._engine.store
+        now, events = await store.now(), await store.list_events(job.id)
+        files = [artifact(job.id, file) for file in await store.job_files(job.id)]
+        attempts = views.attempts_of(events)
+        waiting_for, waiting = self._waiting(job, now)
+        queued = job.state is State.QUEUED
+        request = decode_request(job.payload)
+        view = views.JobView(
+            **views.summary(job, now, waiting_for),
+            waiting=waiting,
+            position=await store.position(job.id, POSITION_BOUND) if queued else None,
+            resident={ledger.name: sorted(ledger.resident) for ledger in self._scheduler.ledgers} if queued else None,
+            metadata=msgspec.Raw(job.metadata) if job.metadata else None,
+            request={"path": request.path, "body": request.body},
+            result=msgspec.Raw(job.result) if job.result else None,
+            artifacts=files,
+            evidence=attempts[-1].evidence if attempts and job.finished else None,
+            attempts=attempts,
+        )
+        reply(resp, view)
+
+    async def list_jobs(self, req: Request, resp: Response) -> None:
+        asked, tenant = query(req, JobQuery), req.context.caller.tenant
+        state, stage, stopped = _filter(asked.state)
+        by = JobFilter(
+            tenant, KIND, None if asked.model is None else queue_of(tenant, asked.model), state, cursor(asked.cursor), asked.limit + 1,
+            stage=stage, stopped=stopped,
+        )  # fmt: skip
+        jobs, now = await self._engine.store.list_jobs(by), await self._engine.store.now()
+        more = len(jobs) > asked.limit
+        page = jobs[: asked.limit]
+        listed = [views.JobSummary(**views.summary(job, now, self._waiting(job, now)[0])) for job in page]
+        reply(resp, JobPage(listed, page[-1].id if more else None))
+
+    def _waiting(self, job: Job, now: int) -> tuple[str | None, str | None]:
+        if job.state is not State.QUEUED:
+            return None, None
+        if job.run_at > now:
+            why = job.waiting_for or "run_at"
+            return why, f"not before {rfc3339(job.run_at)} ({why})" + (f": {job.error}" if job.error else "")
+        waiting = self._scheduler.explain(canonical(name_of(job.queue)))
+        return waiting.waiting_for, waiting.reason
+
+    async def _get(self, req: Request, job_id: str) -> Job:
+        job = await self._engine.get(ulid("job_id", job_id), req.context.caller.tenant)
+        if job.kind != KIND:
+            raise NotFound(f"there is no job {job_id} at this door")
+        return job
+
+    async def get_artifact(self, req: Request, resp: Response, job_id: str, name: str) -> None:
+        job = await self._get(req, job_id)
+        file = await self._engine.store.job_file(job.id, name)
+        if file is None:
+            raise NotFound(f"job {job_id} has no artifact {name!r}")
+        await send_file(req, resp, self._attempts.files, file)
+
+    # changing ---------------------------------------------------------------------------------------------------------
+
+    async def cancel_job(self, req: Request, resp: Response, job_id: str) -> None:
+        job, caller = await self._get(req, job_id), req.context.caller
+        await self._engine.cancel(job.id, tenant=caller.tenant, message=f"cancelled by {caller.subject}")
+        reply(resp, Moved(job.id, "failed"))
+
+    async def retry_job(self, req: Request, resp: Response, job_id: str) -> None:
+        job, caller = await self._get(req, job_id), req.context.caller
+        if decode_request(job.payload).relay:
+            raise Conflict(f"job {job_id} was a synchronous request: its caller is gone, send the request again")
+        await self._engine.requeue(job.id, tenant=caller.tenant, message=f"retried by {caller.subject}")
+        reply(resp, Moved(job.id, "queued"))
+
+    # following --------------------------------------------------------------------------------------------------------
+
+    async def list_events(self, req: Request, resp: Response, job_id: str) -> None:
+        asked = query(req, EventsQuery)
+        job = await self._get(req, job_id)
+        if "text/event-stream" not in (req.get_header("accept") or "") and not asked.tokens:
+            events = await self._engine.store.list_events(job.id, asked.after)
+            return reply(resp, EventPage([event_view(event) for event in events]))
+        resp.set_header("cache-control", "no-store")
+        resp.sse = self._follow(job, max(asked.after, last_event_id(req)), asked.tokens)
+        return None
+
+    async def _follow(self, job: Job, after: int, tokens: bool) -> AsyncIterator[SSEvent]:
+        """The log, and what the running attempt says, as one stream in the order in which they come."""
+        news: asyncio.Queue[SSEvent | None] = asyncio.Queue(maxsize=256)
+        following = asyncio.create_task(self._put_events(job, after, tokens, news))
+        try:
+            while (event := await news.get()) is not None:
+                yield event
+            await following  # tells what went wrong, if something did
+        finally:
+            following.cancel()
+
+    async def _put_events(self, job: Job, after: int, tokens: bool, news: "asyncio.Queue[SSEvent | None]") -> None:
+        reading: asyncio.Task[None] | None = None
+        try:
+            if tokens:
+                reading = self._read_along(job.id, news, reading)
+            async for event in self._engine.watch(job.id, after, job.tenant):
+                if reading is not None and event.move in ("succeed", "retry", "park", "fail"):
+                    await asyncio.wait({reading})  # what was said comes before what became of it
+                text = msgspec.json.encode(event_view(event)).decode()
+                await news.put(SSEvent(event=event.move, event_id=str(event.seq), text=text))
+                if tokens:
+                    reading = self._read_along(job.id, news, reading)
+        finally:
+            if reading is not None:
+                reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await news.put(None)
+
+    def _read_along(
+        self, job_id: str, news: "asyncio.Queue[SSEvent | None]", reading: "asyncio.Task[None] | None"
+    ) -> "asyncio.Task[None] | None":
+        """Reads the attempt that runs now, if there is one that is not being read yet."""
+        if job_id not in self._attempts.streams or (reading is not None and not reading.done()):
+            return reading
+        return asyncio.create_task(self._put_tokens(job_id, news))
+
+    async def _put_tokens(self, job_id: str, news: "asyncio.Queue[SSEvent | None]") -> None:
+        stream = self._attempts.streams[job_id]
+        rest = b""
+        with contextlib.suppress(Cut):
+            async for piece in stream.read():
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    if line.strip():
+                        await news.put(SSEvent(event="token", text=line.decode("utf-8", "replace")))
+
+
+def accepted(resp: Response, job_id: str) -> None:
+    reply(resp, Accepted(job_id), 202)
+    resp.set_header("location", f"/jobs/{job_id}")
+
+
+def check_model(model: str, allow_cloud: bool) -> None:
+    checked("model", model)
+    if is_cloud(model) and not allow_cloud:
+        raise Forbidden(f"{model} would run in the cloud, which is switched off here (inference.allow_cloud)")
+
+
+def native_body(body: bytes) -> bytes:
+    """For the target: without what only we read, and streamed, so that we see the answer grow."""
+    fields: dict[str, Any] = {name: value for name, value in _fields.decode(body).items() if name not in EXTENSIONS}
+    return msgspec.json.encode(fields | {"stream": True})
+
+
+def _filter(state: str | None) -> tuple[State | None, str | None, bool]:
+    if state is None or state == "failed":
+        return None, None, state == "failed"
+    name, _, stage = views.TOPICS[state][0].partition(":")
+    return State(name), stage or None, False
+
+
+def event_view(event: Event) -> EventView:
+    state = views.state_of(f"{event.state}:{event.stage}" if event.stage else event.state)
+    return EventView(
+        event.seq, rfc3339(event.at), state, views.state_of(event.previous), event.move,
+        views.attempt_of(event.state, event.attempt), event.level, event.message, event.error,
+        msgspec.Raw(event.data) if event.data else None,
+    )  # fmt: skip

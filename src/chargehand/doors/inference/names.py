@@ -1,0 +1,43 @@
+"""Names of models. `Llama3.2`, `llama3.2` and `llama3.2:latest` are one model: everything here goes by the canonical name."""
+
+from functools import lru_cache
+
+from chargehand.engine.job import queue_name
+from chargehand.errors import InvalidField
+
+KIND = "inference"  # of every job of this door that a model answers
+PREFIX = f"{KIND}/"
+MAX_NAME = 200
+
+
+@lru_cache(maxsize=4096)
+def canonical(name: str) -> str:
+    name = name.strip().lower().removeprefix("registry.ollama.ai/").removeprefix("library/")
+    head, slash, last = name.rpartition("/")
+    return f"{head}{slash}{last if ':' in last else last + ':latest'}"
+
+
+def is_cloud(name: str) -> bool:
+    """Runs at ollama.com: takes no memory of the target and is never in its list of resident models."""
+    tag = canonical(name).rpartition(":")[2]
+    return tag == "cloud" or tag.endswith("-cloud")
+
+
+def checked(field: str, name: str) -> str:
+    """The name as given, if it can be one."""
+    if not name.strip() or len(name) > MAX_NAME or not name.isprintable():
+        raise InvalidField(field, f"must have 1 to {MAX_NAME} printable characters")
+    return name
+
+
+def queue_of(tenant: str, name: str) -> str:
+    """By the name as the caller spells it, which is what they are shown; the scheduler knows which are one model."""
+    return queue_name(KIND, tenant, name.strip())
+
+
+def name_of(queue: str) -> str:
+    return queue.split("/", 2)[2]
+
+
+def model_of(queue: str) -> str:
+    return canonical(name_of(queue))

@@ -1,0 +1,329 @@
+"""Ollama's own API, and the OpenAI and Anthropic shaped twins under /v1, for callers who hold the line.
+
+A request that costs the GPU is a job like any other, whose caller waits: same queue, same slots, same log. The bytes that come
+back are the target's own; no header is written before the target has answered, so its errors arrive as they are.
+"""
+
+import asyncio
+import contextlib
+import math
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any
+
+import aiohttp
+import msgspec
+from falcon.asgi import Request, Response
+
+from chargehand.config import Config
+from chargehand.doors.inference.attempt import Attempts, Caller, passed_on
+from chargehand.doors.inference.errors import TargetAway, TargetFailed, writer_for
+from chargehand.doors.inference.jobs import TAG, accepted, check_model
+from chargehand.doors.inference.names import KIND, canonical, queue_of
+from chargehand.doors.inference.request import Essentials, encode_request, essentials, unloads
+from chargehand.doors.inference.scheduler import Scheduler
+from chargehand.doors.inference.stream import Head, Stream
+from chargehand.doors.inference.target import Gone, Target, Unreachable
+from chargehand.doors.inference.wire import FORMS, Form, has_ended
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import FINAL, Job, NewJob, State
+from chargehand.engine.moves import Moved
+from chargehand.errors import BadRequest, Conflict, NotFound, StoreError
+from chargehand.http.hangup import gone, unless_gone
+from chargehand.http.inputs import trace_headers
+from chargehand.http.route import Route, decode, read_body
+from chargehand.observability.logs import get_logger
+from chargehand.observability.tracing import trace_context
+
+PRIORITY = 5  # somebody waits
+PREFER = "`wait=N`: wait so many seconds for a target; `respond-async`: a 202 and a job instead of waiting"
+MAX_WAIT_SECONDS = 86_400.0
+END_SECONDS = 1.0
+JOB_HEADER = "x-chargehand-job"
+
+log = get_logger(__name__)
+
+
+class Prefer(msgspec.Struct, frozen=True):
+    wait_seconds: float | None
+    respond_async: bool
+
+
+class Passthrough:
+    def __init__(self, engine: Engine, config: Config, scheduler: Scheduler, attempts: Attempts) -> None:
+        self._engine = engine
+        self._config = config
+        self._settings = config.inference
+        self._scheduler = scheduler
+        self._attempts = attempts
+        self._goodbyes: set[asyncio.Task[None]] = set()
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                "POST",
+                path,
+                self._handler(path),
+                f"As the target's own {path}, queued",
+                "jobs:write",
+                TAG,
+                "The answer is the target's, byte for byte, streamed as it comes. The job's id is in `X-Chargehand-Job`.",
+                headers={"Prefer": PREFER},
+                reply_media="application/json",
+                errors=(TargetAway,),
+                error_writer=writer_for(path),
+            )
+            for path in FORMS
+        ]
+
+    def _handler(self, path: str) -> Callable[[Request, Response], Awaitable[None]]:
+        async def post(req: Request, resp: Response) -> None:
+            await self._post(req, resp, path)
+
+        return post
+
+    async def _post(self, req: Request, resp: Response, path: str) -> None:
+        body = await read_body(req, self._settings.max_body_bytes)
+        asked = self._read(body)
+        prefer = read_prefer(req.get_header("prefer") or "")
+        if unloads(asked, path):
+            return await self._unload(req, resp, path, asked, body)
+        if FORMS[path] is Form.VECTORS and (target := self._holder_of(asked.model)) is not None:
+            return await self._bypass(req, resp, target, path, canonical(asked.model), body)
+        job = self._new_job(req, path, asked, body, relay=not prefer.respond_async)
+        if prefer.respond_async:
+            return await self._respond_async(req, resp, job, prefer.wait_seconds or 0.0)
+        return await self._hold_the_line(req, resp, job, asked, prefer)
+
+    def _read(self, body: bytes) -> Essentials:
+        asked = decode(essentials, body)
+        check_model(asked.model, self._settings.allow_cloud)
+        try:
+            body.decode()
+        except UnicodeDecodeError as error:
+            raise BadRequest(f"the body is not valid UTF-8 (at byte {error.start})") from None
+        return asked
+
+    def _new_job(self, req: Request, path: str, asked: Essentials, body: bytes, relay: bool) -> NewJob:
+        tenant = req.context.caller.tenant
+        trace = trace_headers(req)
+        traceparent, tracestate = trace_context(trace["traceparent"], trace["tracestate"])
+        return NewJob(
+            self._engine.new_id(),
+            tenant,
+            KIND,
+            queue_of(tenant, asked.model),
+            encode_request(path, body if relay else _whole(path, body), relay=relay),
+            PRIORITY,
+            1 if relay else self._config.engine.max_attempts,
+            traceparent=traceparent,
+            tracestate=tracestate,
+        )
+
+    async def _respond_async(self, req: Request, resp: Response, job: NewJob, wait_seconds: float) -> None:
+        """A job from the start. With `wait` beside it, its result if that comes in time."""
+        await self._engine.submit(job)
+        resp.set_header("preference-applied", "respond-async")
+        finished = await unless_gone(req, self._finished(job.id, wait_seconds)) if wait_seconds else None
+        if finished is None:
+            return accepted(resp, job.id)
+        if finished.state is not State.SUCCEEDED:
+            raise TargetFailed(finished.error or "the job ended without an answer")
+        resp.set_header(JOB_HEADER, job.id)
+        resp.content_type = "application/json"
+        resp.data = finished.result
+        return None
+
+    async def _finished(self, job_id: str, wait_seconds: float) -> Job | None:
+        news = asyncio.Event()
+        stop = self._engine.watching(job_id, news)
+        try:
+            async with asyncio.timeout(wait_seconds):
+                while not (job := await self._engine.get(job_id)).finished:
+                    await news.wait()
+                    news.clear()
+                return job
+        except TimeoutError:
+            return None
+        finally:
+            stop()
+
+    # holding the line -------------------------------------------------------------------------------------------------
+
+    async def _hold_the_line(
+        self, req: Request, resp: Response, job: NewJob, asked: Essentials, prefer: Prefer
+    ) -> None:
+        caller = self._attempts.callers[job.id] = Caller()
+        begun = False
+        try:
+            await self._engine.submit(job)
+            resp.set_header(JOB_HEADER, job.id)
+            stream = await unless_gone(req, self._wait(caller, canonical(asked.model), prefer))
+            if stream is not None:
+                begun = True
+                self._relay(req, resp, job.id, caller, stream)
+        finally:
+            if not begun:
+                self._forget(job.id, "the caller did not wait any longer")
+
+    async def _wait(self, caller: Caller, model: str, prefer: Prefer) -> Stream:
+        """The answer once it begins. A target that is away is waited for a little, a queue as long as the caller likes."""
+        limit = self._settings.wait_seconds if prefer.wait_seconds is None else prefer.wait_seconds
+        until = asyncio.get_running_loop().time() + limit
+        while True:
+            left = until - asyncio.get_running_loop().time()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, left) if left > 0 else 1.0):
+                    return await asyncio.shield(caller.answer)
+            late = asyncio.get_running_loop().time() >= until
+            if late and (prefer.wait_seconds is not None or not self._scheduler.has_live_target(model)):
+                raise TargetAway(self._scheduler.explain(model).reason, retry_after_seconds=max(5.0, math.ceil(limit)))
+
+    def on_move(self, moved: Moved) -> None:
+        """A job that ended without an answer: its caller is told why."""
+        if moved.kind == KIND and moved.state in FINAL and moved.job_id in self._attempts.callers:
+            caller = self._attempts.callers[moved.job_id]
+            caller.finished.set()
+            if not caller.answer.done():
+                self._spawn(self._explain(moved.job_id, caller))
+
+    async def _explain(self, job_id: str, caller: Caller) -> None:
+        try:
+            error = (await self._engine.get(job_id)).error or "the job ended without an answer"
+        except (NotFound, StoreError) as failure:
+            error = failure.message
+        if not caller.answer.done():
+            caller.answer.set_exception(TargetFailed(error))
+
+    def _forget(self, job_id: str, why: str) -> None:
+        """Nobody listens: the job is stopped, and with it the generation at the target."""
+        caller = self._attempts.callers.pop(job_id, None)
+        if caller is not None:
+            caller.answer.cancel()
+        self._spawn(self._cancel(job_id, why))
+
+    async def _cancel(self, job_id: str, why: str) -> None:
+        with contextlib.suppress(Conflict, NotFound, StoreError):
+            await self._engine.cancel(job_id, message=why)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._goodbyes.add(task)
+        task.add_done_callback(self._goodbyes.discard)
+
+    # relaying ---------------------------------------------------------------------------------------------------------
+
+    def _relay(self, req: Request, resp: Response, job_id: str, caller: Caller, stream: Stream) -> None:
+        head = stream.head or Head(502, {})
+        resp.status = head.status
+        for name, value in head.headers.items():
+            resp.set_header(name, value)
+        form = FORMS[req.path]
+        leaving = asyncio.ensure_future(gone(req))
+
+        def left(_: object) -> None:
+            if not stream.closed and not has_ended(form, stream.tail()):
+                self._forget(job_id, "the caller hung up")
+
+        leaving.add_done_callback(left)
+        resp.stream = self._pieces(job_id, caller, stream, leaving, left)
+
+    async def _pieces(
+        self,
+        job_id: str,
+        caller: Caller,
+        stream: Stream,
+        leaving: "asyncio.Future[None]",
+        left: Callable[[object], None],
+    ) -> AsyncIterator[bytes]:
+        """Raises where the target broke off, so that the caller's connection breaks off too.
+
+        Every byte goes out as it comes, but the end only when the job's end is on disk: whoever reads the job next sees it.
+        """
+        try:
+            async for piece in stream.read():
+                yield piece
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(END_SECONDS):
+                    await caller.finished.wait()
+        finally:
+            leaving.remove_done_callback(left)
+            leaving.cancel()
+            self._attempts.callers.pop(job_id, None)
+
+    # what needs no queue ----------------------------------------------------------------------------------------------
+
+    def _holder_of(self, name: str) -> Target | None:
+        """A target that has the model in memory, so that embeddings cost it no load and nobody a slot."""
+        model = canonical(name)
+        for target in self._scheduler.targets.values():
+            ledger = target.ledger
+            if ledger.offers(model) and ledger.holds(model) and model not in ledger.closing and ledger.trusts(model):
+                return target
+        return None
+
+    async def _bypass(self, req: Request, resp: Response, target: Target, path: str, model: str, body: bytes) -> None:
+        target.ledger.enter(model)
+        try:
+            await unless_gone(req, forward(req, resp, target, "POST", path, body))
+        finally:
+            target.ledger.leave(model, used=True)
+            self._scheduler.kick()
+
+    async def _unload(self, req: Request, resp: Response, path: str, asked: Essentials, body: bytes) -> None:
+        """An order to unload changes residency: it takes the lock, and what runs on the model ends first."""
+        model = canonical(asked.model)
+        holders = [
+            target for target in self._scheduler.targets.values() if target.up and model in target.ledger.resident
+        ]
+        live = holders or [target for target in self._scheduler.targets.values() if target.up]
+        if not live:
+            raise TargetAway(self._scheduler.explain(model).reason, retry_after_seconds=5)
+        for target in live if holders else live[:1]:
+            async with self._scheduler.quiet(target, model, "a caller asked to unload it"):
+                await forward(req, resp, target, "POST", path, body)
+                target.ledger.unloaded(model)
+            target.refresh()
+
+
+async def forward(req: Request, resp: Response, target: Target, method: str, path: str, body: bytes | None) -> None:
+    """To one target and back, read whole: for answers that are small."""
+    try:
+        async with (
+            target.watch(),
+            target.open(method, path, body, _request_headers(req)) as response,
+        ):
+            content = await response.content.read(-1)
+            resp.status = response.status
+            for name, value in passed_on(response.headers).items():
+                resp.set_header(name, value)
+            resp.data = content
+    except (Unreachable, Gone) as error:
+        raise TargetAway(f"{target.name} is away ({error})", retry_after_seconds=5) from None
+    except (aiohttp.ClientError, OSError) as error:
+        target.look()
+        raise TargetFailed(f"{target.name} broke off: {error}") from None
+
+
+def _request_headers(req: Request) -> dict[str, str]:
+    """Only these: a token for us is nobody else's business."""
+    names = ("content-type", "accept", "user-agent")
+    return {name: value for name in names if (value := req.get_header(name)) is not None}
+
+
+def read_prefer(text: str) -> Prefer:
+    words = [word.strip().lower() for word in re.split(r"[,;]", text)]
+    wait = next((word.partition("=")[2].strip('" ') for word in words if word.startswith("wait=")), "")
+    if wait and not (wait.isascii() and wait.isdigit() and len(wait) < 8):
+        raise BadRequest("Prefer: wait must be a whole number of seconds")
+    seconds = min(float(wait), MAX_WAIT_SECONDS) if wait else None
+    return Prefer(seconds, "respond-async" in words)
+
+
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def _whole(path: str, body: bytes) -> bytes:
+    """For a job: Ollama's own form is streamed so that we see it grow, the others are asked for in one piece."""
+    native = FORMS[path] is Form.NATIVE
+    return msgspec.json.encode({**_fields.decode(body), "stream": native}) if FORMS[path] is not Form.VECTORS else body

@@ -1,0 +1,266 @@
+"""Who runs next and where: reads what waits, asks `choose`, claims one job for each step and has it worked on.
+
+The common case takes no round at all: a job that arrives for a model in memory with room is claimed at once. The claim is the same
+guarded call as everybody's, so what it brings is the most urgent job for that model, not necessarily the one that arrived.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+import msgspec
+
+from chargehand.doors.inference.names import KIND, PREFIX, model_of
+from chargehand.doors.inference.residency import Admit, Ask, Close, Ledger, Load, Step, Want, choose
+from chargehand.doors.inference.target import Target
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import SECOND, Job, State
+from chargehand.engine.moves import Moved
+from chargehand.engine.runner import Hand, Holder, Outcome
+from chargehand.errors import Conflict, StoreError
+from chargehand.observability.logs import get_logger
+from chargehand.observability.metrics import Metrics
+
+READY_BOUND = 1000  # counting further changes no decision
+QUIET_SECONDS = 300.0
+BY_HAND = "@"  # how the reason of a closing begins that no job asked for
+
+Work = Callable[[Job, Hand, Target, Step], Awaitable[Outcome]]
+log = get_logger(__name__)
+
+
+class Waiting(msgspec.Struct):
+    """Why a job waits, for whoever asks."""
+
+    waiting_for: str
+    reason: str
+
+
+class Scheduler:
+    def __init__(
+        self,
+        engine: Engine,
+        targets: Sequence[Target],
+        work: Work,
+        metrics: Metrics,
+        *,
+        lease_seconds: float,
+        cap_seconds: float,
+        poll_seconds: float,
+    ) -> None:
+        self.targets = {target.name: target for target in targets}
+        self.wants: dict[str, Want] = {}
+        self.decisions: dict[str, str] = {}  # target -> the last change of residency and its reason
+        self._engine = engine
+        self._work = work
+        self._metrics = metrics
+        self._holder = Holder(engine, KIND, lease_seconds)
+        self._cap_seconds = cap_seconds
+        self._poll_seconds = poll_seconds
+        self._queues: dict[str, dict[str, None]] = {}  # model -> its queues, one for each tenant
+        self._news = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def ledgers(self) -> list[Ledger]:
+        return [target.ledger for target in self.targets.values()]
+
+    def add(self, target: Target) -> None:
+        self.targets[target.name] = target
+
+    # news -------------------------------------------------------------------------------------------------------------
+
+    def kick(self) -> None:
+        self._news.set()
+
+    def on_move(self, moved: Moved) -> None:
+        if moved.kind == KIND and moved.state is State.QUEUED:
+            self._queued(moved)
+
+    def _queued(self, moved: Moved) -> None:
+        model = model_of(moved.queue)
+        self._queues.setdefault(model, {})[moved.queue] = None
+        if moved.run_at <= self._engine.now() and not self._engine.draining:
+            for name, target in self.targets.items():
+                if target.ledger.room(model) > 0 and target.ledger.trusts(model):
+                    self._start(Admit(name, model))
+                    return
+        self.kick()
+
+    async def run(self) -> None:
+        try:
+            while not self._engine.draining:
+                self._news.clear()
+                try:
+                    await self._round()
+                except StoreError as error:
+                    log.warning("cannot look for work, will look again", error=str(error))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._poll_seconds):
+                        await self._news.wait()
+            await asyncio.Event().wait()  # what runs may end; cancelling this hands the rest back
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # a round ----------------------------------------------------------------------------------------------------------
+
+    async def _round(self) -> None:
+        await self._read_wants()
+        self._reopen()
+        for want in sorted(self.wants.values(), key=lambda want: (-want.priority, -want.waited_seconds)):
+            self._serve(want)
+
+    async def _read_wants(self) -> None:
+        store = self._engine.store
+        heads = [head for head in await store.queue_heads(PREFIX, READY_BOUND) if head.ready and head.oldest_at]
+        now = await store.now() if heads else 0
+        self.wants = {}
+        for head in heads:
+            model = model_of(head.queue)
+            self._queues.setdefault(model, {})[head.queue] = None
+            want = self.wants.setdefault(model, Want(model, 0, head.priority, 0.0))
+            want.ready += head.ready
+            want.priority = max(want.priority, head.priority)
+            want.waited_seconds = max(want.waited_seconds, (now - (head.oldest_at or now)) / SECOND)
+
+    def _reopen(self) -> None:
+        """A model that was closed for somebody who is no longer waiting takes work again."""
+        for ledger in self.ledgers:
+            for model, wanted in list(ledger.closing.items()):
+                if not wanted.startswith(BY_HAND) and wanted not in self.wants and wanted not in ledger.opening:
+                    del ledger.closing[model]
+
+    def _serve(self, want: Want) -> None:
+        while want.ready > 0:
+            step = choose(want, self.wants, self.ledgers, self._cap_seconds)
+            if step is None:
+                return self._wake(want.model)
+            target = self.targets[step.target]
+            if not isinstance(step, Ask) and not target.ledger.trusts(step.model):
+                return target.refresh()
+            if isinstance(step, Close):
+                target.ledger.closing[step.model] = step.wanted
+                self.decisions[target.name] = step.reason
+                return None
+            want.ready -= 1
+            self._start(step)
+        return None
+
+    def _wake(self, model: str) -> None:
+        for target in self.targets.values():
+            if not target.up and target.ledger.may_have(model):
+                self._spawn(target.wake())
+
+    # a step -----------------------------------------------------------------------------------------------------------
+
+    def _start(self, step: Admit | Load | Ask) -> None:
+        """Entered into the ledger now, so that nobody else is given the same room while the claim is on its way."""
+        target = self.targets[step.target]
+        target.ledger.enter(step.model)
+        if isinstance(step, Load):
+            target.ledger.opening[step.model] = self._engine.now() / SECOND
+            for victim in step.evict:
+                target.ledger.closing[victim] = step.model
+            self.decisions[target.name] = step.reason
+        self._spawn(self._take(target, step))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _take(self, target: Target, step: Admit | Load | Ask) -> None:
+        claimed = False
+        try:
+            queues = tuple(self._queues.get(step.model, ()))
+            jobs = await self._engine.claim(queues, self._holder.owner, self._holder.lease_seconds) if queues else ()
+            claimed = bool(jobs)
+            for job in jobs:
+                await self._holder.hold(job, lambda job, hand: self._work(job, hand, target, step))
+        except StoreError as error:
+            log.warning("a job could not be claimed, will try again", target=target.name, error=str(error))
+        finally:
+            target.ledger.leave(step.model)
+            if isinstance(step, Load):
+                self._settle(target, step)
+            if claimed or self.wants.get(step.model):
+                self.kick()
+
+    def _settle(self, target: Target, step: Load) -> None:
+        """Whatever became of it: a load that was not begun opens nothing, and those it closed are open again."""
+        if step.model not in target.loading:
+            target.ledger.opening.pop(step.model, None)
+        for victim in step.evict:
+            if target.ledger.closing.get(victim) == step.model:
+                del target.ledger.closing[victim]
+
+    def linger(self, target: Target, model: str, seconds: float) -> None:
+        """A cancelled request may go on at the target until its next token: its room is not given away at once."""
+        ledger = target.ledger
+        ledger.enter(model)
+
+        def leave() -> None:
+            ledger.leave(model)
+            self.kick()
+
+        asyncio.get_running_loop().call_later(seconds, leave)
+
+    @contextlib.asynccontextmanager
+    async def quiet(self, target: Target, model: str, why: str) -> AsyncIterator[None]:
+        """The lock on residency for whoever changes models by hand: no new work for it, and what runs has ended."""
+        ledger = target.ledger
+        if model in ledger.closing:
+            raise Conflict(f"{model} on {target.name} is being thrown out or changed already; try again in a moment")
+        ledger.closing[model] = f"{BY_HAND}{why}"
+        try:
+            async with asyncio.timeout(QUIET_SECONDS):
+                while ledger.in_flight.get(model) or model in ledger.opening:  # noqa: ASYNC110 - counted, no event
+                    await asyncio.sleep(0.02)
+            yield
+        except TimeoutError:
+            raise Conflict(f"{model} on {target.name} was still busy after {QUIET_SECONDS:.0f} s") from None
+        finally:
+            ledger.closing.pop(model, None)
+            self.kick()
+
+    # why a job waits --------------------------------------------------------------------------------------------------
+
+    def has_live_target(self, model: str) -> bool:
+        if any(ledger.offers(model) for ledger in self.ledgers):
+            return True
+        away = any(not ledger.up and ledger.may_have(model) for ledger in self.ledgers)
+        return not away and any(ledger.up for ledger in self.ledgers)
+
+    def explain(self, model: str) -> Waiting:
+        homes = [ledger for ledger in self.ledgers if ledger.offers(model)]
+        if not homes:
+            return self._explain_away(model)
+        for ledger in homes:
+            if model in ledger.opening:
+                return Waiting("model", f"{model} is being loaded on {ledger.name}")
+        for ledger in homes:
+            if wanted := ledger.closing.get(model):
+                why = wanted.removeprefix(BY_HAND) if wanted.startswith(BY_HAND) else f"{wanted} is loaded in its place"
+                return Waiting("slot", f"{model} on {ledger.name} takes no new work: {why}")
+            if ledger.holds(model):
+                running = ledger.in_flight.get(model, 0)
+                return Waiting("turn", f"{model} is in memory on {ledger.name}, {running} of {ledger.parallel} at work")
+        ledger = homes[0]
+        held = ", ".join(sorted(ledger.resident)) or "nothing"
+        return Waiting(
+            "slot",
+            f"{ledger.name} has {held} in its {ledger.slots} slots; {model} gets one when nobody waits for these, "
+            f"or after {self._cap_seconds:.0f} s",
+        )
+
+    def _explain_away(self, model: str) -> Waiting:
+        away = [target for target in self.targets.values() if not target.up and target.ledger.may_have(model)]
+        if away:
+            names = "; ".join(f"{target.name} is away ({target.problem})" for target in away)
+            return Waiting("target", names)
+        if not self.targets:
+            return Waiting("target", "no target is configured: set inference.targets")
+        return Waiting("target", f"no target lists {model}; one is being asked for it")

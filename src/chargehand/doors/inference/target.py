@@ -1,0 +1,455 @@
+"""One Ollama target: what it is asked over HTTP, whether it is there, and when it is not, waking it.
+
+Liveness comes from a cheap probe on a connection of its own, also while requests are open: a laptop that falls asleep sends no
+FIN, and no time limit on tokens could tell its silence from a long prompt.
+"""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import datetime
+from types import SimpleNamespace, TracebackType
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from chargehand.config import InferenceConfig, TargetConfig
+from chargehand.doors.inference.names import canonical
+from chargehand.doors.inference.residency import Ledger, Resident
+from chargehand.observability.logs import get_logger
+
+PS_TIMEOUT_SECONDS = 10.0  # a slow answer means busy, not down
+CONNECT_TIMEOUT_SECONDS = 5.0
+AWAY_PROBE_SECONDS = 1.0
+UNLOAD_SECONDS = 30.0
+UNLOAD_POLL_SECONDS = 0.1
+LIST_SECONDS = 30.0  # how often an idle target is asked what it has
+READ_BYTES = 256 * 1024
+MAX_SMALL_BYTES = 32 * 2**20
+
+log = get_logger(__name__)
+
+
+class Unreachable(Exception):
+    """There is no connection to the target."""
+
+
+class Gone(Exception):
+    """The side probe found the target away while it was being asked."""
+
+
+class Small(msgspec.Struct, frozen=True):
+    """An answer that was read whole."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class _TaggedModel(msgspec.Struct):
+    name: str = ""
+    model: str = ""
+    digest: str = ""
+    expires_at: str = ""
+    context_length: int | None = None
+    size: int = 0
+    size_vram: int = 0
+
+
+class _Models(msgspec.Struct):
+    models: list[_TaggedModel] | None = None
+
+
+class _Shown(msgspec.Struct):
+    modelfile: str = ""
+
+
+_models = msgspec.json.Decoder(_Models)
+_shown = msgspec.json.Decoder(_Shown)
+
+
+class Target:
+    def __init__(
+        self,
+        config: TargetConfig,
+        settings: InferenceConfig,
+        changed: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.url = config.url.rstrip("/")
+        self.name = config.name or urlsplit(self.url).netloc
+        self.config = config
+        self.ledger = Ledger(self.name, config.slots, config.parallel, config.models)
+        self.since = time.time()
+        self.problem = "not reached yet"
+        self.loading: set[str] = set()  # by requests of ours that are under way
+        self.version: bytes = b""
+        self.tags: bytes = b""  # as the target wrote them, for callers while it is away
+        self._settings = settings
+        self._changed = changed
+        self._clock = clock
+        self._failures = 0
+        self._look = asyncio.Event()
+        self._watches: set[Watch] = set()
+        self._reading_ps: asyncio.Task[None] | None = None
+        self._blobs: dict[str, str] = {}  # digest -> the file with the weights
+        self._woken_at = float("-inf")
+        self._listed_at = float("-inf")
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def up(self) -> bool:
+        return self.ledger.up
+
+    # HTTP -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def http(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            trace = aiohttp.TraceConfig()
+            trace.on_request_headers_sent.append(_sent)
+            key = self.config.api_key.reveal()
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),  # the ledger does the bounding
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_SECONDS),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                trust_env=False,
+                read_bufsize=READ_BYTES,
+                max_line_size=65536,
+                max_field_size=65536,
+                headers={"Authorization": f"Bearer {key}"} if key else {},
+                skip_auto_headers=("User-Agent", "Accept-Encoding"),
+                trace_configs=[trace],
+            )
+        return self._session
+
+    @contextlib.asynccontextmanager
+    async def open(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        sent: Callable[[], None] | None = None,
+        timeout_seconds: float | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A request whose answer is read as it comes. `sent` is called when it is on its way, so on a live connection."""
+        timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_TIMEOUT_SECONDS)
+        request = self.http.request(
+            method, f"{self.url}{path}", data=body, headers=headers, allow_redirects=False, timeout=timeout,
+            trace_request_ctx=sent,
+        )  # fmt: skip
+        try:
+            response = await request
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            self.away(f"no connection: {_say(error)}")
+            raise Unreachable(_say(error)) from None
+        try:
+            yield response
+        finally:
+            response.close() if not response.content.at_eof() else response.release()
+
+    async def ask(
+        self, method: str, path: str, body: bytes | None = None, *, timeout_seconds: float, headers: Mapping[str, str] | None = None
+    ) -> Small:  # fmt: skip
+        async with self.open(method, path, body, headers, timeout_seconds=timeout_seconds) as response:
+            content = await response.content.read(-1)
+            return Small(response.status, response.headers, content)
+
+    # liveness ---------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Asks whether it is alive for ever. A failure to connect counts at once, silence after some repeats."""
+        try:
+            while True:
+                await self.check()
+                if self.up and self._clock() - self._listed_at > LIST_SECONDS:
+                    await self._list()
+                pause = (
+                    self._settings.probe_seconds if self.up else min(AWAY_PROBE_SECONDS, self._settings.probe_seconds)
+                )
+                self._look.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._look.wait()
+        finally:
+            await self.close()
+
+    async def check(self) -> bool:
+        """One probe, and what follows from it."""
+        problem, certain = await self._probe()
+        if not problem:
+            self._failures = 0
+            if not self.up:
+                await self._back()
+        else:
+            self._failures += 1
+            if certain or self._failures >= self._settings.probe_failures:
+                self.away(problem)
+        return not problem
+
+    async def _probe(self) -> tuple[str, bool]:
+        """("" when alive, else what was wrong; whether that is certain). On a connection of its own, closed after."""
+        try:
+            answer = await self.ask(
+                "GET", "/api/version", timeout_seconds=self._settings.probe_seconds, headers={"Connection": "close"}
+            )
+        except Unreachable as error:
+            return str(error), True
+        except TimeoutError:
+            return f"no answer within {self._settings.probe_seconds:g} s", False
+        except (aiohttp.ClientError, OSError) as error:
+            return _say(error), False
+        if answer.status != 200:
+            return f"GET /api/version answered {answer.status}", False
+        self.version = answer.body
+        return "", True
+
+    async def _back(self) -> None:
+        """It answers: known again once it has said what it has."""
+        if await self._list() and await self.read_ps():
+            self.ledger.up, self.since, self.problem = True, time.time(), ""
+            log.info("a target is there", target=self.name, models=len(self.ledger.installed or ()))
+            self._changed()
+
+    def away(self, problem: str) -> None:
+        """Everything that is open to it is given up now; nothing is known about its memory any more."""
+        was_up = self.up
+        self.problem = problem
+        self.ledger.lost()
+        if was_up:
+            self.since = time.time()
+            log.warning("a target is away", target=self.name, problem=problem)
+        current = asyncio.current_task()
+        for watch in list(self._watches):
+            if watch.task is not current:  # that one knows: it is the one who tells us
+                watch.lose()
+        if self._session is not None:
+            session, self._session = self._session, None
+            self._closing = asyncio.ensure_future(session.close())  # idle connections are dead too
+        if was_up:
+            self._changed()
+
+    def look(self) -> None:
+        """Probe now instead of at the next turn."""
+        self._look.set()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            session, self._session = self._session, None
+            await session.close()
+
+    # what it has ------------------------------------------------------------------------------------------------------
+
+    async def _list(self) -> bool:
+        try:
+            answer = await self.ask("GET", "/api/tags", timeout_seconds=PS_TIMEOUT_SECONDS)
+            listed = _models.decode(answer.body).models or []
+        except (Unreachable, TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError) as error:
+            self.problem = f"GET /api/tags: {_say(error)}"
+            return False
+        self.tags = answer.body
+        self.ledger.installed = {canonical(each.model or each.name): each.digest for each in listed}
+        self._listed_at = self._clock()
+        return True
+
+    async def relist(self) -> None:
+        """Models were added or removed."""
+        if self.up and await self._list():
+            self._changed()
+
+    async def read_ps(self) -> bool:
+        try:
+            answer = await self.ask("GET", "/api/ps", timeout_seconds=PS_TIMEOUT_SECONDS)
+            listed = _models.decode(answer.body).models or []
+        except (Unreachable, TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError) as error:
+            self.problem = f"GET /api/ps: {_say(error)}"
+            return False
+        self.ledger.saw(await self._by_every_name([_resident(each) for each in listed]))
+        return True
+
+    def refresh(self) -> None:
+        """Read what is resident, at most once at a time, and tell when it is known."""
+        if self._reading_ps is None or self._reading_ps.done():
+            self._reading_ps = asyncio.create_task(self._refresh())
+
+    async def _refresh(self) -> None:
+        if not await self.read_ps():
+            await asyncio.sleep(1)
+        self._changed()
+
+    async def _by_every_name(self, listed: list[Resident]) -> dict[str, Resident]:
+        """Two names of one file of weights share a runner, and the target lists it under the first that loaded it."""
+        resident = {each.name: each for each in listed}
+        installed = self.ledger.installed or {}
+        waiting = [name for name in self._names_in_use() if name in installed and name not in resident]
+        for name in waiting:
+            for each in listed:
+                if installed[name] == each.digest or (
+                    each.name in installed and await self._same_weights(installed[name], name, installed[each.name], each.name)
+                ):  # fmt: skip
+                    resident[name] = msgspec.structs.replace(each, name=name)
+        return resident
+
+    def _names_in_use(self) -> set[str]:
+        return set(self.ledger.resident) | set(self.ledger.in_flight) | set(self.ledger.opening)
+
+    async def _same_weights(self, digest: str, name: str, other_digest: str, other_name: str) -> bool:
+        blob = await self._blob(digest, name)
+        return bool(blob) and blob == await self._blob(other_digest, other_name)
+
+    async def _blob(self, digest: str, name: str) -> str:
+        if digest not in self._blobs:
+            try:
+                body = msgspec.json.encode({"model": name})
+                answer = await self.ask("POST", "/api/show", body, timeout_seconds=PS_TIMEOUT_SECONDS)
+                lines = _shown.decode(answer.body).modelfile.splitlines() if answer.status == 200 else []
+            except (Unreachable, TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError):
+                return ""
+            self._blobs[digest] = next((line for line in lines if line.startswith("FROM ")), "")
+        return self._blobs[digest]
+
+    async def shares_weights(self, model: str) -> bool:
+        """Whether the model is in memory under another name."""
+        installed = self.ledger.installed or {}
+        if model not in installed:
+            return False
+        for other in list(self.ledger.resident):
+            if other in installed and await self._same_weights(installed[model], model, installed[other], other):
+                return True
+        return False
+
+    def load(self, model: str, path: str, body: bytes, sent: Callable[[], None]) -> "asyncio.Task[Small]":
+        """A load is nobody's in particular: Ollama aborts one whose connection closes, so no caller's leaving may end it."""
+        self.loading.add(model)
+        return asyncio.create_task(self._load(model, path, body, sent))
+
+    async def _load(self, model: str, path: str, body: bytes, sent: Callable[[], None]) -> Small:
+        try:
+            async with self.watch(), self.open("POST", path, body, sent=sent, timeout_seconds=self._settings.load_timeout_seconds) as response:  # fmt: skip
+                answer = Small(response.status, response.headers, await response.content.read(-1))
+            if answer.status == 200:
+                self.ledger.loaded(model)
+            return answer
+        finally:
+            self.loading.discard(model)
+            self.ledger.opening.pop(model, None)
+            self._changed()
+
+    async def unload(self, model: str) -> bool:
+        """Asks for it and waits until it is gone: the answer alone comes before the memory is free."""
+        body = msgspec.json.encode({"model": model, "keep_alive": 0})
+        await self.ask("POST", "/api/generate", body, timeout_seconds=PS_TIMEOUT_SECONDS)
+        until = self._clock() + UNLOAD_SECONDS
+        while self._clock() < until:
+            if await self.read_ps() and model not in self.ledger.resident:
+                self.ledger.unloaded(model)
+                return True
+            await asyncio.sleep(UNLOAD_POLL_SECONDS)
+        return False
+
+    # waking it --------------------------------------------------------------------------------------------------------
+
+    async def wake(self) -> None:
+        """Work waits for it: a magic packet or a command, not more often than the setting says."""
+        if self.up or self._clock() - self._woken_at < self._settings.wake_seconds:
+            return
+        self._woken_at = self._clock()
+        if self.config.wake_mac:
+            log.info("waking a target by magic packet", target=self.name)
+            await asyncio.to_thread(_send_magic_packet, magic_packet(self.config.wake_mac))
+        if self.config.wake_command:
+            log.info("waking a target by command", target=self.name)
+            await _run(self.config.wake_command)
+        self.look()
+
+    def watch(self) -> "Watch":
+        return Watch(self)
+
+    def watched(self, watch: "Watch") -> None:
+        self._watches.add(watch)
+
+    def unwatched(self, watch: "Watch") -> None:
+        self._watches.discard(watch)
+
+
+class Watch:
+    """Around a request: when the target is found away, whatever the request waits for ends with Gone."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._lost = False
+
+    async def __aenter__(self) -> "Watch":
+        self.task = cast("asyncio.Task[object]", asyncio.current_task())
+        self._cancelling = self.task.cancelling()
+        self._target.watched(self)
+        return self
+
+    def lose(self) -> None:
+        if not self._lost:
+            self._lost = True
+            self.task.cancel()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _frames: TracebackType | None
+    ) -> None:
+        self._target.unwatched(self)
+        if self._lost and self.task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise Gone(self._target.problem) from error
+
+
+async def _sent(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
+    if context.trace_request_ctx is not None:
+        context.trace_request_ctx()
+
+
+def _resident(each: _TaggedModel) -> Resident:
+    expires = None
+    with contextlib.suppress(ValueError, OverflowError):
+        expires = datetime.fromisoformat(each.expires_at).timestamp()
+    return Resident(
+        canonical(each.model or each.name), each.digest, expires, each.context_length, each.size, each.size_vram
+    )
+
+
+def magic_packet(mac: str) -> bytes:
+    return b"\xff" * 6 + bytes.fromhex(mac.replace(":", "").replace("-", "")) * 16
+
+
+def _send_magic_packet(packet: bytes) -> None:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+            sender.sendto(packet, ("255.255.255.255", 9))
+    except OSError as error:
+        log.warning("the magic packet could not be sent", error=str(error))
+
+
+async def _run(command: tuple[str, ...]) -> None:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+    except OSError as error:
+        log.warning("the wake command could not be started", command=command[0], error=str(error))
+        return
+    try:
+        async with asyncio.timeout(60):
+            if await process.wait():
+                log.warning("the wake command failed", command=command[0], exit=process.returncode)
+    except TimeoutError:
+        process.kill()
+        log.warning("the wake command took over 60 s and was stopped", command=command[0])
+
+
+def _say(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,0 +1,191 @@
+"""What this door shows: jobs in the words of ADR-0005 (queued, loading, working, done, failed), and its state webhooks."""
+
+from typing import Annotated, Any
+
+import msgspec
+
+from chargehand.doors.inference.artifacts import Artifact
+from chargehand.doors.inference.attempt import Evidence
+from chargehand.doors.inference.names import name_of
+from chargehand.engine.delivery import Outgoing
+from chargehand.engine.job import Event, Job, State, rfc3339, topic_of
+
+STATES = ("queued", "loading", "working", "done", "failed")
+# What each state of this door is to the engine. A cancelled job is a failed one whose error says so.
+TOPICS: dict[str, tuple[str, ...]] = {
+    "queued": ("queued",),
+    "loading": ("running:loading",),
+    "working": ("running:working",),
+    "done": ("succeeded",),
+    "failed": ("failed", "cancelled"),
+}
+_STATES = {topic: state for state, topics in TOPICS.items() for topic in topics}
+
+Instant = Annotated[str, msgspec.Meta(description="RFC 3339, UTC", examples=["2026-05-23T12:00:00.000Z"])]
+StateName = Annotated[str, msgspec.Meta(description="queued, loading, working, done or failed")]
+
+
+def state_of(topic: str) -> str | None:
+    return _STATES.get(topic)
+
+
+def shown_state(job: Job) -> str:
+    return _STATES[job.topic]
+
+
+def attempt_of(state: str, attempt: int) -> int:
+    """Counted from 1: the attempt that runs or ran, or the one that a queued job waits for."""
+    return attempt + 1 if state == State.QUEUED else max(attempt, 1)
+
+
+class StateWebhook(msgspec.Struct):
+    """The body of a state webhook: the nine fields of ADR-0005, and after them the number of the event."""
+
+    job_id: str
+    state: StateName
+    previous_state: StateName | None
+    timestamp: Instant
+    model: str
+    attempt: Annotated[int, msgspec.Meta(description="From 1; of a queued job, the attempt it waits for")]
+    error: str | None
+    result: Annotated[
+        Any, msgspec.Meta(description="On `done`: the answer in the shape of Ollama's, as without streaming")
+    ]
+    artifacts: list[Artifact] | None
+    sequence: int
+
+
+class JobSummary(msgspec.Struct):
+    id: str
+    state: StateName
+    previous_state: StateName | None
+    model: str
+    attempt: int
+    max_attempts: int
+    priority: int
+    error: str | None
+    waiting_for: Annotated[
+        str | None,
+        msgspec.Meta(description="Of a queued job: target, slot, model, turn, backoff, run_at"),
+    ]
+    run_at: Instant
+    created_at: Instant
+    updated_at: Instant
+    finished_at: Instant | None
+    deadline_at: Instant | None
+
+
+class AttemptView(msgspec.Struct):
+    """How an attempt ended, and what was measured in it."""
+
+    attempt: int
+    at: Instant
+    outcome: Annotated[str, msgspec.Meta(description="succeed, retry, park, fail, cancel or expire")]
+    message: str
+    error: str | None
+    evidence: Evidence | None
+
+
+class JobView(JobSummary):
+    waiting: Annotated[str | None, msgspec.Meta(description="In one line, why it waits")] = None
+    position: Annotated[
+        int | None, msgspec.Meta(description="Jobs for the same model that go before it; at most 10000")
+    ] = None
+    resident: Annotated[
+        dict[str, list[str]] | None, msgspec.Meta(description="Of a queued job: the models in memory, by target")
+    ] = None
+    metadata: Any = None
+    request: Annotated[Any, msgspec.Meta(description="What the target is asked, and at which path")] = None
+    result: Any = None
+    artifacts: list[Artifact] = []
+    evidence: Evidence | None = None
+    attempts: list[AttemptView] = []
+
+
+class _Data(msgspec.Struct):
+    evidence: Evidence | None = None
+    artifacts: list[Artifact] | None = None
+
+
+_data = msgspec.json.Decoder(_Data)
+_encoder = msgspec.json.Encoder()
+_ENDS = frozenset({"succeed", "retry", "park", "fail", "cancel", "expire"})
+
+
+def data_of(event: Event) -> _Data:
+    return _data.decode(event.data) if event.data else _Data()
+
+
+def summary(job: Job, now: int, waiting_for: str | None) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "state": shown_state(job),
+        "previous_state": state_of(job.previous),
+        "model": name_of(job.queue),
+        "attempt": attempt_of(job.state, job.attempt),
+        "max_attempts": job.max_attempts,
+        "priority": job.priority,
+        "error": job.error,
+        "waiting_for": waiting_for,
+        "run_at": rfc3339(job.run_at),
+        "created_at": rfc3339(job.created_at),
+        "updated_at": rfc3339(job.updated_at),
+        "finished_at": None if job.finished_at is None else rfc3339(job.finished_at),
+        "deadline_at": None if job.deadline_at is None else rfc3339(job.deadline_at),
+    }
+
+
+def attempts_of(events: list[Event]) -> list[AttemptView]:
+    """One line for each attempt that ended, from the log."""
+    return [
+        AttemptView(
+            event.attempt + (event.move == "park"), rfc3339(event.at), event.move, event.message, event.error, data_of(event).evidence
+        )
+        for event in events
+        if event.move in _ENDS
+    ]  # fmt: skip
+
+
+def render(outgoing: Outgoing) -> bytes:
+    """The body of a state webhook, made from an event that never changes."""
+    event, job = outgoing.event, outgoing.job
+    done = event.state == State.SUCCEEDED
+    body = StateWebhook(
+        job.id,
+        _STATES[topic_of(event.state, event.stage)],
+        state_of(event.previous),
+        rfc3339(event.at),
+        name_of(job.queue),
+        attempt_of(event.state, event.attempt),
+        event.error,
+        msgspec.Raw(job.result) if done and job.result else None,
+        data_of(event).artifacts if done or event.state in (State.FAILED, State.CANCELLED) else None,
+        event.seq,
+    )
+    return _encoder.encode(body)
+
+
+class TargetView(msgspec.Struct):
+    """A target as it is seen now."""
+
+    name: str
+    url: str
+    state: Annotated[str, msgspec.Meta(description="up or away")]
+    since: Instant
+    problem: str | None
+    version: str | None
+    slots: int
+    parallel: int
+    installed: list[str]
+    resident: list["ResidentView"]
+    loading: list[str]
+    decision: Annotated[str | None, msgspec.Meta(description="The last change of what is in memory, and why")]
+
+
+class ResidentView(msgspec.Struct):
+    model: str
+    in_flight: int
+    closing: Annotated[str | None, msgspec.Meta(description="Why it takes no new work")]
+    size: int
+    size_vram: int
+    context_length: int | None

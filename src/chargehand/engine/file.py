@@ -1,0 +1,26 @@
+"""A file: stored bytes with a name, of a tenant or of a job. The row says whose they are; the bytes lie on disk by their hash."""
+
+import msgspec
+
+
+class NewFile(msgspec.Struct, frozen=True, array_like=True, tag="put_file"):
+    id: str
+    tenant: str
+    name: str
+    media_type: str
+    size: int
+    sha256: str
+    job_id: str | None = None  # of a job, whose files have different names and go with it
+    purpose: str = ""  # why it was uploaded; only files with a purpose are listed
+
+
+class File(msgspec.Struct, frozen=True, array_like=True, tag="file"):
+    id: str
+    tenant: str
+    job_id: str | None
+    name: str
+    purpose: str
+    media_type: str
+    size: int
+    sha256: str
+    created_at: int

@@ -1,0 +1,87 @@
+"""What every door needs that takes a job over HTTP: the headers it comes with, and JSON that is kept as it was sent."""
+
+import hashlib
+from datetime import datetime
+
+import msgspec
+from falcon.asgi import Request
+
+from chargehand.engine.job import SECOND
+from chargehand.errors import BadRequest, InvalidField
+
+TEN_YEARS = 315_360_000  # in seconds: the longest delay
+LAST_YEAR = 9000
+OBJECT_BYTES = 16_384
+IDEMPOTENCY_KEY = "Makes a repeated request safe: same key and body give the first job again; same key, other body: 422. Known as long as the job is kept"
+
+
+# headers ----------------------------------------------------------------------------------------------------------------
+
+
+def idempotency_key(req: Request) -> str | None:
+    """A quoted string in the draft standard, bare in all real clients: both are the same key."""
+    text = req.get_header("idempotency-key")
+    if text is None:
+        return None
+    key = text.strip().strip('"')
+    if not 1 <= len(key) <= 255 or not key.isprintable():
+        raise InvalidField("Idempotency-Key", "must have 1 to 255 printable characters")
+    return key
+
+
+def fingerprint(body: bytes) -> str:
+    """By which a request that uses a key again is told from another one."""
+    return hashlib.blake2b(body, digest_size=16).hexdigest()
+
+
+def trace_headers(req: Request) -> dict[str, str]:
+    return {"traceparent": req.get_header("traceparent") or "", "tracestate": req.get_header("tracestate") or ""}
+
+
+def last_event_id(req: Request) -> int:
+    text = req.get_header("last-event-id") or "0"
+    if not (text.isascii() and text.isdigit()) or len(text) > 9:
+        raise BadRequest("Last-Event-ID must be the sequence number of an event")
+    return int(text)
+
+
+# fields -----------------------------------------------------------------------------------------------------------------
+
+
+def run_at_micros(instant: datetime | None) -> int | None:
+    if instant is None:
+        return None
+    if instant.year >= LAST_YEAR:
+        raise InvalidField("run_at", f"must be before the year {LAST_YEAR}")
+    return int(instant.timestamp() * SECOND)
+
+
+def absent() -> msgspec.Raw:
+    """A Raw that was left out: msgspec has no optional one."""
+    return msgspec.Raw(b"")
+
+
+def json_text(field: str, raw: msgspec.Raw) -> bytes:
+    """The decoder checks the grammar and not the encoding inside strings."""
+    data = bytes(raw)
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        raise InvalidField(field, "is not valid UTF-8") from None
+    return data
+
+
+def json_or_absent(field: str, raw: msgspec.Raw) -> bytes | None:
+    data = json_text(field, raw)
+    return None if data in (b"", b"null") else data
+
+
+def json_object(field: str, raw: msgspec.Raw) -> bytes | None:
+    data = json_or_absent(field, raw)
+    if data is None:
+        return None
+    if not data.startswith(b"{"):
+        raise InvalidField(field, "must be a JSON object")
+    if len(data) > OBJECT_BYTES:
+        raise InvalidField(field, f"is over {OBJECT_BYTES} bytes; larger things belong into the payload")
+    return data
