@@ -201,7 +201,7 @@ class Demo:
     async def _until_away(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(5):
-                while (await self._get("/targets"))["targets"][0]["state"] == "up":
+                while (await self._get("/targets"))["targets"][0]["state"] == "up":  # noqa: ASYNC110 - over HTTP
                     await asyncio.sleep(0.02)
 
     async def _batch(self, model: str) -> None:

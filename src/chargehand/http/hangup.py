@@ -13,6 +13,10 @@ Asgi = Callable[
 _RECEIVE = "chargehand.receive"
 
 
+class BreakOff(Exception):
+    """Raised by a streamed answer that cannot be completed: the connection is closed, which is all that can still be said."""
+
+
 def with_receive(app: Any) -> Asgi:
     """Falcon keeps ASGI's `receive` to itself; this leaves it where `unless_gone` finds it."""
 

@@ -22,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from chargehand.errors import ConfigError
+from chargehand.http.hangup import BreakOff
 from chargehand.http.problems import PROBLEM_TYPE, Problem
 from chargehand.observability.logs import get_logger
 
@@ -302,6 +303,7 @@ class HttpServer:
             proxy_headers=False,  # else whoever connects from loopback may say it is somebody else
         )
         config.load()
+        logging.getLogger("uvicorn.error").addFilter(_is_news)
         self._sweeping = asyncio.create_task(self._sweep())
         for bound in self._sockets:
             listener = await loop.create_server(
@@ -352,6 +354,11 @@ class HttpServer:
                 except Exception:
                     log.exception("sweep failed for a connection")  # and goes on: all the timeouts hang on it
             await asyncio.sleep(min(SWEEP_SECONDS, shortest / 4))
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """An answer that was broken off on purpose is in the job's log already; it needs no traceback."""
+    return not (record.exc_info and isinstance(record.exc_info[1], BreakOff))
 
 
 async def _bind(host: str, port: int) -> list[socket.socket]:

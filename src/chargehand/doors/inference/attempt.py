@@ -156,9 +156,9 @@ class Attempt:
         except TimeoutError:
             seen = Observed(Event.STATUS, "the target did not finish in time", 500)
         except (aiohttp.ClientError, OSError) as error:
-            seen = Observed(Event.CUT if self.stream.head else Event.RESET, _say(error))
-            if not self.stream.head:
-                seen = msgspec.structs.replace(seen, alive=await self._target.check())
+            event = Event.CUT if self.stream.head else Event.RESET
+            said = f"the connection broke off after {self.stream.size} bytes" if self.stream.head else _say(error)
+            seen = Observed(event, said, alive=await self._target.check())
         return await self._failed(seen)
 
     # the model in memory ----------------------------------------------------------------------------------------------
@@ -250,7 +250,10 @@ class Attempt:
         if answer.finish == "error":
             return await self._failed(Observed(Event.ERROR_LINE, answer.error))
         if not answer.complete:
-            return await self._failed(Observed(Event.CUT, answer.error, repeats=answer.finish == "repeats"))
+            repeats = answer.finish == "repeats"
+            return await self._failed(
+                Observed(Event.CUT, answer.error, alive=await self._target.check(), repeats=repeats)
+            )
         kept = await artifacts.keep(self._shared.files, self._job, self._hand, self._request, answer)
         self._shared.metrics.observe_answer(self._target.name, self._evidence.first_token_seconds, answer.tokens)
         return Done(answer.result or b"null", f"answered by {self._target.name}", self._data(kept))
@@ -334,7 +337,8 @@ class Attempt:
             return Broke(error, final=True, data=data)  # they have begun to read: there is no second beginning
         match row.action:
             case Action.AWAY:
-                return Parked("target", 0.0, f"parked: {said}", data)
+                # Not at once if the probe has not given it up yet: it would be asked again before it has.
+                return Parked("target", BUSY_SECONDS if target.up else 0.0, f"parked: {said}", data)
             case Action.BUSY:
                 return Parked("target", BUSY_SECONDS, f"parked: {said}", data)
             case Action.LATER:

@@ -57,7 +57,7 @@ class Row(msgspec.Struct, frozen=True):
 
 _PERMANENT = re.compile(r"must be of type|invalid format|format must|template|invalid option", re.IGNORECASE)
 _MEMORY = re.compile(
-    r"out of memory|memory than is available|not enough memory|too large|unable to allocate|cudamalloc|\boom\b",
+    r"out of memory|memory than is available|not enough memory|too large|unable to allocate|failed to allocate|cudamalloc|\boom\b",
     re.IGNORECASE,
 )
 _CALLERS_FAULT = re.compile(
@@ -96,6 +96,7 @@ TABLE = (
     Row("500 about the type of an option, the format or the template", _says(_PERMANENT), "permanent", Action.FAIL),
     Row("any other bad status, such as a runner that stopped or a load that stalled", lambda seen: seen.event is Event.STATUS, "transient", Action.RETRY),
     Row("an error line in mid-stream", lambda seen: seen.event is Event.ERROR_LINE, "transient", Action.RETRY),
+    Row("an end in mid-stream, and the target is gone", lambda seen: seen.event is Event.CUT and not seen.alive, "target away", Action.AWAY),
     Row("an end without done:true while one token was repeated", lambda seen: seen.event is Event.CUT and seen.repeats, "degenerate", Action.FAIL,
         "the model repeated one token until the target stopped it: another prompt, temperature or repeat_penalty may help"),
     Row("an end without done:true", lambda seen: seen.event is Event.CUT, "truncated", Action.RETRY),

@@ -53,6 +53,7 @@ TAG = "inference"
 PRIORITY = 3  # beneath somebody who holds a connection, above a batch
 POSITION_BOUND = 10_000
 MAX_ARTIFACTS = 32
+SHOWN_BYTES = 65_536
 EXTENSIONS = frozenset(
     [
         "state_webhook_url",
@@ -291,7 +292,7 @@ class InferenceJobs:
             position=await store.position(job.id, POSITION_BOUND) if queued else None,
             resident={ledger.name: sorted(ledger.resident) for ledger in self._scheduler.ledgers} if queued else None,
             metadata=msgspec.Raw(job.metadata) if job.metadata else None,
-            request={"path": request.path, "body": request.body},
+            request=views.RequestView(request.path, len(bytes(request.body)), _shown(request.body)),
             result=msgspec.Raw(job.result) if job.result else None,
             artifacts=files,
             evidence=attempts[-1].evidence if attempts and job.finished else None,
@@ -362,16 +363,21 @@ class InferenceJobs:
 
     async def _follow(self, job: Job, after: int, tokens: bool) -> AsyncIterator[SSEvent]:
         """The log, and what the running attempt says, as one stream in the order in which they come."""
-        news: asyncio.Queue[SSEvent | None] = asyncio.Queue(maxsize=256)
+        news: asyncio.Queue[SSEvent] = asyncio.Queue(maxsize=256)
         following = asyncio.create_task(self._put_events(job, after, tokens, news))
         try:
-            while (event := await news.get()) is not None:
-                yield event
-            await following  # tells what went wrong, if something did
+            while not (following.done() and news.empty()):
+                getting = asyncio.ensure_future(news.get())
+                await asyncio.wait({getting, following}, return_when=asyncio.FIRST_COMPLETED)
+                if getting.done():
+                    yield getting.result()
+                else:
+                    getting.cancel()
+            following.result()  # tells what went wrong, if something did
         finally:
             following.cancel()
 
-    async def _put_events(self, job: Job, after: int, tokens: bool, news: "asyncio.Queue[SSEvent | None]") -> None:
+    async def _put_events(self, job: Job, after: int, tokens: bool, news: "asyncio.Queue[SSEvent]") -> None:
         reading: asyncio.Task[None] | None = None
         try:
             if tokens:
@@ -386,18 +392,16 @@ class InferenceJobs:
         finally:
             if reading is not None:
                 reading.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await news.put(None)
 
     def _read_along(
-        self, job_id: str, news: "asyncio.Queue[SSEvent | None]", reading: "asyncio.Task[None] | None"
+        self, job_id: str, news: "asyncio.Queue[SSEvent]", reading: "asyncio.Task[None] | None"
     ) -> "asyncio.Task[None] | None":
         """Reads the attempt that runs now, if there is one that is not being read yet."""
         if job_id not in self._attempts.streams or (reading is not None and not reading.done()):
             return reading
         return asyncio.create_task(self._put_tokens(job_id, news))
 
-    async def _put_tokens(self, job_id: str, news: "asyncio.Queue[SSEvent | None]") -> None:
+    async def _put_tokens(self, job_id: str, news: "asyncio.Queue[SSEvent]") -> None:
         stream = self._attempts.streams[job_id]
         rest = b""
         with contextlib.suppress(Cut):
@@ -423,6 +427,11 @@ def native_body(body: bytes) -> bytes:
     """For the target: without what only we read, and streamed, so that we see the answer grow."""
     fields: dict[str, Any] = {name: value for name, value in _fields.decode(body).items() if name not in EXTENSIONS}
     return msgspec.json.encode(fields | {"stream": True})
+
+
+def _shown(body: msgspec.Raw) -> msgspec.Raw | None:
+    """A body with images is megabytes, and whoever asks how a job is doing has it already."""
+    return body if len(bytes(body)) <= SHOWN_BYTES else None
 
 
 def _filter(state: str | None) -> tuple[State | None, str | None, bool]:

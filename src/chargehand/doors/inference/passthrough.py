@@ -156,6 +156,7 @@ class Passthrough:
         caller = self._attempts.callers[job.id] = Caller()
         begun = False
         try:
+            self._scheduler.expect(job)
             await self._engine.submit(job)
             resp.set_header(JOB_HEADER, job.id)
             stream = await unless_gone(req, self._wait(caller, canonical(asked.model), prefer))

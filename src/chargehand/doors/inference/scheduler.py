@@ -15,7 +15,7 @@ from chargehand.doors.inference.names import KIND, PREFIX, model_of
 from chargehand.doors.inference.residency import Admit, Ask, Close, Ledger, Load, Step, Want, choose
 from chargehand.doors.inference.target import Target
 from chargehand.engine.engine import Engine
-from chargehand.engine.job import SECOND, Job, State
+from chargehand.engine.job import SECOND, Job, NewJob, State
 from chargehand.engine.moves import Moved
 from chargehand.engine.runner import Hand, Holder, Outcome
 from chargehand.errors import Conflict, StoreError
@@ -23,6 +23,7 @@ from chargehand.observability.logs import get_logger
 from chargehand.observability.metrics import Metrics
 
 READY_BOUND = 1000  # counting further changes no decision
+MAX_QUEUES = 10_000
 QUIET_SECONDS = 300.0
 BY_HAND = "@"  # how the reason of a closing begins that no job asked for
 
@@ -49,7 +50,7 @@ class Scheduler:
         cap_seconds: float,
         poll_seconds: float,
     ) -> None:
-        self.targets = {target.name: target for target in targets}
+        self.targets: dict[str, Target] = {}
         self.wants: dict[str, Want] = {}
         self.decisions: dict[str, str] = {}  # target -> the last change of residency and its reason
         self._engine = engine
@@ -59,8 +60,11 @@ class Scheduler:
         self._cap_seconds = cap_seconds
         self._poll_seconds = poll_seconds
         self._queues: dict[str, dict[str, None]] = {}  # model -> its queues, one for each tenant
+        self._expected: set[str] = set()  # jobs whose claim goes beside their submission
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        for target in targets:
+            self.add(target)
 
     @property
     def ledgers(self) -> list[Ledger]:
@@ -68,6 +72,8 @@ class Scheduler:
 
     def add(self, target: Target) -> None:
         self.targets[target.name] = target
+        in_flight = target.ledger.in_flight
+        self._metrics.target_in_flight.labels(target.name).set_function(lambda: sum(in_flight.values()))
 
     # news -------------------------------------------------------------------------------------------------------------
 
@@ -78,15 +84,33 @@ class Scheduler:
         if moved.kind == KIND and moved.state is State.QUEUED:
             self._queued(moved)
 
+    def expect(self, job: NewJob) -> None:
+        """Called right before the job is submitted: where it could run at once, the claim goes into the same commit."""
+        model = model_of(job.queue)
+        target = self._with_room(model)
+        if target is not None:
+            self._queues.setdefault(model, {})[job.queue] = None
+            self._expected.add(job.id)
+            self._start(Admit(target.name, model), job.id)
+
+    def _with_room(self, model: str) -> Target | None:
+        """A target that can take a job for the model now, without a question asked."""
+        for target in self.targets.values():
+            if target.ledger.room(model) > 0 and target.ledger.trusts(model):
+                return target
+        return None
+
     def _queued(self, moved: Moved) -> None:
+        if moved.job_id in self._expected:
+            return  # its claim is on its way
         model = model_of(moved.queue)
         self._queues.setdefault(model, {})[moved.queue] = None
-        if moved.run_at <= self._engine.now() and not self._engine.draining:
-            for name, target in self.targets.items():
-                if target.ledger.room(model) > 0 and target.ledger.trusts(model):
-                    self._start(Admit(name, model))
-                    return
-        self.kick()
+        due = moved.run_at <= self._engine.now() and not self._engine.draining
+        target = self._with_room(model) if due else None
+        if target is not None:
+            self._start(Admit(target.name, model))
+        else:
+            self.kick()
 
     async def run(self) -> None:
         try:
@@ -118,6 +142,8 @@ class Scheduler:
         heads = [head for head in await store.queue_heads(PREFIX, READY_BOUND) if head.ready and head.oldest_at]
         now = await store.now() if heads else 0
         self.wants = {}
+        if len(self._queues) > MAX_QUEUES:
+            self._queues.clear()  # names that callers made up; those with work are found below
         for head in heads:
             model = model_of(head.queue)
             self._queues.setdefault(model, {})[head.queue] = None
@@ -156,7 +182,7 @@ class Scheduler:
 
     # a step -----------------------------------------------------------------------------------------------------------
 
-    def _start(self, step: Admit | Load | Ask) -> None:
+    def _start(self, step: Admit | Load | Ask, expected: str = "") -> None:
         """Entered into the ledger now, so that nobody else is given the same room while the claim is on its way."""
         target = self.targets[step.target]
         target.ledger.enter(step.model)
@@ -165,24 +191,29 @@ class Scheduler:
             for victim in step.evict:
                 target.ledger.closing[victim] = step.model
             self.decisions[target.name] = step.reason
-        self._spawn(self._take(target, step))
+        self._spawn(self._take(target, step, expected))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _take(self, target: Target, step: Admit | Load | Ask) -> None:
+    async def _take(self, target: Target, step: Admit | Load | Ask, expected: str) -> None:
         claimed = False
         try:
             queues = tuple(self._queues.get(step.model, ()))
             jobs = await self._engine.claim(queues, self._holder.owner, self._holder.lease_seconds) if queues else ()
             claimed = bool(jobs)
+            if expected:
+                self._expected.discard(expected)
+                if [job.id for job in jobs] != [expected]:
+                    self.kick()  # a more urgent one came first
             for job in jobs:
                 await self._holder.hold(job, lambda job, hand: self._work(job, hand, target, step))
         except StoreError as error:
             log.warning("a job could not be claimed, will try again", target=target.name, error=str(error))
         finally:
+            self._expected.discard(expected)
             target.ledger.leave(step.model)
             if isinstance(step, Load):
                 self._settle(target, step)

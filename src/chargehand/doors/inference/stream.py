@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
+from chargehand.http.hangup import BreakOff
+
 
 class Head(msgspec.Struct, frozen=True):
     status: int
@@ -15,7 +17,7 @@ class Head(msgspec.Struct, frozen=True):
         return self.headers.get("content-type", "")
 
 
-class Cut(Exception):
+class Cut(BreakOff):
     """The stream broke off: whoever relays it must break off too, not end it as if it were whole."""
 
 

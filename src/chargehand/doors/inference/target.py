@@ -6,6 +6,7 @@ FIN, and no time limit on tokens could tell its silence from a long prompt.
 
 import asyncio
 import contextlib
+import os
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -452,4 +453,6 @@ async def _run(command: tuple[str, ...]) -> None:
 
 
 def _say(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
+        return os.strerror(error.os_error.errno)
     return " ".join(str(error).split())[:300] or type(error).__name__

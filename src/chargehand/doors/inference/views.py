@@ -86,6 +86,14 @@ class AttemptView(msgspec.Struct):
     evidence: Evidence | None
 
 
+class RequestView(msgspec.Struct):
+    """What the target is asked, and at which path."""
+
+    path: str
+    bytes: int
+    body: Annotated[Any, msgspec.Meta(description="As it was sent; null when it is over 64 KiB")]
+
+
 class JobView(JobSummary):
     waiting: Annotated[str | None, msgspec.Meta(description="In one line, why it waits")] = None
     position: Annotated[
@@ -95,7 +103,7 @@ class JobView(JobSummary):
         dict[str, list[str]] | None, msgspec.Meta(description="Of a queued job: the models in memory, by target")
     ] = None
     metadata: Any = None
-    request: Annotated[Any, msgspec.Meta(description="What the target is asked, and at which path")] = None
+    request: RequestView | None = None
     result: Any = None
     artifacts: list[Artifact] = []
     evidence: Evidence | None = None
@@ -135,11 +143,16 @@ def summary(job: Job, now: int, waiting_for: str | None) -> dict[str, Any]:
     }
 
 
+def _evidence(event: Event) -> Evidence | None:
+    """A cancelled attempt could write none: that it was cancelled is all there is to say."""
+    return data_of(event).evidence or (Evidence("", finish="cancelled") if event.move == "cancel" else None)
+
+
 def attempts_of(events: list[Event]) -> list[AttemptView]:
     """One line for each attempt that ended, from the log."""
     return [
         AttemptView(
-            event.attempt + (event.move == "park"), rfc3339(event.at), event.move, event.message, event.error, data_of(event).evidence
+            event.attempt + (event.move == "park"), rfc3339(event.at), event.move, event.message, event.error, _evidence(event)
         )
         for event in events
         if event.move in _ENDS

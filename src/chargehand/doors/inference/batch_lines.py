@@ -1,0 +1,179 @@
+"""The lines of a batch: what comes in and what may be wrong with it, and what goes out. No I/O but the reading of the pieces."""
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from chargehand.doors.inference.jobs import check_model
+from chargehand.doors.inference.wire import FORMS, Form
+from chargehand.engine.job import Job, State
+from chargehand.errors import ChargehandError
+
+ENDPOINTS = tuple(path for path in FORMS if path.startswith("/v1/") and path != "/v1/messages")
+MAX_LINES = 50_000
+MAX_CUSTOM_ID = 512
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # what some editors put first
+
+
+class LineError(msgspec.Struct, frozen=True):
+    """What is wrong with a line of the input, in OpenAI's shape."""
+
+    code: str
+    line: int | None
+    message: str
+    param: str | None = None
+
+
+class Invalid(Exception):
+    """The input as a whole cannot be worked on."""
+
+    def __init__(self, *errors: LineError) -> None:
+        super().__init__(errors[0].message)
+        self.errors = errors
+
+
+class Line(msgspec.Struct, frozen=True):
+    number: int  # in the file, from 1
+    custom_id: str
+    model: str
+    body: bytes  # for the target
+
+
+# coming in --------------------------------------------------------------------------------------------------------------
+
+
+class _Line(msgspec.Struct):
+    custom_id: str
+    method: str
+    url: str
+    body: msgspec.Raw
+
+
+class _Body(msgspec.Struct):
+    model: str
+
+
+_line = msgspec.json.Decoder(_Line)
+_body = msgspec.json.Decoder(_Body)
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_PATH = re.compile(r"\$\.?(\w*)")
+
+
+async def split_lines(pieces: AsyncIterator[bytes], max_bytes: int) -> AsyncIterator[tuple[int, bytes]]:
+    """The lines that are not empty, with their numbers. No more than one of them is in memory, beside the piece it came in."""
+    rest, number = bytearray(), 1
+    async for piece in pieces:
+        *ends, last = piece.split(b"\n")
+        for end in ends:
+            rest += end
+            if rest.strip():
+                yield number, bytes(rest)
+            rest.clear()
+            number += 1
+        rest += last
+        if len(rest) > max_bytes:
+            raise Invalid(LineError("line_too_large", number, f"the line is over {max_bytes} bytes"))
+    if rest.strip():
+        yield number, bytes(rest)
+
+
+def read_line(number: int, raw: bytes, endpoint: str, allow_cloud: bool) -> Line | LineError:
+    if number == 1:
+        raw = raw.removeprefix(BYTE_ORDER_MARK)
+    try:
+        raw.decode()
+        line = _line.decode(raw)
+    except (UnicodeDecodeError, msgspec.DecodeError) as error:
+        return _refused(number, error, "")
+    if not line.custom_id.strip() or len(line.custom_id) > MAX_CUSTOM_ID:
+        return LineError("invalid_custom_id", number, f"must have 1 to {MAX_CUSTOM_ID} characters", "custom_id")
+    if line.method != "POST":
+        return LineError("invalid_method", number, f"must be POST, not {line.method[:20]}", "method")
+    if line.url != endpoint:
+        return LineError("invalid_url", number, f"must be {endpoint}, the batch's endpoint, not {line.url[:80]}", "url")
+    try:
+        model = _body.decode(line.body).model
+        check_model(model, allow_cloud)
+        return Line(number, line.custom_id, model, _for_target(endpoint, bytes(line.body)))
+    except msgspec.DecodeError as error:
+        return _refused(number, error, "body")
+    except ChargehandError as error:
+        return LineError("invalid_model", number, error.message, "body.model")
+
+
+def _refused(number: int, error: Exception, inside: str) -> LineError:
+    """msgspec says where: "… missing required field `model`", or "… - at `$.custom_id`"."""
+    if not isinstance(error, msgspec.ValidationError):
+        return LineError("invalid_json_line", number, f"this is not a line of JSON: {error}", inside or None)
+    message, _, path = str(error).partition(" - at ")
+    found = _PATH.search(path)
+    missing = re.search(r"required field `(\w+)`", message)
+    names = [inside, found[1] if found else "", missing[1] if missing else ""]
+    code = "missing_required_parameter" if missing else "invalid_type"
+    return LineError(code, number, message, ".".join(name for name in names if name) or None)
+
+
+def _for_target(endpoint: str, body: bytes) -> bytes:
+    """Nobody reads along, so the answer is asked for in one piece, whatever the line says about streaming."""
+    if FORMS[endpoint] is Form.VECTORS:
+        return body
+    kept: dict[str, Any] = {name: value for name, value in _fields.decode(body).items() if name != "stream_options"}
+    return msgspec.json.encode(kept | {"stream": False})
+
+
+# going out --------------------------------------------------------------------------------------------------------------
+
+
+class _Response(msgspec.Struct):
+    status_code: int
+    request_id: str
+    body: msgspec.Raw
+
+
+class _Error(msgspec.Struct):
+    code: str
+    message: str
+
+
+class _Outcome(msgspec.Struct):
+    id: str
+    custom_id: str
+    response: _Response | None = None
+    error: _Error | None = None
+
+
+_encoder = msgspec.json.Encoder()
+_ENDED = {
+    "": ("not_run", "the batch ended before this request was run"),
+    "cancel": ("cancelled", "the request was cancelled before it was done"),
+    "expire": ("batch_expired", "the request was not done before the completion window ended"),
+}
+
+
+def how_it_ended(job: Job | None) -> str:
+    """The move that ended a job, or "" for one that has not. A job that was removed ended, and nobody knows any more how."""
+    if job is None:
+        return "fail"
+    if job.state is State.FAILED and job.deadline_at is not None and (job.finished_at or 0) >= job.deadline_at:
+        return "expire"
+    return {State.SUCCEEDED: "succeed", State.FAILED: "fail", State.CANCELLED: "cancel"}.get(job.state, "")
+
+
+def write_line(custom_id: str, job_id: str, end: str, job: Job | None) -> bytes:
+    """A line of the output file, or of the error file where there is no answer."""
+    outcome = _Outcome(f"batch_req_{job_id}", custom_id)
+    if job is not None and job.result is not None:
+        # Without any space: what the target sent may have line breaks, and this is one line.
+        body = msgspec.Raw(msgspec.json.format(job.result, indent=-1))
+        outcome.response = _Response(200, job_id, body)
+    elif end in _ENDED:
+        outcome.error = _Error(*_ENDED[end])
+    elif job is None:
+        outcome.error = _Error(
+            "result_removed", "the job was removed before the batch ended (retention.finished_seconds)"
+        )
+    else:
+        outcome.error = _Error("request_failed", job.error or "the request failed")
+    return _encoder.encode(outcome) + b"\n"

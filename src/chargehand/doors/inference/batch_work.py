@@ -1,0 +1,395 @@
+"""The work on a batch: check the lines -> submit each as a job -> wait for them -> write the files -> end.
+
+It may be killed anywhere. The batch is a job like any other, so it is taken up again, from the start: the lines are checked anew,
+submitting finds the jobs that are there by their keys, and files written again take the place of the first ones.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from itertools import islice
+
+import msgspec
+
+from chargehand.config import Config
+from chargehand.doors.inference.batch_lines import (
+    MAX_LINES,
+    Invalid,
+    Line,
+    LineError,
+    how_it_ended,
+    read_line,
+    split_lines,
+    write_line,
+)
+from chargehand.doors.inference.names import KIND as LINE_KIND
+from chargehand.doors.inference.names import queue_of
+from chargehand.doors.inference.request import encode_request
+from chargehand.doors.inference.uploads import MEDIA_TYPE, file_name
+from chargehand.engine.engine import Engine
+from chargehand.engine.file import File, NewFile
+from chargehand.engine.job import FINAL, SECOND, Job, NewJob
+from chargehand.engine.moves import Broke, Change, Moved
+from chargehand.engine.runner import Done, Hand, Outcome, Parked
+from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease, StoreCorrupt, StoreError
+from chargehand.files import Files
+
+PRIORITY = 1  # whoever waits for an answer goes first
+CANCEL = "cancel"  # the step of the note that asks a batch to stop
+INPUT = "input.jsonl"  # the batch's own name for its input
+OUTPUT_PURPOSE = "batch_output"
+OUTPUT_BYTES = 1 << 40  # answers have bounds of their own; the disk has the last word
+AT_ONCE = 200  # operations given to the store together
+CHUNK_BYTES = 8 << 20  # of the bodies among them
+RESULTS_AT_ONCE = 20  # an answer may have megabytes
+POLL_SECONDS = 5.0  # underneath the news
+GRACE_SECONDS = 10.0  # after the window, for the deadlines of the lines to do their work
+STORE_SECONDS = 5.0
+MAX_ERRORS = 100
+
+
+class Counts(msgspec.Struct):
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+class Spec(msgspec.Struct):
+    """The payload of a batch: what was asked for."""
+
+    input_file_id: str
+    endpoint: str
+    completion_window: str
+    window_seconds: float
+    metadata: dict[str, str] | None = None
+
+
+class Record(msgspec.Struct, omit_defaults=True):
+    """What the log of a batch has beside its messages: how far it is, and in the end what came of it."""
+
+    request_counts: Counts | None = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    expired: bool = False
+    errors: tuple[LineError, ...] = ()
+
+
+spec_of = msgspec.json.Decoder(Spec)
+
+
+class Row:
+    """A line under way. Without its body: a batch of 50,000 lines takes some 20 MB."""
+
+    __slots__ = ("custom_id", "end", "job_id", "number")
+
+    def __init__(self, number: int, custom_id: str) -> None:
+        self.number = number
+        self.custom_id = custom_id
+        self.job_id = ""
+        self.end = ""  # the move that ended its job
+
+
+class Batch:
+    """A batch that this node works on."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.spec = spec_of.decode(job.payload)
+        self.expires_at = job.created_at + int(self.spec.window_seconds * SECOND)
+        self.rows: list[Row] = []
+        self.open: dict[str, Row] = {}  # job -> its line, until it has ended
+        self.counts = Counts()
+        self.news = asyncio.Event()
+        self.seen = 0  # events of its own log
+        self.cancelled = False
+        self.ended = False
+
+    def expect(self, row: Row, job_id: str) -> None:
+        row.job_id = job_id
+        self.open[job_id] = row
+
+    def settle(self, job_id: str, end: str) -> None:
+        row = self.open.pop(job_id, None)
+        if row is None:
+            return
+        row.end = end
+        tenths = self.tenths
+        if end == "succeed":
+            self.counts.completed += 1
+        else:
+            self.counts.failed += 1
+        if not self.open or self.tenths > tenths:
+            self.news.set()
+
+    @property
+    def tenths(self) -> int:
+        return (self.counts.completed + self.counts.failed) * 10 // max(1, self.counts.total)
+
+    def record(self) -> bytes:
+        return msgspec.json.encode(Record(self.counts))
+
+
+class BatchWork:
+    def __init__(self, engine: Engine, config: Config, files: Files) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._files = files
+        self._settings = config.inference
+        self._max_attempts = config.engine.max_attempts
+        self.under_way: dict[str, Batch] = {}
+
+    def on_move(self, moved: Moved) -> None:
+        """News of lines that end on this node; those that end on others are found by looking."""
+        if self.under_way and moved.kind == LINE_KIND and moved.state in FINAL:
+            for batch in self.under_way.values():
+                batch.settle(moved.job_id, moved.move)
+
+    async def work(self, job: Job, hand: Hand) -> Outcome:
+        batch = self.under_way[job.id] = Batch(job)
+        stop = self._engine.watching(job.id, batch.news)
+        try:
+            return await self._run(batch, hand)
+        except Invalid as invalid:
+            record = Record(errors=invalid.errors[:MAX_ERRORS])
+            return Broke(
+                f"the input is not valid: {invalid}", "validating", final=True, data=msgspec.json.encode(record)
+            )
+        except StaleLease:
+            return Parked("")  # somebody else has the batch, and nobody hears this
+        except StoreCorrupt as error:
+            return Broke(error.message, final=True)
+        except StoreError as error:
+            return Parked("store", STORE_SECONDS, f"parked: {error.message}")
+        finally:
+            stop()
+            if self.under_way[job.id] is batch:
+                del self.under_way[job.id]
+
+    async def _run(self, batch: Batch, hand: Hand) -> Outcome:
+        await hand.advance("validating")
+        await self._check(batch)
+        await hand.advance("in_progress", f"{batch.counts.total} lines are valid", batch.record())
+        await self._submit(batch)
+        await self._wait(batch, hand)
+        await hand.advance("finalizing", "all lines have ended", batch.record())
+        return await self._end(batch, await self._write(batch))
+
+    # the input --------------------------------------------------------------------------------------------------------
+
+    async def _own_input(self, batch: Batch) -> File:
+        """A row of the batch's own for the uploaded bytes: the upload may be deleted, or get too old, while it works."""
+        job = batch.job
+        if (own := await self._store.job_file(job.id, INPUT)) is not None:
+            return own
+        given = await self._store.get_file(batch.spec.input_file_id, job.tenant)
+        if given is None:
+            name = file_name(batch.spec.input_file_id)
+            raise Invalid(LineError("file_not_found", None, f"the file {name} was deleted", "input_file_id"))
+        new = NewFile(self._engine.new_id(), job.tenant, INPUT, MEDIA_TYPE, given.size, given.sha256, job.id)
+        return await self._store.put_file(new)
+
+    async def _lines(self, batch: Batch) -> AsyncIterator[Line | LineError]:
+        endpoint, allow_cloud = batch.spec.endpoint, self._settings.allow_cloud
+        try:
+            file = await self._own_input(batch)
+            async for number, raw in split_lines(self._files.read(file), self._settings.max_body_bytes):
+                yield read_line(number, raw, endpoint, allow_cloud)
+        except NotFound as error:
+            raise Invalid(LineError("file_not_found", None, error.message, "input_file_id")) from None
+
+    async def _check(self, batch: Batch) -> None:
+        """All of them before the first is submitted: a batch with an error in it costs nothing."""
+        errors: list[LineError] = []
+        seen: dict[str, int] = {}
+        async for line in self._lines(batch):
+            if isinstance(line, LineError):
+                errors.append(line)
+            elif (first := seen.setdefault(line.custom_id, line.number)) != line.number:
+                message = f"the custom_id {line.custom_id!r} was used on line {first} before"
+                errors.append(LineError("duplicate_custom_id", line.number, message, "custom_id"))
+            elif len(seen) > MAX_LINES:
+                errors.append(LineError("too_many_lines", line.number, f"a batch has at most {MAX_LINES} lines"))
+                break
+            else:
+                batch.rows.append(Row(line.number, line.custom_id))
+            if len(errors) >= MAX_ERRORS:
+                break
+        if not batch.rows and not errors:
+            errors.append(LineError("empty_file", None, "there is no line in the file", "input_file_id"))
+        if errors:
+            raise Invalid(*errors)
+        batch.counts.total = len(batch.rows)
+
+    # the lines --------------------------------------------------------------------------------------------------------
+
+    async def _submit(self, batch: Batch) -> None:
+        """A chunk at a time: so much of the input is in memory, and so soon a wish to stop is noticed.
+
+        A batch that is to stop begins nothing more. But if it had been worked on before, the lines that were begun then must
+        be found: they are the first ones, and where they end there is a chunk of which none was there.
+        """
+        rows = iter(batch.rows)
+        first_time = batch.job.lease == 1
+        known = 1
+        async for chunk in self._chunks(batch):
+            if await self._stopping(batch) and (first_time or not known):
+                return
+            known = sum(await asyncio.gather(*[self._submit_line(batch, next(rows), line) for line in chunk]))
+
+    async def _chunks(self, batch: Batch) -> AsyncIterator[list[Line]]:
+        chunk: list[Line] = []
+        size = 0
+        async for line in self._lines(batch):
+            if isinstance(line, LineError):
+                raise Invalid(line)  # not before: the same bytes were checked a moment ago
+            chunk.append(line)
+            size += len(line.body)
+            if len(chunk) >= AT_ONCE or size >= CHUNK_BYTES:
+                yield chunk
+                chunk, size = [], 0
+        if chunk:
+            yield chunk
+
+    async def _submit_line(self, batch: Batch, row: Row, line: Line) -> bool:
+        """Whether the job was there already."""
+        job_id = self._engine.new_id()
+        batch.expect(row, job_id)  # before there is one, so that no news of it can be missed
+        try:
+            submitted = await self._engine.submit(self._line_job(batch, job_id, line))
+        except IdempotencyMismatch:
+            batch.settle(job_id, "fail")  # a job of the tenant's own making sits on the key
+            return True
+        if submitted.created:
+            return False
+        del batch.open[job_id]
+        batch.expect(row, submitted.job_id)
+        await self._look(batch, [submitted.job_id])
+        return True
+
+    def _line_job(self, batch: Batch, job_id: str, line: Line) -> NewJob:
+        job = batch.job
+        origin = {"batch_id": batch_name(job.id), "custom_id": line.custom_id}
+        return NewJob(
+            job_id,
+            job.tenant,
+            LINE_KIND,
+            queue_of(job.tenant, line.model),
+            encode_request(batch.spec.endpoint, line.body),
+            PRIORITY,
+            self._max_attempts,
+            idempotency_key=f"batch/{job.id}/{line.number}",
+            traceparent=job.traceparent,
+            tracestate=job.tracestate,
+            metadata=msgspec.json.encode(origin),
+            deadline_seconds=max(0.001, (batch.expires_at - self._engine.now()) / SECOND),
+        )
+
+    async def _wait(self, batch: Batch, hand: Hand) -> None:
+        told = batch.tenths
+        while batch.open:
+            batch.news.clear()
+            if await self._stopping(batch):
+                await self._cancel_lines(batch)
+            await self._look_around(batch)
+            if batch.tenths > told:
+                told = batch.tenths
+                done = batch.counts.completed + batch.counts.failed
+                await hand.note(
+                    f"{done} of {batch.counts.total} lines have ended", step="progress", data=batch.record()
+                )
+            if batch.open:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_SECONDS):
+                        await batch.news.wait()
+
+    async def _stopping(self, batch: Batch) -> bool:
+        """Whether no more may be begun: somebody asked for it, or the window has passed. The log is asked, not the memory:
+        what is written there outlives this process, and is seen on whichever node the batch runs.
+        """
+        while events := await self._store.list_events(batch.job.id, batch.seen):
+            batch.seen = events[-1].seq
+            for event in events:
+                if event.step == CANCEL or event.move == "requeue":
+                    batch.cancelled = event.step == CANCEL
+        return batch.cancelled or self._engine.now() >= batch.expires_at
+
+    async def _cancel_lines(self, batch: Batch) -> None:
+        """At the end of the window they expire by themselves; what was requeued by hand has no deadline any more."""
+        if not batch.cancelled and self._engine.now() < batch.expires_at + GRACE_SECONDS * SECOND:
+            return
+        why = "its batch was cancelled" if batch.cancelled else "its batch expired"
+        await self.cancel(list(batch.open), why)
+
+    async def cancel(self, job_ids: Sequence[str], why: str) -> None:
+        for start in range(0, len(job_ids), AT_ONCE):
+            await asyncio.gather(*[self._cancel(job_id, why) for job_id in job_ids[start : start + AT_ONCE]])
+
+    async def _cancel(self, job_id: str, why: str) -> None:
+        with contextlib.suppress(Conflict, NotFound):  # it has just ended
+            await self._engine.cancel(job_id, message=f"cancelled: {why}")
+
+    async def _look_around(self, batch: Batch) -> None:
+        """Some of the open lines, and more while that finds any that have ended; those that have not go to the back."""
+        while await self._look(batch, list(islice(batch.open, AT_ONCE))):
+            pass
+
+    async def _look(self, batch: Batch, job_ids: Sequence[str]) -> int:
+        jobs = await asyncio.gather(*[self._store.get_job(job_id) for job_id in job_ids])
+        ends = [how_it_ended(job) for job in jobs]
+        for job_id, end in zip(job_ids, ends, strict=True):
+            if end:
+                batch.settle(job_id, end)
+            elif job_id in batch.open:
+                batch.open[job_id] = batch.open.pop(job_id)
+        return sum(end != "" for end in ends)
+
+    # the end ----------------------------------------------------------------------------------------------------------
+
+    async def _write(self, batch: Batch) -> Record:
+        good = [row for row in batch.rows if row.end == "succeed"]
+        bad = [row for row in batch.rows if row.end != "succeed"]
+        batch.counts.failed = len(bad)  # also those that were never begun
+        return Record(
+            batch.counts,
+            await self._save(batch, "output", good) if good else None,
+            await self._save(batch, "error", bad) if bad else None,
+            expired=not batch.cancelled
+            and self._engine.now() >= batch.expires_at
+            and any(row.end in ("", "expire", "cancel") for row in bad),
+        )
+
+    async def _save(self, batch: Batch, what: str, rows: list[Row]) -> str:
+        """Under a name of the batch, so that a second writing replaces the first and leaves its id."""
+        job, name = batch.job, f"{batch_name(batch.job.id)}_{what}.jsonl"
+        content = self._outcomes(batch, rows)
+        file = await self._files.save(
+            job.tenant, name, MEDIA_TYPE, content, job_id=job.id, purpose=OUTPUT_PURPOSE, max_bytes=OUTPUT_BYTES
+        )
+        return file_name(file.id)
+
+    async def _outcomes(self, batch: Batch, rows: list[Row]) -> AsyncIterator[bytes]:
+        for start in range(0, len(rows), RESULTS_AT_ONCE):
+            some = rows[start : start + RESULTS_AT_ONCE]
+            jobs = await asyncio.gather(*[self._store.get_job(row.job_id) for row in some])
+            for row, job in zip(some, jobs, strict=True):
+                yield write_line(row.custom_id, row.job_id or f"{batch.job.id}_{row.number}", row.end, job)
+
+    async def _end(self, batch: Batch, record: Record) -> Outcome:
+        batch.ended = True
+        data = msgspec.json.encode(record)
+        said = f"{batch.counts.completed} of {batch.counts.total} lines were answered"
+        if batch.cancelled:
+            job, error = batch.job, "cancelled"
+            await self._engine.change(
+                Change(job.id, "cancel", job.lease, error=error, level="warn", message=f"cancelled: {said}", data=data)
+            )
+        if record.expired:
+            return Broke(
+                f"the completion window of {batch.spec.completion_window} passed: {said}", final=True, data=data
+            )
+        return Done(data, said, data)  # of one that was cancelled nobody takes it: the lease is gone
+
+
+def batch_name(job_id: str) -> str:
+    """Batches are called so by OpenAI's clients."""
+    return f"batch_{job_id}"

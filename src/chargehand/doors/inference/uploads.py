@@ -1,0 +1,203 @@
+"""OpenAI's Files: what goes into a batch and what comes out of it. And the tidying up of all stored bytes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+import falcon
+import msgspec
+from falcon.asgi import Request, Response
+
+from chargehand.config import Config
+from chargehand.doors.inference.errors import write_openai
+from chargehand.engine.engine import Engine
+from chargehand.engine.file import File
+from chargehand.engine.ids import is_ulid
+from chargehand.engine.job import SECOND
+from chargehand.errors import BadRequest, InvalidField, NotFound, StoreError, TooLarge
+from chargehand.files import Files, checked_name
+from chargehand.http.files import send_file
+from chargehand.http.route import Route, query, reply
+from chargehand.observability.logs import get_logger
+
+TAG = "batches"
+PURPOSE = "batch"
+PREFIX = "file-"
+MEDIA_TYPE = "application/jsonl"
+PAGE = 100  # clients may ask for more and get the rest with the next page
+FORM_BYTES = 64 << 10  # what a form may have around its file
+PURPOSE_BYTES = 100
+
+log = get_logger(__name__)
+
+
+class FileObject(msgspec.Struct):
+    id: str
+    bytes: int
+    created_at: int
+    expires_at: Annotated[int | None, msgspec.Meta(description="null: kept for ever, or as long as its batch")]
+    filename: str
+    purpose: str
+    object: str = "file"
+    status: str = "processed"
+    status_details: str | None = None
+
+
+class FileQuery(msgspec.Struct, forbid_unknown_fields=True):
+    after: Annotated[str, msgspec.Meta(description="The id of the last file of the page before")] | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=10_000, description=f"A page has at most {PAGE}")] = PAGE
+    purpose: Annotated[str, msgspec.Meta(description="batch or batch_output")] | None = None
+    order: Literal["desc"] = "desc"
+
+
+class FileList(msgspec.Struct):
+    data: list[FileObject]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+    object: str = "list"
+
+
+class FileDeleted(msgspec.Struct):
+    id: str
+    object: str = "file"
+    deleted: bool = True
+
+
+class Uploads:
+    def __init__(self, engine: Engine, config: Config, files: Files) -> None:
+        self._store = engine.store
+        self._files = files
+        self._settings = config.inference
+        self._retention = config.retention
+
+    def routes(self) -> list[Route]:
+        read, write, one = "jobs:read", "jobs:write", "/v1/files/{file_id}"
+        openai: dict[str, Any] = {"error_writer": write_openai}
+        # fmt: off
+        return [
+            Route("POST", "/v1/files", self.create_file, "Upload a file for a batch", write, TAG,
+                  "A multipart form: `file`, and `purpose` with the value `batch`.", reply=FileObject, errors=(BadRequest, TooLarge), **openai),
+            Route("GET", "/v1/files", self.list_files, "List files, newest first", read, TAG, query=FileQuery, reply=FileList, **openai),
+            Route("GET", one, self.get_file, "Read what is known of a file", read, TAG, reply=FileObject, errors=(NotFound,), **openai),
+            Route("GET", f"{one}/content", self.get_content, "Fetch a file", read, TAG, "With ranges and ETag.",
+                  reply_media=MEDIA_TYPE, errors=(NotFound,), **openai),
+            Route("DELETE", one, self.delete_file, "Delete a file", write, TAG, "A batch that has begun keeps its input.",
+                  reply=FileDeleted, errors=(NotFound,), **openai),
+        ]
+        # fmt: on
+
+    # uploading --------------------------------------------------------------------------------------------------------
+
+    async def create_file(self, req: Request, resp: Response) -> None:
+        if (req.content_length or 0) > self._settings.max_file_bytes + FORM_BYTES:
+            raise TooLarge(f"the file is over {self._settings.max_file_bytes} bytes (inference.max_file_bytes)")
+        if not (req.content_type or "").lower().startswith("multipart/form-data"):
+            raise BadRequest("a multipart/form-data body is expected, with the parts `file` and `purpose`")
+        saved: list[File] = []
+        try:
+            purpose = await self._read_form(req, saved)
+            if purpose != PURPOSE:
+                raise InvalidField("purpose", f"must be `{PURPOSE}`: files are kept here for batches")
+            if not saved:
+                raise InvalidField("file", "is missing: a part with this name and a file name is expected")
+        except BaseException:
+            # The end of the form decides: one that broke off, or says something else behind the file, leaves none.
+            for file in saved:
+                await self._files.drop(file.id)
+            raise
+        reply(resp, self._shown(saved[0]))
+
+    async def _read_form(self, req: Request, saved: list[File]) -> str:
+        purpose = ""
+        try:
+            async for part in await req.get_media():
+                if part.name == "purpose":
+                    purpose = (await part.stream.read(PURPOSE_BYTES)).decode("utf-8", "replace").strip()
+                elif part.name == "file" and saved:
+                    raise InvalidField("file", "must be one file")
+                elif part.name == "file":
+                    saved.append(await self._save(req.context.caller.tenant, part))
+        except falcon.HTTPError as error:
+            raise BadRequest(f"the form cannot be read: {error.description or error.title}") from None
+        return purpose
+
+    async def _save(self, tenant: str, part: Any) -> File:
+        # Some clients send a whole path; only its end is a name.
+        name = checked_name("file", (part.filename or "").replace("\\", "/").rpartition("/")[2] or "upload.jsonl")
+        most = self._settings.max_file_bytes
+        return await self._files.save(tenant, name, MEDIA_TYPE, _pieces(part), purpose=PURPOSE, max_bytes=most)
+
+    # reading and deleting ---------------------------------------------------------------------------------------------
+
+    async def list_files(self, req: Request, resp: Response) -> None:
+        asked, tenant = query(req, FileQuery), req.context.caller.tenant
+        before = None if asked.after is None else file_ulid("after", asked.after)
+        limit = min(asked.limit, PAGE)
+        found = await self._store.list_files(tenant, asked.purpose, before, limit + 1)
+        shown = [self._shown(file) for file in found[:limit]]
+        ends = (shown[0].id, shown[-1].id) if shown else (None, None)
+        reply(resp, FileList(shown, len(found) > limit, *ends))
+
+    async def get_file(self, req: Request, resp: Response, file_id: str) -> None:
+        reply(resp, self._shown(await self._get(req, file_id)))
+
+    async def get_content(self, req: Request, resp: Response, file_id: str) -> None:
+        await send_file(req, resp, self._files, await self._get(req, file_id))
+
+    async def delete_file(self, req: Request, resp: Response, file_id: str) -> None:
+        file = await self._get(req, file_id)
+        await self._files.drop(file.id, file.tenant)
+        reply(resp, FileDeleted(file_id))
+
+    async def _get(self, req: Request, file_id: str) -> File:
+        """Files without a purpose are artifacts: they belong to their jobs and are found there."""
+        file = await self._store.get_file(file_ulid("file_id", file_id), req.context.caller.tenant)
+        if file is None or not file.purpose:
+            raise NotFound(f"there is no file {file_id}")
+        return file
+
+    def _shown(self, file: File) -> FileObject:
+        kept, created_at = self._settings.file_seconds, file.created_at // SECOND
+        expires_at = int(created_at + kept) if kept and file.job_id is None else None
+        return FileObject(file_name(file.id), file.size, created_at, expires_at, file.name, file.purpose)
+
+    # tidying up -------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Removes uploads that are too old, then bytes that no row refers to.
+
+        Safe beside everything else, and on all nodes at once. A batch that has begun has a row of its own for its input, so
+        an upload that goes takes nothing from it. A row is written only after its bytes, and bytes are swept only when they
+        have been there for an hour: those whose row is still on its way are younger. Bytes that are stored again count as
+        new, and that and the removal exclude each other by a lock on the directory.
+        """
+        while True:
+            try:
+                await self._tidy()
+            except StoreError as error:
+                log.warning("files could not be tidied up, it will be tried again", error=str(error))
+            await asyncio.sleep(self._retention.interval_seconds)
+
+    async def _tidy(self) -> None:
+        batch = self._retention.batch
+        if self._settings.file_seconds:
+            while await self._store.prune_files(self._settings.file_seconds, batch) == batch:
+                log.debug("pruned", files=batch)
+        await self._files.sweep()
+
+
+def file_name(file_id: str) -> str:
+    """Files are called so by OpenAI's clients."""
+    return f"{PREFIX}{file_id}"
+
+
+def file_ulid(field: str, text: str) -> str:
+    if not text.startswith(PREFIX) or not is_ulid(text.removeprefix(PREFIX)):
+        raise InvalidField(field, f"must be the id of a file: {PREFIX} and 26 characters")
+    return text.removeprefix(PREFIX)
+
+
+async def _pieces(part: Any) -> AsyncIterator[bytes]:
+    async for piece in part.stream:
+        yield piece
