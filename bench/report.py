@@ -20,6 +20,7 @@ class Sample(msgspec.Struct, frozen=True):
     others_cpu: float = 0.0  # of whatever else ran on the machine meanwhile
     server_bytes: int = 0  # resident, at most
     store_bytes: int = 0
+    received_bytes: int = 0  # of streams, whose p50 and p99 are those of the first byte
 
     @property
     def rate(self) -> float:
@@ -29,8 +30,9 @@ class Sample(msgspec.Struct, frozen=True):
         server, store, client = (
             cpu / self.operations * 1e6 for cpu in (self.server_cpu, self.store_cpu, self.client_cpu)
         )
+        received = f"   {megabytes(self.received_bytes / self.seconds):5.2f} MB/s" if self.received_bytes else ""
         return (
-            f"{self.rate:>9,.0f}/s   p50 {self.p50 * 1e3:7.2f} ms   p99 {self.p99 * 1e3:7.2f} ms"
+            f"{self.rate:>9,.0f}/s{received}   p50 {self.p50 * 1e3:7.2f} ms   p99 {self.p99 * 1e3:7.2f} ms"
             f"   CPU server {server:4.0f}, store {store:4.0f}, client {client:3.0f} µs"
             f"   others {self.others_cpu / self.seconds * 100:3.0f} %"
             f"   peak {megabytes(self.server_bytes):3.0f} + {megabytes(self.store_bytes):3.0f} MB"
@@ -46,7 +48,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the table. The target is one for the ratio where there is a baseline, else for the value."""
+    """A line of the table. The target is one for the ratio where there is one, else for the value."""
 
     measurement: str
     value: float

@@ -1,11 +1,12 @@
 """The measured server: the product as it is, and one more route whose handler does nothing.
 
-`python -m bench.server STORE_URL DATA_DIR` prints its URL and ends with its standard input.
+`python -m bench.server STORE_URL DATA_DIR SETTINGS` prints its URL and ends with its standard input. SETTINGS is JSON.
 """
 
 import asyncio
 import sys
 
+import msgspec
 import uvloop
 from falcon.asgi import Request, Response
 
@@ -29,7 +30,7 @@ async def do_nothing(req: Request, resp: Response) -> None:
 EMPTY = Route("POST", "/bench/empty", do_nothing, "Does nothing", "jobs:write", hidden=True)
 
 
-async def main(store_url: str, data_dir: str) -> None:
+async def main(store_url: str, data_dir: str, settings: str) -> None:
     config = load_config(
         environ={},
         overrides={
@@ -39,6 +40,8 @@ async def main(store_url: str, data_dir: str) -> None:
             "auth.tokens": [{"name": "bench", "hash": hash_token(TOKEN)}],
             "webhooks.secret": "whsec_YmVuY2htYXJrLXNlY3JldC1vZi0zMi1ieXRlcy1sb25n",
             "log.level": "error",
+            "inference.embedded": "off",
+            **msgspec.json.decode(settings),
         },
     )
     configure_logs(config.log.level, "json")
@@ -50,4 +53,4 @@ async def main(store_url: str, data_dir: str) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(sys.argv[1], sys.argv[2]))
+    uvloop.run(main(*sys.argv[1:]))

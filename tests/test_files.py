@@ -349,6 +349,17 @@ async def test_content_that_is_put_again_is_new_again(blobs: Blobs, directory: P
     assert await content_of(blobs, blob.sha256) == b"x"
 
 
+async def test_content_that_took_long_to_come_is_new_when_it_is_there(blobs: Blobs, directory: Path) -> None:
+    async def slow() -> AsyncIterator[bytes]:
+        yield LARGE
+        [draft] = kept(directory)
+        age(directory / draft, 2 * HOUR)
+
+    blob = await blobs.put(slow(), PLENTY)
+    assert await blobs.sweep(nobody, HOUR, now()) == 0
+    assert await content_of(blobs, blob.sha256) == LARGE
+
+
 async def test_content_that_is_put_again_in_the_middle_of_a_sweep_is_kept(blobs: Blobs, directory: Path) -> None:
     """The sweep has learned that nobody has it; then somebody puts it; then the sweep gets round to removing it."""
     blob = await blobs.put(b"x", PLENTY)

@@ -117,10 +117,10 @@ class Server:
         await self.engine.refresh_limits()
         self._run(keep_up(self.engine, self.config))
         self._run(self.outbox.run())
+        await self.http.start(self.asgi(extra_routes), self.config.server.host, self.config.server.port)
         if self.inference is not None:
             await self.inference.start()
             self._run(self.inference.run())
-        await self.http.start(self.asgi(extra_routes), self.config.server.host, self.config.server.port)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         self._background.append(asyncio.create_task(work))

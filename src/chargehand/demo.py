@@ -28,7 +28,7 @@ from chargehand.webhooks.signature import SignatureError, verify
 
 PATIENCE_SECONDS = 60.0
 BATCH_LINES = 12
-PROMPT = "Once upon a time there was a little dog who"
+PROMPT = "Tell me a short story about a little dog."
 
 
 class Teller:
@@ -146,7 +146,7 @@ class Demo:
         model = await self._model()
         self._say("step", f"1. A job for {model}, told by webhooks", server=self._server.url)
         await self._one_job(model)
-        self._say("step", "2. The target goes away: its process is killed")
+        self._say("step", "2. The target goes away in the middle of a job, and comes back")
         await self._away(model)
         self._say("step", f"3. A batch of {BATCH_LINES} lines in OpenAI's format")
         await self._batch(model)
@@ -182,21 +182,24 @@ class Demo:
         result = told["result"]
         speed = result.get("eval_count", 0) / max(result.get("eval_duration", 0) / 1e9, 1e-9)
         text = " ".join(result["response"].split())
-        self._say("answer", f"“{PROMPT} {text[:150]}…” ({result.get('eval_count')} tokens, {speed:.0f} a second)")
+        self._say("answer", f"“{text[:150]}…” ({result.get('eval_count')} tokens, {speed:.0f} a second)")
 
     async def _away(self, model: str) -> None:
         embedded = self._server.inference.embedded if self._server.inference else None
-        if embedded is None or embedded.pid is None:
+        if embedded is None:
             return
-        os.kill(embedded.pid, signal.SIGKILL)
-        await self._until_away()
         job_id = await self._submit(model)
+        await self._receiver.until(job_id, "working")
+        if embedded.pid is not None:
+            os.kill(embedded.pid, signal.SIGKILL)
+            self._say("call", f"kill -9 {embedded.pid}, the process that runs the model, in mid-answer")
+        await self._until_away()
         job = await self._get(f"/jobs/{job_id}")
         self._say(
             "call", f"GET /jobs/… -> {job['state']}, waiting for: {job['waiting_for']} ({job['waiting']})", job=job
         )
         told = await self._receiver.until(job_id, "done")
-        self._say("answer", f"the target came back, the job ran, and its attempt is still {told['attempt']}")
+        self._say("answer", f"the target came back, the job ran again, and its attempt is still {told['attempt']}")
 
     async def _until_away(self) -> None:
         with contextlib.suppress(TimeoutError):

@@ -13,6 +13,8 @@
     ├── IdempotencyMismatch    422  the key was used before with another request
     ├── TooLarge               413
     ├── TooManyRequests        429
+    ├── TargetAway             503  nobody who could answer is there now
+    ├── TargetFailed           502  whoever was to answer did not
     └── StoreError             503  the database cannot serve now; nothing was half written
         ├── StoreUnavailable   503  not reachable, or the connection was lost
         ├── StoreLocked        503  another process holds it
@@ -109,6 +111,18 @@ class TooManyRequests(ChargehandError):
     code = "rate_limited"
     status = 429
     title = "Too many requests"
+
+
+class TargetAway(ChargehandError):
+    code = "target.away"
+    status = 503
+    title = "Target away"
+
+
+class TargetFailed(ChargehandError):
+    code = "target.failed"
+    status = 502
+    title = "Target failed"
 
 
 class StoreError(ChargehandError):

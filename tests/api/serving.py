@@ -27,6 +27,7 @@ HURRY: Mapping[str, Any] = {
     "webhooks.backoff_max_seconds": 0.05,
     "webhooks.timeout_seconds": 2,
     "webhooks.breaker_failures": 1000,
+    "inference.embedded": "off",
 }
 
 

@@ -35,6 +35,7 @@ QUICK = {
     "webhooks_backoff_max_seconds": 1,
     "webhooks_breaker_seconds": 0.2,
     "log_format": "json",
+    "inference_embedded": "off",
 }
 
 

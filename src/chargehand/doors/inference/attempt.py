@@ -11,6 +11,7 @@ import msgspec
 
 from chargehand.config import InferenceConfig, ModelConfig
 from chargehand.doors.inference import artifacts
+from chargehand.doors.inference.errors import in_shape_of
 from chargehand.doors.inference.failures import BUSY_SECONDS, CLOUD_SECONDS, Action, Event, Observed, Row, classify
 from chargehand.doors.inference.names import canonical, is_cloud
 from chargehand.doors.inference.request import Request, decode_request, pinned, preload
@@ -212,6 +213,9 @@ class Attempt:
             loading.add_done_callback(_look_at_the_end)  # it goes on for whoever comes next
             raise
         if answer.status != 200:
+            if self._request.path.startswith("/v1/"):
+                said = in_shape_of(self._request.path, answer.status, error_text(answer.body))
+                answer = Small(answer.status, {"content-type": "application/json"}, said)
             return await self._failed(self._bad_status(answer))
         self._evidence.load_seconds = round(time.monotonic() - began, 4)
         self._shared.metrics.observe_load(self._target.name, self._evidence.load_seconds)
@@ -225,7 +229,9 @@ class Attempt:
         headers = {"Content-Type": "application/json"}
         async with self._target.open("POST", self._request.path, self._body, headers, sent=self._working) as response:
             if response.status >= 400:
-                content = await response.content.read(ERROR_BYTES)
+                content = b""
+                while len(content) < ERROR_BYTES and (piece := await response.content.readany()):
+                    content += piece
                 return await self._failed(self._bad_status(Small(response.status, response.headers, content)))
             self.stream.begin(Head(response.status, passed_on(response.headers)))
             if self._caller is not None:

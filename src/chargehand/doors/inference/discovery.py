@@ -17,7 +17,7 @@ from falcon.asgi import Request, Response
 from chargehand.config import Config
 from chargehand.doors.inference import views
 from chargehand.doors.inference.attempt import passed_on
-from chargehand.doors.inference.errors import TargetAway, TargetFailed, writer_for
+from chargehand.doors.inference.errors import writer_for
 from chargehand.doors.inference.jobs import TAG
 from chargehand.doors.inference.names import canonical
 from chargehand.doors.inference.passthrough import forward
@@ -25,7 +25,8 @@ from chargehand.doors.inference.scheduler import BY_HAND, Scheduler
 from chargehand.doors.inference.stream import Cut
 from chargehand.doors.inference.target import Gone, Small, Target, Unreachable
 from chargehand.engine.job import SECOND, rfc3339
-from chargehand.errors import InvalidField, NotFound
+from chargehand.errors import InvalidField, NotFound, TargetAway, TargetFailed
+from chargehand.http.hangup import gone
 from chargehand.http.route import Route, read_body, reply
 
 ANSWER_SECONDS = 5.0
@@ -205,7 +206,7 @@ class Discovery:
             resp.status = response.status
             for name, value in passed_on(response.headers).items():
                 resp.set_header(name, value)
-            resp.stream = _pieces(response, target, until_sent.pop_all())
+            resp.stream = _pieces(req, response, target, until_sent.pop_all())
 
     def _named_target(self, req: Request) -> Target:
         name = req.get_header(X_TARGET)
@@ -237,9 +238,11 @@ async def _open(req: Request, target: Target, body: Any) -> AsyncIterator[aiohtt
 
 
 async def _pieces(
-    response: aiohttp.ClientResponse, target: Target, until_sent: contextlib.AsyncExitStack
+    req: Request, response: aiohttp.ClientResponse, target: Target, until_sent: contextlib.AsyncExitStack
 ) -> AsyncIterator[bytes]:
     """The answer streams: a pull takes minutes and tells how far it is. The model stays locked until the end."""
+    leaving = asyncio.ensure_future(gone(req))
+    leaving.add_done_callback(lambda _: response.close())  # who hangs up stops it
     try:
         async with target.watch():
             while piece := await response.content.readany():
@@ -247,6 +250,7 @@ async def _pieces(
     except (Gone, aiohttp.ClientError, OSError) as error:
         raise Cut(str(error)) from None
     finally:
+        leaving.cancel()
         await until_sent.aclose()
         await target.relist()
         target.refresh()

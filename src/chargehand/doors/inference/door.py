@@ -6,6 +6,7 @@ from pathlib import Path
 from chargehand.config import Config, TargetConfig
 from chargehand.doors.inference import views
 from chargehand.doors.inference.attempt import Attempts
+from chargehand.doors.inference.batches import Batches
 from chargehand.doors.inference.discovery import Discovery
 from chargehand.doors.inference.embedded.process import CannotStart, Embedded
 from chargehand.doors.inference.jobs import InferenceJobs
@@ -13,6 +14,7 @@ from chargehand.doors.inference.names import KIND
 from chargehand.doors.inference.passthrough import Passthrough
 from chargehand.doors.inference.scheduler import Scheduler
 from chargehand.doors.inference.target import Target
+from chargehand.doors.inference.uploads import Uploads
 from chargehand.engine.engine import Engine
 from chargehand.files import Files
 from chargehand.http.route import Route
@@ -49,13 +51,18 @@ class InferenceDoor:
             poll_seconds=config.engine.poll_seconds,
         )
         self._passthrough = Passthrough(engine, config, self.scheduler, self._attempts)
+        self._uploads = Uploads(engine, config, files)
+        self._batches = Batches(engine, config, files)
         self._parts = (
             InferenceJobs(engine, config, policy, tracing, self.scheduler, self._attempts),
             self._passthrough,
             Discovery(config, self.scheduler),
+            self._uploads,
+            self._batches,
         )
         engine.on_move(self.scheduler.on_move)
         engine.on_move(self._passthrough.on_move)
+        engine.on_move(self._batches.on_move)
 
     renderers: dict[str, Render] = {KIND: views.render}  # noqa: RUF012 - never changed
 
@@ -86,6 +93,8 @@ class InferenceDoor:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.scheduler.run())
+                group.create_task(self._uploads.run())
+                group.create_task(self._batches.run())
                 for target in self.scheduler.targets.values():
                     group.create_task(target.run())
                 if self.embedded is not None:

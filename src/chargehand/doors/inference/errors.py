@@ -1,4 +1,4 @@
-"""Errors of this door, and how they look to clients of Ollama, of OpenAI and of Anthropic: each reads only its own shape."""
+"""How errors look to clients of Ollama, of OpenAI and of Anthropic: each reads only its own shape."""
 
 import math
 from collections.abc import Callable
@@ -9,22 +9,6 @@ from falcon.asgi import Response
 from chargehand.errors import ChargehandError
 
 Writer = Callable[[Response, ChargehandError], None]
-
-
-class TargetAway(ChargehandError):
-    """No target that could answer is there now."""
-
-    code = "target.away"
-    status = 503
-    title = "Target away"
-
-
-class TargetFailed(ChargehandError):
-    """The target was there and the work ended without an answer."""
-
-    code = "target.failed"
-    status = 502
-    title = "Target failed"
 
 
 _KINDS = {
@@ -56,6 +40,14 @@ def write_openai(resp: Response, error: ChargehandError) -> None:
 def write_anthropic(resp: Response, error: ChargehandError) -> None:
     kind = _KINDS.get(error.status, "api_error")
     _write(resp, error, {"type": "error", "error": {"type": kind, "message": error.message}})
+
+
+def in_shape_of(path: str, status: int, message: str) -> bytes:
+    """What a target said in its own shape, for a caller of another API."""
+    kind = _KINDS.get(status, "api_error")
+    if path.startswith("/v1/messages"):
+        return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": message}})
+    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": None}})
 
 
 def _write(resp: Response, error: ChargehandError, body: object) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import math
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -17,7 +18,7 @@ from falcon.asgi import Request, Response
 
 from chargehand.config import Config
 from chargehand.doors.inference.attempt import Attempts, Caller, passed_on
-from chargehand.doors.inference.errors import TargetAway, TargetFailed, writer_for
+from chargehand.doors.inference.errors import writer_for
 from chargehand.doors.inference.jobs import TAG, accepted, check_model
 from chargehand.doors.inference.names import KIND, canonical, queue_of
 from chargehand.doors.inference.request import Essentials, encode_request, essentials, unloads
@@ -28,7 +29,7 @@ from chargehand.doors.inference.wire import FORMS, Form, has_ended
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import FINAL, Job, NewJob, State
 from chargehand.engine.moves import Moved
-from chargehand.errors import BadRequest, Conflict, NotFound, StoreError
+from chargehand.errors import BadRequest, Conflict, NotFound, StoreError, TargetAway, TargetFailed
 from chargehand.http.hangup import gone, unless_gone
 from chargehand.http.inputs import trace_headers
 from chargehand.http.route import Route, decode, read_body
@@ -39,6 +40,7 @@ PRIORITY = 5  # somebody waits
 PREFER = "`wait=N`: wait so many seconds for a target; `respond-async`: a 202 and a job instead of waiting"
 MAX_WAIT_SECONDS = 86_400.0
 END_SECONDS = 1.0
+LOOK_SECONDS = 1.0  # how often a caller in the queue looks whether the target is still there, at the most
 JOB_HEADER = "x-chargehand-job"
 
 log = get_logger(__name__)
@@ -124,12 +126,12 @@ class Passthrough:
         """A job from the start. With `wait` beside it, its result if that comes in time."""
         await self._engine.submit(job)
         resp.set_header("preference-applied", "respond-async")
+        resp.set_header(JOB_HEADER, job.id)
         finished = await unless_gone(req, self._finished(job.id, wait_seconds)) if wait_seconds else None
         if finished is None:
             return accepted(resp, job.id)
         if finished.state is not State.SUCCEEDED:
             raise TargetFailed(finished.error or "the job ended without an answer")
-        resp.set_header(JOB_HEADER, job.id)
         resp.content_type = "application/json"
         resp.data = finished.result
         return None
@@ -169,15 +171,18 @@ class Passthrough:
 
     async def _wait(self, caller: Caller, model: str, prefer: Prefer) -> Stream:
         """The answer once it begins. A target that is away is waited for a little, a queue as long as the caller likes."""
-        limit = self._settings.wait_seconds if prefer.wait_seconds is None else prefer.wait_seconds
-        until = asyncio.get_running_loop().time() + limit
+        left = limit = self._settings.wait_seconds if prefer.wait_seconds is None else prefer.wait_seconds
+        came_at = time.time()
         while True:
-            left = until - asyncio.get_running_loop().time()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, left) if left > 0 else 1.0):
+                async with asyncio.timeout(left):
                     return await asyncio.shield(caller.answer)
-            late = asyncio.get_running_loop().time() >= until
-            if late and (prefer.wait_seconds is not None or not self._scheduler.has_live_target(model)):
+            if self._scheduler.has_live_target(model):
+                left = max(limit, LOOK_SECONDS)
+                continue
+            gone_at = max((target.since for target in self._scheduler.targets.values() if not target.up), default=0.0)
+            left = max(came_at, gone_at) + limit - time.time()
+            if left <= 0:
                 raise TargetAway(self._scheduler.explain(model).reason, retry_after_seconds=max(5.0, math.ceil(limit)))
 
     def on_move(self, moved: Moved) -> None:
@@ -223,7 +228,7 @@ class Passthrough:
         leaving = asyncio.ensure_future(gone(req))
 
         def left(_: object) -> None:
-            if not stream.closed and not has_ended(form, stream.tail()):
+            if not stream.closed and not has_ended(form, stream.content()):
                 self._forget(job_id, "the caller hung up")
 
         leaving.add_done_callback(left)

@@ -14,6 +14,8 @@ from chargehand.doors.inference.names import canonical, is_cloud
 
 TRUST_SECONDS = 5.0  # how long a target's list of resident models is believed
 USED_SECONDS = 1.0  # a model that answered so shortly ago is still there
+DOUBT_SECONDS = 1.0  # a model is looked at again so near to its expiry; listed long after that, it is in use
+BY_HAND = "@"  # how the reason of a closing begins that no job asked for
 
 
 class Resident(msgspec.Struct, frozen=True):
@@ -47,6 +49,7 @@ class Ledger:
         self.closing: dict[str, str] = {}  # gets no new work -> because of what
         self.in_flight: dict[str, int] = {}
         self.cramped: set[str] = set()  # did not fit beside others: loaded alone the next time
+        self.missing: set[str] = set()  # was not found here when it was asked for, whatever is listed
         self.seen_at = float("-inf")
         self._allowed = frozenset(map(canonical, models))
         self._used_at: dict[str, float] = {}
@@ -57,17 +60,21 @@ class Ledger:
 
     def may_have(self, model: str) -> bool:
         """Whether the model could be there, as far as is known."""
-        allowed = not self._allowed or model in self._allowed
-        return allowed and (self.installed is None or model in self.installed or is_cloud(model))
+        if not self.permits(model) or model in self.missing:
+            return False
+        return self.installed is None or model in self.installed or is_cloud(model)
+
+    def permits(self, model: str) -> bool:
+        return not self._allowed or model in self._allowed
 
     def offers(self, model: str) -> bool:
         return self.up and self.installed is not None and self.may_have(model)
 
     def allows(self, model: str) -> bool:
-        return self.up and (not self._allowed or model in self._allowed)
+        return self.up and self.permits(model)
 
     def holds(self, model: str) -> bool:
-        return model in self.resident or is_cloud(model)
+        return (model in self.resident and model not in self.cramped) or is_cloud(model)
 
     def trusts(self, model: str) -> bool:
         """Whether what is known about this model being in memory is fresh enough to be said aloud."""
@@ -77,17 +84,24 @@ class Ledger:
         if now - self._used_at.get(model, float("-inf")) < USED_SECONDS:
             return True
         resident = self.resident.get(model)
-        lasting = resident is None or resident.expires_at is None or resident.expires_at - self._wall() > 1
-        return now - self.seen_at < TRUST_SECONDS and lasting
+        left = None if resident is None or resident.expires_at is None else resident.expires_at - self._wall()
+        return now - self.seen_at < TRUST_SECONDS and (left is None or abs(left) > DOUBT_SECONDS)
 
     def room(self, model: str) -> int:
         """How many more requests the model takes now."""
-        if not self.up or not self.holds(model) or model in self.closing or model in self.opening:
+        if not self.offers(model) or not self.holds(model) or model in self.closing or model in self.opening:
             return 0
         return max(0, self.parallel - self.in_flight.get(model, 0))
 
+    def runners(self) -> list[list[str]]:
+        """What is in memory: names of the same weights share a runner."""
+        runners: dict[str, list[str]] = {}
+        for name, resident in self.resident.items():
+            runners.setdefault(resident.digest or name, []).append(name)
+        return list(runners.values())
+
     def free_slots(self) -> int:
-        return self.slots - len(self.resident.keys() | self.opening.keys())
+        return self.slots - len(self.runners()) - len(self.opening.keys() - self.resident.keys())
 
     def idle_seconds(self, model: str) -> float:
         return self._clock() - self._used_at.get(model, float("-inf"))
@@ -105,7 +119,8 @@ class Ledger:
             self._used_at[model] = self._clock()
 
     def loaded(self, model: str) -> None:
-        self.resident.setdefault(model, Resident(model))
+        if not is_cloud(model):
+            self.resident.setdefault(model, Resident(model))
         self._used_at[model] = self._clock()
         self.cramped.discard(model)
 
@@ -132,7 +147,7 @@ class Ledger:
 
 
 class Want(msgspec.Struct):
-    """What waits for one model."""
+    """What waits for one model, and for how long it was passed over: since the oldest came, or since one was served."""
 
     model: str
     ready: int
@@ -175,6 +190,26 @@ class Ask(msgspec.Struct, frozen=True):
 Step = Admit | Load | Close | Ask
 
 
+def in_turn(wants: Iterable[Want], cap_seconds: float) -> list[Want]:
+    """The urgent before the others, the old before the new; and before all of them whoever has waited for the cap."""
+
+    def turn(want: Want) -> tuple[bool, int, float]:
+        late = want.waited_seconds >= cap_seconds
+        return not late, 0 if late else -want.priority, -want.waited_seconds
+
+    return sorted(wants, key=turn)
+
+
+def reopen(wants: Mapping[str, Want], ledgers: Sequence[Ledger]) -> None:
+    """A model that was closed for somebody who waits no longer, or has found room by now, takes work again."""
+    served = {model for ledger in ledgers for model in ledger.opening.keys() | ledger.resident.keys()}
+    for ledger in ledgers:
+        for model, wanted in list(ledger.closing.items()):
+            gone = wanted not in wants or wanted in served
+            if gone and wanted not in ledger.opening and not wanted.startswith(BY_HAND):
+                del ledger.closing[model]
+
+
 def choose(want: Want, wants: Mapping[str, Want], ledgers: Sequence[Ledger], cap_seconds: float) -> Step | None:
     """The next step for what waits for one model; None: it waits. Targets are preferred in their order."""
     model = want.model
@@ -192,36 +227,50 @@ def choose(want: Want, wants: Mapping[str, Want], ledgers: Sequence[Ledger], cap
             return Load(ledger.name, model, (), f"{model} has a free slot on {ledger.name}")
     if len(cold) < len(homes):
         return None  # it is in memory somewhere and busy: its turn comes
-    steps = (_make_room(want, wants, ledger, cap_seconds) for ledger in cold)
-    return next((step for step in steps if step is not None), None)
+    steps = [_make_room(want, wants, ledger, cap_seconds) for ledger in cold]
+    if any(model in ledger.closing.values() for ledger in cold):
+        steps = [step for step in steps if isinstance(step, Load)]  # room is being made for it: not on two targets
+    return min((step for step in steps if step), key=lambda step: not isinstance(step, Load), default=None)
 
 
 def _ask(model: str, ledgers: Sequence[Ledger]) -> Step | None:
-    """Not while a target that is away may have it."""
+    """Not while a target that is away may have it. One that no target permits is refused by whoever is there."""
     if any(not ledger.up and ledger.may_have(model) for ledger in ledgers):
         return None
-    for ledger in ledgers:
-        if ledger.allows(model) and ledger.installed is not None and not ledger.in_flight.get(model):
+    for ledger in [ledger for ledger in ledgers if ledger.permits(model)] or ledgers:
+        if ledger.up and ledger.installed is not None and not ledger.in_flight.get(model):
             return Ask(ledger.name, model)
     return None
 
 
 def _make_room(want: Want, wants: Mapping[str, Want], ledger: Ledger, cap_seconds: float) -> Step | None:
-    needed = len(ledger.resident) if want.model in ledger.cramped else 1 - ledger.free_slots()
-    closing = [model for model, wanted in ledger.closing.items() if wanted == want.model and model in ledger.resident]
-    open_ones = [model for model in ledger.resident if model not in ledger.closing and model not in ledger.opening]
-    victims = (closing + sorted(open_ones, key=lambda model: _dearness(model, wants, ledger)))[: max(needed, 1)]
-    if len(victims) < needed or not victims:
+    alone = want.model in ledger.cramped
+    others = [names for names in ledger.runners() if want.model not in names]
+    needed = len(others) if alone else 1 - ledger.free_slots()
+    if alone and ledger.opening:
         return None
-    reasons = [_may_evict(want, wants.get(victim), cap_seconds) for victim in victims if victim not in closing]
+
+    def free(names: list[str]) -> bool:
+        return all(ledger.closing.get(name, want.model) == want.model and name not in ledger.opening for name in names)
+
+    def dear(names: list[str]) -> tuple[bool, tuple[int, bool, float]]:
+        closed = any(name in ledger.closing for name in names)  # for this want: the work is half done
+        return not closed, max(_dearness(name, wants, ledger) for name in names)
+
+    chosen = sorted(filter(free, others), key=dear)[:needed]
+    if len(chosen) < needed:
+        return None
+    victims = [name for names in chosen for name in names]
+    reasons = [_may_evict(want, wants.get(name), cap_seconds) for name in victims if name not in ledger.closing]
     if not all(reasons):
         return None
-    reason = (
-        f"{want.model} is loaded on {ledger.name} in place of {', '.join(victims)}: {(reasons or ['it has ended'])[0]}"
+    instead = (
+        f" in place of {', '.join(victims)}: {(reasons or ['it has ended'])[0]}" if victims else ": it needs all of it"
     )
-    for victim in victims:
-        if ledger.in_flight.get(victim):
-            return None if victim in closing else Close(ledger.name, victim, want.model, reason)
+    reason = f"{want.model} is loaded on {ledger.name}{instead}"
+    for name in victims:
+        if ledger.in_flight.get(name):
+            return None if name in ledger.closing else Close(ledger.name, name, want.model, reason)
     return Load(ledger.name, want.model, tuple(victims), reason)
 
 

@@ -51,9 +51,6 @@ class Stream:
     def content(self) -> bytes:
         return b"".join(self._pieces)
 
-    def tail(self) -> bytes:
-        return b"".join(self._pieces[-4:])
-
     async def read(self) -> AsyncIterator[bytes]:
         """All of it, from the first byte to the end; raises Cut where it broke off."""
         at = 0

@@ -61,9 +61,9 @@ def read_answer(form: Form, media: str, body: bytes) -> Answer:
         return Answer("truncated", f"the answer is not what it should be: {error}")
 
 
-def has_ended(form: Form, tail: bytes) -> bool:
-    """Whether these last bytes say that the model has finished, though the connection is still open."""
-    last = tail.rstrip().rpartition(b"\n")[2]
+def has_ended(form: Form, body: bytes) -> bool:
+    """Whether the model has said its last word, though the connection is still open. That line may have megabytes."""
+    last = body.rstrip().rpartition(b"\n")[2]
     if form is Form.NATIVE:
         return last.startswith(b"{") and last.endswith(b"}") and b'"done":true' in last.replace(b" ", b"")
     return b"[DONE]" in last or b"message_stop" in last or b"response.completed" in last
@@ -174,6 +174,7 @@ class _Event(msgspec.Struct):
     usage: _Usage | None = None
     status: str | None = None
     stop_reason: str | None = None
+    delta: Any = None
     prompt_eval_count: int | None = None
     load_duration: int | None = None
 
@@ -184,7 +185,7 @@ _LAST = {"response.completed": "stop", "response.incomplete": "length", "message
 
 def _read_events(form: Form, body: bytes) -> Answer:
     """Streams of the other APIs have no text for us: who streams through them reads the bytes."""
-    finish, usage = "", _Usage()
+    finish, cut, usage = "", False, _Usage()
     for raw in body.split(b"\n"):
         if not raw.startswith(b"data:"):
             continue
@@ -197,11 +198,11 @@ def _read_events(form: Form, body: bytes) -> Answer:
             return Answer("error", _error_text(event.error))
         usage = event.usage or usage
         finish = _LAST.get(event.type, finish)
-        if form is Form.OPENAI and any(choice.finish_reason == "length" for choice in event.choices):
-            finish = "length"
+        cut = cut or any(choice.finish_reason == "length" for choice in event.choices)
+        cut = cut or (isinstance(event.delta, dict) and event.delta.get("stop_reason") == "max_tokens")
     if not finish or (form is Form.OPENAI and b"[DONE]" not in body[-64:]):
         return Answer("truncated", "the stream ended without saying that it was complete")
-    return _counted(finish, None, usage)
+    return _counted("length" if cut else finish, None, usage)
 
 
 def _read_object(body: bytes) -> Answer:

@@ -1,0 +1,527 @@
+"""THE failure table, row by row: what each observation is taken for, and what then happens to a real job."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chargehand.doors.inference import attempt
+from chargehand.doors.inference.failures import TABLE, Action, Event, Observed, Row, classify
+from tests.api.serving import until
+from tests.inference.calling import ran
+from tests.inference.conformance import (
+    BUSY,
+    LOAD_STALLED,
+    OUT_OF_MEMORY,
+    RUNNER_STOPPED,
+    RUNNER_TERMINATED,
+    SERVER_OUT_OF_MEMORY,
+    SERVER_STALLED,
+    SERVER_TERMINATED,
+    Answer,
+)
+from tests.inference.stories import (
+    Place,
+    a_place,
+    failures,
+    loads,
+    outcomes,
+    said,
+    some_targets,
+)
+
+# what an observation is taken for -------------------------------------------------------------------------------------
+
+
+def status(code: int, text: str = "", **fields: Any) -> Observed:
+    return Observed(Event.STATUS, text, code, **{"path": "/api/chat", **fields})
+
+
+# fmt: off
+EXAMPLES = [
+    (Observed(Event.UNREACHABLE, "Connection refused"), "target away", Action.AWAY),
+    (Observed(Event.SILENCE, "no answer within 2 s"), "target slept", Action.AWAY),
+    (Observed(Event.RESET, "Server disconnected", alive=False), "target away", Action.AWAY),
+    (Observed(Event.RESET, "Server disconnected"), "crash", Action.RETRY),
+    (Observed(Event.CUT, "Connection reset by peer", alive=False), "target away", Action.AWAY),
+    (status(429, "too many requests"), "cloud", Action.LATER),
+    (status(503, "overloaded", cloud=True), "cloud", Action.LATER),
+    (status(502, "cannot reach ollama.com", cloud=True), "cloud", Action.LATER),
+    (status(503, BUSY), "target busy", Action.BUSY),
+    (status(404, "model 'a' not found"), "wrong target", Action.ELSEWHERE),
+    (status(400, '"a" does not support chat', path="/api/embed"), "permanent", Action.FAIL),
+    (status(400, "the input length exceeds the context length", path="/api/embed"), "permanent", Action.FAIL),
+    (status(400, "invalid character 'x' looking for beginning of value", path="/api/embed"), "permanent", Action.FAIL),
+    (status(400, "failed to encode response: json: unsupported value: NaN", path="/api/embed"), "ambiguous", Action.RETRY_ONCE),
+    (status(400, RUNNER_TERMINATED, path="/api/embed"), "ambiguous", Action.RETRY_ONCE),
+    (status(400, '"a" does not support thinking'), "permanent", Action.FAIL),
+    (status(400, "whatever"), "permanent", Action.FAIL),
+    (status(401, "unauthorized"), "permanent", Action.FAIL),
+    (status(403), "permanent", Action.FAIL),
+    (status(500, OUT_OF_MEMORY), "resource", Action.MAKE_ROOM),
+    (status(500, SERVER_OUT_OF_MEMORY), "resource", Action.MAKE_ROOM),
+    (status(500, "model is too large for system memory"), "resource", Action.MAKE_ROOM),
+    (status(500, "not enough memory to load the model"), "resource", Action.MAKE_ROOM),
+    (status(500, "CUDA error: out of memory"), "resource", Action.MAKE_ROOM),
+    (status(500, 'option "num_ctx" must be of type integer'), "permanent", Action.FAIL),
+    (status(500, 'invalid format: "5"; expected "json" or a valid JSON Schema object'), "permanent", Action.FAIL),
+    (status(500, "template: :1: unclosed action"), "permanent", Action.FAIL),
+    (status(500, RUNNER_TERMINATED), "transient", Action.RETRY),
+    (status(500, RUNNER_STOPPED), "transient", Action.RETRY),
+    (status(500, SERVER_TERMINATED), "transient", Action.RETRY),
+    (status(500, LOAD_STALLED), "transient", Action.RETRY),
+    (status(500, SERVER_STALLED), "transient", Action.RETRY),
+    (status(502, "bad gateway"), "transient", Action.RETRY),
+    (status(302), "transient", Action.RETRY),
+    (Observed(Event.ERROR_LINE, "unexpected EOF"), "transient", Action.RETRY),
+    (Observed(Event.CUT, "it ended without done:true", repeats=True), "degenerate", Action.FAIL),
+    (Observed(Event.CUT, "it ended without done:true"), "truncated", Action.RETRY),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("seen", "kind", "action"), EXAMPLES, ids=lambda each: getattr(each, "text", "") or None)
+def test_an_observation_is_taken_for_what_it_is(seen: Observed, kind: str, action: Action) -> None:
+    row = classify(seen)
+    assert (row.kind, row.action) == (kind, action)
+
+
+def test_every_row_has_an_example() -> None:
+    assert [row.observation for row in TABLE if row not in {classify(seen) for seen, _, _ in EXAMPLES}] == []
+
+
+@given(
+    st.builds(
+        Observed,
+        st.sampled_from(Event),
+        st.text(),
+        st.integers(300, 599),
+        st.sampled_from(["/api/chat", "/api/embed", "/v1/messages"]),
+        cloud=st.booleans(),
+        alive=st.booleans(),
+        repeats=st.booleans(),
+    )
+)
+def test_there_is_a_row_for_everything(seen: Observed) -> None:
+    assert classify(seen) in TABLE
+
+
+# what happens to a job ------------------------------------------------------------------------------------------------
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+COVERED: set[str] = set()
+
+
+def row(*observations: str) -> Callable[[Test], Test]:
+    """The test is about these rows: it fails unless each of them was found in it."""
+    assert {each.observation for each in TABLE} >= set(observations)
+    COVERED.update(observations)
+
+    def mark(test: Test) -> Test:
+        test.rows = observations  # type: ignore[attr-defined]
+        return test
+
+    return mark
+
+
+@pytest.fixture(autouse=True)
+def found(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The rows that attempts met, as they met them."""
+    met: list[str] = []
+
+    def classified(seen: Observed) -> Row:
+        row = classify(seen)
+        met.append(row.observation)
+        return row
+
+    monkeypatch.setattr(attempt, "classify", classified)
+    yield met
+    assert set(getattr(request.function, "rows", ())) <= set(met)
+
+
+def test_every_row_happens_to_a_job_in_one_of_these_tests() -> None:
+    assert {row.observation for row in TABLE} - COVERED == set()
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    async with some_targets() as [target], a_place(tmp_path, target) as place:
+        yield place
+
+
+# the target is away
+
+
+@row("refused, unreachable, unknown name, no connection in time")
+async def test_a_job_whose_target_refuses_the_connection_is_parked_and_runs_when_it_is_back(tmp_path: Path) -> None:
+    async with some_targets() as [target], a_place(tmp_path, target, inference__probe_seconds=60) as place:
+        await place.run()
+        await target.go_away()
+        job_id = await place.ask(max_attempts=1)  # before any probe could have noticed
+        job = await place.parked(job_id)
+        assert (job["state"], job["attempt"], job["waiting_for"]) == ("queued", 1, "target")
+        assert failures(job) == ["target away"]
+        assert "laptop" in job["waiting"]
+        assert len(ran(target)) == 1
+        await target.come_back()
+        job = await place.done(job_id)
+        assert (job["attempt"], outcomes(job), job["error"]) == (1, ["park", "succeed"], None)
+
+
+async def test_a_target_that_is_gone_before_a_load_is_away_and_not_busy(tmp_path: Path) -> None:
+    async with some_targets() as [target], a_place(tmp_path, target, inference__probe_seconds=60) as place:
+        await target.go_away()
+        job_id = await place.ask(max_attempts=1)
+        job = await place.parked(job_id)
+        assert failures(job) == ["target away"]
+        assert "busy" not in job["attempts"][0]["message"]
+        await target.come_back()
+        assert (await place.done(job_id))["attempt"] == 1
+
+
+@row("connected, then silence, and the side probe fails")
+async def test_a_job_whose_target_falls_asleep_in_mid_stream_is_parked_and_keeps_what_was_said(place: Place) -> None:
+    place.target.script("a", Answer(chunks=["one", " two", " three"], hold=asyncio.Event(), hold_after=2))
+    job_id = await place.ask(max_attempts=1)
+    await until(lambda: [seen.chunks for seen in ran(place.target)] == [2])
+    place.target.sleep()
+    job = await place.parked(job_id, 5)
+    assert (job["state"], job["attempt"], failures(job)) == ("queued", 1, ["target slept"])
+    assert (await place.artifact(job, "attempt-1.ndjson")).count(b"\n") == 2
+    place.target.wake()
+    job = await place.done(job_id)
+    assert (job["attempt"], outcomes(job), said(job)) == (1, ["park", "succeed"], "a says: one two three")
+    assert [seen.aborted for seen in ran(place.target)] == [True, False]
+
+
+@row("reset or end before an answer, and the target is gone")
+async def test_a_job_whose_target_dies_before_it_answers_is_parked(place: Place) -> None:
+    place.target.habits.hold = asyncio.Event()
+    job_id = await place.ask(max_attempts=1)
+    await until(lambda: len(ran(place.target)) == 1)
+    await place.target.go_away()
+    job = await place.parked(job_id)
+    assert (job["state"], job["attempt"], failures(job)) == ("queued", 1, ["target away"])
+    assert job["artifacts"] == []
+    place.target.habits.hold.set()
+    await place.target.come_back()
+    assert (await place.done(job_id))["attempt"] == 1
+
+
+@row("an end in mid-stream, and the target is gone")
+async def test_a_job_whose_target_dies_in_mid_stream_is_parked_and_keeps_what_was_said(place: Place) -> None:
+    place.target.script("a", Answer(chunks=["one", " two", " three"], hold=asyncio.Event(), hold_after=2))
+    job_id = await place.ask(max_attempts=1)
+    await until(lambda: [seen.chunks for seen in ran(place.target)] == [2])
+    await place.target.go_away(restart=True)
+    job = await place.parked(job_id)
+    assert (job["state"], job["attempt"], failures(job)) == ("queued", 1, ["target away"])
+    assert (await place.artifact(job, "attempt-1.ndjson")).count(b"\n") == 2
+    await place.target.come_back()
+    job = await place.done(job_id)
+    assert (job["attempt"], outcomes(job)) == (1, ["park", "succeed"])
+
+
+@row("reset or end before an answer, and the target is alive")
+@pytest.mark.parametrize("cold", [True, False], ids=["at the load", "at the request"])
+async def test_a_target_that_resets_the_connection_and_lives_costs_an_attempt(place: Place, cold: bool) -> None:
+    if not cold:
+        await place.run()
+    before = len(ran(place.target))
+    place.target.habits.resets = 2
+    job = await place.run()
+    assert (job["attempt"], outcomes(job)) == (3, ["retry", "retry", "succeed"])
+    assert failures(job) == ["crash", "crash", ""]
+    assert len(ran(place.target)) - before == (1 if cold else 3)
+
+
+async def test_a_job_that_kills_every_runner_fails_when_its_attempts_are_used_up(place: Place) -> None:
+    place.target.habits.resets = 10
+    job = await place.failed(await place.ask(max_attempts=2))
+    assert (job["attempt"], outcomes(job), place.target.habits.resets) == (2, ["retry", "fail"], 8)
+    assert job["error"].startswith("laptop: crash: ")
+
+
+# the target does not want to
+
+
+@row("429, or 502 and 503 of a cloud model")
+@pytest.mark.parametrize(("model", "status"), [("a", 429), ("big:cloud", 429), ("big:cloud", 503), ("big:cloud", 502)])
+async def test_a_job_comes_back_when_the_target_says_so(place: Place, model: str, status: int) -> None:
+    place.target.script(model, Answer(status=status, error="slow down", headers={"Retry-After": "1"}))
+    job_id = await place.ask(model=model, max_attempts=1)
+    job = await place.parked(job_id)
+    assert (job["state"], job["attempt"], job["waiting_for"]) == ("queued", 1, "target")
+    job = await place.done(job_id)
+    assert (job["attempt"], failures(job)) == (1, ["cloud", ""])
+    first, second = ran(place.target)
+    assert 1.0 <= second.at - first.at < 2.0
+
+
+@row("503")
+@pytest.mark.parametrize("cold", [True, False], ids=["at the load", "at the request"])
+async def test_a_job_comes_back_soon_to_a_target_that_is_busy(place: Place, cold: bool) -> None:
+    if not cold:
+        await place.run()
+    place.target.habits.busy = 1
+    job = await place.run(max_attempts=1)
+    assert (job["attempt"], outcomes(job), failures(job)) == (1, ["park", "succeed"], ["target busy", ""])
+    assert BUSY in job["attempts"][0]["message"]
+
+
+@row("404 for the model")
+async def test_a_model_that_no_target_has_fails_the_job_in_the_targets_words(place: Place) -> None:
+    job = await place.failed(await place.ask(model="nobody"))
+    assert (job["attempt"], outcomes(job), failures(job)) == (1, ["fail"], ["wrong target"])
+    assert "model 'nobody:latest' not found" in job["error"]
+    assert ran(place.target) == loads(place.target) == []
+
+
+@row("404 for the model")
+async def test_a_model_that_is_listed_and_not_found_fails_the_job_at_once(place: Place) -> None:
+    place.target.script("/api/chat", Answer(status=404, error="model 'a' not found"), always=True)
+    job = await place.failed(await place.ask())
+    assert (job["attempt"], len(ran(place.target))) == (1, 1)
+
+
+# the request is wrong
+
+
+@row("400 on /api/embed whose text blames the request")
+async def test_an_embedding_that_is_refused_for_what_it_asks_fails_at_once(place: Place) -> None:
+    error = "the input length exceeds the context length"
+    place.target.script("/api/embed", Answer(status=400, error=error), always=True)
+    job = await place.failed(await place.embedding())
+    assert (job["attempt"], outcomes(job), failures(job)) == (1, ["fail"], ["permanent"])
+    assert len(ran(place.target, "/api/embed")) == 1
+    assert error in job["error"]
+
+
+@row("400 on /api/embed otherwise")
+async def test_an_embedding_that_may_be_the_targets_fault_is_tried_once_more(place: Place) -> None:
+    place.target.script("/api/embed", Answer(status=400, error="unsupported value: NaN"), always=True)
+    job = await place.failed(await place.embedding())
+    assert (job["attempt"], outcomes(job), failures(job)) == (2, ["retry", "fail"], ["ambiguous", "ambiguous"])
+    assert len(ran(place.target, "/api/embed")) == 2
+
+
+async def test_an_embedding_that_works_the_second_time_is_done(place: Place) -> None:
+    place.target.script("/api/embed", Answer(status=400, error="unsupported value: NaN"))
+    job = await place.done(await place.embedding())
+    assert (job["attempt"], outcomes(job)) == (2, ["retry", "succeed"])
+
+
+@row("any other status from 400 to 499")
+async def test_a_request_that_the_target_calls_wrong_fails_at_once(place: Place) -> None:
+    job = await place.failed(await place.ask(think=True))
+    assert (job["attempt"], outcomes(job), failures(job)) == (1, ["fail"], ["permanent"])
+    assert job["error"] == 'laptop: permanent: 400 "a" does not support thinking'
+    assert len(ran(place.target)) == 1
+
+
+@row("500 about the type of an option, the format or the template")
+@pytest.mark.parametrize(
+    ("fields", "text"), [({"options": {"top_k": "many"}}, "must be of type integer"), ({"format": 5}, "invalid format")]
+)
+async def test_a_500_that_blames_the_request_fails_at_once(place: Place, fields: dict[str, Any], text: str) -> None:
+    job = await place.failed(await place.ask(**fields))
+    assert (job["attempt"], outcomes(job), failures(job)) == (1, ["fail"], ["permanent"])
+    assert text in job["error"]
+
+
+# the target cannot
+
+
+@row("500 about memory")
+async def test_a_model_that_does_not_fit_beside_others_is_loaded_alone(place: Place) -> None:
+    await place.run(model="b")
+    place.target.habits.load_failure, place.target.habits.load_failures = OUT_OF_MEMORY, 1
+    job = await place.run()
+    assert (job["attempt"], outcomes(job), failures(job)) == (2, ["retry", "succeed"], ["resource", ""])
+    assert place.target.unloads == ["b"]
+    assert [*place.target.resident] == ["a"]
+
+
+@pytest.mark.parametrize("others", [(), ("b",), ("b", "c")], ids=len)
+async def test_a_model_that_fits_nowhere_fails_after_one_more_try_with_advice(
+    place: Place, others: tuple[str, ...]
+) -> None:
+    for model in others:
+        await place.run(model=model)
+    place.target.habits.load_failure = OUT_OF_MEMORY
+    job = await place.failed(await place.ask(), 5)
+    assert (job["attempt"], outcomes(job), place.target.failed_loads) == (2, ["retry", "fail"], 2)
+    assert OUT_OF_MEMORY in job["error"]
+    assert "choose a smaller model or num_ctx" in job["error"]
+    assert place.target.resident == {}
+
+
+async def test_a_model_that_runs_out_of_memory_at_work_gets_the_target_to_itself(place: Place) -> None:
+    await place.run(model="b")
+    await place.run(model="a")
+    place.target.script("a", Answer(status=500, error="CUDA error: out of memory"))
+    job = await place.run()
+    assert (job["attempt"], failures(job)) == (2, ["resource", ""])
+    assert place.target.unloads == ["b"]
+
+
+async def test_a_model_that_did_not_fit_for_one_job_can_be_had_by_the_next(place: Place) -> None:
+    place.target.habits.load_failure = OUT_OF_MEMORY
+    await place.failed(await place.ask(), 5)
+    place.target.habits.load_failure = None
+    assert (await place.run())["attempt"] == 1
+
+
+@row("any other bad status, such as a runner that stopped or a load that stalled")
+@pytest.mark.parametrize("text", [RUNNER_TERMINATED, SERVER_TERMINATED, LOAD_STALLED, SERVER_STALLED])
+async def test_a_load_that_fails_for_no_lasting_reason_is_tried_again(place: Place, text: str) -> None:
+    place.target.habits.load_failure, place.target.habits.load_failures = text, 2
+    job = await place.run()
+    assert (job["attempt"], outcomes(job)) == (3, ["retry", "retry", "succeed"])
+    assert failures(job) == ["transient", "transient", ""]
+    assert text.strip() in job["attempts"][0]["error"]
+
+
+async def test_a_load_that_always_fails_fails_the_job_when_its_attempts_are_used_up(place: Place) -> None:
+    place.target.habits.load_failure = RUNNER_TERMINATED
+    job = await place.failed(await place.ask(max_attempts=3))
+    assert (job["attempt"], place.target.failed_loads) == (3, 3)
+    assert ran(place.target) == []
+
+
+@row("any other bad status, such as a runner that stopped or a load that stalled")
+async def test_a_runner_that_crashes_before_the_first_token_costs_an_attempt(place: Place) -> None:
+    place.target.script("a", Answer(status=500, error=RUNNER_STOPPED))
+    job = await place.run()
+    assert (job["attempt"], failures(job), job["artifacts"]) == (2, ["transient", ""], [])
+
+
+async def test_a_load_that_takes_longer_than_allowed_costs_an_attempt(tmp_path: Path) -> None:
+    async with some_targets() as [target], a_place(tmp_path, target, inference__load_timeout_seconds=0.1) as place:
+        target.habits.load_seconds = 60
+        job = await place.failed(await place.ask(max_attempts=2))
+        assert (job["attempt"], failures(job)) == (2, ["transient", "transient"])
+        assert "in time" in job["error"]
+        await target.until(lambda: target.aborted_loads == 2)
+
+
+# the answer breaks
+
+
+@row("an error line in mid-stream")
+async def test_an_error_in_mid_stream_costs_an_attempt_and_what_was_said_is_kept(place: Place) -> None:
+    place.target.script("a", Answer(chunks=["one", " two", " three"], error_after=2, error="the runner fell over"))
+    job = await place.run()
+    assert (job["attempt"], outcomes(job), failures(job)) == (2, ["retry", "succeed"], ["transient", ""])
+    assert job["attempts"][0]["error"] == "laptop: transient: the runner fell over"
+    kept = (await place.artifact(job, "attempt-1.ndjson")).splitlines()
+    assert len(kept) == 3
+    assert kept[-1] == b'{"error":"the runner fell over"}'
+    assert [each["name"] for each in job["artifacts"]] == ["attempt-1.ndjson"]
+    assert said(job) == "a says: one two three"
+
+
+async def test_a_runner_that_crashes_in_mid_stream_costs_an_attempt(place: Place) -> None:
+    hold = asyncio.Event()
+    place.target.script("a", Answer(chunks=["one", " two", " three"], hold=hold, hold_after=1))
+    job_id = await place.ask()
+    await until(lambda: [seen.chunks for seen in ran(place.target)] == [1])
+    await place.target.crash_runner("a", reset=False)
+    job = await place.done(job_id)
+    assert (job["attempt"], failures(job)) == (2, ["transient", ""])
+
+
+async def test_errors_in_mid_stream_use_up_the_attempts_and_each_leaves_what_it_said(place: Place) -> None:
+    place.target.script("a", Answer(chunks=["one", " two"], error_after=1), always=True)
+    job = await place.failed(await place.ask(max_attempts=2))
+    assert (job["attempt"], job["result"]) == (2, None)
+    assert sorted(each["name"] for each in job["artifacts"]) == ["attempt-1.ndjson", "attempt-2.ndjson"]
+
+
+@row("an end without done:true")
+@pytest.mark.parametrize(
+    "how",
+    [Answer(chunks=["one", " two"], end_after=1), Answer(chunks=["one", " two"], reset_after=1)],
+    ids=["end", "reset"],
+)
+async def test_an_answer_without_its_end_is_no_success_and_is_kept(place: Place, how: Answer) -> None:
+    place.target.script("a", how)
+    job = await place.run()
+    assert (job["attempt"], outcomes(job), failures(job)) == (2, ["retry", "succeed"], ["truncated", ""])
+    assert job["attempts"][0]["evidence"]["finish"] == "truncated"
+    assert (await place.artifact(job, "attempt-1.ndjson")).count(b"\n") == 1
+
+
+@row("an end without done:true while one token was repeated")
+@pytest.mark.parametrize("tokens", [["ha"], ["ha", " ha"], [" ", "\n"]], ids=["the same", "but for spaces", "nothing"])
+async def test_a_model_that_stammers_fails_at_once_with_advice(place: Place, tokens: list[str]) -> None:
+    """Ollama stops without a word when so many tokens in a row are equal but for their spaces."""
+    place.target.script("a", Answer(chunks=["Well", *tokens * 40]), always=True)
+    job = await place.failed(await place.ask())
+    assert (job["attempt"], outcomes(job), failures(job)) == (1, ["fail"], ["degenerate"])
+    assert job["evidence"]["finish"] == "repeats"
+    assert "repeat_penalty may help" in job["error"]
+    assert (await place.artifact(job, "attempt-1.ndjson")).count(b"\n") > 30
+    assert len(ran(place.target)) == 1
+
+
+async def test_a_model_that_thinks_for_long_and_is_cut_off_does_not_stammer(place: Place) -> None:
+    thoughts = [f" thought {number}" for number in range(60)]
+    place.target.script("thinker", Answer(thinking=thoughts, chunks=["so"], end_after=50))
+    job = await place.run(model="thinker")
+    assert (job["attempt"], failures(job)) == (2, ["truncated", ""])
+
+
+async def test_a_model_that_thinks_the_same_for_ever_stammers(place: Place) -> None:
+    place.target.script("thinker", Answer(thinking=["hm"] * 60, chunks=["so"]))
+    job = await place.failed(await place.ask(model="thinker"))
+    assert failures(job) == ["degenerate"]
+
+
+# the answer is whole
+
+
+async def test_an_answer_that_met_its_limit_is_a_success_that_says_so(place: Place) -> None:
+    job = await place.run(options={"num_predict": 2})
+    assert (job["attempt"], job["evidence"]["finish"], job["result"]["done_reason"]) == (1, "length", "length")
+    assert (job["evidence"]["tokens"], failures(job)) == (2, [""])
+
+
+async def test_an_answer_that_is_done_for_a_reason_we_do_not_know_is_a_success(place: Place) -> None:
+    place.target.script("a", Answer(chunks=["one"], done_reason="content_filter"))
+    job = await place.run()
+    assert (job["attempt"], job["evidence"]["finish"]) == (1, "content_filter")
+
+
+async def test_an_answer_of_thousands_of_lines_in_tiny_pieces_is_whole(place: Place) -> None:
+    place.target.habits.fragment_bytes = 7
+    place.target.habits.tokens = 300
+    job = await place.run(text="tell")
+    assert said(job).endswith(" 298")
+    assert job["evidence"]["tokens"] == 300
+
+
+async def test_the_evidence_of_an_attempt_tells_what_was_measured(place: Place) -> None:
+    place.target.habits.load_seconds, place.target.habits.prefill_seconds = 0.05, 0.05
+    cold, warm = (await place.run())["evidence"], (await place.run())["evidence"]
+    assert cold["target"] == warm["target"] == "laptop"
+    assert cold["load_seconds"] >= 0.05
+    assert cold["first_token_seconds"] >= 0.05
+    assert cold["seconds"] >= 0.1
+    assert (cold["prompt_tokens"], cold["tokens"], cold["finish"]) == (3, 4, "stop")
+    assert warm["resident"] is True
+    assert "load_seconds" not in warm or warm["load_seconds"] is None
+
+
+async def test_an_answer_over_the_limit_fails_at_once_and_says_which_limit(tmp_path: Path) -> None:
+    async with some_targets() as [target], a_place(tmp_path, target, inference__max_answer_bytes=2000) as place:
+        target.habits.tokens = 500
+        job = await place.failed(await place.ask())
+        assert "inference.max_answer_bytes" in job["error"]
+        assert (job["attempt"], job["evidence"]["target"]) == (1, "laptop")
+        assert len(await place.artifact(job, "attempt-1.ndjson")) > 2000
+        await until(lambda: ran(target)[0].aborted or ran(target)[0].finished)
