@@ -34,12 +34,21 @@ from tests.inference.calling import (
     token_of,
     unchunked,
 )
-from tests.inference.conformance import BROKEN, BUSY, RUNNER_TERMINATED, Answer, Exchange, Model, OllamaTarget
+from tests.inference.conformance import (
+    BROKEN,
+    BUSY,
+    OUT_OF_MEMORY,
+    RUNNER_TERMINATED,
+    Answer,
+    Exchange,
+    Model,
+    OllamaTarget,
+)
 
 pytestmark = on_sqlite
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-WEATHER = {
+WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "weather",
@@ -106,6 +115,11 @@ async def the_only_job(caller: Caller, state: str) -> dict[str, Any]:
 
     [job] = await until(there)
     return await caller.seen(job["id"])
+
+
+async def states_of(caller: Caller, job: dict[str, Any]) -> list[str]:
+    events = (await caller.get(f"/jobs/{job['id']}/events")).good()["events"]
+    return [event["state"] for event in events if event["state"]]
 
 
 # Ollama's own client --------------------------------------------------------------------------------------------------
@@ -275,18 +289,17 @@ ODD = (
 )
 
 
-@pytest.mark.parametrize("fragment_bytes", [0, 1, 3, 64])
-async def test_bytes_come_through_as_they_were_written(
-    caller: Caller, target: OllamaTarget, fragment_bytes: int
-) -> None:
-    target.script("a", Answer(raw=ODD, content_type="application/x-ndjson", headers={"X-Odd": "yes"}))
-    target.habits.fragment_bytes = fragment_bytes
-    answer = await caller.post("/api/chat", chat())
-    assert (answer.status, answer.body) == (200, ODD)
-    assert (answer.headers["content-type"], answer.headers["x-odd"]) == ("application/x-ndjson", "yes")
-    job = await the_job(caller, answer)
-    assert job["state"] == "done"
-    assert job["result"]["message"] == {"role": "assistant", "content": "hé<b>café 🐙"}
+async def test_bytes_come_through_as_they_were_written(caller: Caller, target: OllamaTarget) -> None:
+    script = Answer(raw=ODD, content_type="application/x-ndjson", headers={"X-Odd": "yes"})
+    target.script("a", script, always=True)
+    for fragment_bytes in (0, 1, 3, 64):  # which splits lines and characters
+        target.habits.fragment_bytes = fragment_bytes
+        answer = await caller.post("/api/chat", chat())
+        assert (answer.status, answer.body) == (200, ODD)
+        assert (answer.headers["content-type"], answer.headers["x-odd"]) == ("application/x-ndjson", "yes")
+        job = await the_job(caller, answer)
+        assert job["state"] == "done"
+        assert job["result"]["message"] == {"role": "assistant", "content": "hé<b>café 🐙"}
 
 
 async def test_a_stream_in_fragments_is_the_stream(caller: Caller, target: OllamaTarget) -> None:
@@ -348,23 +361,23 @@ async def test_every_one_of_many_callers_gets_their_own_answer(caller: Caller, t
 # heads ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/", "/api/tags", "/api/version"])
-async def test_head_answers_as_the_target_does(caller: Caller, target: OllamaTarget, path: str) -> None:
+async def test_head_answers_as_the_target_does(caller: Caller, target: OllamaTarget) -> None:
     direct = Caller(target.url, caller.session)
-    for method in ("HEAD", "GET"):
-        expected, got = await direct.call(method, path), await caller.call(method, path)
-        assert (got.status, got.body) == (expected.status, expected.body)
-        for name in ("content-type", "content-length"):
-            assert got.headers[name] == expected.headers[name]
+    for path in ("/", "/api/tags", "/api/version"):
+        for method in ("HEAD", "GET"):
+            expected, got = await direct.call(method, path), await caller.call(method, path)
+            assert (got.status, got.body) == (expected.status, expected.body)
+            for name in ("content-type", "content-length"):
+                assert got.headers[name] == expected.headers[name], (method, path)
 
 
-@pytest.mark.parametrize("media", ["", "text/plain", "application/x-www-form-urlencoded"])
-async def test_a_body_needs_no_content_type(caller: Caller, media: str) -> None:
+async def test_a_body_needs_no_content_type(caller: Caller) -> None:
     body = msgspec.json.encode(chat(stream=False))
-    async with a_line(caller.url) as line:
-        line.send("POST", "/api/chat", body, {"Connection": "close", "Content-Type": media})
-        assert (await line.head())[0] == 200
-        assert msgspec.json.decode(await line.rest())["message"]["content"] == "a says: one two three"
+    for media in ("", "text/plain", "application/x-www-form-urlencoded"):
+        async with a_line(caller.url) as line:
+            line.send("POST", "/api/chat", body, {"Connection": "close", "Content-Type": media})
+            assert (await line.head())[0] == 200, media
+            assert msgspec.json.decode(await line.rest())["message"]["content"] == "a says: one two three"
 
 
 async def test_no_header_is_written_before_the_target_has_answered(caller: Caller, target: OllamaTarget) -> None:
@@ -424,13 +437,13 @@ OPENAI: dict[str, OpenAICall] = {
     "a tool call": lambda client: client.chat.completions.create(
         model="a",
         messages=ASK_WEATHER,
-        tools=[WEATHER],  # type: ignore[list-item]
+        tools=[WEATHER],
     ),
     "a tool call in a stream": lambda client: client.chat.completions.create(
         model="templated",
         messages=ASK_WEATHER,
         tools=[WEATHER],
-        stream=True,  # type: ignore[list-item]
+        stream=True,
     ),
     "thinking": lambda client: client.chat.completions.create(
         model="thinker", messages=USER, reasoning_effort="high", stream=True
@@ -452,7 +465,7 @@ OPENAI: dict[str, OpenAICall] = {
     "no tools": lambda client: client.chat.completions.create(
         model="plain",
         messages=USER,
-        tools=[WEATHER],  # type: ignore[list-item]
+        tools=[WEATHER],
     ),
 }
 
@@ -482,7 +495,7 @@ async def test_the_openai_client_gets_what_it_would_get_directly(server: Server,
 
 
 AnthropicCall = Callable[[anthropic.AsyncAnthropic], Any]
-ANTHROPIC_TOOL: Any = {"name": "weather", "input_schema": WEATHER["function"]["parameters"]}  # type: ignore[index]
+ANTHROPIC_TOOL: Any = {"name": "weather", "input_schema": WEATHER["function"]["parameters"]}
 ANTHROPIC: dict[str, AnthropicCall] = {
     "message": lambda client: client.messages.create(model="a", max_tokens=100, messages=USER),
     "message in a stream": lambda client: client.messages.create(model="a", max_tokens=100, messages=USER, stream=True),
@@ -592,38 +605,37 @@ RUNNING = (
 )
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        (b"", "body"),
-        (b"{", "JSON"),
-        (b"[]", "object"),
-        (b"{}", "model"),
-        (b'{"model":7}', "model"),
-        (b'{"model":""}', "model"),
-        (b'{"model":"%s"}' % (b"x" * 201), "model"),
-        (b'{"model":"a","x":"\xff"}', "UTF-8"),
-        (b'{"model":"\xff"}', "UTF-8|utf-8"),
-        (b'{"model":"a","stream":"yes"}', "stream"),
-    ],
+UNMEANT = (
+    (b"", "body"),
+    (b"{", "JSON"),
+    (b"[]", "object"),
+    (b"{}", "model"),
+    (b'{"model":7}', "model"),
+    (b'{"model":""}', "model"),
+    (b'{"model":"%s"}' % (b"x" * 201), "model"),
+    (b'{"model":"a","x":"\xff"}', "UTF-8"),
+    (b'{"model":"\xff"}', "UTF-8|utf-8"),
+    (b'{"model":"a","stream":"yes"}', "stream"),
 )
+
+
 async def test_a_request_that_cannot_be_meant_is_refused_in_the_shape_of_its_api(
-    caller: Caller, target: OllamaTarget, body: bytes, field: str
+    caller: Caller, target: OllamaTarget
 ) -> None:
-    before = len(target.seen)
-    for path in RUNNING:
-        answer = await caller.call("POST", path, data=body)
-        assert answer.status == 400, (path, answer.body)
-        assert re.search(field, shown(path, answer)), (path, answer.body)
+    for body, field in UNMEANT:
+        for path in RUNNING:
+            answer = await caller.call("POST", path, data=body)
+            assert answer.status == 400, (path, body, answer.body)
+            assert re.search(field, shown(path, answer)), (path, body, answer.body)
     assert await caller.jobs() == []
-    assert {seen.path for seen in target.seen[before:]} <= {"/api/version", "/api/ps", "/api/tags"}
+    assert not {seen.path for seen in target.seen} & {*RUNNING}
 
 
-@pytest.mark.parametrize("prefer", ["wait=soon", "wait=-1", "wait=1.5", "wait=99999999999"])
-async def test_a_preference_that_cannot_be_read_is_refused(caller: Caller, prefer: str) -> None:
-    answer = await caller.post("/api/chat", chat(), headers={"Prefer": prefer})
-    assert answer.status == 400
-    assert "Prefer" in shown("/api/chat", answer)
+async def test_a_preference_that_cannot_be_read_is_refused(caller: Caller) -> None:
+    for prefer in ("wait=soon", "wait=-1", "wait=1.5", "wait=99999999999"):
+        answer = await caller.post("/api/chat", chat(), headers={"Prefer": prefer})
+        assert answer.status == 400, prefer
+        assert "Prefer" in shown("/api/chat", answer)
     assert await caller.jobs() == []
 
 
@@ -673,9 +685,7 @@ async def test_who_may_not_is_told_so_in_the_shape_of_their_api(
                 await stranger.messages.create(model="a", max_tokens=1, messages=USER)
 
 
-async def test_the_anthropic_client_shows_its_key_in_a_header_of_its_own(
-    store_url: str, tmp_path: Path, target: OllamaTarget
-) -> None:
+async def test_the_anthropic_client_gets_in_with_its_key(store_url: str, tmp_path: Path, target: OllamaTarget) -> None:
     tokens = [a_token("acme", "acme")]
     async with (
         before_targets(store_url, tmp_path, target, auth__tokens=tokens) as (_, nobody),
@@ -699,32 +709,29 @@ async def test_cloud_models_are_refused_where_they_are_not_allowed(
 # what the target refuses ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        Answer(status=400, error="no"),
-        Answer(status=401, error="unauthorized", headers={"WWW-Authenticate": "x"}),
-        Answer(status=403, raw=b"", content_type=""),
-        Answer(status=418, raw=b"<p>not JSON</p>", content_type="text/html", headers={"X-Why": "tea"}),
-        Answer(status=500, error=RUNNER_TERMINATED),
-        Answer(status=500, error="model requires more system memory (12.1 GiB) than is available (7.4 GiB)"),
-        Answer(status=501, error="not here"),
-    ],
+REFUSALS = (
+    Answer(status=400, error="no"),
+    Answer(status=401, error="unauthorized", headers={"WWW-Authenticate": "x"}),
+    Answer(status=403, raw=b"", content_type=""),
+    Answer(status=418, raw=b"<p>not JSON</p>", content_type="text/html", headers={"X-Why": "tea"}),
+    Answer(status=500, error=RUNNER_TERMINATED),
+    Answer(status=500, error=OUT_OF_MEMORY),
+    Answer(status=501, error="not here"),
 )
-async def test_refusals_of_the_target_come_through_as_they_are(
-    caller: Caller, target: OllamaTarget, answer: Answer
-) -> None:
-    target.script("/api/chat", answer, answer)
-    target.script("/v1/chat/completions", answer, answer)
+
+
+async def test_refusals_of_the_target_come_through_as_they_are(caller: Caller, target: OllamaTarget) -> None:
     direct = Caller(target.url, caller.session)
-    for path in ("/api/chat", "/v1/chat/completions"):
-        expected, got = await direct.post(path, chat()), await caller.post(path, chat())
-        assert (got.status, got.body) == (expected.status, expected.body)
-        expected_headers = {name.lower(): value for name, value in expected.headers.items() if name.lower() != "date"}
-        assert expected_headers.items() <= {name.lower(): value for name, value in got.headers.items()}.items()
-        job = await the_job(caller, got)
-        assert (job["state"], job["attempt"], job["result"]) == ("failed", 1, None)
-        assert str(expected.status) in job["error"]
+    for refusal in REFUSALS:
+        for path in ("/api/chat", "/v1/chat/completions"):
+            target.script(path, refusal, refusal)
+            expected, got = await direct.post(path, chat()), await caller.post(path, chat())
+            assert (got.status, got.body) == (expected.status, expected.body)
+            given = {name.lower(): value for name, value in expected.headers.items() if name.lower() != "date"}
+            assert given.items() <= {name.lower(): value for name, value in got.headers.items()}.items()
+            job = await the_job(caller, got)
+            assert (job["state"], job["attempt"], job["result"]) == ("failed", 1, None)
+            assert str(expected.status) in job["error"]
 
 
 async def test_a_refusal_in_fragments_comes_whole(caller: Caller, target: OllamaTarget) -> None:
@@ -781,33 +788,36 @@ async def test_who_hangs_up_in_the_queue_is_never_served(caller: Caller, target:
     assert [seen.json["messages"][0]["content"] for seen in ran(target)] == ["first", "third"]
 
 
-@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions", "/v1/messages"])
-@pytest.mark.parametrize("stream", [True, False])
-async def test_who_hangs_up_before_the_first_token_stops_the_generation(
-    caller: Caller, target: OllamaTarget, path: str, stream: bool
-) -> None:
-    target.habits.hold = asyncio.Event()
-    async with a_line(caller.url) as line:
-        line.send("POST", path, msgspec.json.encode(chat(stream=stream, max_tokens=50)))
-        await target.until(lambda: target.in_flight["a"] == 1)
-        line.hang_up()
-    [seen] = ran(target, path)
-    await target.until(lambda: seen.aborted)
-    assert (await the_only_job(caller, "failed"))["error"] == "cancelled"
+async def test_who_hangs_up_before_the_first_token_stops_the_generation(store_url: str, tmp_path: Path) -> None:
+    # With room for all of them: a place stays taken for a while after its caller left.
+    async with OllamaTarget(MODELS, parallel=10) as target:
+        wide = [{"name": "laptop", "url": target.url, "parallel": 10}]
+        async with before_targets(store_url, tmp_path, target, inference__targets=wide) as (_, caller):
+            target.script("a", Answer(hold=asyncio.Event()), always=True)
+            for path in ("/api/chat", "/v1/chat/completions", "/v1/messages"):
+                for stream in (True, False):
+                    async with a_line(caller.url) as line:
+                        line.send("POST", path, msgspec.json.encode(chat(stream=stream, max_tokens=50)))
+                        await target.until(lambda: target.in_flight["a"] == 1)
+                        line.hang_up()
+                        await target.until(lambda: target.in_flight["a"] == 0)
+                    assert ran(target, path)[-1].aborted
+                    job = await caller.ended((await caller.jobs())[0]["id"])
+                    assert job["error"] == "cancelled", (path, stream)
 
 
-@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions", "/v1/messages"])
-async def test_who_hangs_up_in_mid_stream_stops_the_generation(caller: Caller, target: OllamaTarget, path: str) -> None:
-    target.script("a", Answer(chunks=["x", "y", "z"], hold=asyncio.Event(), hold_after=2))
-    async with a_line(caller.url) as line:
-        line.send("POST", path, msgspec.json.encode(chat(stream=True, max_tokens=50)))
-        await line.until_seen(b'"y"')
-        await the_only_job(caller, "working")
-        line.hang_up()
-    [seen] = ran(target, path)
-    await target.until(lambda: seen.aborted)
-    job = await the_only_job(caller, "failed")
-    assert (job["error"], job["previous_state"]) == ("cancelled", "working")
+async def test_who_hangs_up_in_mid_stream_stops_the_generation(caller: Caller, target: OllamaTarget) -> None:
+    target.script("a", Answer(chunks=["x", "y", "z"], hold=asyncio.Event(), hold_after=2), always=True)
+    for path in ("/api/chat", "/v1/chat/completions", "/v1/messages"):
+        async with a_line(caller.url) as line:
+            line.send("POST", path, msgspec.json.encode(chat(stream=True, max_tokens=50)))
+            await line.until_seen(b'"y"')
+            working = await the_only_job(caller, "working")
+            line.hang_up()
+        await target.until(lambda path=path: ran(target, path)[-1].aborted)  # type: ignore[misc]
+        job = await caller.ended(working["id"])
+        assert (job["error"], job["previous_state"]) == ("cancelled", "working"), path
+    target.unscript()
     assert (await caller.post("/api/chat", chat())).status == 200
 
 
@@ -841,34 +851,32 @@ class Dawdler(OllamaTarget):
         await super().answer(exchange)
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "last"),
-    [
-        ("/api/chat", chat(), b'"done":true'),
-        ("/api/generate", {"model": "a", "prompt": "x"}, b"299999]"),
-        ("/v1/chat/completions", chat(stream=True), b"[DONE]"),
-        ("/v1/responses", {"model": "a", "input": "x", "stream": True}, b'"response.completed"'),
-        ("/v1/messages", chat(stream=True, max_tokens=50), b'"message_stop"'),
-    ],
+LAST_WORDS: tuple[tuple[str, dict[str, Any], bytes], ...] = (
+    ("/api/chat", chat(), b'"done":true'),
+    ("/api/generate", {"model": "a", "prompt": "x"}, b"299999]"),  # in a line of over a megabyte
+    ("/v1/chat/completions", chat(stream=True), b"[DONE]"),
+    ("/v1/responses", {"model": "a", "input": "x", "stream": True}, b'"response.completed"'),
+    ("/v1/messages", chat(stream=True, max_tokens=50), b'"message_stop"'),
 )
-async def test_who_hangs_up_after_the_last_word_has_a_job_that_is_done(
-    store_url: str, tmp_path: Path, path: str, body: dict[str, Any], last: bytes
-) -> None:
+
+
+async def test_who_hangs_up_after_the_last_word_has_a_job_that_is_done(store_url: str, tmp_path: Path) -> None:
     """Many clients close at done:true and do not wait for the end of the answer."""
     async with Dawdler() as target, before_targets(store_url, tmp_path, target) as (_, caller):
         target.habits.context_tokens = 200_000
-        async with a_line(caller.url) as line:
-            line.send("POST", path, msgspec.json.encode(body))
-            while last not in (await line.until_seen(b"}\n")):
-                pass
-            line.hang_up()
-        [seen] = ran(target, path)
-        with contextlib.suppress(TimeoutError):
-            await target.until(lambda: seen.aborted, SILENCE)
-        assert not seen.aborted
-        target.may_end.set()
-        [job] = await caller.jobs()
-        assert (await caller.ended(job["id"]))["state"] == "done"
+        for path, body, last in LAST_WORDS:
+            target.may_end.clear()
+            async with a_line(caller.url) as line:
+                line.send("POST", path, msgspec.json.encode(body))
+                await line.until_seen(last)
+                await line.until_seen(b"\n") if path == "/api/generate" else None
+                line.hang_up()
+            seen = ran(target, path)[-1]
+            await asyncio.sleep(SILENCE)
+            assert not seen.aborted, path
+            target.may_end.set()
+            [job] = [job for job in await caller.jobs() if (await caller.seen(job["id"]))["request"]["path"] == path]
+            assert (await caller.ended(job["id"]))["state"] == "done", path
 
 
 # targets that are away ------------------------------------------------------------------------------------------------
@@ -894,16 +902,11 @@ async def test_a_target_that_is_away_is_a_503_after_a_while(
         assert 0.25 < took < 2
         assert int(answer.headers["retry-after"]) >= 1
         assert "laptop is away" in shown(path, answer)
-        job = await until(lambda answer=answer: ended_job(caller, answer.headers["x-chargehand-job"]))
+        job = await caller.ended(answer.headers["x-chargehand-job"])
         assert (job["state"], job["error"]) == ("failed", "cancelled")
     await target.come_back()
     assert (await caller.post("/api/chat", chat(), headers={"Prefer": "wait=10"})).status == 200
     assert len(ran(target)) == 1
-
-
-async def ended_job(caller: Caller, job_id: str) -> dict[str, Any] | None:
-    job = await caller.seen(job_id)
-    return job if job["finished_at"] else None
 
 
 async def test_the_sdks_read_that_the_target_is_away(impatient: tuple[Server, Caller], target: OllamaTarget) -> None:
@@ -1079,10 +1082,10 @@ async def test_an_answer_of_known_length_that_breaks_off_is_not_ended_either(
     caller: Caller, target: OllamaTarget
 ) -> None:
     target.script("a", Answer(raw=ODD, headers={"Content-Length": str(len(ODD) + 100)}))
-    with pytest.raises(aiohttp.ClientPayloadError):
-        async with caller.session.post(caller.url + "/api/chat", json=chat()) as response:
-            await target.until(lambda: bool(ran(target)) and ran(target)[-1].finished)
-            await target.go_away()
+    async with caller.session.post(caller.url + "/api/chat", json=chat()) as response:
+        await target.until(lambda: bool(ran(target)) and ran(target)[-1].finished)
+        await target.go_away()
+        with pytest.raises(aiohttp.ClientPayloadError):
             await response.read()
     assert (await the_only_job(caller, "failed"))["attempt"] == 1
 
@@ -1135,24 +1138,22 @@ async def test_without_any_target_the_refusal_says_what_to_set(store_url: str, t
 # embeddings -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/api/embed", "/api/embeddings", "/v1/embeddings"])
 async def test_embeddings_need_no_job_when_their_model_is_in_memory(
-    caller: Caller, server: Server, target: OllamaTarget, path: str
+    caller: Caller, server: Server, target: OllamaTarget
 ) -> None:
     body = {"model": "embedder", "input": "one", "prompt": "one"}
-    first = await caller.post(path, body)
-    job = await the_job(caller, first)
-    assert (job["state"], job["request"]["path"]) == ("done", path)
-    states = [
-        each["state"] for each in (await caller.get(f"/jobs/{job['id']}/events")).good()["events"] if each["state"]
-    ]
-    assert states == ["queued", "loading", "working", "done"]
-    await until(lambda: "embedder:latest" in scheduler_of(server).ledgers[0].resident)
-    second = await caller.post(path, body)
-    assert timeless(lines(second.body)) == timeless(lines(first.body))
-    assert "x-chargehand-job" not in second.headers
-    assert len(await caller.jobs()) == 1
-    assert target.loads == ["embedder"]
+    for count, path in enumerate(("/api/embed", "/api/embeddings", "/v1/embeddings"), 1):
+        first = await caller.post(path, body)
+        job = await the_job(caller, first)
+        assert (job["state"], job["request"]["path"]) == ("done", path)
+        assert await states_of(caller, job) == ["queued", "loading", "working", "done"]
+        await until(lambda: "embedder:latest" in scheduler_of(server).ledgers[0].resident)
+        second = await caller.post(path, body)
+        assert timeless(lines(second.body)) == timeless(lines(first.body))
+        assert "x-chargehand-job" not in second.headers
+        assert len(await caller.jobs()) == len(target.loads) == count
+        assert (await caller.post("/api/generate", {"model": "embedder", "keep_alive": 0})).status == 200
+        await target.until(lambda: not target.resident)
 
 
 async def test_embeddings_do_not_wait_for_generations(caller: Caller, target: OllamaTarget) -> None:
@@ -1215,21 +1216,15 @@ async def test_an_order_to_load_loads_once(caller: Caller, target: OllamaTarget)
     assert target.resident["b"].keep_alive == 600
 
 
-@pytest.mark.parametrize("keep_alive", [0, 0.0, "0", "0s", "0m", "-0"])
-async def test_an_order_to_unload_unloads(
-    caller: Caller, server: Server, target: OllamaTarget, keep_alive: object
-) -> None:
-    assert (await caller.post("/api/chat", chat())).status == 200
-    answer = await caller.post("/api/generate", {"model": "A:latest", "keep_alive": keep_alive})
-    assert (answer.status, lines(answer.body)[0]["done_reason"]) == (200, "unload")
-    await target.until(lambda: "a" not in target.resident)
-    assert (await caller.post("/api/chat", chat())).status == 200
-    assert (target.loads, target.unloads) == (["a", "a"], ["a"])
-    job = (await caller.jobs())[0]
-    states = [
-        each["state"] for each in (await caller.get(f"/jobs/{job['id']}/events")).good()["events"] if each["state"]
-    ]
-    assert states == ["queued", "loading", "working", "done"]
+async def test_an_order_to_unload_unloads(caller: Caller, target: OllamaTarget) -> None:
+    orders = (0, 0.0, "0", "0s", "0m", "-0")
+    for keep_alive in orders:
+        answer = await caller.post("/api/chat", chat())
+        assert await states_of(caller, await the_job(caller, answer)) == ["queued", "loading", "working", "done"]
+        answer = await caller.post("/api/generate", {"model": "A:latest", "keep_alive": keep_alive})
+        assert (answer.status, lines(answer.body)[0]["done_reason"]) == (200, "unload"), keep_alive
+        await target.until(lambda: "a" not in target.resident)
+    assert len(target.loads) == len(target.unloads) == len(orders)
 
 
 async def test_an_order_to_unload_waits_for_what_runs(caller: Caller, target: OllamaTarget) -> None:
@@ -1357,7 +1352,7 @@ async def test_a_path_that_is_nobodys_is_a_404(caller: Caller) -> None:
 
 
 async def test_the_lists_are_the_union_over_the_targets(two: Two) -> None:
-    laptop, desktop, server, caller = two
+    _, desktop, server, caller = two
     tags = msgspec.json.decode((await caller.get("/api/tags")).body)["models"]
     assert {each["name"]: each["target"] for each in tags} == {
         "a:latest": "laptop",
@@ -1389,7 +1384,7 @@ async def test_the_lists_are_the_union_over_the_targets(two: Two) -> None:
 
 
 async def test_one_target_that_is_slow_does_not_hide_the_other(two: Two) -> None:
-    laptop, desktop, server, caller = two
+    _, desktop, server, caller = two
     await desktop.go_away()
     await is_away(server, "desktop")
     names = {each["name"] for each in msgspec.json.decode((await caller.get("/api/tags")).body)["models"]}

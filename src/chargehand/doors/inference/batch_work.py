@@ -162,7 +162,7 @@ class BatchWork:
             return Parked("store", STORE_SECONDS, f"parked: {error.message}")
         finally:
             stop()
-            if self.under_way[job.id] is batch:
+            if self.under_way.get(job.id) is batch:
                 del self.under_way[job.id]
 
     async def _run(self, batch: Batch, hand: Hand) -> Outcome:

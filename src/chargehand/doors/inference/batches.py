@@ -65,6 +65,10 @@ class Errors(msgspec.Struct):
 Status = Literal["validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"]
 
 
+STAGES: dict[str, Status] = {"in_progress": "in_progress", "finalizing": "finalizing"}
+ENDS: dict[str, Status] = {"succeed": "completed", "fail": "failed", "cancel": "cancelled", "expire": "failed"}
+
+
 class BatchObject(msgspec.Struct, kw_only=True):
     """All instants are whole seconds since the epoch."""
 
@@ -294,11 +298,11 @@ def _status(event: Event) -> Status | None:
     """The status that began with an event."""
     if event.step == CANCEL:
         return "cancelling"
-    if event.move == "advance" and event.stage in ("in_progress", "finalizing"):
-        return "in_progress" if event.stage == "in_progress" else "finalizing"
-    if event.move == "fail":
-        return "expired" if (_read_record(event) or Record()).expired else "failed"
-    return {"succeed": "completed", "cancel": "cancelled"}.get(event.move)  # type: ignore[return-value]
+    if event.move == "advance":
+        return STAGES.get(event.stage)
+    if event.move == "fail" and (_read_record(event) or Record()).expired:
+        return "expired"
+    return ENDS.get(event.move)
 
 
 def _current(job: Job, times: dict[str, Any]) -> Status:

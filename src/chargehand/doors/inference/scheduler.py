@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from chargehand.doors.inference.names import KIND, PREFIX, model_of
-from chargehand.doors.inference.residency import Admit, Ask, Close, Ledger, Load, Step, Want, choose
+from chargehand.doors.inference.residency import BY_HAND, Admit, Ask, Close, Ledger, Load, Step, Want, choose, in_turn, reopen
 from chargehand.doors.inference.target import Target
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, Job, NewJob, State
@@ -25,7 +25,6 @@ from chargehand.observability.metrics import Metrics
 READY_BOUND = 1000  # counting further changes no decision
 MAX_QUEUES = 10_000
 QUIET_SECONDS = 300.0
-BY_HAND = "@"  # how the reason of a closing begins that no job asked for
 
 Work = Callable[[Job, Hand, Target, Step], Awaitable[Outcome]]
 log = get_logger(__name__)
@@ -60,6 +59,7 @@ class Scheduler:
         self._cap_seconds = cap_seconds
         self._poll_seconds = poll_seconds
         self._queues: dict[str, dict[str, None]] = {}  # model -> its queues, one for each tenant
+        self._served_at: dict[str, int] = {}  # model -> when it last began or ended a job
         self._expected: set[str] = set()  # jobs whose claim goes beside their submission
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -133,8 +133,8 @@ class Scheduler:
 
     async def _round(self) -> None:
         await self._read_wants()
-        self._reopen()
-        for want in sorted(self.wants.values(), key=lambda want: (-want.priority, -want.waited_seconds)):
+        reopen(self.wants, self.ledgers)
+        for want in in_turn(self.wants.values(), self._cap_seconds):
             self._serve(want)
 
     async def _read_wants(self) -> None:
@@ -150,14 +150,8 @@ class Scheduler:
             want = self.wants.setdefault(model, Want(model, 0, head.priority, 0.0))
             want.ready += head.ready
             want.priority = max(want.priority, head.priority)
-            want.waited_seconds = max(want.waited_seconds, (now - (head.oldest_at or now)) / SECOND)
-
-    def _reopen(self) -> None:
-        """A model that was closed for somebody who is no longer waiting takes work again."""
-        for ledger in self.ledgers:
-            for model, wanted in list(ledger.closing.items()):
-                if not wanted.startswith(BY_HAND) and wanted not in self.wants and wanted not in ledger.opening:
-                    del ledger.closing[model]
+            since = max(head.oldest_at or now, self._served_at.get(model, 0))
+            want.waited_seconds = max(want.waited_seconds, (now - since) / SECOND)
 
     def _serve(self, want: Want) -> None:
         while want.ready > 0:

@@ -1,0 +1,5 @@
+"""`python -m chargehand` is the same as `chargehand`."""
+
+from chargehand.cli import main
+
+main()
