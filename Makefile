@@ -45,6 +45,7 @@ test: dev ## all tests, on SQLite and on a real PostgreSQL
 	$(BIN)/pytest -n 2 --dist loadgroup
 
 test-real: dev ## the contract of a target on SmolLM2, and on a real Ollama at CHARGEHAND_E2E_OLLAMA_URL
+	@[ -n "$$CHARGEHAND_E2E_OLLAMA_URL" ] || echo "CHARGEHAND_E2E_OLLAMA_URL is not set: without a real Ollama."
 	$(BIN)/pytest -m real tests/inference --timeout 900 -rs
 
 check: dev ## format, lint, types, import directions

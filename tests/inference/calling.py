@@ -152,9 +152,10 @@ class Line:
             return True
 
     async def until_seen(self, piece: bytes) -> bytes:
+        """What came until then, to the end of the line that has it."""
         got = b""
         async with asyncio.timeout(10):
-            while piece not in got:
+            while b"\n" not in got.partition(piece)[2]:
                 more = await self.reader.read(65536)
                 assert more, f"it ended without {piece!r}: {got[-500:]!r}"
                 got += more

@@ -15,6 +15,9 @@ from openai.types import Batch
 
 from chargehand.app import Server
 from chargehand.doors.inference.batch_lines import Line, LineError, read_line, split_lines
+from chargehand.doors.inference.batch_work import BatchWork, Record
+from chargehand.engine.runner import Outcome
+from chargehand.errors import StoreUnavailable
 from tests.api.serving import on_sqlite, serving, until
 from tests.e2e import server as process
 from tests.inference.calling import MODELS, Caller, a_token, before_targets, ran, settings_for, token_of
@@ -428,6 +431,25 @@ async def test_a_server_that_is_killed_in_mid_batch_takes_it_up_again(tmp_path: 
             assert {file.id async for file in client.files.list(purpose="batch_output")} == written
 
 
+async def test_files_that_are_written_again_take_the_place_of_the_first(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server breaks down between the files and the end."""
+    first_end, calls = BatchWork._end, []
+
+    async def end(self: BatchWork, batch: Any, record: Record) -> Outcome:
+        calls.append(record.output_file_id)
+        if len(calls) == 1:
+            raise StoreUnavailable("not now")
+        return await first_end(self, batch, record)
+
+    monkeypatch.setattr(BatchWork, "_end", end)
+    monkeypatch.setattr("chargehand.doors.inference.batch_work.STORE_SECONDS", 0.0)
+    done = await client.ended((await client.begin(a_line("x"))).id)
+    assert calls == [done.output_file_id] * 2
+    assert [file.id async for file in client.files.list(purpose="batch_output")] == [done.output_file_id]
+
+
 async def test_a_batch_may_run_on_one_node_and_its_lines_on_another(
     postgres_url: str, tmp_path: Path, target: OllamaTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -514,13 +536,18 @@ async def test_files_are_listed_newest_first_a_page_at_a_time(client: Client) ->
 
 
 @on_sqlite
-async def test_a_batch_that_has_begun_does_not_need_the_upload_any_more(client: Client, target: OllamaTarget) -> None:
+async def test_a_batch_that_has_begun_does_not_need_the_upload_any_more(
+    store_url: str, tmp_path: Path, target: OllamaTarget
+) -> None:
     target.habits.hold = asyncio.Event()
-    begun = await client.begin(a_line("x"))
-    await client.reaches(begun.id, "in_progress")
-    await client.files.delete(begun.input_file_id)
+    async with opened(store_url, tmp_path, target) as (_, client):
+        begun = await client.begin(a_line("x"))
+        await until(lambda: target.in_flight["a"])
+        await client.files.delete(begun.input_file_id)
     target.habits.hold.set()
-    assert (await client.ended(begun.id)).status == "completed"
+    async with opened(store_url, tmp_path, target) as (_, client):
+        done = await client.ended(begun.id)
+        assert (done.status, counts(done), done.input_file_id) == ("completed", (1, 1, 0), begun.input_file_id)
 
 
 @on_sqlite

@@ -31,9 +31,9 @@ STORY: dict[str, Any] = {
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Server]:
+async def server(tmp_path: Path, store_url: str) -> AsyncIterator[Server]:
     settings = {"inference.embedded": "on", "inference.probe_seconds": 0.2, "server.data_dir": str(tmp_path)}
-    async with serving(f"sqlite:///{tmp_path}/jobs.db", settings) as running:
+    async with serving(store_url, settings) as running:
         yield running
 
 
@@ -66,7 +66,9 @@ def states(receiver: Receiver) -> list[tuple[str, int]]:
 async def test_a_newcomers_first_job_is_answered_by_a_real_model(api: Api, receiver: Receiver) -> None:
     listed = (await api.get("/api/tags")).body.decode()
     assert TINY in listed
-    accepted = await api.post("/jobs", STORY | {"state_webhook_url": receiver.url(), "artifacts": [{"name": "story.txt"}]})
+    accepted = await api.post(
+        "/jobs", STORY | {"state_webhook_url": receiver.url(), "artifacts": [{"name": "story.txt"}]}
+    )
     job = await finished(api, accepted.good(202)["job_id"])
     assert job["state"] == "done"
     assert len(job["result"]["response"].split()) > 5

@@ -126,7 +126,7 @@ class Attempt:
         self._step = step
         self._request = request
         self._caller = caller
-        self._body = pinned(bytes(request.body), request.form, shared.pinned_for(step.model))
+        self._body = pinned(bytes(request.body), request.path, shared.pinned_for(step.model))
         self._began = time.monotonic()
         self._telling: asyncio.Task[None] | None = None
         self._sent = False
@@ -148,8 +148,8 @@ class Attempt:
     async def _try(self) -> Outcome:
         try:
             async with self._target.watch():
-                failed = await self._prepare()
-                return failed or await self._generate()
+                failed = await self._prepare() or await self._generate()
+            return failed or await self._judge()
         except Gone as error:
             seen = Observed(Event.SILENCE, str(error))
         except Unreachable as error:
@@ -167,6 +167,9 @@ class Attempt:
     async def _prepare(self) -> Outcome | None:
         """None when the request may be sent."""
         if isinstance(self._step, Ask):
+            if not self._target.ledger.allows(self._step.model):
+                said = f"no target may be asked for {self._step.model} (inference.targets: models)"
+                return await self._failed(Observed(Event.STATUS, said, 404, self._request.path))
             return None if self._caller else await self._ask()
         if isinstance(self._step, Load):
             return await self._load(self._step)
@@ -181,20 +184,25 @@ class Attempt:
             return await self._failed(self._bad_status(answer))
         if self._target.ledger.installed is not None:
             self._target.ledger.installed[self._step.model] = ""
+        self._target.ledger.missing.discard(self._step.model)
         return Parked("slot", 0.0, f"{self._target.name} has {self._step.model} after all")
 
     async def _load(self, step: Load) -> Outcome | None:
         target, ledger = self._target, self._target.ledger
-        for victim in step.evict:
+        if not await target.read_ps():
+            if not target.up:
+                raise Unreachable(target.problem)
+            return Parked("target", 1.0, f"parked: {target.name} is too busy to say what it has in memory")
+        held = step.model in ledger.resident or await target.shares_weights(step.model)
+        for victim in () if held and step.model not in ledger.cramped else step.evict:
             if victim in ledger.resident and not await target.unload(victim):
                 return Parked("slot", 2.0, f"parked: {victim} is still in the memory of {target.name}")
             self._shared.metrics.count_eviction(target.name)
-        if not await target.read_ps():
-            return Parked("target", 1.0, f"parked: {target.name} is too busy to say what it has in memory")
-        self._evidence.resident = step.model in ledger.resident or await target.shares_weights(step.model)
+        self._evidence.resident = held and not ledger.expires(step.model)
         if self._evidence.resident:
             ledger.loaded(step.model)
             ledger.opening.pop(step.model, None)
+            self._shared.scheduler.kick()  # others may use it too
             return None
         return await self._preload(step)
 
@@ -224,7 +232,8 @@ class Attempt:
 
     # the answer -------------------------------------------------------------------------------------------------------
 
-    async def _generate(self) -> Outcome:
+    async def _generate(self) -> Outcome | None:
+        """None when the answer has ended."""
         began = time.monotonic()
         headers = {"Content-Type": "application/json"}
         async with self._target.open("POST", self._request.path, self._body, headers, sent=self._working) as response:
@@ -241,11 +250,17 @@ class Attempt:
                     self._evidence.first_token_seconds = round(time.monotonic() - began, 4)
                 self.stream.feed(piece)
                 if self.stream.size > self._shared.settings.max_answer_bytes:
-                    most = self._shared.settings.max_answer_bytes
-                    return Broke(f"the answer is over {most} bytes (inference.max_answer_bytes)", final=True)
+                    return await self._too_large()
         self._target.ledger.loaded(self._step.model)
         self.stream.close()
-        return await self._judge()
+        return None
+
+    async def _too_large(self) -> Outcome:
+        error = f"the answer is over {self._shared.settings.max_answer_bytes} bytes (inference.max_answer_bytes)"
+        self._evidence.finish = "truncated"
+        self.stream.close(error)
+        kept = await artifacts.keep_partial(self._shared.files, self._job, self._request, self.stream.content())
+        return Broke(error, final=True, data=self._data(kept))
 
     async def _judge(self) -> Outcome:
         media = self.stream.head.media if self.stream.head else ""
@@ -362,8 +377,7 @@ class Attempt:
                 return Broke(error, final=True, data=data)
 
     def _elsewhere(self, error: str, data: bytes) -> Outcome:
-        if self._target.ledger.installed is not None:
-            self._target.ledger.installed.pop(self._step.model, None)
+        self._target.ledger.missing.add(self._step.model)
         others = [ledger for ledger in self._shared.scheduler.ledgers if ledger is not self._target.ledger]
         if any(ledger.may_have(self._step.model) for ledger in others):
             return Parked("target", 0.0, f"parked: {error}; another target may have it", data)

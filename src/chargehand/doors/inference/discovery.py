@@ -21,7 +21,8 @@ from chargehand.doors.inference.errors import writer_for
 from chargehand.doors.inference.jobs import TAG
 from chargehand.doors.inference.names import canonical
 from chargehand.doors.inference.passthrough import forward
-from chargehand.doors.inference.scheduler import BY_HAND, Scheduler
+from chargehand.doors.inference.residency import BY_HAND
+from chargehand.doors.inference.scheduler import Scheduler
 from chargehand.doors.inference.stream import Cut
 from chargehand.doors.inference.target import Gone, Small, Target, Unreachable
 from chargehand.engine.job import SECOND, rfc3339

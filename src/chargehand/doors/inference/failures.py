@@ -57,12 +57,10 @@ class Row(msgspec.Struct, frozen=True):
 
 _PERMANENT = re.compile(r"must be of type|invalid format|format must|template|invalid option", re.IGNORECASE)
 _MEMORY = re.compile(
-    r"out of memory|memory than is available|not enough memory|too large|unable to allocate|failed to allocate|cudamalloc|\boom\b",
+    r"out of memory|memory .*than is available|not enough memory|too large|unable to allocate|failed to allocate|cudamalloc|\boom\b",
     re.IGNORECASE,
 )
-_CALLERS_FAULT = re.compile(
-    r"support|capab|length|context|exceed|json|invalid|unmarshal|missing|required", re.IGNORECASE
-)
+_CALLERS_FAULT = re.compile(r"not support|capab|length|exceed|invalid|unmarshal|missing|required", re.IGNORECASE)
 _NO_MEMORY = (
     "it does not fit into the target's memory: choose a smaller model or num_ctx, or give the target fewer slots"
 )

@@ -72,10 +72,10 @@ def _lasts(keep_alive: Any) -> bool:
     return str(keep_alive).rstrip("smh") not in ("0", "0.0", "-0")
 
 
-def pinned(body: bytes, form: Form, model: ModelConfig | None) -> bytes:
+def pinned(body: bytes, path: str, model: ModelConfig | None) -> bytes:
     """The body with the operator's options for this model put over the caller's; untouched where there are none."""
-    if model is None or form is not Form.NATIVE:
-        return body
+    if model is None or not path.startswith("/api/"):
+        return body  # the other APIs have no words for them
     fields: dict[str, Any] = _fields.decode(body)
     if model.options:
         asked = msgspec.json.decode(fields["options"]) if "options" in fields else {}

@@ -14,7 +14,7 @@ from chargehand.doors.inference.names import canonical, is_cloud
 
 TRUST_SECONDS = 5.0  # how long a target's list of resident models is believed
 USED_SECONDS = 1.0  # a model that answered so shortly ago is still there
-DOUBT_SECONDS = 1.0  # a model is looked at again so near to its expiry; listed long after that, it is in use
+DOUBT_SECONDS = 1.0  # so near to its expiry a model is not relied on
 BY_HAND = "@"  # how the reason of a closing begins that no job asked for
 
 
@@ -83,9 +83,12 @@ class Ledger:
         now = self._clock()
         if now - self._used_at.get(model, float("-inf")) < USED_SECONDS:
             return True
-        resident = self.resident.get(model)
-        left = None if resident is None or resident.expires_at is None else resident.expires_at - self._wall()
-        return now - self.seen_at < TRUST_SECONDS and (left is None or abs(left) > DOUBT_SECONDS)
+        return now - self.seen_at < TRUST_SECONDS and not self.expires(model)
+
+    def expires(self, model: str) -> bool:
+        """Whether it may be leaving just now, though it is listed. Listed long after its time, it is in use."""
+        expires_at = self.resident[model].expires_at if model in self.resident else None
+        return expires_at is not None and abs(expires_at - self._wall()) <= DOUBT_SECONDS
 
     def room(self, model: str) -> int:
         """How many more requests the model takes now."""

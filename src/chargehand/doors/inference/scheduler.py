@@ -12,7 +12,19 @@ from typing import Any
 import msgspec
 
 from chargehand.doors.inference.names import KIND, PREFIX, model_of
-from chargehand.doors.inference.residency import BY_HAND, Admit, Ask, Close, Ledger, Load, Step, Want, choose, in_turn, reopen
+from chargehand.doors.inference.residency import (
+    BY_HAND,
+    Admit,
+    Ask,
+    Close,
+    Ledger,
+    Load,
+    Step,
+    Want,
+    choose,
+    in_turn,
+    reopen,
+)
 from chargehand.doors.inference.target import Target
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, Job, NewJob, State
@@ -61,6 +73,7 @@ class Scheduler:
         self._queues: dict[str, dict[str, None]] = {}  # model -> its queues, one for each tenant
         self._served_at: dict[str, int] = {}  # model -> when it last began or ended a job
         self._expected: set[str] = set()  # jobs whose claim goes beside their submission
+        self._unserved = True  # something waits that could not be started when it came
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         for target in targets:
@@ -109,8 +122,18 @@ class Scheduler:
         target = self._with_room(model) if due else None
         if target is not None:
             self._start(Admit(target.name, model))
-        else:
+            return
+        self._unserved = True
+        if not self._must_wait(model):
             self.kick()
+
+    def _must_wait(self, model: str) -> bool:
+        """Nothing can be done for it before a target comes, or somebody ends who will be told: no look at the store for that."""
+        live = [ledger for ledger in self.ledgers if ledger.up]
+        return all(
+            ledger.holds(model) and ledger.offers(model) and model not in ledger.closing and not ledger.room(model)
+            for ledger in live
+        )
 
     async def run(self) -> None:
         try:
@@ -136,6 +159,7 @@ class Scheduler:
         reopen(self.wants, self.ledgers)
         for want in in_turn(self.wants.values(), self._cap_seconds):
             self._serve(want)
+        self._unserved = any(want.ready > 0 for want in self.wants.values())
 
     async def _read_wants(self) -> None:
         store = self._engine.store
@@ -144,6 +168,7 @@ class Scheduler:
         self.wants = {}
         if len(self._queues) > MAX_QUEUES:
             self._queues.clear()  # names that callers made up; those with work are found below
+            self._served_at.clear()
         for head in heads:
             model = model_of(head.queue)
             self._queues.setdefault(model, {})[head.queue] = None
@@ -201,17 +226,21 @@ class Scheduler:
             if expected:
                 self._expected.discard(expected)
                 if [job.id for job in jobs] != [expected]:
-                    self.kick()  # a more urgent one came first
+                    self._unserved = True  # a more urgent one came first
+                    self.kick()
             for job in jobs:
+                self._served_at[step.model] = self._engine.now()
                 await self._holder.hold(job, lambda job, hand: self._work(job, hand, target, step))
         except StoreError as error:
             log.warning("a job could not be claimed, will try again", target=target.name, error=str(error))
         finally:
             self._expected.discard(expected)
             target.ledger.leave(step.model)
+            if claimed:
+                self._served_at[step.model] = self._engine.now()
             if isinstance(step, Load):
                 self._settle(target, step)
-            if claimed or self.wants.get(step.model):
+            if self._unserved:
                 self.kick()
 
     def _settle(self, target: Target, step: Load) -> None:

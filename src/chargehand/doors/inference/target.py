@@ -234,6 +234,7 @@ class Target:
             session, self._session = self._session, None
             self._closing = asyncio.ensure_future(session.close())  # idle connections are dead too
         if was_up:
+            self.look()  # it may be back sooner than the next probe was due
             self._changed()
 
     def look(self) -> None:
@@ -256,6 +257,7 @@ class Target:
             return False
         self.tags = answer.body
         self.ledger.installed = {canonical(each.model or each.name): each.digest for each in listed}
+        self.ledger.missing.clear()
         self._listed_at = self._clock()
         return True
 
@@ -345,13 +347,18 @@ class Target:
     async def unload(self, model: str) -> bool:
         """Asks for it and waits until it is gone: the answer alone comes before the memory is free."""
         body = msgspec.json.encode({"model": model, "keep_alive": 0})
-        await self.ask("POST", "/api/generate", body, timeout_seconds=PS_TIMEOUT_SECONDS)
         until = self._clock() + UNLOAD_SECONDS
-        while self._clock() < until:
-            if await self.read_ps() and model not in self.ledger.resident:
-                self.ledger.unloaded(model)
-                return True
-            await asyncio.sleep(UNLOAD_POLL_SECONDS)
+        try:
+            with contextlib.suppress(TimeoutError):  # it is looked at anyway
+                await self.ask("POST", "/api/generate", body, timeout_seconds=PS_TIMEOUT_SECONDS)
+            while self._clock() < until:
+                if await self.read_ps() and model not in self.ledger.resident:
+                    self.ledger.unloaded(model)
+                    return True
+                await asyncio.sleep(UNLOAD_POLL_SECONDS)
+        except asyncio.CancelledError:
+            self.ledger.unloaded(model)  # whoever wants it next must look: it is on its way out
+            raise
         return False
 
     # waking it --------------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def complete(self) -> bool:
-        return self.finish in ("stop", "length", "load", "unload")
+        return self.finish not in ("truncated", "repeats", "error")
 
 
 def read_answer(form: Form, media: str, body: bytes) -> Answer:
@@ -149,7 +149,7 @@ def _whole(final: bytes, lines: list[_Line], text: str) -> bytes:
 
 
 def _stammers(lines: list[_Line]) -> bool:
-    tokens = [line.said for line in lines[-REPEATS:]]
+    tokens = [(line.said or line.thought).strip() for line in lines[-REPEATS:]]  # as Ollama compares them
     return len(tokens) == REPEATS and len(set(tokens)) == 1
 
 
