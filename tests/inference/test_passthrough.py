@@ -1134,6 +1134,19 @@ async def test_without_any_target_the_refusal_says_what_to_set(store_url: str, t
         assert (await caller.get("/api/tags")).status == 503
 
 
+async def test_an_answer_without_end_is_broken_off(store_url: str, tmp_path: Path, target: OllamaTarget) -> None:
+    async with before_targets(store_url, tmp_path, target, inference__max_answer_bytes=20_000) as (_, caller):
+        target.habits.tokens = 1000
+        async with caller.session.post(caller.url + "/api/chat", json=chat()) as response:
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.read()
+            job = await caller.ended(response.headers["x-chargehand-job"])
+        assert (job["state"], job["attempt"], job["result"]) == ("failed", 1, None)
+        assert "inference.max_answer_bytes" in job["error"]
+        target.habits.tokens = 20
+        assert (await caller.post("/api/chat", chat())).status == 200
+
+
 # embeddings -----------------------------------------------------------------------------------------------------------
 
 
@@ -1237,6 +1250,37 @@ async def test_an_order_to_unload_waits_for_what_runs(caller: Caller, target: Ol
     assert (await running).status == 200
     assert (await unloading).status == 200
     await target.until(lambda: "a" not in target.resident)
+
+
+async def test_many_may_order_to_unload_at_once(caller: Caller, target: OllamaTarget) -> None:
+    assert (await caller.post("/api/chat", chat())).status == 200
+    target.habits.unload_seconds = 0.1
+    orders = [caller.post("/api/generate", {"model": "a", "keep_alive": 0}) for _ in range(5)]
+    assert [answer.status for answer in await asyncio.gather(*orders)] == [200] * 5
+    await target.until(lambda: "a" not in target.resident)
+
+
+async def test_who_hangs_up_on_an_order_to_unload_takes_it_back(caller: Caller, target: OllamaTarget) -> None:
+    """It would keep everybody else from the model for as long as what runs on it takes."""
+    target.habits.hold = asyncio.Event()
+    running = asyncio.create_task(caller.post("/api/chat", chat()))
+    await target.until(lambda: target.in_flight["a"] == 1)
+    waiting = await caller.ask()
+    async with a_line(caller.url) as line:
+        line.send("POST", "/api/generate", b'{"model":"a","keep_alive":0}')
+        await until_closed(caller, waiting)
+        line.hang_up()
+    target.habits.hold.set()
+    assert (await running).status == 200
+    assert (await caller.ended(waiting))["state"] == "done"
+    assert target.unloads == []
+
+
+async def until_closed(caller: Caller, job_id: str) -> None:
+    async def is_closed() -> bool:
+        return "takes no new work" in ((await caller.seen(job_id))["waiting"] or "")
+
+    await until(is_closed)
 
 
 async def test_a_generation_with_keep_alive_0_is_a_generation(caller: Caller, target: OllamaTarget) -> None:

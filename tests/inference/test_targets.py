@@ -758,6 +758,7 @@ async def test_a_working_job_is_cancelled_by_closing_the_targets_connection(plac
     place.target.script("a", answer)
     job_id = await place.ask(state_webhook_url=receiver.url())
     await saying(place.target)
+    await place.in_state(job_id, "working")
     await place.cancel(job_id)
     await place.target.until(lambda: ran(place.target)[0].aborted)
     assert (await place.seen(job_id))["error"] == "cancelled"

@@ -25,7 +25,10 @@ PATIENCE_SECONDS = 5.0  # for the process before to finish its last commit
 def receive(connection: socket.socket, count: int) -> bytes | None:
     data = bytearray()
     while len(data) < count:
-        piece = connection.recv(count - len(data))
+        try:
+            piece = connection.recv(count - len(data))
+        except ConnectionError:  # the server was killed with an answer unread
+            return None
         if not piece:
             return None
         data += piece
@@ -85,7 +88,10 @@ def main() -> None:
                 reply = writer.commit(decoder.decode(body))
             except msgspec.DecodeError as error:
                 reply = Reply([], UNREADABLE, str(error))
-            connection.sendall(frame(reply, encoder))
+            try:
+                connection.sendall(frame(reply, encoder))
+            except ConnectionError:
+                break
     if writer is not None:
         writer.close()
 

@@ -2,8 +2,9 @@
 its way, `working` when the model is in memory and the request is on its way, `done` when the target said so."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -23,7 +24,7 @@ from chargehand.doors.inference.wire import Answer, error_text, read_answer
 from chargehand.engine.job import Job
 from chargehand.engine.moves import Broke
 from chargehand.engine.runner import Done, Hand, Outcome, Parked
-from chargehand.errors import StoreError
+from chargehand.errors import Conflict, NotFound, StoreError
 from chargehand.files import Files
 from chargehand.observability.logs import get_logger
 from chargehand.observability.metrics import Metrics
@@ -87,10 +88,25 @@ class Attempts:
         self.metrics = metrics
         self.streams: dict[str, Stream] = {}  # job -> what its running attempt says
         self.callers: dict[str, Caller] = {}
+        self._followers: dict[str, list[Callable[[Stream], None]]] = {}
         self._pinned = {canonical(name): model for name, model in settings.models.items()}
 
     def pinned_for(self, model: str) -> ModelConfig | None:
         return self._pinned.get(model)
+
+    def follow(self, job_id: str, begin: Callable[[Stream], None]) -> Callable[[], None]:
+        """`begin` is called for each attempt, the running one first; call what is returned to stop."""
+        followers = self._followers.setdefault(job_id, [])
+        followers.append(begin)
+        if job_id in self.streams:
+            begin(self.streams[job_id])
+
+        def stop() -> None:
+            followers.remove(begin)
+            if not followers:
+                del self._followers[job_id]
+
+        return stop
 
     async def work(self, job: Job, hand: Hand, target: Target, step: Step) -> Outcome:
         """What the scheduler calls with a job it has claimed."""
@@ -100,6 +116,8 @@ class Attempts:
             return Broke("nobody waits for the answer any more: the caller's connection is gone", final=True)
         attempt = Attempt(self, job, hand, target, step, request, caller)
         self.streams[job.id] = attempt.stream
+        for begin in self._followers.get(job.id, ()):
+            begin(attempt.stream)
         try:
             return await attempt.run()
         finally:
@@ -310,7 +328,8 @@ class Attempt:
     async def _advance(self, before: asyncio.Task[None] | None, stage: str, message: str) -> None:
         if before is not None:
             await before
-        await self._hand.advance(stage, message)
+        with contextlib.suppress(Conflict, NotFound):  # cancelled meanwhile: whoever holds the job stops this
+            await self._hand.advance(stage, message)
 
     async def _told(self) -> None:
         if self._telling is not None:

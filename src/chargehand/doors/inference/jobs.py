@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -16,7 +17,7 @@ from chargehand.doors.inference.attempt import Attempts
 from chargehand.doors.inference.names import KIND, canonical, checked, is_cloud, name_of, queue_of
 from chargehand.doors.inference.request import ArtifactWish, decode_request, encode_request
 from chargehand.doors.inference.scheduler import Scheduler
-from chargehand.doors.inference.stream import Cut
+from chargehand.doors.inference.stream import Cut, Stream
 from chargehand.engine.delivery import endpoint_id
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Event, Job, NewJob, Report, State, rfc3339
@@ -267,6 +268,8 @@ class InferenceJobs:
             raise InvalidField("artifacts", f"has {len(asked.artifacts)} entries; at most {MAX_ARTIFACTS}")
         for index, wish in enumerate(asked.artifacts):
             checked_name(f"artifacts[{index}].name", wish.name)
+        if len({wish.name for wish in asked.artifacts}) < len(asked.artifacts):
+            raise InvalidField("artifacts", "has two of the same name")
 
     def _reports(self, tenant: str, asked: SubmitInference) -> tuple[Report, ...]:
         if asked.state_webhook_url is None:
@@ -314,7 +317,7 @@ class InferenceJobs:
         reply(resp, JobPage(listed, page[-1].id if more else None))
 
     def _waiting(self, job: Job, now: int) -> tuple[str | None, str | None]:
-        if job.state is not State.QUEUED:
+        if views.shown_state(job) != "queued":
             return None, None
         if job.run_at > now:
             why = job.waiting_for or "run_at"
@@ -378,38 +381,59 @@ class InferenceJobs:
             following.cancel()
 
     async def _put_events(self, job: Job, after: int, tokens: bool, news: "asyncio.Queue[SSEvent]") -> None:
-        reading: asyncio.Task[None] | None = None
+        along = _Along(news)
+        stop = self._attempts.follow(job.id, along.begin) if tokens else lambda: None
         try:
-            if tokens:
-                reading = self._read_along(job.id, news, reading)
             async for event in self._engine.watch(job.id, after, job.tenant):
-                if reading is not None and event.move in ("succeed", "retry", "park", "fail"):
-                    await asyncio.wait({reading})  # what was said comes before what became of it
+                if event.move in views.ENDS:
+                    await along.end()  # what was said comes before what became of it
                 text = msgspec.json.encode(event_view(event)).decode()
                 await news.put(SSEvent(event=event.move, event_id=str(event.seq), text=text))
-                if tokens:
-                    reading = self._read_along(job.id, news, reading)
+                along.read()
         finally:
-            if reading is not None:
-                reading.cancel()
+            stop()
+            along.cancel()
 
-    def _read_along(
-        self, job_id: str, news: "asyncio.Queue[SSEvent]", reading: "asyncio.Task[None] | None"
-    ) -> "asyncio.Task[None] | None":
-        """Reads the attempt that runs now, if there is one that is not being read yet."""
-        if job_id not in self._attempts.streams or (reading is not None and not reading.done()):
-            return reading
-        return asyncio.create_task(self._put_tokens(job_id, news))
 
-    async def _put_tokens(self, job_id: str, news: "asyncio.Queue[SSEvent]") -> None:
-        stream = self._attempts.streams[job_id]
+class _Along:
+    """Reads what the attempts of a job say, each from its first token, one after the other."""
+
+    def __init__(self, news: "asyncio.Queue[SSEvent]") -> None:
+        self._news = news
+        self._coming: deque[Stream] = deque()
+        self._reading: tuple[Stream, asyncio.Task[None]] | None = None
+
+    def begin(self, stream: Stream) -> None:
+        self._coming.append(stream)
+        self.read()
+
+    def read(self) -> None:
+        if self._reading is None and self._coming:
+            stream = self._coming.popleft()
+            self._reading = stream, asyncio.create_task(self._put_tokens(stream))
+
+    async def end(self) -> None:
+        """An attempt has ended: what it said is put whole. An end of long ago is not that of the attempt that runs."""
+        if self._reading is not None and self._reading[0].closed:
+            await asyncio.wait({self._reading[1]})
+            self._reading = None
+
+    def cancel(self) -> None:
+        if self._reading is not None:
+            self._reading[1].cancel()
+
+    async def _put_tokens(self, stream: Stream) -> None:
         rest = b""
         with contextlib.suppress(Cut):
             async for piece in stream.read():
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in lines:
-                    if line.strip():
-                        await news.put(SSEvent(event="token", text=line.decode("utf-8", "replace")))
+                    await self._put(line)
+        await self._put(rest)
+
+    async def _put(self, line: bytes) -> None:
+        if line.strip():
+            await self._news.put(SSEvent(event="token", text=line.decode("utf-8", "replace")))
 
 
 def accepted(resp: Response, job_id: str) -> None:

@@ -89,7 +89,7 @@ class Passthrough:
         asked = self._read(body)
         prefer = read_prefer(req.get_header("prefer") or "")
         if unloads(asked, path):
-            return await self._unload(req, resp, path, asked, body)
+            return await unless_gone(req, self._unload(req, resp, path, asked, body))
         if FORMS[path] is Form.VECTORS and (target := self._holder_of(asked.model)) is not None:
             return await self._bypass(req, resp, target, path, canonical(asked.model), body)
         job = self._new_job(req, path, asked, body, relay=not prefer.respond_async)

@@ -265,19 +265,20 @@ class Scheduler:
     @contextlib.asynccontextmanager
     async def quiet(self, target: Target, model: str, why: str) -> AsyncIterator[None]:
         """The lock on residency for whoever changes models by hand: no new work for it, and what runs has ended."""
-        ledger = target.ledger
-        if model in ledger.closing:
-            raise Conflict(f"{model} on {target.name} is being thrown out or changed already; try again in a moment")
-        ledger.closing[model] = f"{BY_HAND}{why}"
+        ledger, locked = target.ledger, False
         try:
             async with asyncio.timeout(QUIET_SECONDS):
+                while model in ledger.closing:  # noqa: ASYNC110 - by somebody else, who goes first
+                    await asyncio.sleep(0.02)
+                ledger.closing[model], locked = f"{BY_HAND}{why}", True
                 while ledger.in_flight.get(model) or model in ledger.opening:  # noqa: ASYNC110 - counted, no event
                     await asyncio.sleep(0.02)
             yield
         except TimeoutError:
             raise Conflict(f"{model} on {target.name} was still busy after {QUIET_SECONDS:.0f} s") from None
         finally:
-            ledger.closing.pop(model, None)
+            if locked:
+                ledger.closing.pop(model, None)
             self.kick()
 
     # why a job waits --------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ FIN, and no time limit on tokens could tell its silence from a long prompt.
 
 import asyncio
 import contextlib
+import io
 import os
 import socket
 import time
@@ -28,6 +29,7 @@ CONNECT_TIMEOUT_SECONDS = 5.0
 AWAY_PROBE_SECONDS = 1.0
 UNLOAD_SECONDS = 30.0
 UNLOAD_POLL_SECONDS = 0.1
+UNLOAD_AGAIN_SECONDS = 2.0
 LIST_SECONDS = 30.0  # how often an idle target is asked what it has
 READ_BYTES = 256 * 1024
 MAX_SMALL_BYTES = 32 * 2**20
@@ -141,6 +143,8 @@ class Target:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A request whose answer is read as it comes. `sent` is called when it is on its way, so on a live connection."""
         timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_TIMEOUT_SECONDS)
+        if isinstance(body, bytes) and len(body) > READ_BYTES:
+            body = io.BytesIO(body)  # pictures have megabytes: piece by piece, so that others get their turn
         request = self.http.request(
             method, f"{self.url}{path}", data=body, headers=headers, allow_redirects=False, timeout=timeout,
             trace_request_ctx=sent,
@@ -347,11 +351,13 @@ class Target:
     async def unload(self, model: str) -> bool:
         """Asks for it and waits until it is gone: the answer alone comes before the memory is free."""
         body = msgspec.json.encode({"model": model, "keep_alive": 0})
-        until = self._clock() + UNLOAD_SECONDS
+        until, again_at = self._clock() + UNLOAD_SECONDS, float("-inf")
         try:
-            with contextlib.suppress(TimeoutError):  # it is looked at anyway
-                await self.ask("POST", "/api/generate", body, timeout_seconds=PS_TIMEOUT_SECONDS)
             while self._clock() < until:
+                if self._clock() >= again_at:  # an order that was refused, or undone by somebody's request, is given again
+                    again_at = self._clock() + UNLOAD_AGAIN_SECONDS
+                    with contextlib.suppress(TimeoutError):
+                        await self.ask("POST", "/api/generate", body, timeout_seconds=PS_TIMEOUT_SECONDS)
                 if await self.read_ps() and model not in self.ledger.resident:
                     self.ledger.unloaded(model)
                     return True

@@ -117,7 +117,7 @@ class _Data(msgspec.Struct):
 
 _data = msgspec.json.Decoder(_Data)
 _encoder = msgspec.json.Encoder()
-_ENDS = frozenset({"succeed", "retry", "park", "fail", "cancel", "expire"})
+ENDS = frozenset({"succeed", "retry", "park", "fail", "cancel", "expire"})
 
 
 def data_of(event: Event) -> _Data:
@@ -155,7 +155,7 @@ def attempts_of(events: list[Event]) -> list[AttemptView]:
             event.attempt + (event.move == "park"), rfc3339(event.at), event.move, event.message, event.error, _evidence(event)
         )
         for event in events
-        if event.move in _ENDS
+        if event.move in ENDS
     ]  # fmt: skip
 
 
