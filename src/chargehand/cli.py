@@ -48,11 +48,14 @@ def serve(
     listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen. [127.0.0.1:8484]")] = None,
     store: Annotated[str | None, typer.Option(metavar="URL", help="sqlite:///file.db or postgresql://…")] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where files are kept. [./data]")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(metavar="URL", help="An Ollama server to put behind this one; may be repeated.")
+    ] = None,
     embedded_model: Annotated[
         bool | None,
         typer.Option(
             "--embedded-model/--no-embedded-model",
-            help="A small real model in a process of its own. [when no target is set]",
+            help="A small real model in a process of its own. Default: when no target is set.",
         ),
     ] = None,
 ) -> None:
@@ -67,7 +70,7 @@ def serve(
             "server.data_dir": data,
             "inference.embedded": embedded,
         }
-        settings = load_config(config, overrides=overrides)
+        settings = load_config(config, overrides={**overrides, "inference.targets": target or None})
         configure_logs(settings.log.level, "human" if settings.log.format == "text" else settings.log.format)
         raise typer.Exit(uvloop.run(serve_app(settings, _say_where)))
 
@@ -86,7 +89,7 @@ def _say_where(server: "Server") -> None:
     ]
     if server.inference is not None:
         targets = server.inference.scheduler.targets.values()
-        lines += [f"  target   {target.name} at {target.url}" for target in targets]
+        lines += [f"  target   {target.name} at {target.url}: {target.summary()}" for target in targets]
         if not targets:
             note = server.inference.note or "set inference.targets"
             lines.append(f"  target   none: jobs for models wait until there is one ({note})")

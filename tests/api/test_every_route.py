@@ -75,13 +75,13 @@ def path_of(route: Route, ids: dict[str, str] = UNKNOWN) -> str:
 def with_an_id(server: Server) -> Iterator[tuple[Route, str]]:
     for route in server.routes():
         for name in UNKNOWN:
-            if f"{{{name}}}" in route.path and route.error_writer is write_problem:
+            if f"{{{name}}}" in route.path and route.error_writer is write_problem and route.method != "HEAD":
                 yield route, name
 
 
 def refused_as(route: Route, given: Answer, status: int, code: str) -> None:
     """Wires with clients of their own have errors in the shape that those clients read."""
-    if route.error_writer is write_problem:
+    if route.error_writer is write_problem and route.method != "HEAD":
         given.problem(status, code)
     else:
         assert given.status == status
@@ -192,7 +192,7 @@ async def test_a_body_that_cannot_be_read_is_400(server: Server, acme: Api, subt
                 refused = await acme.call(route.method, path_of(route), data=body)
                 refused.problem(400, "request.invalid_field", "body")
             misspelt = await acme.call(route.method, path_of(route), body_of(route) | {"misspelt": 1})
-            assert "`misspelt`" in misspelt.problem(400, "request.invalid_field", "body")["detail"]
+            misspelt.problem(400, "request.invalid_field", "misspelt")
 
 
 @on_sqlite
@@ -202,7 +202,7 @@ async def test_a_required_field_that_is_missing_is_named(server: Server, acme: A
             rest = {name: value for name, value in body_of(route).items() if name != field}
             with subtests.test(route=f"{route.method} {route.path}", field=field):
                 refused = await acme.call(route.method, path_of(route), rest)
-                assert f"`{field}`" in refused.problem(400, "request.invalid_field", "body")["detail"]
+                assert "missing" in refused.problem(400, "request.invalid_field", field)["detail"]
 
 
 @on_sqlite
@@ -235,7 +235,7 @@ async def test_an_unknown_name_in_a_query_is_400(server: Server, acme: Api, subt
         if route.query is not None and route.error_writer is write_problem:
             with subtests.test(route=f"{route.method} {route.path}"):
                 refused = await acme.get(f"{path_of(route)}?misspelt=1")
-                assert "`misspelt`" in refused.problem(400, "request.invalid_field", "body")["detail"]
+                refused.problem(400, "request.invalid_field", "misspelt")
 
 
 # ── what is not there ─────────────────────────────────────────────────────────────────────────────────────────────────

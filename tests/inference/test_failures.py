@@ -52,7 +52,7 @@ EXAMPLES = [
     (status(503, "overloaded", cloud=True), "cloud", Action.LATER),
     (status(502, "cannot reach ollama.com", cloud=True), "cloud", Action.LATER),
     (status(503, BUSY), "target busy", Action.BUSY),
-    (status(404, "model 'a' not found"), "wrong target", Action.ELSEWHERE),
+    (status(404, "model 'a' not found"), "no such model", Action.ELSEWHERE),
     (status(400, '"a" does not support chat', path="/api/embed"), "permanent", Action.FAIL),
     (status(400, "the input length exceeds the context length", path="/api/embed"), "permanent", Action.FAIL),
     (status(400, "invalid character 'x' looking for beginning of value", path="/api/embed"), "permanent", Action.FAIL),
@@ -284,7 +284,7 @@ async def test_a_job_comes_back_soon_to_a_target_that_is_busy(place: Place, cold
 @row("404 for the model")
 async def test_a_model_that_no_target_has_fails_the_job_in_the_targets_words(place: Place) -> None:
     job = await place.failed(await place.ask(model="nobody"))
-    assert (job["attempt"], outcomes(job), failures(job)) == (1, ["fail"], ["wrong target"])
+    assert (job["attempt"], outcomes(job), failures(job)) == (1, ["fail"], ["no such model"])
     assert "model 'nobody:latest' not found" in job["error"]
     assert ran(place.target) == loads(place.target) == []
 

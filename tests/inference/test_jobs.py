@@ -1005,17 +1005,15 @@ async def test_fields_that_exclude_each_other_are_named(caller: Caller) -> None:
         ({"model": "a"}, "messages"),
         ({"model": "a", "messages": None, "prompt": None}, "messages"),
         ({"model": "a", "messages": [message], "prompt": "x"}, "messages"),
+        ({"model": "a", "prompt": ""}, "prompt"),
+        ({"model": "a", "prompt": 7}, "prompt"),
         ({"messages": [message]}, "model"),
         (chat(run_at="2999-01-01T00:00:00Z", delay_seconds=1), "delay_seconds"),
         (chat(webhook_events=["done"]), "webhook_events"),
     ):
-        problem = (await caller.post("/jobs", body)).problem(400, "request.invalid_field", problem_field(field))
+        problem = (await caller.post("/jobs", body)).problem(400, "request.invalid_field", field)
         assert field in problem["detail"]
     assert await caller.jobs() == []
-
-
-def problem_field(field: str) -> str:
-    return "body" if field == "model" else field  # the decoder names the object that lacks it
 
 
 @on_sqlite

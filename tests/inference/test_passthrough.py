@@ -404,6 +404,12 @@ async def test_the_job_of_an_answer_is_in_its_head_and_has_ended_when_the_answer
             assert job["evidence"]["target"] == "laptop"
 
 
+async def test_a_target_that_is_a_chargehand_itself_does_not_hide_our_job(caller: Caller, target: OllamaTarget) -> None:
+    target.script("a", Answer(raw=ODD, headers={"X-Chargehand-Job": "7ZZZZZZZZZZZZZZZZZZZZZZZZZ"}))
+    answer = await caller.post("/api/chat", chat())
+    assert (await the_job(caller, answer))["state"] == "done"
+
+
 async def test_a_token_for_chargehand_is_not_shown_to_the_target(
     store_url: str, tmp_path: Path, target: OllamaTarget
 ) -> None:
@@ -878,6 +884,22 @@ async def test_who_hangs_up_after_the_last_word_has_a_job_that_is_done(store_url
             assert (await caller.ended(job["id"]))["state"] == "done", path
 
 
+async def test_who_cancels_the_job_of_a_caller_ends_their_request(caller: Caller, target: OllamaTarget) -> None:
+    target.script("a", Answer(hold=asyncio.Event()), Answer(chunks=["x", "y"], hold=asyncio.Event(), hold_after=1))
+    waiting = asyncio.create_task(caller.post("/api/chat", chat()))
+    job = await the_only_job(caller, "working")
+    (await caller.call("DELETE", f"/jobs/{job['id']}")).good()
+    answer = await waiting
+    assert (answer.status, shown("/api/chat", answer)) == (502, "cancelled")
+    async with a_line(caller.url) as line:
+        line.send("POST", "/api/chat", msgspec.json.encode(chat()))
+        _, headers = await line.head()
+        got = await line.until_seen(b'"x"')
+        (await caller.call("DELETE", f"/jobs/{headers['x-chargehand-job']}")).good()
+        assert not unchunked(got + await line.rest())[1]
+    await target.until(lambda: all(seen.aborted for seen in ran(target)))
+
+
 # targets that are away ------------------------------------------------------------------------------------------------
 
 
@@ -1284,10 +1306,29 @@ async def until_closed(caller: Caller, job_id: str) -> None:
 
 
 async def test_a_generation_with_keep_alive_0_is_a_generation(caller: Caller, target: OllamaTarget) -> None:
-    answer = await caller.post("/api/chat", chat(keep_alive=0, stream=False))
-    assert lines(answer.body)[0]["message"]["content"] == "a says: one two three"
-    await target.until(lambda: "a" not in target.resident)
-    assert (await caller.post("/api/chat", chat())).status == 200
+    target.habits.load_seconds = 0.1
+    for path, body in (
+        ("/api/chat", chat(keep_alive=0)),
+        ("/api/generate", {"model": "a", "prompt": "x", "keep_alive": "0s"}),
+    ):
+        for _ in range(2):  # each loads it anew, and says so
+            target.loads.clear()
+            answer = await caller.post(path, body)
+            assert lines(answer.body)[-1]["done_reason"] == "stop"
+            job = await the_job(caller, answer)
+            assert await states_of(caller, job) == ["queued", "loading", "working", "done"]
+            assert job["evidence"]["load_seconds"] >= 0.1
+            assert target.loads == ["a"]
+            await target.until(lambda: "a" not in target.resident)
+
+
+async def test_embeddings_with_keep_alive_0_leave_no_model_behind(caller: Caller, target: OllamaTarget) -> None:
+    for keep_alive in (None, 0, 0):  # the second finds it in memory, the third has to load it
+        body = {"model": "embedder", "input": "one", "keep_alive": keep_alive}
+        assert (await caller.post("/api/embed", body)).status == 200
+    assert target.loads == ["embedder"] * 2
+    jobs = await caller.jobs()
+    assert [await states_of(caller, job) for job in jobs] == [["queued", "loading", "working", "done"]] * 2
 
 
 @pytest.fixture

@@ -577,7 +577,7 @@ async def test_a_target_that_lacks_the_model_after_all_is_left_for_the_other(tmp
         one.resident.clear()
         del one.models["a"]  # somebody removed it behind our back
         job = await place.run(max_attempts=1)
-        assert (job["attempt"], outcomes(job), failures(job)) == (1, ["park", "succeed"], ["wrong target", ""])
+        assert (job["attempt"], outcomes(job), failures(job)) == (1, ["park", "succeed"], ["no such model", ""])
         assert job["evidence"]["target"] == "desktop"
         assert len(loads(one)) + len(ran(one)) == before + 1
 

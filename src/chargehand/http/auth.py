@@ -71,7 +71,7 @@ class Gate:
         if scope is None:
             req.context.caller = self._nobody
             return
-        caller = self._everybody or await self._identify(req.get_header("authorization"))
+        caller = self._everybody or await self._identify(_authorization(req))
         wait = self._limiter.take(caller.rate_key, caller.rate_per_second, self._burst)
         if wait:
             message = f"more than {caller.rate_per_second:g} requests a second; wait {wait:.1f} seconds"
@@ -251,6 +251,12 @@ def _from_claims(claims: Claims, rate: float) -> Caller:
         rate_key=f"jwt:{claims.tenant}:{claims.sub}",  # of the subject, not the token: a new token is no new bucket
         rate_per_second=rate,
     )
+
+
+def _authorization(req: Request) -> str | None:
+    """Anthropic's clients have a header of their own for the same thing."""
+    key = req.get_header("x-api-key")
+    return req.get_header("authorization") or (f"Bearer {key}" if key else None)
 
 
 def _split(credentials: str) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """Routes as data: one row says method, path, scope, types and handler; serving, metrics and the description read it."""
 
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ T = TypeVar("T")
 log = get_logger(__name__)
 JSON = "application/json"
 _encoder = msgspec.json.Encoder()
+_ABOUT_A_FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`")
+_SAID = {"missing required": "is missing", "contains unknown": "is not known here"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,10 @@ def query(req: Request, kind: type[T]) -> T:
 def _named(error: msgspec.ValidationError) -> InvalidField:
     """msgspec ends its message with a path such as `$.webhook.url`; that path is the field."""
     message, _, path = str(error).partition(" - at `")
-    return InvalidField(path.rstrip("`").removeprefix("$").lstrip(".") or "body", message)
+    path = path.rstrip("`").removeprefix("$").lstrip(".")
+    if match := _ABOUT_A_FIELD.fullmatch(message):
+        path, message = ".".join(filter(None, (path, match[2]))), _SAID[match[1]]
+    return InvalidField(path or "body", message)
 
 
 def reply(resp: Response, value: Any, status: int = 200) -> None:

@@ -67,6 +67,10 @@ class Reads(ABC):
         )
         return [job_from(row) for row in rows]
 
+    async def state_of(self, job_id: str) -> State | None:
+        rows = await self._point("state_of", job_id=job_id)
+        return State(rows[0][0]) if rows else None
+
     async def holds(self, job_id: str, lease: int) -> bool:
         return bool(await self._point("holds", job_id=job_id, lease=lease))
 

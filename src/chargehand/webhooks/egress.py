@@ -44,7 +44,7 @@ def networks(*texts: str) -> tuple[Network, ...]:
 # Tables of our own, because those in `ipaddress` change between patch releases of Python.
 _NEVER = {
     "is unspecified": networks("0.0.0.0/8", "::/128"),
-    "is link-local, where clouds keep their metadata": networks("169.254.0.0/16", "fe80::/10"),
+    "is link-local (where clouds keep their metadata)": networks("169.254.0.0/16", "fe80::/10"),
     "belongs to a cloud's metadata service": networks(
         "100.100.100.200/32",  # Alibaba
         "168.63.129.16/32",  # Azure

@@ -15,7 +15,7 @@ from chargehand.doors.inference import artifacts
 from chargehand.doors.inference.errors import in_shape_of
 from chargehand.doors.inference.failures import BUSY_SECONDS, CLOUD_SECONDS, Action, Event, Observed, Row, classify
 from chargehand.doors.inference.names import canonical, is_cloud
-from chargehand.doors.inference.request import Request, decode_request, pinned, preload
+from chargehand.doors.inference.request import Request, decode_request, leaves, pinned, preload
 from chargehand.doors.inference.residency import Ask, Load, Step
 from chargehand.doors.inference.scheduler import Scheduler
 from chargehand.doors.inference.stream import Head, Stream
@@ -269,7 +269,10 @@ class Attempt:
                 self.stream.feed(piece)
                 if self.stream.size > self._shared.settings.max_answer_bytes:
                     return await self._too_large()
-        self._target.ledger.loaded(self._step.model)
+        if leaves(self._body, self._request.path):
+            self._target.ledger.unloaded(self._step.model)
+        else:
+            self._target.ledger.loaded(self._step.model)
         self.stream.close()
         return None
 

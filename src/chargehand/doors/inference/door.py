@@ -26,6 +26,7 @@ from chargehand.webhooks.sending import Render
 
 EMBEDDED_NAME = "embedded"
 EMBEDDED_PARALLEL = 4
+FIRST_LOOK_SECONDS = 1.5
 
 log = get_logger(__name__)
 
@@ -46,6 +47,7 @@ class InferenceDoor:
             targets,
             self._attempts.work,
             metrics,
+            alone=config.store_url.startswith("sqlite:"),
             lease_seconds=settings.lease_seconds,
             cap_seconds=settings.wait_cap_seconds,
             poll_seconds=config.engine.poll_seconds,
@@ -70,7 +72,13 @@ class InferenceDoor:
         return [route for part in self._parts for route in part.routes()]
 
     async def start(self) -> None:
-        """Before the first request: a newcomer's first job finds a model."""
+        """A newcomer's first job finds a model, and whoever looks at the terminal reads which targets are there."""
+        await self._start_embedded()
+        checks = [asyncio.create_task(target.check()) for target in self.scheduler.targets.values()]
+        if checks:
+            await asyncio.wait(checks, timeout=FIRST_LOOK_SECONDS)
+
+    async def _start_embedded(self) -> None:
         asked = self._settings.embedded
         if asked == "off" or (asked == "auto" and self._settings.targets):
             return

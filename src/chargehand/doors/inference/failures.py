@@ -86,7 +86,7 @@ TABLE = (
     Row("reset or end before an answer, and the target is alive", lambda seen: seen.event is Event.RESET, "crash", Action.RETRY),
     Row("429, or 502 and 503 of a cloud model", lambda seen: _status(429)(seen) or (seen.cloud and _status(502, 503)(seen)), "cloud", Action.LATER),
     Row("503", _status(503), "target busy", Action.BUSY),
-    Row("404 for the model", _status(404), "wrong target", Action.ELSEWHERE),
+    Row("404 for the model", _status(404), "no such model", Action.ELSEWHERE, "pull it there, or put the name right"),
     Row("400 on /api/embed whose text blames the request", lambda seen: _embed_400(seen) and bool(_CALLERS_FAULT.search(seen.text)), "permanent", Action.FAIL),
     Row("400 on /api/embed otherwise", _embed_400, "ambiguous", Action.RETRY_ONCE),
     Row("any other status from 400 to 499", lambda seen: seen.event is Event.STATUS and 400 <= seen.status < 500, "permanent", Action.FAIL),

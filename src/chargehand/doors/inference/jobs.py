@@ -5,6 +5,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,7 +15,7 @@ from chargehand.config import Config
 from chargehand.doors.inference import views
 from chargehand.doors.inference.artifacts import artifact
 from chargehand.doors.inference.attempt import Attempts
-from chargehand.doors.inference.names import KIND, canonical, checked, is_cloud, name_of, queue_of
+from chargehand.doors.inference.names import KIND, checked, is_cloud, model_of, queue_of
 from chargehand.doors.inference.request import ArtifactWish, decode_request, encode_request
 from chargehand.doors.inference.scheduler import Scheduler
 from chargehand.doors.inference.stream import Cut, Stream
@@ -165,6 +166,7 @@ class Moved(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(SubmitInference)
+KNOWN = frozenset(field.encode_name for field in msgspec.structs.fields(SubmitInference))
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -204,6 +206,7 @@ class InferenceJobs:
             Route("GET", f"{one}/events", self.list_events, "Read or follow a job's log, and its tokens", read, TAG,
                   "With `Accept: text/event-stream` it goes on live and takes up after `Last-Event-ID`.", query=EventsQuery,
                   headers={"Last-Event-ID": "The last sequence number that was seen"}, reply=EventPage, errors=(NotFound,)),
+            Route("HEAD", f"{one}/artifacts/{{name}}", self.get_artifact, "As GET", read, TAG, hidden=True),
             Route("GET", f"{one}/artifacts/{{name}}", self.get_artifact, "Fetch a file of a job", read, TAG, "With ranges and ETag.",
                   reply_media="application/octet-stream", errors=(NotFound,)),
         ]
@@ -250,11 +253,16 @@ class InferenceJobs:
             body.decode()
         except UnicodeDecodeError as error:
             raise BadRequest(f"the body is not valid UTF-8 (at byte {error.start})") from None
+        for name in _fields.decode(body):
+            if name not in KNOWN and (meant := _meant(name)):
+                raise InvalidField(name, f"is not known here; did you mean {meant}?")
         check_model(asked.model, self._settings.allow_cloud)
         if (asked.messages is None) == (asked.prompt is None):
             raise InvalidField("messages", "give either messages (a chat) or prompt (a completion)")
         if asked.messages is not None and not asked.messages:
             raise InvalidField("messages", "must not be empty")
+        if asked.prompt == "":
+            raise InvalidField("prompt", "must not be empty")
         if asked.messages is not None and len(asked.messages) > self._settings.max_messages:
             most = self._settings.max_messages
             raise InvalidField(
@@ -322,7 +330,7 @@ class InferenceJobs:
         if job.run_at > now:
             why = job.waiting_for or "run_at"
             return why, f"not before {rfc3339(job.run_at)} ({why})" + (f": {job.error}" if job.error else "")
-        waiting = self._scheduler.explain(canonical(name_of(job.queue)))
+        waiting = self._scheduler.explain(model_of(job.queue), job.queue)
         return waiting.waiting_for, waiting.reason
 
     async def _get(self, req: Request, job_id: str) -> Job:
@@ -451,6 +459,12 @@ def native_body(body: bytes) -> bytes:
     """For the target: without what only we read, and streamed, so that we see the answer grow."""
     fields: dict[str, Any] = {name: value for name, value in _fields.decode(body).items() if name not in EXTENSIONS}
     return msgspec.json.encode(fields | {"stream": True})
+
+
+def _meant(name: str) -> str:
+    """Ollama ignores what it does not know, and so do we; but nobody should wait for a webhook because of a slip."""
+    nearest = get_close_matches(name, EXTENSIONS, n=1, cutoff=0.8)
+    return nearest[0] if nearest else "state_webhook_url" if "webhook" in name or "callback" in name else ""
 
 
 def _shown(body: msgspec.Raw) -> msgspec.Raw | None:

@@ -8,6 +8,7 @@ from chargehand.errors import InvalidField
 KIND = "inference"  # of every job of this door that a model answers
 PREFIX = f"{KIND}/"
 MAX_NAME = 200
+AT_NODE = " @"  # no name of a model has a space in it
 
 
 @lru_cache(maxsize=4096)
@@ -25,18 +26,29 @@ def is_cloud(name: str) -> bool:
 
 def checked(field: str, name: str) -> str:
     """The name as given, if it can be one."""
-    if not name.strip() or len(name) > MAX_NAME or not name.isprintable():
+    if not name.strip() or len(name) > MAX_NAME or not name.isprintable() or AT_NODE in name:
         raise InvalidField(field, f"must have 1 to {MAX_NAME} printable characters")
     return name
 
 
-def queue_of(tenant: str, name: str) -> str:
-    """By the name as the caller spells it, which is what they are shown; the scheduler knows which are one model."""
-    return queue_name(KIND, tenant, name.strip())
+def queue_of(tenant: str, name: str, node: str = "") -> str:
+    """By the name as the caller spells it, which is what they are shown; the scheduler knows which are one model.
+
+    With a node: for those who hold a connection to it, so that no other node takes what only that one can answer.
+    """
+    return queue_name(KIND, tenant, name.strip()) + (f"{AT_NODE}{node}" if node else "")
 
 
 def name_of(queue: str) -> str:
-    return queue.split("/", 2)[2]
+    return shared_queue(queue).split("/", 2)[2]
+
+
+def shared_queue(queue: str) -> str:
+    return queue.partition(AT_NODE)[0]
+
+
+def node_of(queue: str) -> str:
+    return queue.partition(AT_NODE)[2]
 
 
 def model_of(queue: str) -> str:

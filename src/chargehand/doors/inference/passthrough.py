@@ -21,7 +21,7 @@ from chargehand.doors.inference.attempt import Attempts, Caller, passed_on
 from chargehand.doors.inference.errors import writer_for
 from chargehand.doors.inference.jobs import TAG, accepted, check_model
 from chargehand.doors.inference.names import KIND, canonical, queue_of
-from chargehand.doors.inference.request import Essentials, encode_request, essentials, unloads
+from chargehand.doors.inference.request import Essentials, encode_request, essentials, leaves, unloads
 from chargehand.doors.inference.scheduler import Scheduler
 from chargehand.doors.inference.stream import Head, Stream
 from chargehand.doors.inference.target import Gone, Target, Unreachable
@@ -114,7 +114,7 @@ class Passthrough:
             self._engine.new_id(),
             tenant,
             KIND,
-            queue_of(tenant, asked.model),
+            queue_of(tenant, asked.model, self._scheduler.node if relay else ""),
             encode_request(path, body if relay else _whole(path, body), relay=relay),
             PRIORITY,
             1 if relay else self._config.engine.max_attempts,
@@ -161,7 +161,7 @@ class Passthrough:
             self._scheduler.expect(job)
             await self._engine.submit(job)
             resp.set_header(JOB_HEADER, job.id)
-            stream = await unless_gone(req, self._wait(caller, canonical(asked.model), prefer))
+            stream = await unless_gone(req, self._wait(job.id, caller, canonical(asked.model), prefer))
             if stream is not None:
                 begun = True
                 self._relay(req, resp, job.id, caller, stream)
@@ -169,7 +169,7 @@ class Passthrough:
             if not begun:
                 self._forget(job.id, "the caller did not wait any longer")
 
-    async def _wait(self, caller: Caller, model: str, prefer: Prefer) -> Stream:
+    async def _wait(self, job_id: str, caller: Caller, model: str, prefer: Prefer) -> Stream:
         """The answer once it begins. A target that is away is waited for a little, a queue as long as the caller likes."""
         left = limit = self._settings.wait_seconds if prefer.wait_seconds is None else prefer.wait_seconds
         came_at = time.time()
@@ -177,8 +177,10 @@ class Passthrough:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     return await asyncio.shield(caller.answer)
+            if await self._engine.store.state_of(job_id) in FINAL:  # at another node, perhaps: nobody here was told
+                await self._explain(job_id, caller)
             if self._scheduler.has_live_target(model):
-                left = max(limit, LOOK_SECONDS)
+                left = LOOK_SECONDS
                 continue
             gone_at = max((target.since for target in self._scheduler.targets.values() if not target.up), default=0.0)
             left = max(came_at, gone_at) + limit - time.time()
@@ -224,6 +226,7 @@ class Passthrough:
         resp.status = head.status
         for name, value in head.headers.items():
             resp.set_header(name, value)
+        resp.set_header(JOB_HEADER, job_id)  # also where the target is one of us
         form = FORMS[req.path]
         leaving = asyncio.ensure_future(gone(req))
 
@@ -274,6 +277,8 @@ class Passthrough:
             await unless_gone(req, forward(req, resp, target, "POST", path, body))
         finally:
             target.ledger.leave(model, used=True)
+            if leaves(body, path):
+                target.ledger.unloaded(model)
             self._scheduler.kick()
 
     async def _unload(self, req: Request, resp: Response, path: str, asked: Essentials, body: bytes) -> None:

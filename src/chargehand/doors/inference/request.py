@@ -68,6 +68,12 @@ def unloads(asked: Essentials, path: str) -> bool:
     return is_empty(asked, path) and asked.keep_alive is not None and not _lasts(asked.keep_alive)
 
 
+def leaves(body: bytes, path: str) -> bool:
+    """Whether the target throws the model out as soon as this was answered."""
+    keep_alive = essentials.decode(body).keep_alive if path.startswith("/api/") else None
+    return keep_alive is not None and not _lasts(keep_alive)
+
+
 def _lasts(keep_alive: Any) -> bool:
     return str(keep_alive).rstrip("smh") not in ("0", "0.0", "-0")
 
@@ -88,6 +94,8 @@ def pinned(body: bytes, path: str, model: ModelConfig | None) -> bytes:
 def preload(path: str, body: bytes) -> tuple[str, bytes]:
     """The request that loads the model and does nothing else, with the same options as the one that follows."""
     fields = _fields.decode(body)
+    if leaves(body, path):  # with nothing to answer that would be an order to unload
+        del fields["keep_alive"]
     asked: dict[str, Any] = {"model": fields["model"], "stream": False}
     if FORMS[path] is Form.NATIVE:
         asked |= {name: fields[name] for name in _RUNNER_FIELDS if name in fields}

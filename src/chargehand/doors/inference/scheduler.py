@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from chargehand.doors.inference.names import KIND, PREFIX, model_of
+from chargehand.doors.inference.names import KIND, PREFIX, model_of, node_of, shared_queue
 from chargehand.doors.inference.residency import (
     BY_HAND,
     Admit,
@@ -30,12 +30,14 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, Job, NewJob, State
 from chargehand.engine.moves import Moved
 from chargehand.engine.runner import Hand, Holder, Outcome
+from chargehand.engine.store import QueueHead
 from chargehand.errors import Conflict, StoreError
 from chargehand.observability.logs import get_logger
 from chargehand.observability.metrics import Metrics
 
 READY_BOUND = 1000  # counting further changes no decision
 MAX_QUEUES = 10_000
+ORPHANED_SECONDS = 3600.0
 QUIET_SECONDS = 300.0
 
 Work = Callable[[Job, Hand, Target, Step], Awaitable[Outcome]]
@@ -57,6 +59,7 @@ class Scheduler:
         work: Work,
         metrics: Metrics,
         *,
+        alone: bool,
         lease_seconds: float,
         cap_seconds: float,
         poll_seconds: float,
@@ -64,6 +67,9 @@ class Scheduler:
         self.targets: dict[str, Target] = {}
         self.wants: dict[str, Want] = {}
         self.decisions: dict[str, str] = {}  # target -> the last change of residency and its reason
+        self.node = engine.new_id()  # of this life of this process: whoever held a line to the last one is gone
+        self._alone = alone
+        self._paused: set[str] = set()
         self._engine = engine
         self._work = work
         self._metrics = metrics
@@ -100,7 +106,7 @@ class Scheduler:
     def expect(self, job: NewJob) -> None:
         """Called right before the job is submitted: where it could run at once, the claim goes into the same commit."""
         model = model_of(job.queue)
-        target = self._with_room(model)
+        target = self._with_room(model) if shared_queue(job.queue) not in self._paused else None
         if target is not None:
             self._queues.setdefault(model, {})[job.queue] = None
             self._expected.add(job.id)
@@ -163,8 +169,9 @@ class Scheduler:
 
     async def _read_wants(self) -> None:
         store = self._engine.store
-        heads = [head for head in await store.queue_heads(PREFIX, READY_BOUND) if head.ready and head.oldest_at]
-        now = await store.now() if heads else 0
+        self._paused = {settings.queue for settings in await store.list_queue_settings() if settings.paused}
+        heads, now = await store.queue_heads(PREFIX, READY_BOUND), await store.now()
+        heads = [head for head in heads if head.ready and head.oldest_at and self._is_ours(head, now)]
         self.wants = {}
         if len(self._queues) > MAX_QUEUES:
             self._queues.clear()  # names that callers made up; those with work are found below
@@ -177,6 +184,15 @@ class Scheduler:
             want.priority = max(want.priority, head.priority)
             since = max(head.oldest_at or now, self._served_at.get(model, 0))
             want.waited_seconds = max(want.waited_seconds, (now - since) / SECOND)
+
+    def _is_ours(self, head: QueueHead, now: int) -> bool:
+        """Those who hold the line to another node are that node's; when it must be gone, somebody has to end their jobs."""
+        node = node_of(head.queue)
+        if not node:
+            return True
+        if shared_queue(head.queue) in self._paused:
+            return False
+        return node == self.node or self._alone or now - (head.oldest_at or now) > ORPHANED_SECONDS * SECOND
 
     def _serve(self, want: Want) -> None:
         while want.ready > 0:
@@ -289,7 +305,9 @@ class Scheduler:
         away = any(not ledger.up and ledger.may_have(model) for ledger in self.ledgers)
         return not away and any(ledger.up for ledger in self.ledgers)
 
-    def explain(self, model: str) -> Waiting:
+    def explain(self, model: str, queue: str = "") -> Waiting:
+        if shared_queue(queue) in self._paused:
+            return Waiting("queue", "an operator has paused its queue")
         homes = [ledger for ledger in self.ledgers if ledger.offers(model)]
         if not homes:
             return self._explain_away(model)

@@ -96,6 +96,7 @@ class Target:
         self._changed = changed
         self._clock = clock
         self._failures = 0
+        self._reached = False  # something was said about it
         self._look = asyncio.Event()
         self._watches: set[Watch] = set()
         self._reading_ps: asyncio.Task[None] | None = None
@@ -227,9 +228,10 @@ class Target:
         was_up = self.up
         self.problem = problem
         self.ledger.lost()
-        if was_up:
+        if was_up or not self._reached:
             self.since = time.time()
-            log.warning("a target is away", target=self.name, problem=problem)
+            log.warning("a target is away", target=self.name, url=self.url, problem=problem)
+        self._reached = True
         current = asyncio.current_task()
         for watch in list(self._watches):
             if watch.task is not current:  # that one knows: it is the one who tells us
@@ -354,7 +356,8 @@ class Target:
         until, again_at = self._clock() + UNLOAD_SECONDS, float("-inf")
         try:
             while self._clock() < until:
-                if self._clock() >= again_at:  # an order that was refused, or undone by somebody's request, is given again
+                # Given again where it was refused, or undone by somebody else's request for the model.
+                if self._clock() >= again_at:
                     again_at = self._clock() + UNLOAD_AGAIN_SECONDS
                     with contextlib.suppress(TimeoutError):
                         await self.ask("POST", "/api/generate", body, timeout_seconds=PS_TIMEOUT_SECONDS)
@@ -381,6 +384,13 @@ class Target:
             log.info("waking a target by command", target=self.name)
             await _run(self.config.wake_command)
         self.look()
+
+    def summary(self) -> str:
+        """For a line at the terminal."""
+        if not self.up:
+            return f"away ({self.problem}); jobs for it wait"
+        models = sorted(self.ledger.installed or ())
+        return ", ".join(models[:5]) + (f" and {len(models) - 5} more" if len(models) > 5 else "") or "no models"
 
     def watch(self) -> "Watch":
         return Watch(self)

@@ -7,12 +7,13 @@ LEFT JOIN job_payloads p ON p.job_id = j.id
 LEFT JOIN job_results r ON r.job_id = j.id
 WHERE j.id = :job_id AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant);
 
+-- A queue and, under its name and " @", those parts of it that belong to single nodes.
 -- name: list_jobs
 SELECT {job j}
 FROM jobs j
 WHERE (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant)
   AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
-  AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue)
+  AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue OR SUBSTR(j.queue, 1, LENGTH(:queue) + 2) = :queue || ' @')
   AND (CAST(:state AS TEXT) IS NULL OR j.state = :state)
   AND (CAST(:stage AS TEXT) IS NULL OR j.stage = :stage)
   AND (CAST(:before AS TEXT) IS NULL OR j.id < :before)
@@ -26,12 +27,15 @@ FROM jobs j
 WHERE j.state IN ('failed', 'cancelled')
   AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant)
   AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
-  AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue)
+  AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue OR SUBSTR(j.queue, 1, LENGTH(:queue) + 2) = :queue || ' @')
   AND (CAST(:state AS TEXT) IS NULL OR j.state = :state)
   AND (CAST(:stage AS TEXT) IS NULL OR j.stage = :stage)
   AND (CAST(:before AS TEXT) IS NULL OR j.id < :before)
 ORDER BY j.id DESC
 LIMIT :limit;
+
+-- name: state_of
+SELECT j.state FROM jobs j WHERE j.id = :job_id;
 
 -- name: holds
 SELECT 1 FROM jobs j WHERE j.id = :job_id AND j.state = 'running' AND j.lease = :lease;
