@@ -9,6 +9,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from tests.api.serving import on_sqlite
 from tests.inference.calling import Caller, a_line, chat, ran, unchunked
 from tests.inference.conformance import Answer, Model, OllamaTarget
 
@@ -128,6 +129,7 @@ async def test_an_answer_that_a_crash_cut_off_is_given_again(
     assert sorted(seen.json["messages"][0]["content"] for seen in ran(target)) == ["first", "first", "second", "third"]
 
 
+@on_sqlite
 async def test_a_request_whose_caller_a_crash_cut_off_is_not_run_for_nobody(
     server: Server, caller: Caller, target: OllamaTarget
 ) -> None:
@@ -169,6 +171,7 @@ async def test_a_server_that_stops_hands_back_what_runs_and_no_attempt_is_lost(
     ]
 
 
+@on_sqlite
 async def test_a_server_that_stops_lets_an_answer_end(server: Server, caller: Caller, target: OllamaTarget) -> None:
     hold = asyncio.Event()
     target.script("a", Answer(chunks=["x", "y"], hold=hold, hold_after=1))

@@ -174,6 +174,7 @@ async def test_a_job_whose_target_refuses_the_connection_is_parked_and_runs_when
 
 async def test_a_target_that_is_gone_before_a_load_is_away_and_not_busy(tmp_path: Path) -> None:
     async with some_targets() as [target], a_place(tmp_path, target, inference__probe_seconds=60) as place:
+        await place.run(model="b")
         await target.go_away()
         job_id = await place.ask(max_attempts=1)
         job = await place.parked(job_id)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import aiohttp
@@ -189,6 +190,46 @@ async def test_a_job_that_had_its_whole_answer_is_done_though_the_target_goes_th
         assert len(job["artifacts"]) == 32
 
 
+async def test_a_target_that_goes_before_it_was_asked_for_an_unlisted_model_is_asked_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    async with some_targets() as [target], a_place(tmp_path, target, inference__probe_seconds=60) as place:
+        await place.run()
+        await target.go_away()
+        job_id = await place.ask(model="new", max_attempts=1)
+        job = await place.parked(job_id)
+        assert "laptop is away" in job["waiting"]
+        assert (job["state"], failures(job)) == ("queued", ["target away"])
+        target.models["new"] = Model()
+        await target.come_back()
+        assert (await place.done(job_id))["attempt"] == 1
+
+
+async def test_a_model_that_was_installed_a_moment_ago_is_found(place: Place, receiver: Receiver) -> None:
+    place.target.models["new"] = Model()
+    job_id = await place.ask(model="new", max_attempts=1, state_webhook_url=receiver.url())
+    assert (await place.done(job_id))["attempt"] == 1
+    assert await whole_story(receiver, job_id) == ["queued", "loading", "working", "done"]
+
+
+async def test_every_attempt_is_told_with_its_number(place: Place, receiver: Receiver) -> None:
+    place.target.script("a", Answer(chunks=["one", " two"], error_after=1, error="it fell over"))
+    place.target.script("a", Answer(status=503, error="busy"))
+    job_id = await place.ask(state_webhook_url=receiver.url())
+    await place.done(job_id)
+    await whole_story(receiver, job_id)
+    assert [(body["state"], body["attempt"]) for body in told(receiver, job_id)] == [
+        ("queued", 1),
+        ("loading", 1),
+        ("working", 1),
+        ("queued", 2),  # the first one counted
+        ("working", 2),
+        ("queued", 2),  # this one did not
+        ("working", 2),
+        ("done", 2),
+    ]
+
+
 async def test_nothing_is_told_that_was_not_seen_when_the_connection_is_refused(
     tmp_path: Path, receiver: Receiver
 ) -> None:
@@ -262,6 +303,17 @@ async def test_an_unload_that_is_answered_before_it_is_done_is_waited_for(narrow
     await target.until(lambda: [seen.json["model"] for seen in loads(target)] == ["a", "b"])
     assert target.unloads == ["a"], "b was loaded while a was still there"
     assert outcomes(await narrow.done(job_id)) == ["succeed"]
+
+
+async def test_an_order_to_unload_that_is_refused_is_given_again(
+    narrow: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chargehand.doors.inference.target.UNLOAD_AGAIN_SECONDS", 0.1)
+    await narrow.run(model="a")
+    narrow.target.habits.busy = 1
+    job = await narrow.done(await narrow.ask(model="b", max_attempts=1), 3)
+    assert outcomes(job) == ["succeed"]
+    assert (len(unloads(narrow.target)), narrow.target.unloads) == (2, ["a"])
 
 
 async def test_a_model_that_stays_in_memory_keeps_the_job_waiting_and_costs_no_attempt(
@@ -840,3 +892,49 @@ async def test_what_runs_when_the_server_stops_is_handed_back_and_runs_when_it_i
         async with a_place(tmp_path, target) as place:
             job = await place.done(job_id)
             assert (job["attempt"], outcomes(job)) == (1, ["park", "succeed"])
+
+
+# all at once ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_storm_leaves_nobody_waiting_and_nothing_in_the_books(tmp_path: Path) -> None:
+    chance = Random(1)
+    async with some_targets(2, parallel=2) as targets:
+        tables = target_tables(*targets, slots=1, parallel=2)
+        settings = {"inference__targets": tables, "inference__wait_cap_seconds": 0.2, "inference__probe_seconds": 0.05}
+        async with a_place(tmp_path, *targets, **settings) as place:
+            for target in targets:
+                target.habits.load_seconds = target.habits.unload_seconds = 0.02
+                target.habits.token_seconds = 0.01
+            ids = []
+            for _ in range(25):
+                two = [{"model": model, "priority": chance.randrange(10)} for model in chance.choices("abc", k=2)]
+                ids += [await place.ask(max_attempts=1000, **fields) for fields in two]
+                await _mishap(place, chance.choice(targets), chance, ids)
+            ends = [await place.ended(job_id) for job_id in ids]
+            assert {job["error"] for job in ends} <= {None, "cancelled"}
+            assert all(set(target.max_in_flight.values()) <= {1, 2} for target in targets)
+            ledgers = scheduler_of(place.server).ledgers
+            await until(lambda: not any(each.in_flight or each.opening or each.closing for each in ledgers))
+
+
+async def _mishap(place: Place, target: OllamaTarget, chance: Random, ids: list[str]) -> None:
+    match chance.randrange(8):
+        case 0:
+            target.sleep()
+            await asyncio.sleep(0.2)
+            target.wake()
+        case 1:
+            await target.go_away(restart=True)
+            await asyncio.sleep(0.05)
+            await target.come_back()
+        case 2:
+            target.habits.resets = 1
+        case 3:
+            target.habits.load_failure, target.habits.load_failures = "no luck", 1
+        case 4:
+            await target.crash_runner(reset=True)
+        case 5:
+            await place.call("DELETE", f"/jobs/{chance.choice(ids)}")
+        case _:
+            await asyncio.sleep(0.05)

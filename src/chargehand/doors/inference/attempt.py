@@ -32,6 +32,7 @@ from chargehand.observability.metrics import Metrics
 ERROR_BYTES = 2**20  # of an answer with a bad status
 RELOAD_SECONDS = 1.0  # a resident model is handed over in tens of milliseconds; beyond this it was loaded again
 LINGER_SECONDS = 2.0
+GIVE_WAY_SECONDS = 0.01
 HOP_BY_HOP = frozenset(
     [
         "connection",
@@ -146,6 +147,7 @@ class Attempt:
         self._caller = caller
         self._body = pinned(bytes(request.body), request.path, shared.pinned_for(step.model))
         self._began = time.monotonic()
+        self._begun = asyncio.Event()
         self._telling: asyncio.Task[None] | None = None
         self._sent = False
         self._evidence = Evidence(target.name)
@@ -185,9 +187,9 @@ class Attempt:
     async def _prepare(self) -> Outcome | None:
         """None when the request may be sent."""
         if isinstance(self._step, Ask):
-            if not self._target.ledger.allows(self._step.model):
-                said = f"no target may be asked for {self._step.model} (inference.targets: models)"
-                return await self._failed(Observed(Event.STATUS, said, 404, self._request.path))
+            if not self._target.ledger.permits(self._step.model):
+                error = f"no target may be asked for {self._step.model}: no list of models in inference.targets has it"
+                return Broke(error, final=True, data=self._data([]))
             return None if self._caller else await self._ask()
         if isinstance(self._step, Load):
             return await self._load(self._step)
@@ -267,6 +269,7 @@ class Attempt:
                 if not self.stream.size:
                     self._evidence.first_token_seconds = round(time.monotonic() - began, 4)
                 self.stream.feed(piece)
+                self._begun.set()
                 if self.stream.size > self._shared.settings.max_answer_bytes:
                     return await self._too_large()
         if leaves(self._body, self._request.path):
@@ -314,7 +317,7 @@ class Attempt:
     # telling ----------------------------------------------------------------------------------------------------------
 
     def _working(self) -> None:
-        """The request is on a live connection; the write of the state goes beside it, not before it."""
+        """The request is on a live connection. The write of the state goes beside it, and gives the first token the way."""
         self._sent = True
         if isinstance(self._step, Ask):
             return
@@ -331,10 +334,15 @@ class Attempt:
     async def _advance(self, before: asyncio.Task[None] | None, stage: str, message: str) -> None:
         if before is not None:
             await before
+        if stage == "working":
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GIVE_WAY_SECONDS):
+                    await self._begun.wait()
         with contextlib.suppress(Conflict, NotFound):  # cancelled meanwhile: whoever holds the job stops this
             await self._hand.advance(stage, message)
 
     async def _told(self) -> None:
+        self._begun.set()
         if self._telling is not None:
             await self._telling
 

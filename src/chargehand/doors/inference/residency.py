@@ -2,7 +2,8 @@
 
 The rule: a job whose model is in memory goes first, the urgent before the others, the old before the new. A model is thrown out
 only when nobody waits for it, or somebody more urgent or somebody who has waited for the cap waits for another; and before it is
-thrown out it gets no new work and what runs on it ends.
+thrown out it gets no new work and what runs on it ends. The cap counts from when the model was last served, not from when its
+oldest job came: a backlog that is older than the cap swaps models once a cap, not once a job.
 """
 
 import time
@@ -69,9 +70,6 @@ class Ledger:
 
     def offers(self, model: str) -> bool:
         return self.up and self.installed is not None and self.may_have(model)
-
-    def allows(self, model: str) -> bool:
-        return self.up and self.permits(model)
 
     def holds(self, model: str) -> bool:
         return (model in self.resident and model not in self.cramped) or is_cloud(model)

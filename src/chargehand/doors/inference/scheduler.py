@@ -330,7 +330,9 @@ class Scheduler:
         )
 
     def _explain_away(self, model: str) -> Waiting:
-        away = [target for target in self.targets.values() if not target.up and target.ledger.may_have(model)]
+        away = [target for target in self.targets.values() if not target.up]
+        if len(away) < len(self.targets):
+            away = [target for target in away if target.ledger.may_have(model)]
         if away:
             names = "; ".join(f"{target.name} is away ({target.problem})" for target in away)
             return Waiting("target", names)
