@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -282,6 +283,21 @@ async def test_a_job_comes_back_soon_to_a_target_that_is_busy(place: Place, cold
     assert BUSY in job["attempts"][0]["message"]
 
 
+async def test_a_target_that_stays_busy_is_asked_less_and_less_often(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(attempt, "BUSY_MAX_SECONDS", 0.3)
+    await place.run()
+    place.target.habits.busy = 4
+    job = await place.run(max_attempts=1)
+    assert outcomes(job) == [*["park"] * 4, "succeed"]
+    at = [seen.at for seen in ran(place.target)[1:]]
+    pauses = [later - earlier for earlier, later in pairwise(at)]
+    assert all(pause >= least for pause, least in zip(pauses, [0.1, 0.2, 0.3, 0.3], strict=True)), pauses
+    assert max(pauses) < 1
+
+
 @row("404 for the model")
 async def test_a_model_that_no_target_has_fails_the_job_in_the_targets_words(place: Place) -> None:
     job = await place.failed(await place.ask(model="nobody"))
@@ -375,6 +391,23 @@ async def test_a_model_that_runs_out_of_memory_at_work_gets_the_target_to_itself
     place.target.script("a", Answer(status=500, error="CUDA error: out of memory"))
     job = await place.run()
     assert (job["attempt"], failures(job)) == (2, ["resource", ""])
+    assert place.target.unloads == ["b"]
+
+
+async def test_a_model_that_always_runs_out_of_memory_at_work_fails_after_one_more_try(place: Place) -> None:
+    await place.run(model="b")
+    place.target.script("a", Answer(status=500, error="CUDA error: out of memory"), always=True)
+    job = await place.failed(await place.ask())
+    assert (job["attempt"], failures(job)) == (2, ["resource", "resource"])
+    assert place.target.unloads == ["b"]
+
+
+async def test_a_model_that_runs_out_of_memory_after_another_mishap_still_gets_its_one_more_try(place: Place) -> None:
+    await place.run(model="b")
+    await place.run(model="a")
+    place.target.script("a", Answer(status=500, error=RUNNER_STOPPED), Answer(status=500, error="out of memory"))
+    job = await place.run()
+    assert (job["attempt"], failures(job)) == (3, ["transient", "resource", ""])
     assert place.target.unloads == ["b"]
 
 

@@ -389,6 +389,26 @@ async def test_jobs_that_come_while_their_model_is_loaded_wait_for_that_load(pla
     assert [await whole_story(receiver, job_id) for job_id in others] == [["queued", "working", "done"]] * 3
 
 
+async def test_a_job_that_lets_its_model_go_has_it_loaded_first(place: Place, receiver: Receiver) -> None:
+    """A load with keep_alive 0 would be an order to unload."""
+    place.target.habits.load_seconds = 0.05
+    for number in (1, 2):
+        job_id = await place.ask(keep_alive=0, state_webhook_url=receiver.url())
+        job = await place.done(job_id)
+        assert place.target.loads == ["a"] * number
+        assert job["evidence"]["load_seconds"] >= 0.05
+        assert await whole_story(receiver, job_id) == ["queued", "loading", "working", "done"]
+        assert ran(place.target)[-1].json["keep_alive"] == 0
+    await place.target.until(lambda: place.target.unloads == ["a", "a"])
+
+
+async def test_however_a_model_is_spelled_it_is_one(narrow: Place) -> None:
+    for name in ("a", "A", "a:latest", "library/a", "registry.ollama.ai/library/A:latest"):
+        job = await narrow.run(model=name)
+        assert job["model"] == name
+    assert (narrow.target.loads, narrow.target.unloads) == (["a"], [])
+
+
 async def test_a_model_in_memory_under_another_name_is_not_loaded(tmp_path: Path, receiver: Receiver) -> None:
     blob = "f00d" * 16
     models = {"base": Model(blob=blob), "tuned": Model(blob=blob), "other": Model()}
@@ -469,14 +489,14 @@ async def test_jobs_for_two_models_in_turn_do_not_swap_them_in_turn(tmp_path: Pa
                 await place.done(job_id)
             took = time.monotonic() - began
             swaps = len(target.loads) - 1
-            assert swaps <= min(took / cap_seconds + 1, 3), target.loads
+            assert swaps <= took / cap_seconds + 1, target.loads
             order = [(seen.json["model"], seen.at - began) for seen in ran(target)]
             assert Counter(model for model, _ in order) == {"a": 10, "b": 10}
             turns = [0.0, *(at for _, at in order)]
             for model in "ab":  # nobody was passed over for longer than the cap, one generation and the load
                 mine = [0.0, *(at for name, at in order if name == model)]
                 longest = max(later - earlier for earlier, later in pairwise(mine))
-                assert longest < min(cap_seconds, turns[-1]) + 0.5, (model, order)
+                assert longest < min(cap_seconds, turns[-1]) + 1, (model, order)
 
 
 async def test_a_model_drains_before_it_is_thrown_out_and_gets_no_new_work_meanwhile(tmp_path: Path) -> None:
@@ -856,6 +876,29 @@ async def test_a_job_that_works_past_its_deadline_is_stopped_at_the_target(place
     await place.target.until(lambda: ran(place.target)[0].aborted)
     assert await whole_story(receiver, job_id) == ["queued", "loading", "working", "failed"]
     assert (await place.run())["state"] == "done"
+
+
+async def test_a_job_for_later_does_not_run_now_though_its_model_is_in_memory(place: Place) -> None:
+    await place.run()
+    began = time.monotonic()
+    job = await place.run(delay_seconds=0.4)
+    assert ran(place.target)[1].at - began >= 0.39
+    assert job["attempt"] == 1
+
+
+async def test_a_long_answer_outlasts_its_lease(tmp_path: Path) -> None:
+    async with some_targets() as [target], a_place(tmp_path, target, inference__lease_seconds=0.3) as place:
+        target.habits.prefill_seconds = 1
+        job = await place.run(max_attempts=1)
+        assert outcomes(job) == ["succeed"]
+
+
+async def test_a_target_with_a_key_is_given_it_with_every_request(tmp_path: Path) -> None:
+    async with some_targets() as [target]:
+        tables = target_tables(target, api_key="the-key-of-the-laptop")
+        async with a_place(tmp_path, target, inference__targets=tables) as place:
+            await place.run()
+            assert {seen.headers.get("authorization") for seen in target.seen} == {"Bearer the-key-of-the-laptop"}
 
 
 async def test_a_failed_job_can_be_retried_with_all_its_attempts(place: Place, receiver: Receiver) -> None:

@@ -150,10 +150,10 @@ async def test_jobs_are_listed_newest_first_by_what_is_asked(store: Store) -> No
     assert await listed(stopped=True) == [cancelled, failed]
     assert await listed(stopped=True, tenant="other") == await listed(stopped=True, limit=1) == [cancelled]
     assert await listed(stopped=True, state=State.FAILED) == await listed(stopped=True, before=cancelled) == [failed]
-    assert await listed(stopped=True, state=State.QUEUED) == await listed(stopped=True, stage="working") == []
-    assert await listed(stage="working") == await listed(stage="working", state=State.RUNNING) == [working.id]
-    assert await listed(stage="loading") == await listed(stage="working", tenant="other") == []
-    assert await listed(stage="", kind="door") == [second]
+    assert await listed(stopped=True, state=State.QUEUED) == await listed(stopped=True, topic="running:working") == []
+    assert await listed(topic="running:working") == [working.id]
+    assert await listed(topic="running:loading") == await listed(topic="running:working", tenant="other") == []
+    assert second in await listed(topic="queued", kind="door")
     assert await listed(state=State.FAILED, before=failed) == await listed(state=State.FAILED, queue="q") == []
 
 
@@ -163,7 +163,7 @@ async def test_a_few_stopped_jobs_are_found_without_looking_at_the_others(store_
         await job_in(store, State.CANCELLED)
         await sql(store_url, MANY_JOBS)
         await sql(store_url, "ANALYZE jobs")
-        by: dict[str, Any] = dict.fromkeys(("kind", "queue", "state", "stage", "before"))
+        by: dict[str, Any] = dict.fromkeys(("kind", "queue", "state", "topic", "before"))
         assert await effort(store_url, "list_stopped_jobs", **by, tenant=TENANT, limit=50) < 10_000
 
 

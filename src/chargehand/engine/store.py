@@ -97,7 +97,7 @@ class JobFilter(msgspec.Struct, frozen=True):
     state: State | None = None
     before: str | None = None  # a job id: the cursor
     limit: int = 50
-    stage: str | None = None
+    topic: str | None = None  # what callers see: `state:stage`
     stopped: bool = False  # failed or cancelled
 
 

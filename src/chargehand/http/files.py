@@ -17,7 +17,8 @@ async def send_file(req: Request, resp: Response, files: Files, file: File) -> N
     resp.set_header("accept-ranges", "bytes")
     resp.set_header("x-content-type-options", "nosniff")
     resp.set_header("content-disposition", f"attachment; filename*=UTF-8''{quote(file.name, safe='')}")
-    if etag in (req.get_header("if-none-match") or ""):
+    if_none_match = req.get_header("if-none-match") or ""
+    if etag in if_none_match or if_none_match.strip() == "*":
         resp.status = 304
         return
     resp.content_type = file.media_type

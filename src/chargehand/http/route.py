@@ -102,6 +102,8 @@ def decode(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
         raise _named(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"the body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise BadRequest("the body is nested too deeply") from None
 
 
 def query(req: Request, kind: type[T]) -> T:

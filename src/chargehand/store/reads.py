@@ -61,7 +61,7 @@ class Reads(ABC):
             kind=by.kind,
             queue=by.queue,
             state=None if by.state is None else str(by.state),
-            stage=by.stage,
+            topic=by.topic,
             before=by.before,
             limit=by.limit,
         )

@@ -13,7 +13,16 @@ import msgspec
 from chargehand.config import InferenceConfig, ModelConfig
 from chargehand.doors.inference import artifacts
 from chargehand.doors.inference.errors import in_shape_of
-from chargehand.doors.inference.failures import BUSY_SECONDS, CLOUD_SECONDS, Action, Event, Observed, Row, classify
+from chargehand.doors.inference.failures import (
+    BUSY_MAX_SECONDS,
+    BUSY_SECONDS,
+    CLOUD_SECONDS,
+    Action,
+    Event,
+    Observed,
+    Row,
+    classify,
+)
 from chargehand.doors.inference.names import canonical, is_cloud
 from chargehand.doors.inference.request import Request, decode_request, leaves, pinned, preload
 from chargehand.doors.inference.residency import Ask, Load, Step
@@ -150,6 +159,7 @@ class Attempt:
         self._begun = asyncio.Event()
         self._telling: asyncio.Task[None] | None = None
         self._sent = False
+        self._alone = step.model in target.ledger.cramped  # it gets the target to itself
         self._evidence = Evidence(target.name)
         self.stream = Stream(job.attempt)
 
@@ -386,12 +396,16 @@ class Attempt:
         error = f"{said}; {row.advice}" if row.advice else said
         if self._caller is not None and self._caller.answer.done():
             return Broke(error, final=True, data=data)  # they have begun to read: there is no second beginning
+        if self._caller is not None and row.action is Action.LATER:
+            return Broke(error, final=True, data=data)  # they know best whether to come back in half an hour
         match row.action:
             case Action.AWAY:
                 # Not at once if the probe has not given it up yet: it would be asked again before it has.
                 return Parked("target", BUSY_SECONDS if target.up else 0.0, f"parked: {said}", data)
             case Action.BUSY:
-                return Parked("target", BUSY_SECONDS, f"parked: {said}", data)
+                parks = min(self._job.lease - self._job.attempt, 10)  # every claim has a lease of its own
+                pause = min(BUSY_SECONDS * 2**parks, BUSY_MAX_SECONDS)
+                return Parked("target", pause, f"parked: {said}", data)
             case Action.LATER:
                 return Parked("target", seen.retry_after_seconds or CLOUD_SECONDS, f"parked: {said}", data)
             case Action.ELSEWHERE:
@@ -402,7 +416,7 @@ class Attempt:
                 return Broke(error, final=self._job.attempt >= 2, data=data)
             case Action.MAKE_ROOM:
                 target.ledger.cramped.add(self._step.model)
-                return Broke(error, delay_seconds=0.0, final=self._job.attempt >= 2, data=data)
+                return Broke(error, delay_seconds=0.0, final=self._alone and self._job.attempt >= 2, data=data)
             case Action.FAIL:
                 return Broke(error, final=True, data=data)
 

@@ -279,7 +279,7 @@ def _listed(body: bytes) -> list[dict[str, Any]]:
 def _named(body: bytes, fields: tuple[str, ...]) -> str:
     try:
         said = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidField("body", f"is not valid JSON: {error}") from None
     names = [said.get(field) for field in fields] if isinstance(said, dict) else []
     name = next((each for each in names if isinstance(each, str) and each), None)

@@ -55,6 +55,7 @@ TAG = "inference"
 PRIORITY = 3  # beneath somebody who holds a connection, above a batch
 POSITION_BOUND = 10_000
 MAX_ARTIFACTS = 32
+QUIET_SECONDS = 15.0
 SHOWN_BYTES = 65_536
 EXTENSIONS = frozenset(
     [
@@ -313,11 +314,15 @@ class InferenceJobs:
 
     async def list_jobs(self, req: Request, resp: Response) -> None:
         asked, tenant = query(req, JobQuery), req.context.caller.tenant
-        state, stage, stopped = _filter(asked.state)
         by = JobFilter(
-            tenant, KIND, None if asked.model is None else queue_of(tenant, asked.model), state, cursor(asked.cursor), asked.limit + 1,
-            stage=stage, stopped=stopped,
-        )  # fmt: skip
+            tenant,
+            KIND,
+            None if asked.model is None else queue_of(tenant, asked.model),
+            before=cursor(asked.cursor),
+            limit=asked.limit + 1,
+            topic=None if asked.state in (None, "failed") else views.TOPICS[asked.state][0],
+            stopped=asked.state == "failed",
+        )
         jobs, now = await self._engine.store.list_jobs(by), await self._engine.store.now()
         more = len(jobs) > asked.limit
         page = jobs[: asked.limit]
@@ -372,18 +377,22 @@ class InferenceJobs:
         resp.sse = self._follow(job, max(asked.after, last_event_id(req)), asked.tokens)
         return None
 
-    async def _follow(self, job: Job, after: int, tokens: bool) -> AsyncIterator[SSEvent]:
+    async def _follow(self, job: Job, after: int, tokens: bool) -> AsyncIterator[SSEvent | None]:
         """The log, and what the running attempt says, as one stream in the order in which they come."""
         news: asyncio.Queue[SSEvent] = asyncio.Queue(maxsize=256)
         following = asyncio.create_task(self._put_events(job, after, tokens, news))
         try:
             while not (following.done() and news.empty()):
                 getting = asyncio.ensure_future(news.get())
-                await asyncio.wait({getting, following}, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(
+                    {getting, following}, timeout=QUIET_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
                 if getting.done():
                     yield getting.result()
                 else:
                     getting.cancel()
+                    if not done:
+                        yield None  # a sign of life, for proxies that give up on the silent
             following.result()  # tells what went wrong, if something did
         finally:
             following.cancel()
@@ -470,13 +479,6 @@ def _meant(name: str) -> str:
 def _shown(body: msgspec.Raw) -> msgspec.Raw | None:
     """A body with images is megabytes, and whoever asks how a job is doing has it already."""
     return body if len(bytes(body)) <= SHOWN_BYTES else None
-
-
-def _filter(state: str | None) -> tuple[State | None, str | None, bool]:
-    if state is None or state == "failed":
-        return None, None, state == "failed"
-    name, _, stage = views.TOPICS[state][0].partition(":")
-    return State(name), stage or None, False
 
 
 def event_view(event: Event) -> EventView:

@@ -31,7 +31,7 @@ from chargehand.engine.job import FINAL, Job, NewJob, State
 from chargehand.engine.moves import Moved
 from chargehand.errors import BadRequest, Conflict, NotFound, StoreError, TargetAway, TargetFailed
 from chargehand.http.hangup import gone, unless_gone
-from chargehand.http.inputs import trace_headers
+from chargehand.http.inputs import fingerprint, idempotency_key, trace_headers
 from chargehand.http.route import Route, decode, read_body
 from chargehand.observability.logs import get_logger
 from chargehand.observability.tracing import trace_context
@@ -118,18 +118,20 @@ class Passthrough:
             encode_request(path, body if relay else _whole(path, body), relay=relay),
             PRIORITY,
             1 if relay else self._config.engine.max_attempts,
+            idempotency_key=None if relay else idempotency_key(req),
+            fingerprint=None if relay else fingerprint(body),
             traceparent=traceparent,
             tracestate=tracestate,
         )
 
     async def _respond_async(self, req: Request, resp: Response, job: NewJob, wait_seconds: float) -> None:
         """A job from the start. With `wait` beside it, its result if that comes in time."""
-        await self._engine.submit(job)
+        job_id = (await self._engine.submit(job)).job_id
         resp.set_header("preference-applied", "respond-async")
-        resp.set_header(JOB_HEADER, job.id)
-        finished = await unless_gone(req, self._finished(job.id, wait_seconds)) if wait_seconds else None
+        resp.set_header(JOB_HEADER, job_id)
+        finished = await unless_gone(req, self._finished(job_id, wait_seconds)) if wait_seconds else None
         if finished is None:
-            return accepted(resp, job.id)
+            return accepted(resp, job_id)
         if finished.state is not State.SUCCEEDED:
             raise TargetFailed(finished.error or "the job ended without an answer")
         resp.content_type = "application/json"
@@ -185,7 +187,9 @@ class Passthrough:
             gone_at = max((target.since for target in self._scheduler.targets.values() if not target.up), default=0.0)
             left = max(came_at, gone_at) + limit - time.time()
             if left <= 0:
-                raise TargetAway(self._scheduler.explain(model).reason, retry_after_seconds=max(5.0, math.ceil(limit)))
+                raise TargetAway(
+                    self._scheduler.explain(model).reason, retry_after_seconds=min(max(5.0, math.ceil(limit)), 60.0)
+                )
 
     def on_move(self, moved: Moved) -> None:
         """A job that ended without an answer: its caller is told why."""

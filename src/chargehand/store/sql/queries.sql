@@ -15,7 +15,7 @@ WHERE (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant)
   AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
   AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue OR SUBSTR(j.queue, 1, LENGTH(:queue) + 2) = :queue || ' @')
   AND (CAST(:state AS TEXT) IS NULL OR j.state = :state)
-  AND (CAST(:stage AS TEXT) IS NULL OR j.stage = :stage)
+  AND (CAST(:topic AS TEXT) IS NULL OR j.topic = :topic)
   AND (CAST(:before AS TEXT) IS NULL OR j.id < :before)
 ORDER BY j.id DESC
 LIMIT :limit;
@@ -29,7 +29,7 @@ WHERE j.state IN ('failed', 'cancelled')
   AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
   AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue OR SUBSTR(j.queue, 1, LENGTH(:queue) + 2) = :queue || ' @')
   AND (CAST(:state AS TEXT) IS NULL OR j.state = :state)
-  AND (CAST(:stage AS TEXT) IS NULL OR j.stage = :stage)
+  AND (CAST(:topic AS TEXT) IS NULL OR j.topic = :topic)
   AND (CAST(:before AS TEXT) IS NULL OR j.id < :before)
 ORDER BY j.id DESC
 LIMIT :limit;
