@@ -1,8 +1,10 @@
 """Targets that come and go, models that come and go on them, and what jobs are told meanwhile."""
 
 import asyncio
+import gc
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -13,6 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from chargehand.store import open_store
 from tests.api.serving import serving, talking, until
 from tests.inference.calling import is_away, ran, scheduler_of, settings_for
 from tests.inference.conformance import Answer, Model, OllamaTarget
@@ -935,6 +938,27 @@ async def test_what_runs_when_the_server_stops_is_handed_back_and_runs_when_it_i
         async with a_place(tmp_path, target) as place:
             job = await place.done(job_id)
             assert (job["attempt"], outcomes(job)) == (1, ["park", "succeed"])
+
+
+async def test_a_server_that_stops_hands_everything_back_and_leaves_no_connection_open(tmp_path: Path) -> None:
+    async with some_targets(parallel=4) as [target]:
+        settings = {"inference__targets": target_tables(target, parallel=4), "inference__lease_seconds": 0.3}
+        for number in range(3):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            target.habits.hold = asyncio.Event()
+            async with a_place(folder, target, **settings) as place:
+                ids = [await place.ask(max_attempts=1) for _ in range(4)]
+                await until(lambda: target.in_flight["a"] == 4)
+                store_url = place.server.config.store_url
+            await target.until(lambda: target.in_flight["a"] == 0 and not target.connections)
+            store = await open_store(store_url)
+            jobs = [await store.get_job(job_id) for job_id in ids]
+            await store.close()
+            assert {(job.state, job.attempt) for job in jobs if job} == {("queued", 0)}
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                gc.collect()
 
 
 # all at once ----------------------------------------------------------------------------------------------------------

@@ -255,8 +255,10 @@ def _from_claims(claims: Claims, rate: float) -> Caller:
 
 def _authorization(req: Request) -> str | None:
     """Anthropic's clients have a header of their own for the same thing."""
+    if given := req.get_header("authorization"):
+        return given
     key = req.get_header("x-api-key")
-    return req.get_header("authorization") or (f"Bearer {key}" if key else None)
+    return f"Bearer {key}" if key else None
 
 
 def _split(credentials: str) -> tuple[str, str]:

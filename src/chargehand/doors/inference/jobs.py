@@ -229,6 +229,7 @@ class InferenceJobs:
     def _new_job(self, req: Request, asked: SubmitInference, body: bytes, span: Span) -> NewJob:
         tenant = req.context.caller.tenant
         path = "/api/chat" if asked.prompt is None else "/api/generate"
+        key = idempotency_key(req)
         return NewJob(
             self._engine.new_id(),
             tenant,
@@ -239,8 +240,8 @@ class InferenceJobs:
             asked.max_attempts or self._config.engine.max_attempts,
             run_at_micros(asked.run_at),
             asked.delay_seconds,
-            idempotency_key(req),
-            fingerprint(body),
+            key,
+            fingerprint(body) if key else None,
             span.traceparent,
             span.tracestate,
             reports=self._reports(tenant, asked),

@@ -109,6 +109,7 @@ class Passthrough:
     def _new_job(self, req: Request, path: str, asked: Essentials, body: bytes, relay: bool) -> NewJob:
         tenant = req.context.caller.tenant
         trace = trace_headers(req)
+        key = None if relay else idempotency_key(req)
         traceparent, tracestate = trace_context(trace["traceparent"], trace["tracestate"])
         return NewJob(
             self._engine.new_id(),
@@ -118,8 +119,8 @@ class Passthrough:
             encode_request(path, body if relay else _whole(path, body), relay=relay),
             PRIORITY,
             1 if relay else self._config.engine.max_attempts,
-            idempotency_key=None if relay else idempotency_key(req),
-            fingerprint=None if relay else fingerprint(body),
+            idempotency_key=key,
+            fingerprint=fingerprint(body) if key else None,
             traceparent=traceparent,
             tracestate=tracestate,
         )
