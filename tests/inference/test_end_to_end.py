@@ -93,6 +93,8 @@ async def test_the_official_client_gets_through_us_what_it_gets_directly(server:
     assert len(streams[0]) > 10
     vectors = [(await client.embed(TINY, "a little dog")).embeddings for client in (through, direct)]
     assert vectors[0] == vectors[1]
+    for client in (through, direct):
+        await client._client.aclose()  # it has no way of its own
 
 
 async def test_pulling_the_plug_on_the_model_costs_no_attempt(server: Server, api: Api, receiver: Receiver) -> None:

@@ -58,7 +58,11 @@ async def test_a_caller_hears_of_a_cancel_at_another_node(nodes: Nodes, target: 
     target.habits.token_seconds = 0.2
     target.habits.tokens = 50
     running = asyncio.create_task(nodes[0].post("/api/generate", {"model": "a", "prompt": "first"}))
-    await until(lambda: target.in_flight["a"] == 1)
+
+    async def working() -> bool:
+        return bool((await nodes[1].get("/jobs?state=working&model=a")).good()["jobs"])
+
+    await until(working)
     waiting = asyncio.create_task(nodes[0].post("/api/generate", {"model": "a", "prompt": "second"}))
 
     async def queued() -> str | None:
@@ -69,3 +73,4 @@ async def test_a_caller_hears_of_a_cancel_at_another_node(nodes: Nodes, target: 
     answer = await asyncio.wait_for(waiting, 10)
     assert (answer.status, b"cancelled" in answer.body) == (502, True)
     running.cancel()
+    await asyncio.wait({running})

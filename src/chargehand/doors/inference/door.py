@@ -108,6 +108,8 @@ class InferenceDoor:
                 if self.embedded is not None:
                     group.create_task(self.embedded.keep_running())
         finally:
+            for target in self.scheduler.targets.values():
+                await target.close()
             if self.embedded is not None:
                 await self.embedded.stop()
 

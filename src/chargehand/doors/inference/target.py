@@ -171,20 +171,15 @@ class Target:
 
     async def run(self) -> None:
         """Asks whether it is alive for ever. A failure to connect counts at once, silence after some repeats."""
-        try:
-            while True:
-                await self.check()
-                if self.up and self._clock() - self._listed_at > LIST_SECONDS:
-                    await self._list()
-                pause = (
-                    self._settings.probe_seconds if self.up else min(AWAY_PROBE_SECONDS, self._settings.probe_seconds)
-                )
-                self._look.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._look.wait()
-        finally:
-            await self.close()
+        while True:
+            await self.check()
+            if self.up and self._clock() - self._listed_at > LIST_SECONDS:
+                await self._list()
+            pause = self._settings.probe_seconds if self.up else min(AWAY_PROBE_SECONDS, self._settings.probe_seconds)
+            self._look.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._look.wait()
 
     async def check(self) -> bool:
         """One probe, and what follows from it."""
@@ -248,6 +243,7 @@ class Target:
         self._look.set()
 
     async def close(self) -> None:
+        """When nothing runs any more: an attempt must not take our hanging up for the target's."""
         if self._session is not None:
             session, self._session = self._session, None
             await session.close()
