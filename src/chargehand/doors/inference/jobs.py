@@ -168,7 +168,8 @@ class Moved(msgspec.Struct):
 
 _decoder = msgspec.json.Decoder(SubmitInference)
 KNOWN = frozenset(field.encode_name for field in msgspec.structs.fields(SubmitInference))
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+Fields = dict[str, msgspec.Raw]
+_fields = msgspec.json.Decoder(Fields)
 
 
 class InferenceJobs:
@@ -218,15 +219,16 @@ class InferenceJobs:
     async def submit_job(self, req: Request, resp: Response) -> None:
         body = await read_body(req, self._settings.max_body_bytes)
         asked = decode(_decoder, body)
-        self._check(asked, body)
+        fields = _fields.decode(body)
+        self._check(asked, body, fields)
         with self._tracing.span("submit", **trace_headers(req), attributes={"model": asked.model}) as span:
-            submitted = await self._engine.submit(self._new_job(req, asked, body, span))
+            submitted = await self._engine.submit(self._new_job(req, asked, body, fields, span))
             span.set("job_id", submitted.job_id)
         accepted(resp, submitted.job_id)
         if not submitted.created:
             resp.set_header("idempotency-replayed", "true")
 
-    def _new_job(self, req: Request, asked: SubmitInference, body: bytes, span: Span) -> NewJob:
+    def _new_job(self, req: Request, asked: SubmitInference, body: bytes, fields: Fields, span: Span) -> NewJob:
         tenant = req.context.caller.tenant
         path = "/api/chat" if asked.prompt is None else "/api/generate"
         key = idempotency_key(req)
@@ -235,7 +237,7 @@ class InferenceJobs:
             tenant,
             KIND,
             queue_of(tenant, asked.model),
-            encode_request(path, native_body(body), artifacts=asked.artifacts),
+            encode_request(path, native_body(fields), artifacts=asked.artifacts),
             asked.priority,
             asked.max_attempts or self._config.engine.max_attempts,
             run_at_micros(asked.run_at),
@@ -249,13 +251,13 @@ class InferenceJobs:
             deadline_seconds=asked.deadline_seconds,
         )
 
-    def _check(self, asked: SubmitInference, body: bytes) -> None:
+    def _check(self, asked: SubmitInference, body: bytes, fields: Fields) -> None:
         """What the types cannot say. Whether the model exists, only a target can tell."""
         try:
             body.decode()
         except UnicodeDecodeError as error:
             raise BadRequest(f"the body is not valid UTF-8 (at byte {error.start})") from None
-        for name in _fields.decode(body):
+        for name in fields:
             if name not in KNOWN and (meant := _meant(name)):
                 raise InvalidField(name, f"is not known here; did you mean {meant}?")
         check_model(asked.model, self._settings.allow_cloud)
@@ -465,10 +467,10 @@ def check_model(model: str, allow_cloud: bool) -> None:
         raise Forbidden(f"{model} would run in the cloud, which is switched off here (inference.allow_cloud)")
 
 
-def native_body(body: bytes) -> bytes:
+def native_body(fields: Fields) -> bytes:
     """For the target: without what only we read, and streamed, so that we see the answer grow."""
-    fields: dict[str, Any] = {name: value for name, value in _fields.decode(body).items() if name not in EXTENSIONS}
-    return msgspec.json.encode(fields | {"stream": True})
+    kept: dict[str, Any] = {name: value for name, value in fields.items() if name not in EXTENSIONS}
+    return msgspec.json.encode(kept | {"stream": True})
 
 
 def _meant(name: str) -> str:

@@ -32,7 +32,6 @@ UNLOAD_POLL_SECONDS = 0.1
 UNLOAD_AGAIN_SECONDS = 2.0
 LIST_SECONDS = 30.0  # how often an idle target is asked what it has
 READ_BYTES = 256 * 1024
-MAX_SMALL_BYTES = 32 * 2**20
 
 log = get_logger(__name__)
 

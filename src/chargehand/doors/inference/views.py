@@ -10,7 +10,6 @@ from chargehand.doors.inference.names import name_of
 from chargehand.engine.delivery import Outgoing
 from chargehand.engine.job import Event, Job, State, rfc3339, topic_of
 
-STATES = ("queued", "loading", "working", "done", "failed")
 # What each state of this door is to the engine. A cancelled job is a failed one whose error says so.
 TOPICS: dict[str, tuple[str, ...]] = {
     "queued": ("queued",),
