@@ -456,6 +456,9 @@ async def test_options_that_the_operator_pinned_also_go_with_embeddings(tmp_path
     async with some_targets() as [target], a_place(tmp_path, target, inference__models=pins) as place:
         await place.done(await place.embedding(options={"num_ctx": 2048}))
         assert [seen.json["options"] for seen in target.at("/api/embed")] == [{"num_ctx": 512}] * 2
+        await place.post("/api/embed", {"model": "embedder", "input": "past the queue", "options": {"num_ctx": 2048}})
+        assert target.at("/api/embed")[-1].json["options"] == {"num_ctx": 512}
+        assert target.loads == ["embedder"]
 
 
 async def test_a_reload_within_the_request_is_found_out_and_put_on_record(place: Place) -> None:

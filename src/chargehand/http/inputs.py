@@ -61,6 +61,14 @@ def absent() -> msgspec.Raw:
     return msgspec.Raw(b"")
 
 
+def check_utf8(body: bytes) -> None:
+    """For a body that is kept as it was sent."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"the body is not valid UTF-8 (at byte {error.start})") from None
+
+
 def json_text(field: str, raw: msgspec.Raw) -> bytes:
     """The decoder checks the grammar and not the encoding inside strings."""
     data = bytes(raw)

@@ -24,7 +24,6 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.job import Event, Job, NewJob, Report, State, rfc3339
 from chargehand.engine.store import JobFilter
 from chargehand.errors import (
-    BadRequest,
     Conflict,
     EgressRefused,
     Forbidden,
@@ -39,6 +38,7 @@ from chargehand.http.inputs import (
     IDEMPOTENCY_KEY,
     TEN_YEARS,
     absent,
+    check_utf8,
     fingerprint,
     idempotency_key,
     json_object,
@@ -253,10 +253,7 @@ class InferenceJobs:
 
     def _check(self, asked: SubmitInference, body: bytes, fields: Fields) -> None:
         """What the types cannot say. Whether the model exists, only a target can tell."""
-        try:
-            body.decode()
-        except UnicodeDecodeError as error:
-            raise BadRequest(f"the body is not valid UTF-8 (at byte {error.start})") from None
+        check_utf8(body)
         for name in fields:
             if name not in KNOWN and (meant := _meant(name)):
                 raise InvalidField(name, f"is not known here; did you mean {meant}?")

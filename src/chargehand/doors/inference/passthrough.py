@@ -21,7 +21,7 @@ from chargehand.doors.inference.attempt import Attempts, Caller, passed_on
 from chargehand.doors.inference.errors import writer_for
 from chargehand.doors.inference.jobs import TAG, accepted, check_model
 from chargehand.doors.inference.names import KIND, canonical, queue_of
-from chargehand.doors.inference.request import Essentials, encode_request, essentials, leaves, unloads
+from chargehand.doors.inference.request import Essentials, encode_request, essentials, leaves, pinned, unloads
 from chargehand.doors.inference.scheduler import Scheduler
 from chargehand.doors.inference.stream import Head, Stream
 from chargehand.doors.inference.target import Gone, Target, Unreachable
@@ -31,7 +31,7 @@ from chargehand.engine.job import FINAL, Job, NewJob, State
 from chargehand.engine.moves import Moved
 from chargehand.errors import BadRequest, Conflict, NotFound, StoreError, TargetAway, TargetFailed
 from chargehand.http.hangup import gone, unless_gone
-from chargehand.http.inputs import fingerprint, idempotency_key, trace_headers
+from chargehand.http.inputs import check_utf8, fingerprint, idempotency_key, trace_headers
 from chargehand.http.route import Route, decode, read_body
 from chargehand.observability.logs import get_logger
 from chargehand.observability.tracing import trace_context
@@ -100,10 +100,7 @@ class Passthrough:
     def _read(self, body: bytes) -> Essentials:
         asked = decode(essentials, body)
         check_model(asked.model, self._settings.allow_cloud)
-        try:
-            body.decode()
-        except UnicodeDecodeError as error:
-            raise BadRequest(f"the body is not valid UTF-8 (at byte {error.start})") from None
+        check_utf8(body)
         return asked
 
     def _new_job(self, req: Request, path: str, asked: Essentials, body: bytes, relay: bool) -> NewJob:
@@ -277,6 +274,7 @@ class Passthrough:
         return None
 
     async def _bypass(self, req: Request, resp: Response, target: Target, path: str, model: str, body: bytes) -> None:
+        body = pinned(body, path, self._attempts.pinned_for(model))
         target.ledger.enter(model)
         try:
             await unless_gone(req, forward(req, resp, target, "POST", path, body))
