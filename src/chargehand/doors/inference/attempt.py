@@ -340,6 +340,7 @@ class Attempt:
     def _tell(self, stage: str, message: str) -> None:
         before = self._telling
         self._telling = asyncio.create_task(self._advance(before, stage, message))
+        self._telling.add_done_callback(_look_at_the_telling)
 
     async def _advance(self, before: asyncio.Task[None] | None, stage: str, message: str) -> None:
         if before is not None:
@@ -455,6 +456,12 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 def _look_at_the_end(loading: "asyncio.Task[Small]") -> None:
     if not loading.cancelled() and (error := loading.exception()) is not None:
         log.info("a load that nobody waits for any more failed", error=str(error))
+
+
+def _look_at_the_telling(telling: "asyncio.Task[None]") -> None:
+    """Whoever awaits it gets the error; an attempt that was called off meanwhile does not come to that."""
+    if not telling.cancelled() and (error := telling.exception()) is not None:
+        log.info("a state could not be written", error=str(error))
 
 
 def _say(error: BaseException) -> str:

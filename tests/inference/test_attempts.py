@@ -1,0 +1,33 @@
+"""What an attempt leaves behind when everything around it ends first."""
+
+import asyncio
+import gc
+from pathlib import Path
+
+import pytest
+
+from chargehand.doors.inference.attempt import Attempt
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import NewJob
+from chargehand.engine.moves import RetryPolicy
+from chargehand.engine.runner import Hand
+from chargehand.store import open_store
+
+
+async def test_a_state_that_can_no_longer_be_written_is_not_left_as_an_error_that_nobody_looked_at(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await open_store(f"sqlite:///{tmp_path}/jobs.db")
+    engine = Engine(store, policy=RetryPolicy(1, 1))
+    await engine.submit(NewJob(engine.new_id(), "default", "inference", "inference/default/m", b"{}"))
+    [job] = await engine.claim(("inference/default/m",), "@somebody", 30)
+    attempt = Attempt.__new__(Attempt)  # only the part that tells
+    attempt._hand, attempt._telling, attempt._begun = Hand(engine, job), None, asyncio.Event()
+    await store.close()
+    attempt._tell("loading", "too late")
+    telling: asyncio.Task[None] | None = attempt._telling
+    assert telling is not None
+    await asyncio.wait({telling})
+    del telling, attempt
+    gc.collect()
+    assert "never retrieved" not in caplog.text
