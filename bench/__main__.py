@@ -20,6 +20,8 @@ from bench.inference import back, inference_jobs, passthrough, swaps
 from bench.jobs import accept, claim, cycle
 from bench.report import Row, table
 from bench.stores import Stores, fsync_seconds, postgres_stores, sqlite_stores
+from bench.tasks import tasks_busy, tasks_create, tasks_cycle, tasks_peers, tasks_stream, tasks_waiters
+from bench.tasks_client import Wire
 from bench.waiters import waiters
 
 
@@ -33,6 +35,12 @@ class Name(StrEnum):
     INFERENCE_JOBS = "inference-jobs"
     BACK = "back"
     SWAPS = "swaps"
+    TASKS_CYCLE = "tasks-cycle"
+    TASKS_CREATE = "tasks-create"
+    TASKS_BUSY = "tasks-busy"
+    TASKS_STREAM = "tasks-stream"
+    TASKS_WAITERS = "tasks-waiters"
+    TASKS_PEERS = "tasks-peers"
 
 
 class Store(StrEnum):
@@ -50,6 +58,12 @@ MEASUREMENTS: dict[Name, Callable[[Bench], AsyncIterator[Row]]] = {
     Name.INFERENCE_JOBS: inference_jobs,
     Name.BACK: back,
     Name.SWAPS: swaps,
+    Name.TASKS_CYCLE: tasks_cycle,
+    Name.TASKS_CREATE: tasks_create,
+    Name.TASKS_BUSY: tasks_busy,
+    Name.TASKS_STREAM: tasks_stream,
+    Name.TASKS_WAITERS: tasks_waiters,
+    Name.TASKS_PEERS: tasks_peers,
 }
 STORES: dict[Store, Callable[[], AbstractContextManager[Stores]]] = {
     Store.SQLITE: sqlite_stores,
@@ -68,6 +82,9 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="In a minute, to see that all of it runs.")] = False,
     json: Annotated[Path | None, typer.Option(help="Where to write all samples. [bench/results/TIME.json]")] = None,
     store: Annotated[Store, typer.Option(help="The database.")] = Store.SQLITE,
+    peer_url: Annotated[str, typer.Option(help="Another server of codeQ's wire, to measure the tasks beside.")] = "",
+    peer_producer_token: Annotated[str, typer.Option(help="Its token for producers.")] = "",
+    peer_worker_token: Annotated[str, typer.Option(help="Its token for workers.")] = "",
 ) -> None:
     """Measure Chargehand beside the least that the same work could cost."""
     at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -83,7 +100,8 @@ def main(
             "load_average": os.getloadavg()[0],
         }
         print("  ".join(f"{name} {value}" for name, value in machine.items()), flush=True)
-        bench = Bench(stores, QUICK if quick else FULL, lambda line: print(line, flush=True))
+        peer = Wire(peer_url, peer_producer_token, peer_worker_token) if peer_url else None
+        bench = Bench(stores, QUICK if quick else FULL, lambda line: print(line, flush=True), peer)
         try:
             uvloop.run(_measure(bench, list(only or MEASUREMENTS), rows))
         finally:  # what was measured before something broke is worth seeing

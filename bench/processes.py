@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,6 +111,19 @@ def descendants(pid: int) -> list[int]:
     for child in found:
         found += children.get(child, ())
     return found
+
+
+def listener(port: int) -> int | None:
+    """The process that listens there, if it is one that we may look at."""
+    table = [
+        line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
+    sockets = {f"socket:[{row[9]}]" for row in table if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port}
+    for opened in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):  # it is gone already, or not ours to look at
+            if os.readlink(opened) in sockets:
+                return int(opened.parts[2])
+    return None
 
 
 def others_cpu(database: int | None) -> float:

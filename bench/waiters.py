@@ -3,10 +3,11 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 
 from bench import work
 from bench.bench import Bench
-from bench.client import Answer, Connection, connected
+from bench.client import Answer, Connection, Work, connected
 from bench.report import Row, Target, quantiles
 
 WAIT_SECONDS = 60.0
@@ -14,16 +15,28 @@ SETTLE_SECONDS = 1.0
 
 
 async def waiters(bench: Bench) -> AsyncIterator[Row]:
+    async for row in waited(bench, "waiters", work.claiming(WAIT_SECONDS), work.submit, bench.scale.wakeups):
+        yield row
+
+
+async def waited(bench: Bench, name: str, claim: bytes, submit: Work, wakeups: int) -> AsyncIterator[Row]:
     scale = bench.scale
     async with bench.server() as server, connected(server.url, scale.waiters) as waiting:
         answered: asyncio.Queue[float] = asyncio.Queue()
 
-        def note(answer: "asyncio.Future[Answer]") -> None:
-            if not answer.cancelled() and not answer.exception() and answer.result().status == 200:
+        def wait(connection: Connection) -> None:
+            connection.send(claim).add_done_callback(partial(note, connection))
+
+        def note(connection: Connection, answer: "asyncio.Future[Answer]") -> None:
+            if answer.cancelled() or answer.exception():
+                return
+            if answer.result().status == 200:
                 answered.put_nowait(time.perf_counter())
+            elif answer.result().status == 204:  # nothing came in all the time that may be waited at once
+                wait(connection)
 
         for connection in waiting:
-            connection.send(work.claiming(WAIT_SECONDS)).add_done_callback(note)
+            wait(connection)
         await asyncio.sleep(SETTLE_SECONDS)
         before = server.cpu()
         await asyncio.sleep(scale.idle_seconds)
@@ -34,8 +47,8 @@ async def waiters(bench: Bench) -> AsyncIterator[Row]:
             f"  idle: server {server_percent:.2f} %, store {store_percent:.2f} %, others {others:.0f} % of a core"
         )
         async with connected(server.url, 1) as [caller]:
-            latencies = [await _wake(caller, answered) for _ in range(scale.wakeups)]
-    label = f"{scale.waiters:,} waiters"
+            latencies = [await _wake(caller, submit, answered) for _ in range(wakeups)]
+    label = f"{scale.waiters:,} {name}"
     yield Row(
         measurement=f"{label}, idle: share of a core",
         value=server_percent + store_percent,
@@ -47,9 +60,9 @@ async def waiters(bench: Bench) -> AsyncIterator[Row]:
     yield Row(measurement=f"{label}: submitted to claimed, p99", value=p99 * 1e3, unit="ms", target=Target("≤", 20))
 
 
-async def _wake(caller: Connection, answered: "asyncio.Queue[float]") -> float:
+async def _wake(caller: Connection, submit: Work, answered: "asyncio.Queue[float]") -> float:
     """From the answer to whoever submits to the answer to whoever waits; the latter may come first."""
-    await work.submit(caller)
+    await submit(caller)
     submitted = time.perf_counter()
     async with asyncio.timeout(WAIT_SECONDS):
         return max(0.0, await answered.get() - submitted)

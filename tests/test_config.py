@@ -32,6 +32,8 @@ VALUES: dict[str, Any] = {
     "inference.enabled": False,
     "inference.allow_cloud": False,
     "inference.models": {"qwen3:30b": {"options": {"num_ctx": 8192}}},
+    "tasks.enabled": False,
+    "tasks.public_url": "https://jobs.example",
     "provisioning.public_url": "https://jobs.example",
     "tracing.endpoint": "http://localhost:4318/v1/traces",
 }
@@ -46,6 +48,8 @@ IN_ORDER = [
     ("engine.backoff_base_seconds", "engine.backoff_max_seconds"),
     ("webhooks.backoff_base_seconds", "webhooks.backoff_max_seconds"),
     ("webhooks.timeout_seconds", "webhooks.give_up_seconds"),
+    ("tasks.backoff_base_seconds", "tasks.backoff_max_seconds"),
+    ("tasks.result_webhook_base_backoff_seconds", "tasks.result_webhook_max_backoff_seconds"),
 ]
 LIMITED = [key for key, kind in SETTINGS.items() if " number from " in allowed(kind)]
 SECRETS = [key for key, kind in SETTINGS.items() if kind is Secret]

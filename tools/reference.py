@@ -5,11 +5,12 @@ import tomllib
 from importlib.resources import files
 from pathlib import Path
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from chargehand import errors
 from chargehand.doors.inference import failures
 from chargehand.doors.inference.views import TOPICS
+from chargehand.doors.tasks.metrics import TaskMetrics
 from chargehand.engine.job import State
 from chargehand.engine.moves import TABLE
 from chargehand.observability.metrics import Metrics
@@ -119,7 +120,7 @@ def error_codes() -> str:
 
 
 def _tree(kind: type[errors.ChargehandError]) -> list[type[errors.ChargehandError]]:
-    ours = [child for child in kind.__subclasses__() if child.__module__.startswith("chargehand.")]
+    ours = [child for child in kind.__subclasses__() if child.__module__ == errors.__name__]
     return [kind, *(each for child in ours for each in _tree(child))]
 
 
@@ -151,13 +152,16 @@ def metrics() -> str:
     lines = [
         "# Metrics",
         "",
-        "At `/metrics`, in the Prometheus text format.",
+        "At `/metrics`, in the Prometheus text format. [Alerts](../operations.md#alerts) on them come along.",
+        "",
+        "Those that begin with `codeq_` are of the tasks door, under codeQ's names. `command` is spelt as its first producer spelt it.",
+        "A node counts what it did itself; depths and subscriptions are those of the whole store, all tenants together.",
         "",
         "| metric | type | labels | meaning |",
         "| --- | --- | --- | --- |",
     ]
     rows = []
-    for metric in vars(Metrics()).values():
+    for metric in [*vars(Metrics()).values(), *vars(TaskMetrics(CollectorRegistry())).values()]:
         if isinstance(metric, Tally):
             rows.append((metric.name, metric.kind, metric.labels, metric.documentation))
         elif isinstance(metric, Counter | Gauge):

@@ -17,6 +17,7 @@ from chargehand.api.service import Service
 from chargehand.api.work import Work
 from chargehand.config import Config, require_safe
 from chargehand.doors.inference.door import InferenceDoor, files_directory
+from chargehand.doors.tasks.door import TasksDoor
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import FINAL, SECOND
 from chargehand.engine.moves import Moved, RetryPolicy
@@ -61,22 +62,28 @@ class Server:
         )
         self.files = Files(store, Blobs(files_directory(config)), self.engine.new_id)
         self.inference = self._inference_door() if config.inference.enabled else None
+        self.tasks = self._tasks_door() if config.tasks.enabled else None
         self.outbox = Outbox(
             store,
             config.webhooks,
             self.egress,
-            {views.KIND: views.render, **InferenceDoor.renderers},
+            {views.KIND: views.render, **InferenceDoor.renderers, **TasksDoor.renderers},
             self.metrics,
             self.tracing,
             poll_seconds=config.engine.poll_seconds,
         )
         self.engine.on_move(self.outbox.on_move)
+        if self.tasks is not None:
+            self.tasks.watch(self.outbox)
         self.engine.on_move(_counting(self.metrics))
         self.http = HttpServer(_bounds(config))
         self._background: list[asyncio.Task[None]] = []
 
     def _inference_door(self) -> InferenceDoor:
         return InferenceDoor(self.engine, self.config, self.files, self.egress, self.tracing, self.metrics)
+
+    def _tasks_door(self) -> TasksDoor:
+        return TasksDoor(self.engine, self.config, self.files, self.egress, self.tracing, self.metrics)
 
     @classmethod
     async def open(cls, config: Config) -> "Server":
@@ -90,13 +97,15 @@ class Server:
         return cls(config, store)
 
     def routes(self) -> list[Route]:
-        service = Service(self.engine, self.outbox, self.metrics, self.describe)
+        counters = [self.tasks.count] if self.tasks is not None else []
+        service = Service(self.engine, self.outbox, self.metrics, self.describe, counters)
         return [
             *Jobs(self.engine, self.config, self.egress, self.tracing).routes(),
             *Work(self.engine, self.config).routes(),
             *Queues(self.engine).routes(),
             *Deliveries(self.store, self.outbox).routes(),
             *(self.inference.routes() if self.inference else ()),
+            *(self.tasks.routes() if self.tasks else ()),
             *service.routes(),
             *pages.ROUTES,
         ]
@@ -117,6 +126,9 @@ class Server:
         await self.engine.refresh_limits()
         self._run(keep_up(self.engine, self.config))
         self._run(self.outbox.run())
+        if self.tasks is not None:
+            await self.tasks.start()
+            self._run(self.tasks.run())
         await self.http.start(self.asgi(extra_routes), self.config.server.host, self.config.server.port)
         if self.inference is not None:
             await self.inference.start()

@@ -176,6 +176,40 @@ def listen(
             ) from None
 
 
+@app.command(context_settings={"allow_interspersed_args": False})  # what follows the program is the program's
+def worker(
+    program: Annotated[
+        list[str], typer.Argument(help="What does a task, and its arguments. Payload on stdin, result on stdout.")
+    ],
+    command: Annotated[list[str], typer.Option(help="The command to work on; may be repeated.")],
+    url: Annotated[str, typer.Option(help="The server.", envvar="CHARGEHAND_URL")] = "http://127.0.0.1:8484",
+    token: Annotated[
+        str,
+        typer.Option(
+            help="A worker's token. Safer in the environment: arguments can be seen.", envvar="CHARGEHAND_TOKEN"
+        ),
+    ] = "",
+    concurrency: Annotated[int, typer.Option(help="How many tasks at once.", min=1, max=1000)] = 1,
+    lease: Annotated[
+        float, typer.Option(help="Seconds after which the task of a worker that died goes to another.", min=1)
+    ] = 60,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that one try may take. [no limit]", min=0.01)] = None,
+    fail_on: Annotated[
+        list[int] | None,
+        typer.Option(help="An exit code after which there is no other try; may be repeated.", min=1, max=255),
+    ] = None,
+    grace: Annotated[float, typer.Option(help="Seconds that running tasks have after SIGTERM or Ctrl-C.", min=0)] = 30,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a task, on stdout.")] = False,
+) -> None:
+    """Have tasks done by a program: exit code 0 completes one, any other makes it be tried again."""
+    from chargehand.worker_command import Program, work
+
+    with _one_line_errors():
+        configure_logs("warning", "json" if json else "human")
+        done_by = Program(program, timeout, frozenset(fail_on or ()))
+        uvloop.run(work(done_by, command, url, token, concurrency, lease, grace, as_json=json))
+
+
 @app.command()
 def demo(json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False) -> None:
     """Half a minute of a real server with a real model: a job and its webhooks, a target that goes away, a batch."""

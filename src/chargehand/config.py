@@ -250,6 +250,27 @@ class InferenceConfig(Section, frozen=True, kw_only=True):
     artifacts_dir: str
 
 
+class TasksConfig(Section, frozen=True, kw_only=True):
+    enabled: bool
+    lease_seconds: Seconds
+    max_attempts: Annotated[int, Meta(ge=1, le=1000)]
+    backoff_policy: Literal["exp_full_jitter", "exp_equal_jitter", "exponential", "linear", "fixed"]
+    backoff_base_seconds: SecondsOrZero
+    backoff_max_seconds: SecondsOrZero
+    subscription_ttl_seconds: Seconds
+    subscription_min_interval_seconds: Seconds
+    result_webhook_max_attempts: Annotated[int, Meta(ge=1, le=1000)]
+    result_webhook_base_backoff_seconds: SecondsOrZero
+    result_webhook_max_backoff_seconds: SecondsOrZero
+    producer_per_minute: Annotated[int, Meta(ge=0, le=60_000_000)]
+    producer_burst: Annotated[int, Meta(ge=0, le=1_000_000)]
+    worker_per_minute: Annotated[int, Meta(ge=0, le=60_000_000)]
+    worker_burst: Annotated[int, Meta(ge=0, le=1_000_000)]
+    admin_per_minute: Annotated[int, Meta(ge=0, le=60_000_000)]
+    admin_burst: Annotated[int, Meta(ge=0, le=1_000_000)]
+    public_url: UrlOrEmpty
+
+
 class ProvisioningConfig(Section, frozen=True, kw_only=True):
     webhook_secret: Secret
     previous_webhook_secret: Secret
@@ -267,6 +288,7 @@ class Config(Section, frozen=True, kw_only=True):
     log: LogConfig
     tracing: TracingConfig
     inference: InferenceConfig
+    tasks: TasksConfig
     provisioning: ProvisioningConfig
 
     @property
@@ -294,7 +316,9 @@ SETTINGS: Mapping[str, Any] = {
 VARIABLES: Mapping[str, str] = {f"CHARGEHAND_{key.replace('.', '_')}".upper(): key for key in SETTINGS}
 
 _DEFAULTS = "the defaults"
-_NOT_SETTINGS = ("CHARGEHAND_TEST_", "CHARGEHAND_E2E_", "CHARGEHAND_CHAOS_", "CHARGEHAND_BENCH_")
+# The client's, and what `chargehand worker` tells the programs that it runs.
+_OF_CLIENTS = ("CHARGEHAND_URL", "CHARGEHAND_TOKEN", "CHARGEHAND_TASK_ID", "CHARGEHAND_COMMAND", "CHARGEHAND_ATTEMPT")
+_NOT_SETTINGS = (*_OF_CLIENTS, "CHARGEHAND_TEST_", "CHARGEHAND_E2E_", "CHARGEHAND_CHAOS_", "CHARGEHAND_BENCH_")
 
 
 # ── loading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -521,7 +545,12 @@ def _rules(config: Config) -> Iterator[tuple[str, bool, str]]:
 
     short_enough = engine.lease_seconds <= engine.max_lease_seconds
     yield "engine.lease_seconds", short_enough, f"must not exceed engine.max_lease_seconds, {engine.max_lease_seconds}"
-    for section, backoff in (("engine", engine), ("webhooks", webhooks)):
+    tasks = config.tasks
+    in_order = tasks.result_webhook_base_backoff_seconds <= tasks.result_webhook_max_backoff_seconds
+    longest = tasks.result_webhook_max_backoff_seconds
+    problem = f"must not exceed tasks.result_webhook_max_backoff_seconds, {longest}"
+    yield "tasks.result_webhook_base_backoff_seconds", in_order, problem
+    for section, backoff in (("engine", engine), ("webhooks", webhooks), ("tasks", tasks)):
         longest = backoff.backoff_max_seconds
         in_order = backoff.backoff_base_seconds <= longest
         yield f"{section}.backoff_base_seconds", in_order, f"must not exceed {section}.backoff_max_seconds, {longest}"

@@ -71,6 +71,10 @@ class Unauthenticated(ChargehandError):
     status = 401
     title = "Unauthenticated"
 
+    def __init__(self, message: str, *, short: str = "", retry_after_seconds: float | None = None) -> None:
+        super().__init__(message, retry_after_seconds=retry_after_seconds)
+        self.short = short  # for wires whose clients compare texts
+
 
 class Forbidden(ChargehandError):
     code = "auth.forbidden"

@@ -15,7 +15,9 @@ from tests.webhooks.receiver import Receiver, answer
 
 SCOPES = ("jobs:read", "jobs:write", "work", "admin", "metrics")
 UNKNOWN = {"job_id": "7ZZZZZZZZZZZZZZZZZZZZZZZZZ", "delivery_id": "7ZZZZZZZZZZZZZZZZZZZZZZZZZ", "endpoint_id": "ep_no"}
-OTHERS = {"kind": "job", "name": "q", "model": "m", "digest": "sha256:0", "file_id": "file-0", "batch_id": "batch_0"}
+OTHERS = {"kind": "job", "name": "q", "model": "m", "digest": "sha256:0", "file_id": "file-0", "batch_id": "batch_0"} | {
+    "task_id": "7ZZZZZZZZZZZZZZZZZZZZZZZZZ", "command": "q", "topic_name": "q", "subscription_id": "sub-0", "id": "sub-0"
+}  # fmt: skip
 
 # The smallest valid body for each route that takes one, by the last part of its path.
 BODIES: dict[str, dict[str, Any]] = {
@@ -65,7 +67,10 @@ def acme(nobody: Api) -> Api:
 
 
 def body_of(route: Route) -> Any:
-    return None if route.request is None else BODIES[route.path.rpartition("/")[2]]
+    if route.request is None:
+        return None
+    # codeQ's wire reads the body last, and ignores what it does not know.
+    return {} if route.path.startswith("/v1/codeq/") else BODIES[route.path.rpartition("/")[2]]
 
 
 def path_of(route: Route, ids: dict[str, str] = UNKNOWN) -> str:
@@ -106,7 +111,7 @@ async def test_a_route_with_a_scope_needs_a_token_and_the_others_need_none(
         with subtests.test(route=f"{route.method} {route.path}"):
             for stranger in (nobody, nobody.of("nonsense")):
                 given = await ask(stranger, route)
-                if route.scope:
+                if route.scope is not None:
                     refused_as(route, given, 401, "auth.unauthenticated")
                     assert given.headers["www-authenticate"] == 'Bearer realm="chargehand"'
                 else:

@@ -57,6 +57,8 @@ async def test_a_submitted_job_is_kept_as_it_was_given(store: Store, clock: Cloc
         "deadline_seconds",
         "fingerprint",
         "reports",
+        "unique_key",
+        "keep_seconds",
     }:
         assert getattr(job, name) == getattr(given, name), name
     assert (job.state, job.stage, job.attempt, job.lease, job.result) == (State.QUEUED, "", 0, 0, None)

@@ -1,7 +1,8 @@
 """The server about itself: alive, ready, metrics, the description of the API."""
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -31,12 +32,18 @@ class Ready(msgspec.Struct):
 
 class Service:
     def __init__(
-        self, engine: Engine, outbox: Outbox, metrics: Metrics, describe: Callable[[], dict[str, Any]]
+        self,
+        engine: Engine,
+        outbox: Outbox,
+        metrics: Metrics,
+        describe: Callable[[], dict[str, Any]],
+        counters: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
         self._engine = engine
         self._outbox = outbox
         self._metrics = metrics
         self._describe = describe
+        self._counters = counters  # of doors: what they show is counted when it is asked for
         self._description: bytes | None = None
         self._gauges_at = -GAUGES_SECONDS
 
@@ -67,12 +74,16 @@ class Service:
         if time.monotonic() - self._gauges_at >= GAUGES_SECONDS:
             self._gauges_at = time.monotonic()
             await self._count()
+        for count in self._counters:
+            with contextlib.suppress(StoreError):
+                await count()
         resp.content_type = CONTENT_TYPE
         resp.data = self._metrics.render()
 
     async def _count(self) -> None:
         metrics, store = self._metrics, self._engine.store
         try:
+            await store.check()
             counts, now = await store.count_queues(), await store.now()
         except StoreError:
             metrics.store_up.set(0)

@@ -14,6 +14,12 @@ def equal_jitter(attempt: int, base_seconds: float, max_seconds: float, random: 
     return top / 2 + random.uniform(0.0, top / 2)
 
 
+def added_jitter(attempt: int, base_seconds: float, max_seconds: float, random: Random) -> float:
+    """The whole of it and up to a quarter more: for policies that promise the pauses themselves."""
+    top = ceiling(attempt, base_seconds, max_seconds)
+    return top + random.uniform(0.0, top / 4)
+
+
 def ceiling(attempt: int, base_seconds: float, max_seconds: float) -> float:
     # 2.0**62 is beyond any sane maximum; the bound keeps a huge attempt from overflowing.
     return min(max_seconds, base_seconds * 2.0 ** min(max(attempt - 1, 0), 62))

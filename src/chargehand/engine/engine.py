@@ -7,21 +7,24 @@ the outbox. A lost race is an error with a name, never a silent overwrite.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from random import Random
 
 from msgspec.structs import replace
 
 from chargehand.engine.ids import UlidMaker
-from chargehand.engine.job import FINAL, Event, Job, NewJob, QueueSettings, State
+from chargehand.engine.job import FINAL, Event, Job, NewJob, QueueSettings, State, is_pattern, matches, prefix_of
 from chargehand.engine.moves import Broke, Change, Lapsed, Moved, RetryPolicy, decide, expire
-from chargehand.engine.store import Beat, Claim, Claimed, Hint, Note, Store, Submitted
+from chargehand.engine.store import Beat, Claim, Claimed, DueQueue, Hint, Note, Store, Submitted
 from chargehand.engine.wakeups import Wakeups
-from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease
+from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease, StoreError
 
 MAX_TEXT = 10_000  # of an error or a message; longer ones are cut, the rest belongs into a result
 WATCH_POLL_SECONDS = 5.0  # underneath the wake-ups of a watched job
 SWEEP_BATCH = 200
+MAX_TENANTS = 100_000  # of which is remembered when they were served
+
+Judge = Callable[[Job, Broke | Lapsed], Awaitable[Change]]
 
 
 class Engine:
@@ -41,6 +44,11 @@ class Engine:
         self.now = now
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._listeners: list[Callable[[Moved], None]] = []
+        self._hint_listeners: list[Callable[[Hint], None]] = []
+        self._lapse_listeners: list[Callable[[Moved], None]] = []
+        self._judges: dict[str, Judge] = {}
+        self._served: dict[str, int] = {}  # tenant -> the turn in which a claim for all tenants last served it
+        self._turn = 0
         self._limited: set[str] = set()
         self._parking: set[asyncio.Future[Moved]] = set()
         self._open = True
@@ -75,19 +83,57 @@ class Engine:
     ) -> tuple[Job, ...]:
         """Jobs that are due, or nothing when `wait_seconds` are over. In-process runners and remote workers call this alike.
 
+        A queue may be a pattern, `kind/tenant/*` or `kind/*/name` or `kind/*/*`: then tenants are served in turn.
+
         A caller that is cancelled while it waits leaves no job behind: what was claimed for it is handed back.
         """
         until = time.monotonic() + wait_seconds
         claim = Claim(queues, owner, lease_seconds, limit, stage)
         while self._open:
             if not wait_seconds:
-                return await self._claim(claim)
+                return await self._claim_any(claim)
             with self.wakeups.line_up(queues) as waiter:
-                jobs = await self._claim(claim)
+                jobs = await self._claim_any(claim)
                 remaining = until - time.monotonic()
                 if jobs or remaining <= 0 or not await waiter.wait(remaining):
                     return jobs
         return ()
+
+    async def _claim_any(self, claim: Claim) -> tuple[Job, ...]:
+        if not any(map(is_pattern, claim.queues)):
+            return await self._claim(claim)
+        jobs: list[Job] = []
+        by_tenant = await self._find(claim.queues)
+        while by_tenant and len(jobs) < claim.limit:
+            # The one served longest ago goes first, and then one job each: a tenant with a million waits like one with two.
+            tenant = min(by_tenant, key=lambda each: self._served.get(each, 0))
+            self._turn += 1
+            self._served[tenant] = self._turn
+            limit = claim.limit - len(jobs) if len(by_tenant) == 1 else 1
+            try:
+                found = await self._claim(replace(claim, queues=by_tenant[tenant], limit=limit))
+            except asyncio.CancelledError:
+                self._give_back(jobs)
+                raise
+            except StoreError:
+                if not jobs:
+                    raise
+                break  # what was claimed before is somebody's to do
+            if len(found) < limit:
+                del by_tenant[tenant]
+            jobs += found
+        if len(self._served) > MAX_TENANTS:
+            self._served.clear()
+        return tuple(jobs)
+
+    async def _find(self, queues: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        """The queues with something due that are meant, by tenant."""
+        found: dict[str, dict[str, None]] = {}
+        for prefix in {prefix_of(queue) for queue in queues}:
+            for head in await self.store.queue_heads(prefix, 1):
+                if head.ready and any(matches(queue, head.queue) for queue in queues):
+                    found.setdefault(head.queue.split("/", 2)[1], {})[head.queue] = None
+        return {tenant: tuple(names) for tenant, names in found.items()}
 
     async def _claim(self, claim: Claim) -> tuple[Job, ...]:
         claiming = asyncio.ensure_future(self.store.claim(claim))
@@ -101,17 +147,26 @@ class Engine:
         return claimed.jobs
 
     def _hand_back(self, claiming: "asyncio.Future[Claimed]") -> None:
-        if claiming.cancelled() or claiming.exception():
-            return
-        for job in claiming.result().jobs:
+        if not (claiming.cancelled() or claiming.exception()):
+            self._give_back(claiming.result().jobs)
+
+    def _give_back(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
             parking = asyncio.ensure_future(
                 self.park(job.id, job.lease, "", message="handed back: the claimer is gone")
             )
             self._parking.add(parking)
             parking.add_done_callback(self._parking.discard)
 
-    async def beat(self, job_id: str, lease: int, lease_seconds: float, tenant: str | None = None) -> int:
-        until = await self.store.beat(Beat(job_id, lease, lease_seconds, tenant))
+    async def beat(
+        self,
+        job_id: str,
+        lease: int | None,
+        lease_seconds: float,
+        tenant: str | None = None,
+        owner: str | None = None,
+    ) -> int:
+        until = await self.store.beat(Beat(job_id, lease, lease_seconds, tenant, owner))
         if until is None:
             raise await self._lost(job_id, tenant, "beat", lease)
         return until
@@ -153,7 +208,7 @@ class Engine:
         job = await self.store.get_job(job_id, tenant)
         if job is None or job.state is not State.RUNNING or job.lease != lease:
             raise await self._lost(job_id, tenant, "retry", lease)
-        return await self.change(decide(job, outcome, self._policy, self._random))
+        return await self.change(await self._judge(job, outcome))
 
     async def park(
         self,
@@ -184,14 +239,18 @@ class Engine:
             Change(job_id, "cancel", tenant=tenant, error="cancelled", level="warn", message=message)
         )
 
-    async def requeue(self, job_id: str, *, tenant: str | None = None, message: str = "requeued") -> Moved:
-        return await self.change(Change(job_id, "requeue", tenant=tenant, message=message))
+    async def requeue(
+        self, job_id: str, *, tenant: str | None = None, message: str = "requeued", payload: bytes | None = None
+    ) -> Moved:
+        return await self.change(Change(job_id, "requeue", tenant=tenant, message=message, payload=payload))
 
     async def lapse(self, job: Job) -> Moved | None:
         """A lapsed lease is an outcome like any other. None: the owner, or another node, was quicker."""
-        moved = await self.store.change(decide(job, Lapsed(), self._policy, self._random))
+        moved = await self.store.change(_cut(await self._judge(job, Lapsed())))
         if moved is not None:
             self._moved(moved)
+            for listener in self._lapse_listeners:
+                listener(moved)
         return moved
 
     async def expire(self, job: Job) -> Moved | None:
@@ -200,6 +259,14 @@ class Engine:
         if moved is not None:
             self._moved(moved)
         return moved
+
+    def judge_by(self, kind: str, judge: "Judge") -> None:
+        """A door may have its own mind about what comes of a broken attempt, and of a lapsed lease."""
+        self._judges[kind] = judge
+
+    async def _judge(self, job: Job, outcome: Broke | Lapsed) -> Change:
+        judge = self._judges.get(job.kind)
+        return decide(job, outcome, self._policy, self._random) if judge is None else await judge(job, outcome)
 
     async def change(self, change: Change) -> Moved:
         """One guarded move. All of the above end here."""
@@ -267,6 +334,14 @@ class Engine:
     def on_move(self, listener: Callable[[Moved], None]) -> None:
         self._listeners.append(listener)
 
+    def on_lapse(self, listener: Callable[[Moved], None]) -> None:
+        """Told of what came of a lapsed lease, by the one node that found it."""
+        self._lapse_listeners.append(listener)
+
+    def on_hint(self, listener: Callable[[Hint], None]) -> None:
+        """For what happens on other nodes."""
+        self._hint_listeners.append(listener)
+
     def _moved(self, moved: Moved) -> None:
         queue, run_at = "", 0
         if moved.state is State.QUEUED:
@@ -286,6 +361,8 @@ class Engine:
             self.wakeups.due_at(queue, run_at, self.now)
         for job_id in hint.jobs:
             self._wake_watchers(job_id)
+        for listener in self._hint_listeners:
+            listener(hint)
 
     def _wake_watchers(self, job_id: str) -> None:
         for news in self._watchers.get(job_id, ()):
@@ -325,7 +402,15 @@ class Engine:
         return count
 
     async def look_for_due(self) -> None:
-        await self.wakeups.look(self.store.due_queues)
+        await self.wakeups.look(self._due)
+
+    async def _due(self, queues: Sequence[str], bound: int) -> list[DueQueue]:
+        patterns = [queue for queue in queues if is_pattern(queue)]
+        due = await self.store.due_queues([queue for queue in queues if not is_pattern(queue)], bound)
+        for prefix in {prefix_of(pattern) for pattern in patterns}:
+            heads = await self.store.queue_heads(prefix, bound)
+            due += [DueQueue(head.queue, head.ready, head.next_at) for head in heads if head.queue not in queues]
+        return due
 
     def drain(self) -> None:
         """No new claims, and nobody waits any longer. What runs may still report."""

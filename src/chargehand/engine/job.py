@@ -60,6 +60,8 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
     reports: tuple[Report, ...] = ()
     metadata: bytes | None = None
     deadline_seconds: float | None = None  # counted from the submission
+    unique_key: str | None = None  # at most one job of this queue and key is live: another submission finds that one
+    keep_seconds: float | None = None  # after its end; None: as long as the server keeps finished jobs
 
 
 class Job(msgspec.Struct, frozen=True, array_like=True):
@@ -145,6 +147,37 @@ def visible(state: str, stage: str) -> bool:
 def queue_name(kind: str, tenant: str, name: str) -> str:
     """Queues are flat names to the engine; this is how doors keep tenants and each other apart."""
     return f"{kind}/{tenant}/{name}"
+
+
+ANY = "*"
+
+
+def is_pattern(queue: str) -> bool:
+    """Queues are `kind/tenant/name`; a pattern has a star for the tenant or the name."""
+    return queue.endswith("/*") or "/*/" in queue
+
+
+def prefix_of(pattern: str) -> str:
+    """What the names of all queues that a pattern means begin with."""
+    return pattern.partition(ANY)[0] if is_pattern(pattern) else pattern
+
+
+def matches(pattern: str, queue: str) -> bool:
+    if pattern == queue:
+        return True
+    wanted, found = pattern.split("/", 2), queue.split("/", 2)
+    alike = is_pattern(pattern) and len(wanted) == len(found)
+    return alike and all(w in (ANY, f) for w, f in zip(wanted, found, strict=True))
+
+
+@lru_cache(maxsize=4096)
+def patterns_of(queue: str) -> tuple[str, ...]:
+    """The patterns that mean this queue."""
+    parts = queue.split("/", 2)
+    if len(parts) != 3:
+        return ()
+    kind, tenant, name = parts
+    return f"{kind}/{tenant}/*", f"{kind}/*/{name}", f"{kind}/*/*"
 
 
 def rfc3339(at: int) -> str:

@@ -77,6 +77,8 @@ class Change(msgspec.Struct, frozen=True, array_like=True, tag="change"):
     data: bytes | None = None
     lease_until: int | None = None  # what a lapse was judged by: a beat that came after it keeps the job
     deadline_at: int | None = None  # what an expiry was judged by: a job that was requeued after it has none
+    owner: str | None = None  # of the lease: for wires on which a worker says its name and no lease
+    payload: bytes | None = None  # in place of the job's own, for another start
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True, tag="moved"):

@@ -23,6 +23,7 @@ from chargehand.engine.delivery import (
 from chargehand.engine.file import File, NewFile
 from chargehand.engine.job import Event, Job, NewJob, QueueCount, QueueSettings, State
 from chargehand.engine.moves import Change, Moved
+from chargehand.engine.record import DropRecord, PutRecord, Record
 
 
 class Submitted(msgspec.Struct, frozen=True, array_like=True, tag="submitted"):
@@ -49,9 +50,10 @@ class Claimed(msgspec.Struct, frozen=True, array_like=True, tag="claimed"):
 
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     job_id: str
-    lease: int
+    lease: int | None
     lease_seconds: float
     tenant: str | None = None
+    owner: str | None = None
 
 
 class Beaten(msgspec.Struct, frozen=True, array_like=True, tag="beaten"):
@@ -68,6 +70,7 @@ class Note(msgspec.Struct, frozen=True, array_like=True, tag="note"):
     step: str = ""
     message: str = ""
     data: bytes | None = None
+    owner: str | None = None
 
 
 class Noted(msgspec.Struct, frozen=True, array_like=True, tag="noted"):
@@ -88,6 +91,18 @@ class QueueHead(msgspec.Struct, frozen=True, array_like=True):
     priority: int  # the highest with a due job; -1: nothing is due
     oldest_at: int | None  # run_at of the due job that waits longest
     next_at: int | None  # when the next delayed job becomes due
+
+
+class Pulse(msgspec.Struct, frozen=True, array_like=True):
+    """Whether there is work in a queue, and since when: what must be known to tell sleeping workers of it, once."""
+
+    ready: int  # due jobs, counted up to the asked bound, whether or not the queue is paused
+    oldest_at: int | None  # run_at of the due job that waits longest …
+    newest_at: int | None  # … and of the one that waits shortest
+    delayed: bool  # a job that was put in for later became due after `since`
+    next_at: int | None  # when the next delayed job becomes due
+    paused: bool
+    at: int  # when this was so, by the store's clock
 
 
 class JobFilter(msgspec.Struct, frozen=True):
@@ -129,6 +144,8 @@ class Store(Protocol):
     async def holds(self, job_id: str, lease: int) -> bool: ...  # whether the job still runs under this lease
     async def get_job(self, job_id: str, tenant: str | None = None) -> Job | None: ...
     async def list_jobs(self, by: JobFilter) -> list[Job]: ...
+    async def last_note(self, job_id: str, step: str) -> Event | None: ...
+    async def finished_jobs(self, tenant: str, kind: str, before: int, age: int, limit: int) -> list[str]: ...
     async def list_events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[Event]: ...
     async def lapsed_jobs(self, limit: int, owner_prefix: str = "") -> list[Job]: ...
     async def overdue_jobs(self, limit: int) -> list[Job]: ...
@@ -136,7 +153,10 @@ class Store(Protocol):
     # queues
     async def due_queues(self, queues: Sequence[str], bound: int) -> list[DueQueue]: ...
     async def queue_heads(self, prefix: str, bound: int) -> list[QueueHead]: ...
+    async def pulse(self, queue: str, since: int, bound: int) -> Pulse: ...
     async def count_queues(self, prefix: str = "") -> list[QueueCount]: ...
+    async def count_ready(self, queue: str) -> dict[int, int]: ...  # by priority
+    async def count_stopped(self, tenant: str | None, topic: str) -> dict[str, int]: ...  # by queue
     async def set_queue(self, settings: QueueSettings) -> None: ...
     async def list_queue_settings(self) -> list[QueueSettings]: ...
     async def position(self, job_id: str, bound: int) -> int | None: ...
@@ -169,8 +189,19 @@ class Store(Protocol):
     ) -> list[File]: ...
     async def blobs_in_use(self, sha256s: Sequence[str]) -> set[str]: ...
 
+    # records: what doors remember besides jobs
+    async def put_record(self, put: PutRecord) -> Record | None: ...  # None: the race was lost
+    async def drop_record(self, drop: DropRecord) -> bool: ...
+    async def get_record(self, kind: str, tenant: str, name: str) -> Record | None: ...
+    async def list_records(
+        self, kind: str, tenant: str | None = None, after: str = "", limit: int = 1000
+    ) -> list[Record]: ...  # by tenant and name; `after` is a name, and needs a tenant
+    async def due_records(self, kind: str, limit: int) -> list[Record]: ...  # the longest due first
+
     # upkeep
     async def prune(self, age_seconds: float, limit: int) -> int: ...
+    async def prune_kept(self, limit: int) -> int: ...  # those with a time of their own
+    async def purge(self, ids: tuple[str, ...]) -> int: ...  # finished jobs, now
     async def prune_files(self, age_seconds: float, limit: int) -> int: ...
     async def now(self) -> int: ...
     async def check(self) -> None: ...

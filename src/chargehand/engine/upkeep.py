@@ -28,6 +28,8 @@ def chores(engine: Engine, config: Config) -> list[Chore]:
         if retention.finished_seconds:
             while await store.prune(retention.finished_seconds, retention.batch) == retention.batch:
                 log.debug("pruned", jobs=retention.batch)
+        while await store.prune_kept(retention.batch) == retention.batch:
+            log.debug("pruned", jobs=retention.batch)
 
     async def give_up() -> None:
         await store.give_up_deliveries(config.webhooks.give_up_seconds, retention.batch)

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from chargehand.engine.job import SECOND
+from chargehand.engine.job import SECOND, is_pattern, patterns_of
 from chargehand.engine.store import DueQueue
 
 MIN_PAUSE_SECONDS = 0.005
@@ -51,6 +51,7 @@ class Wakeups:
     def __init__(self) -> None:
         # Ordered sets: the one who waits longest is woken first.
         self._waiting: dict[str, dict[Waiter, None]] = {}
+        self._patterns = 0  # lines that are for a pattern
         self._soonest: int | None = None
         self._changed = asyncio.Event()
         self._open = True
@@ -71,7 +72,10 @@ class Wakeups:
             waiter.wake(None)
             return
         for queue in waiter.queues:
-            self._waiting.setdefault(queue, {})[waiter] = None
+            if queue not in self._waiting:
+                self._waiting[queue] = {}
+                self._patterns += is_pattern(queue)
+            self._waiting[queue][waiter] = None
 
     def leave(self, waiter: Waiter) -> None:
         for queue in waiter.queues:
@@ -80,19 +84,24 @@ class Wakeups:
                 waiters.pop(waiter, None)
                 if not waiters:
                     del self._waiting[queue]
+                    self._patterns -= is_pattern(queue)
 
     def wake(self, queue: str, count: int = 1) -> None:
-        waiters = self._waiting.get(queue)
-        while waiters and count > 0:
+        while count > 0 and (waiters := self._line(queue)):
             waiter = next(iter(waiters))
             self.leave(waiter)
             waiter.wake(queue)
-            waiters = self._waiting.get(queue)
             count -= 1
+
+    def _line(self, queue: str) -> "dict[Waiter, None] | None":
+        """Those who wait for this queue, else those who wait for any like it."""
+        if (waiters := self._waiting.get(queue)) is None and self._patterns:
+            waiters = next(filter(None, map(self._waiting.get, patterns_of(queue))), None)
+        return waiters
 
     def due_at(self, queue: str, run_at: int, now: Callable[[], int]) -> None:
         """A job was put into the queue: wake somebody now, or look when it is due."""
-        if queue not in self._waiting:
+        if self._line(queue) is None:
             return
         if run_at <= now():
             self.wake(queue)
@@ -106,6 +115,7 @@ class Wakeups:
         for waiter in [waiter for waiters in self._waiting.values() for waiter in waiters]:
             waiter.wake(None)
         self._waiting.clear()
+        self._patterns = 0
 
     # the truth underneath -----------------------------------------------------------------------------------------------
 

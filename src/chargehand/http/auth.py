@@ -25,6 +25,7 @@ PASSWORD_CHECKS = 2  # at once; each keeps a core busy for a fifth of a second
 PASSWORD_QUEUE = 32  # checks under way or waiting
 
 _EVERYTHING = frozenset({"*"})
+_OUR_SCOPES = frozenset({"*", "jobs", "work", "admin", "metrics", "codeq"})  # up to the colon
 _HINT = "send `Authorization: Bearer <token>`"
 
 Clock = Callable[[], float]
@@ -41,6 +42,7 @@ class Caller:
     role: str = ""
     rate_key: str = ""  # callers with the same key share one bucket
     rate_per_second: float = 0.0  # 0: no limit
+    stranger: bool = False  # proved by a JWT whose scopes name nothing of this server
 
     def may(self, scope: str) -> bool:
         """`*` allows everything, `jobs:*` everything that begins with `jobs:`."""
@@ -68,6 +70,7 @@ class Gate:
         self._now = now
 
     async def admit(self, req: Request, scope: str | None) -> None:
+        """None: whoever it is; empty: whoever can prove a name, and the handler looks further."""
         if scope is None:
             req.context.caller = self._nobody
             return
@@ -76,24 +79,29 @@ class Gate:
         if wait:
             message = f"more than {caller.rate_per_second:g} requests a second; wait {wait:.1f} seconds"
             raise TooManyRequests(message, retry_after_seconds=wait)
-        if not caller.may(scope):
+        if scope and not caller.may(scope):
             raise Forbidden(f"missing scope: this needs `{scope}`")
         req.context.caller = caller
 
     async def _identify(self, header: str | None) -> Caller:
         if not header:
-            raise Unauthenticated(f"missing Authorization header; {_HINT}")
+            raise Unauthenticated(f"missing Authorization header; {_HINT}", short="missing Authorization header")
         scheme, _, credentials = header.partition(" ")
         credentials = credentials.strip()
         # What was sent is not repeated: people forget the scheme, and then the token stands in its place.
         if not credentials:
-            raise Unauthenticated(f"invalid Authorization header: a scheme and a token are expected; {_HINT}")
+            raise Unauthenticated(
+                f"invalid Authorization header: a scheme and a token are expected; {_HINT}",
+                short="invalid Authorization format",
+            )
         match scheme.lower():
             case "bearer":
                 return await self._bearer(credentials)
             case "basic" if self._passwords is not None:
                 return await self._passwords.check(credentials)
-        raise Unauthenticated(f"this Authorization scheme is not accepted here; {_HINT}")
+        raise Unauthenticated(
+            f"this Authorization scheme is not accepted here; {_HINT}", short="invalid Authorization format"
+        )
 
     async def _bearer(self, token: str) -> Caller:
         # Hashed each time, which takes less than a microsecond: a table of the tokens themselves would show, by the
@@ -103,7 +111,7 @@ class Gate:
         if entry is not None and hmac.compare_digest(entry[0], digest):
             return entry[1]
         if self._jwt is None or token.count(".") != 2:
-            raise Unauthenticated("unknown token")
+            raise Unauthenticated("unknown token", short="invalid token")
         caller = self._jwt_callers.get(digest)
         if caller is None:
             claims = await self._jwt.verify(token)
@@ -241,15 +249,17 @@ def _from_user(user: User, rate: float) -> Caller:
 
 
 def _from_claims(claims: Claims, rate: float) -> Caller:
+    scopes = frozenset((*claims.scope.split(), *claims.scopes))
     return Caller(
         subject=claims.sub,
         tenant=claims.tenant,
-        scopes=frozenset((*claims.scope.split(), *claims.scopes)),
+        scopes=scopes,
         event_types=frozenset(claims.event_types),
         worker_group=claims.worker_group,
         role=claims.role,
         rate_key=f"jwt:{claims.tenant}:{claims.sub}",  # of the subject, not the token: a new token is no new bucket
         rate_per_second=rate,
+        stranger=not any(scope.partition(":")[0] in _OUR_SCOPES for scope in scopes),
     )
 
 

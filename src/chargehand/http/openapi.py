@@ -56,7 +56,8 @@ def describe(routes: Iterable[Route], *, title: str, version: str, description: 
         operation: dict[str, Any] = {"operationId": operation_id, "summary": route.summary, "tags": [route.tag]}
         if route.description:
             operation["description"] = route.description
-        operation["security"] = [{scheme: [route.scope]} for scheme in _SECURITY] if route.scope else []
+        scopes = [route.scope] if route.scope else []
+        operation["security"] = [] if route.scope is None else [{scheme: scopes} for scheme in _SECURITY]
         operation["parameters"] = [*_path_parameters(route), *_query_parameters(query, components), *_headers(route)]
         if route.request is not None:
             operation["requestBody"] = {"required": True, "content": _content(route.request, request)}

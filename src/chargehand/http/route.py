@@ -4,6 +4,8 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import count
+from secrets import token_hex
 from typing import Any, Protocol, TypeVar
 
 import falcon.asgi
@@ -16,6 +18,8 @@ from chargehand.observability.logs import get_logger
 
 Handler = Callable[..., Awaitable[None]]
 T = TypeVar("T")
+_RUN = token_hex(8)  # what tells one server's requests from another's
+_numbers = count(1)
 
 log = get_logger(__name__)
 JSON = "application/json"
@@ -30,7 +34,7 @@ class Route:
     path: str  # Falcon's template: "/engine/jobs/{job_id}"
     handler: Handler  # async (req, resp, **path_parameters); req.context.caller says who calls
     summary: str
-    scope: str | None = None  # None: open to everybody
+    scope: str | None = None  # None: open to everybody; empty: to everybody with a name
     tag: str = "service"
     description: str = ""
     request: Any = None  # the type that decodes the body
@@ -42,6 +46,7 @@ class Route:
     or_nothing: str = ""  # when the answer may also be 204, what that means
     errors: tuple[type[ChargehandError], ...] = ()
     error_writer: Callable[[Response, ChargehandError], None] = write_problem  # for a wire with errors of its own shape
+    request_id: bool = False  # whether answers carry X-Request-Id: the caller's own, or a new one
     hidden: bool = False  # left out of the API description
 
 
@@ -65,9 +70,12 @@ def mount(app: "falcon.asgi.App[Request, Response]", routes: Iterable[Route], ga
 
 def _responder(route: Route, gate: Gate, observe: Observe) -> Handler:
     handler, scope, method, path, write_error = route.handler, route.scope, route.method, route.path, route.error_writer
+    request_id = route.request_id
 
     async def respond(req: Request, resp: Response, **parameters: Any) -> None:
         began = time.perf_counter()
+        if request_id:
+            resp.set_header("x-request-id", _request_id(req))
         try:
             await gate.admit(req, scope)
             await handler(req, resp, **parameters)
@@ -80,6 +88,13 @@ def _responder(route: Route, gate: Gate, observe: Observe) -> Handler:
             observe(method, path, resp.status_code, time.perf_counter() - began)
 
     return respond
+
+
+def _request_id(req: Request) -> str:
+    given = req.get_header("x-request-id")
+    if given and len(given) <= 200 and given.isprintable():
+        return given
+    return f"{_RUN}{next(_numbers):016x}"
 
 
 async def read_body(req: Request, max_bytes: int) -> bytes:

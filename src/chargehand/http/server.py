@@ -23,6 +23,7 @@ from uvicorn.server import ServerState
 
 from chargehand.errors import ConfigError
 from chargehand.http.hangup import BreakOff
+from chargehand.http.cork import Cork
 from chargehand.http.problems import PROBLEM_TYPE, Problem
 from chargehand.observability.logs import get_logger
 
@@ -106,7 +107,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if len(self.connections) < self.bounds.max_connections:
-            super().connection_made(transport)
+            super().connection_made(cast(asyncio.Transport, Cork(transport, self.loop)))
             return
         self.transport = transport
         if len(self.state.turned_away) < self.bounds.max_connections:

@@ -8,6 +8,7 @@ import msgspec
 
 from chargehand.engine.job import NewJob
 from chargehand.engine.moves import Change
+from chargehand.engine.record import PutRecord
 from chargehand.errors import BadRequest, ChargehandError, StoreError, StoreUnavailable
 from chargehand.store.operations import Answer, Operation
 
@@ -128,4 +129,6 @@ def _bytes(operation: Operation) -> int:
         return len(operation.payload)
     if type(operation) is Change and operation.result is not None:
         return len(operation.result)
+    if type(operation) is PutRecord:
+        return len(operation.body)
     return 0

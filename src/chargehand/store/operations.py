@@ -6,6 +6,7 @@ from chargehand.engine.delivery import Settle, Take, Taken
 from chargehand.engine.file import File, NewFile
 from chargehand.engine.job import NewJob, QueueSettings
 from chargehand.engine.moves import Change, Moved
+from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
 
 
@@ -47,6 +48,7 @@ class SetEndpoint(msgspec.Struct, frozen=True, array_like=True, tag="set_endpoin
 class Prune(msgspec.Struct, frozen=True, array_like=True, tag="prune"):
     ids: tuple[str, ...]
     age: int
+    forced: bool = False  # whatever time of their own they have
 
 
 # The queries that remove what a pruned job leaves behind.
@@ -56,6 +58,11 @@ OF_A_JOB = ("prune_tries", "prune_deliveries", "prune_events", "prune_payloads",
 class DropFiles(msgspec.Struct, frozen=True, array_like=True, tag="drop_files"):
     ids: tuple[str, ...]
     tenant: str | None = None
+
+
+def put_query(put: PutRecord) -> str:
+    """Two statements: one that makes a record or finds it taken, one that only changes the version it was told."""
+    return "change_record" if put.expected else "put_record"
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
@@ -81,8 +88,10 @@ Operation = (
     | Prune
     | NewFile
     | DropFiles
+    | PutRecord
+    | DropRecord
     | Ping
     | Release
 )
 # None: the race was lost, or there is no such thing.
-Answer = Submitted | Claimed | Moved | Beaten | Noted | Taken | Replayed | File | Counted | bool | None
+Answer = Submitted | Claimed | Moved | Beaten | Noted | Taken | Replayed | File | Record | Counted | bool | None

@@ -41,6 +41,7 @@ _GONE = (
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
     asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.ObjectNotInPrerequisiteStateError,  # an administrator closed the database for a while
     asyncpg.InternalClientError,
 )
 

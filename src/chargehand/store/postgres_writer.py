@@ -13,6 +13,7 @@ from chargehand.engine.file import File, NewFile
 from chargehand.engine.ids import UlidMaker
 from chargehand.engine.job import FINAL, SECOND, Job, NewJob, State, topic_of, visible
 from chargehand.engine.moves import Attempt, Change, Lease, Move, Moved
+from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
 from chargehand.store.announce import NewDelivery, announce, encode_reports, shown_url
 from chargehand.store.operations import (
@@ -28,6 +29,7 @@ from chargehand.store.operations import (
     Replayed,
     SetEndpoint,
     SetQueue,
+    put_query,
 )
 from chargehand.store.queries import Query
 from chargehand.store.reads import job_from
@@ -83,7 +85,9 @@ async def apply(
 
 async def _submit(tx: _Transaction, jobs: list[NewJob]) -> list[Answer]:
     # Sorted by key, so that two groups with the same keys wait for each other instead of for each other's other key.
-    order = sorted(jobs, key=lambda job: (job.idempotency_key or "", job.tenant, job.kind, job.id))
+    order = sorted(
+        jobs, key=lambda job: (job.idempotency_key or "", job.unique_key or "", job.queue, job.tenant, job.kind, job.id)
+    )
     reports = {job.id: encode_reports(job.reports) for job in jobs}
     rows = await tx.fetch(
         "submit_jobs",
@@ -103,14 +107,15 @@ async def _submit(tx: _Transaction, jobs: list[NewJob]) -> list[Answer]:
         reports=[reports[job.id] for job in order],
         metadata=[job.metadata for job in order],
         deadlines=[None if job.deadline_seconds is None else int(job.deadline_seconds * SECOND) for job in order],
+        unique_keys=[job.unique_key for job in order],
+        keeps=[None if job.keep_seconds is None else int(job.keep_seconds * SECOND) for job in order],
     )
     inserted = {row[0]: row for row in rows}
     deliveries: list[NewDelivery] = []
     answers: list[Answer] = []
     for job in jobs:
         if (row := inserted.get(job.id)) is None:
-            known = await tx.fetch("job_by_key", tenant=job.tenant, kind=job.kind, idempotency_key=job.idempotency_key)
-            answers.append(Submitted(known[0][0], False, known[0][1]) if known else Submitted(job.id, False, None))
+            answers.append(await _known(tx, job))
             continue
         told = announce(_new_id, job.tenant, job.id, 1, "queued", reports[job.id])
         deliveries += told
@@ -122,6 +127,20 @@ async def _submit(tx: _Transaction, jobs: list[NewJob]) -> list[Answer]:
         answers.append(Submitted(job.id, True, job.fingerprint, moved))
     await tx.deliver(deliveries)
     return answers
+
+
+async def _known(tx: _Transaction, job: NewJob) -> Answer:
+    """The job that stood in the way: made before with the idempotency key, or the live one of the unique key."""
+    known = await tx.fetch("job_by_key", tenant=job.tenant, kind=job.kind, idempotency_key=job.idempotency_key)
+    if known:
+        return Submitted(known[0][0], False, known[0][1])
+    if job.unique_key is not None:
+        live = await tx.fetch(
+            "job_by_unique_key", tenant=job.tenant, kind=job.kind, queue=job.queue, unique_key=job.unique_key
+        )
+        # None: it ended between the two statements, and there is room now.
+        return Submitted(live[0][0], False, job.fingerprint) if live else (await _submit(tx, [job]))[0]
+    return Submitted(job.id, False, job.fingerprint)
 
 
 async def _claim(tx: _Transaction, claims: list[Claim]) -> list[Answer]:
@@ -225,6 +244,8 @@ async def _change_each_once(tx: _Transaction, changes: list[tuple[int, Change]])
         steps=[c.step for _, c in changes],
         messages=[c.message for _, c in changes],
         datas=[c.data for _, c in changes],
+        owners=[c.owner for _, c in changes],
+        payloads=[c.payload for _, c in changes],
     )
     moved_rows = {row[0]: row for row in rows}
     deliveries: list[NewDelivery] = []
@@ -254,13 +275,15 @@ async def _beat(tx: _Transaction, beats: list[Beat]) -> list[Answer]:
         job_ids=[beat.job_id for beat in beats],
         leases=[beat.lease for beat in beats],
         tenants=[beat.tenant for beat in beats],
+        owners=[beat.owner for beat in beats],
         lengths=[int(beat.lease_seconds * SECOND) for beat in beats],
     )
-    extended = {(row[0], row[1]): (row[2], row[3]) for row in rows}
+    extended = {row[0]: row[1:] for row in rows}
     answers: list[Answer] = []
     for beat in beats:
-        tenant, until = extended.get((beat.job_id, beat.lease), (None, None))
-        answers.append(Beaten(until if beat.tenant in (None, tenant) else None))
+        lease, tenant, owner, until = extended.get(beat.job_id, (None, None, None, None))
+        mine = beat.lease in (None, lease) and beat.tenant in (None, tenant) and beat.owner in (None, owner)
+        answers.append(Beaten(until if mine else None))
     return answers
 
 
@@ -269,7 +292,7 @@ async def _note(tx: _Transaction, notes: list[Note]) -> list[Answer]:
     for n in notes:
         rows = await tx.fetch(
             "note_job", job_id=n.job_id, lease=n.lease, tenant=n.tenant, level=n.level, step=n.step,
-            message=n.message, data=n.data,
+            message=n.message, data=n.data, owner=n.owner,
         )  # fmt: skip
         answers.append(Noted(rows[0][0] if rows else None))
     return answers
@@ -366,10 +389,11 @@ async def _prune(tx: _Transaction, prunes: list[Prune]) -> list[Answer]:
     answers: list[Answer] = []
     for prune in prunes:
         await tx.fetch("lock_deliveries", ids=list(prune.ids))
-        gone = [row[0] for row in await tx.fetch("prune_jobs", ids=list(prune.ids), age=prune.age)]
+        gone = [row[0] for row in await tx.fetch("prune_jobs", ids=list(prune.ids), age=prune.age, forced=prune.forced)]
         for name in OF_A_JOB:
             await tx.fetch(name, ids=gone)
-        await tx.fetch("prune_endpoints", age=prune.age)
+        if prune.age:
+            await tx.fetch("prune_endpoints", age=prune.age)
         answers.append(Counted(len(gone)))
     return answers
 
@@ -389,6 +413,25 @@ async def _drop_files(tx: _Transaction, operations: list[DropFiles]) -> list[Ans
     return [Counted(len(await tx.fetch("drop_files", ids=list(o.ids), tenant=o.tenant))) for o in operations]
 
 
+# records ----------------------------------------------------------------------------------------------------------------
+
+
+async def _put_record(tx: _Transaction, puts: list[PutRecord]) -> list[Answer]:
+    answers: list[Answer] = [None] * len(puts)
+    # Sorted, so that two groups with the same records wait for each other instead of for each other's other record.
+    for place, put in sorted(enumerate(puts), key=lambda pair: (pair[1].kind, pair[1].tenant, pair[1].name)):
+        rows = await tx.fetch(put_query(put), **msgspec.structs.asdict(put))
+        answers[place] = Record(*rows[0]) if rows else None
+    return answers
+
+
+async def _drop_record(tx: _Transaction, drops: list[DropRecord]) -> list[Answer]:
+    answers: list[Answer] = [None] * len(drops)
+    for place, drop in sorted(enumerate(drops), key=lambda pair: (pair[1].kind, pair[1].tenant, pair[1].name)):
+        answers[place] = bool(await tx.fetch("drop_record", **msgspec.structs.asdict(drop)))
+    return answers
+
+
 # In this order a job submitted in a group can be claimed in the same one.
 _STEPS: dict[type, Callable[[_Transaction, list[Any]], Awaitable[list[Answer]]]] = {
     NewJob: _submit,
@@ -405,5 +448,7 @@ _STEPS: dict[type, Callable[[_Transaction, list[Any]], Awaitable[list[Answer]]]]
     Prune: _prune,
     NewFile: _put_file,
     DropFiles: _drop_files,
+    PutRecord: _put_record,
+    DropRecord: _drop_record,
     Take: _take,
 }

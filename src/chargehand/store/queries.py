@@ -16,13 +16,14 @@ import msgspec
 from chargehand.engine.delivery import Delivery, Endpoint, Try
 from chargehand.engine.file import File
 from chargehand.engine.job import Event, Job
+from chargehand.engine.record import Record
 
 Dialect = Literal["sqlite", "postgres"]
 
 _HEADING = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z]\w*)")
 _COMMENT = re.compile(r"^\s*--.*$", re.MULTILINE)
-_COLUMNS = re.compile(r"\{(job|event|delivery|endpoint|try|file) (\w+)\}")
+_COLUMNS = re.compile(r"\{(job|event|delivery|endpoint|try|file|record) (\w+)\}")
 _EACH = re.compile(r"\{each (\w+) as (\w+)\}")
 _STRUCTS: dict[str, tuple[type[msgspec.Struct], int]] = {
     "job": (Job, 2),  # payload and result are columns of other tables
@@ -31,6 +32,7 @@ _STRUCTS: dict[str, tuple[type[msgspec.Struct], int]] = {
     "endpoint": (Endpoint, 0),
     "try": (Try, 0),
     "file": (File, 0),
+    "record": (Record, 0),
 }
 _POSTGRES_NOW = "COALESCE({}::BIGINT, (EXTRACT(EPOCH FROM STATEMENT_TIMESTAMP()) * 1000000)::BIGINT)"
 

@@ -7,7 +7,8 @@ from typing import Any
 from chargehand.engine.delivery import Delivery, DeliveryState, Endpoint, EndpointCount, EndpointState, Outgoing, Try
 from chargehand.engine.file import File
 from chargehand.engine.job import Event, Job, QueueCount, QueueSettings, State
-from chargehand.engine.store import DeliveryFilter, DueQueue, JobFilter, QueueHead
+from chargehand.engine.record import Record
+from chargehand.engine.store import DeliveryFilter, DueQueue, JobFilter, Pulse, QueueHead
 
 Row = Sequence[Any]
 
@@ -77,6 +78,20 @@ class Reads(ABC):
     async def list_events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[Event]:
         return [event_from(row) for row in await self._point("list_events", job_id=job_id, after=after, limit=limit)]
 
+    async def last_note(self, job_id: str, step: str) -> Event | None:
+        rows = await self._point("last_note", job_id=job_id, step=step)
+        return event_from(rows[0]) if rows else None
+
+    async def finished_jobs(self, tenant: str, kind: str, before: int, age: int, limit: int) -> list[str]:
+        rows = await self._scan("finished_jobs", tenant=tenant, kind=kind, before=before, age=age, limit=limit)
+        return [row[0] for row in rows]
+
+    async def count_ready(self, queue: str) -> dict[int, int]:
+        return {row[0]: int(row[1]) for row in await self._scan("count_ready", queue=queue, now=self._now())}
+
+    async def count_stopped(self, tenant: str | None, topic: str) -> dict[str, int]:
+        return {row[0]: int(row[1]) for row in await self._scan("count_stopped", tenant=tenant, topic=topic)}
+
     async def lapsed_jobs(self, limit: int, owner_prefix: str = "") -> list[Job]:
         rows = await self._scan("lapsed_jobs", limit=limit, owner_prefix=owner_prefix, now=self._now())
         return [job_from(row) for row in rows]
@@ -91,6 +106,11 @@ class Reads(ABC):
     async def queue_heads(self, prefix: str, bound: int) -> list[QueueHead]:
         rows = await self._point("queue_heads", prefix=prefix, bound=bound, now=self._now())
         return [QueueHead(queue, min(int(ready), bound), *rest) for queue, ready, *rest in rows]
+
+    async def pulse(self, queue: str, since: int, bound: int) -> Pulse:
+        [row] = await self._scan("pulse", queue=queue, since=since, bound=bound, now=self._now())
+        ready, oldest_at, newest_at, delayed, next_at, paused, at = row
+        return Pulse(min(int(ready), bound), oldest_at, newest_at, bool(delayed), next_at, bool(paused), int(at))
 
     async def count_queues(self, prefix: str = "") -> list[QueueCount]:
         rows = await self._scan("count_queues", prefix=prefix, now=self._now())
@@ -166,6 +186,21 @@ class Reads(ABC):
     ) -> list[File]:
         rows = await self._scan("list_files", tenant=tenant, purpose=purpose, before=before, limit=limit)
         return [File(*row) for row in rows]
+
+    async def get_record(self, kind: str, tenant: str, name: str) -> Record | None:
+        rows = await self._point("get_record", kind=kind, tenant=tenant, name=name)
+        return Record(*rows[0]) if rows else None
+
+    async def list_records(
+        self, kind: str, tenant: str | None = None, after: str = "", limit: int = 1000
+    ) -> list[Record]:
+        if tenant is None:
+            return [Record(*row) for row in await self._scan("list_records", kind=kind, limit=limit)]
+        rows = await self._scan("list_records_of_tenant", kind=kind, tenant=tenant, after=after, limit=limit)
+        return [Record(*row) for row in rows]
+
+    async def due_records(self, kind: str, limit: int) -> list[Record]:
+        return [Record(*row) for row in await self._scan("due_records", kind=kind, limit=limit, now=self._now())]
 
     async def blobs_in_use(self, sha256s: Sequence[str]) -> set[str]:
         return {row[0] for row in await self._scan("blobs_in_use", ids=sha256s)}

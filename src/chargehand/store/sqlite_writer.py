@@ -13,6 +13,7 @@ from chargehand.engine.file import File, NewFile
 from chargehand.engine.ids import UlidMaker
 from chargehand.engine.job import FINAL, SECOND, Job, NewJob, State, topic_of, visible
 from chargehand.engine.moves import Attempt, Change, Lease, Move, Moved
+from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
 from chargehand.store.announce import NewDelivery, announce, encode_reports, shown_url
 from chargehand.store.group import Refused
@@ -29,6 +30,7 @@ from chargehand.store.operations import (
     Replayed,
     SetEndpoint,
     SetQueue,
+    put_query,
 )
 from chargehand.store.queries import load_migrations, load_queries
 
@@ -178,9 +180,9 @@ class Writer:
             row = (
                 job.id, job.tenant, job.kind, job.queue, job.priority, run_at, job.max_attempts, job.idempotency_key,
                 job.fingerprint, job.traceparent, job.tracestate, reports, job.metadata, deadline_at,
-                self._now,
+                job.unique_key, None if job.keep_seconds is None else int(job.keep_seconds * SECOND), self._now,
             )  # fmt: skip
-            if job.idempotency_key is None:
+            if job.idempotency_key is None and job.unique_key is None:
                 rows.append(row)
             elif (known := self._insert_once(job, row)) is not None:
                 answers.append(known)
@@ -201,12 +203,17 @@ class Writer:
         return answers
 
     def _insert_once(self, job: NewJob, row: Row) -> Submitted | None:
-        """None when it was inserted, else the job that the idempotency key made before."""
+        """None when it was inserted, else the job that the idempotency key made before, or the live one of its unique key."""
         self._db.execute(self._q["insert_job"].sql, row)
         if self._db.changes():
             return None
         known = self._one("job_by_key", tenant=job.tenant, kind=job.kind, idempotency_key=job.idempotency_key)
-        return Submitted(known[0], False, known[1]) if known else Submitted(job.id, False, None)
+        if known:
+            return Submitted(known[0], False, known[1])
+        known = self._one(
+            "job_by_unique_key", tenant=job.tenant, kind=job.kind, queue=job.queue, unique_key=job.unique_key
+        )
+        return Submitted(known[0] if known else job.id, False, job.fingerprint)
 
     def _event(
         self, job_id: str, seq: int, move: str, state: str, stage: str, previous: str, attempt: int,
@@ -307,6 +314,8 @@ class Writer:
                 continue
             job_id, tenant, kind, queue, attempt, seq, run_at, created_at, topic, previous, topic_seq, reports = row
             changed = topic_seq == seq
+            if change.payload is not None:
+                self._one("put_payload", job_id=job_id, payload=change.payload)
             if change.result is not None:
                 self._one("put_result", job_id=job_id, result=change.result)
             events.append(
@@ -345,6 +354,7 @@ class Writer:
             failed_step=change.failed_step,
             final=move.to in FINAL,
             lease=change.lease,
+            owner=change.owner,
             lease_until=change.lease_until,
             deadline_at=change.deadline_at,
             tenant=change.tenant,
@@ -356,15 +366,16 @@ class Writer:
         for beat in beats:
             length = int(beat.lease_seconds * SECOND)
             row = self._one(
-                "beat_job", job_id=beat.job_id, lease=beat.lease, tenant=beat.tenant, lease_length=length, now=self._now
-            )
+                "beat_job", job_id=beat.job_id, lease=beat.lease, tenant=beat.tenant, owner=beat.owner,
+                lease_length=length, now=self._now,
+            )  # fmt: skip
             answers.append(Beaten(row[0] if row else None))
         return answers
 
     def _note(self, notes: list[Note]) -> list[Answer]:
         answers: list[Answer] = []
         for note in notes:
-            row = self._one("note_job", job_id=note.job_id, lease=note.lease, tenant=note.tenant)
+            row = self._one("note_job", job_id=note.job_id, lease=note.lease, tenant=note.tenant, owner=note.owner)
             if row is not None:
                 seq, state, stage, topic, attempt = row
                 line = self._event(
@@ -468,12 +479,13 @@ class Writer:
     def _prune(self, prunes: list[Prune]) -> list[Answer]:
         answers: list[Answer] = []
         for prune in prunes:
-            gone = self._all("prune_jobs", ids=_list(prune.ids), age=prune.age, now=self._now)
+            gone = self._all("prune_jobs", ids=_list(prune.ids), age=prune.age, forced=prune.forced, now=self._now)
             ids = _list([row[0] for row in gone])
             for name in OF_A_JOB:
                 self._one(name, ids=ids)
-            self._one("prune_endpoints", age=prune.age, now=self._now)
-            self._endpoints.clear()
+            if prune.age:
+                self._one("prune_endpoints", age=prune.age, now=self._now)
+                self._endpoints.clear()
             answers.append(Counted(len(gone)))
         return answers
 
@@ -488,6 +500,15 @@ class Writer:
 
     def _drop_files(self, operations: list[DropFiles]) -> list[Answer]:
         return [Counted(len(self._all("drop_files", ids=_list(o.ids), tenant=o.tenant))) for o in operations]
+
+    # records ----------------------------------------------------------------------------------------------------------
+
+    def _put_record(self, puts: list[PutRecord]) -> list[Answer]:
+        rows = [self._one(put_query(put), **msgspec.structs.asdict(put), now=self._now) for put in puts]
+        return [Record(*row) if row else None for row in rows]
+
+    def _drop_record(self, drops: list[DropRecord]) -> list[Answer]:
+        return [self._one("drop_record", **msgspec.structs.asdict(drop)) is not None for drop in drops]
 
     _appliers: ClassVar["dict[type, Callable[[Writer, list[Any]], list[Answer]]]"] = {
         NewJob: _submit,
@@ -504,6 +525,8 @@ class Writer:
         Prune: _prune,
         NewFile: _put_file,
         DropFiles: _drop_files,
+        PutRecord: _put_record,
+        DropRecord: _drop_record,
         Take: _take,
     }
 

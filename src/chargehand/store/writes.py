@@ -7,6 +7,7 @@ from chargehand.engine.delivery import EndpointState, Settle, Take, Taken
 from chargehand.engine.file import File, NewFile
 from chargehand.engine.job import SECOND, NewJob, QueueSettings
 from chargehand.engine.moves import Change, Moved
+from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
 from chargehand.store.group import Group
 from chargehand.store.operations import (
@@ -68,6 +69,12 @@ class Writes(Reads):
     async def drop_file(self, file_id: str, tenant: str | None = None) -> bool:
         return cast(Counted, await self._group.put(DropFiles((file_id,), tenant))).count == 1
 
+    async def put_record(self, put: PutRecord) -> Record | None:
+        return cast(Record | None, await self._group.put(put))
+
+    async def drop_record(self, drop: DropRecord) -> bool:
+        return cast(bool, await self._group.put(drop))
+
     # These look with a read first, so that a search among a million rows never holds up the writer.
 
     async def give_up_deliveries(self, age_seconds: float, limit: int) -> int:
@@ -82,6 +89,13 @@ class Writes(Reads):
         age = int(age_seconds * SECOND)
         ids = tuple(row[0] for row in await self._scan("prunable_jobs", age=age, limit=limit, now=self._now()))
         return cast(Counted, await self._group.put(Prune(ids, age))).count if ids else 0
+
+    async def prune_kept(self, limit: int) -> int:
+        ids = tuple(row[0] for row in await self._scan("prunable_kept", limit=limit, now=self._now()))
+        return cast(Counted, await self._group.put(Prune(ids, 0))).count if ids else 0
+
+    async def purge(self, ids: tuple[str, ...]) -> int:
+        return cast(Counted, await self._group.put(Prune(ids, 0, forced=True))).count if ids else 0
 
     async def prune_files(self, age_seconds: float, limit: int) -> int:
         age = int(age_seconds * SECOND)

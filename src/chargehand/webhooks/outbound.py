@@ -61,6 +61,7 @@ class Outbox:
         self._in_flight = 0
         self._blocked: dict[Lane, None] = {}  # lanes that could send but for the shared bounds, first come first served
         self._tasks: set[asyncio.Future[Any]] = set()
+        self._listeners: list[Callable[[Settle, Outgoing], None]] = []
         self._open = True
         # A try may wait behind its own prefetch, each of which may take the whole time limit.
         self._lease_seconds = config.timeout_seconds * (PREFETCH + 2)
@@ -285,8 +286,13 @@ class Outbox:
             self._release(lane)
             asyncio.get_running_loop().call_later(lane.closed_until - now, self.nudge, lane.endpoint_id)
 
+    def on_settled(self, listener: Callable[[Settle, Outgoing], None]) -> None:
+        self._listeners.append(listener)
+
     def _tell(self, settle: Settle, outgoing: Outgoing) -> None:
         delivery = outgoing.delivery
+        for listener in self._listeners:
+            listener(settle, outgoing)
         outcome = (
             "gone"
             if settle.disable_endpoint

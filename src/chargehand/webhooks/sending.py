@@ -12,7 +12,7 @@ from yarl import URL
 
 from chargehand import __version__
 from chargehand.config import TenantSecrets, WebhooksConfig
-from chargehand.engine.backoff import full_jitter
+from chargehand.engine.backoff import added_jitter, full_jitter
 from chargehand.engine.delivery import DeliveryState, Outgoing, Settle
 from chargehand.engine.job import Report
 from chargehand.errors import ConfigError
@@ -79,25 +79,36 @@ class Sender:
     def prepare(self, outgoing: Outgoing) -> Prepared:
         delivery, job = outgoing.delivery, outgoing.job
         body = self._renderers[job.kind](outgoing)
-        keys = self._keys.get(job.tenant, self._default_keys)
-        headers = sign(cast(Dialect, delivery.dialect), keys, delivery.id, int(time.time()), body)
+        headers = self._sign(job.tenant, delivery.dialect, delivery.id, body)
         headers["X-Chargehand-Job"] = job.id
         headers["X-Chargehand-Sequence"] = str(delivery.seq)
         headers["X-Chargehand-Attempt"] = str(delivery.tries + 1)
         return Prepared(outgoing, body, headers)
 
+    def _sign(self, tenant: str, dialect: str, message_id: str, body: bytes) -> dict[str, str]:
+        keys = self._keys.get(tenant, self._default_keys)
+        return sign(cast(Dialect, dialect), keys, message_id, int(time.time()), body)
+
     async def post(self, prepared: Prepared) -> Posted:
-        job, url = prepared.outgoing.job, prepared.outgoing.delivery.url
+        job = prepared.outgoing.job
+        url = prepared.outgoing.delivery.url
+        return await self._post(url, prepared.body, prepared.headers, job.traceparent, job.tracestate)
+
+    async def notify(self, tenant: str, url: str, dialect: Dialect, message_id: str, body: bytes) -> Posted:
+        """A message that belongs to no job and is not in the outbox: signed and sent alike, but only once."""
+        return await self._post(url, body, self._sign(tenant, dialect, message_id, body))
+
+    async def _post(
+        self, url: str, body: bytes, headers: dict[str, str], traceparent: str = "", tracestate: str = ""
+    ) -> Posted:
         began = self._clock()
-        with self._tracing.span("webhook", traceparent=job.traceparent, tracestate=job.tracestate) as span:
+        with self._tracing.span("webhook", traceparent=traceparent, tracestate=tracestate) as span:
             if span.traceparent:
-                prepared.headers["traceparent"] = span.traceparent
+                headers["traceparent"] = span.traceparent
                 if span.tracestate:
-                    prepared.headers["tracestate"] = span.tracestate
+                    headers["tracestate"] = span.tracestate
             try:
-                async with self._http.post(
-                    _url(url), data=prepared.body, headers=prepared.headers, allow_redirects=False
-                ) as response:
+                async with self._http.post(_url(url), data=body, headers=headers, allow_redirects=False) as response:
                     answer = await response.content.read(self._config.answer_bytes)
                     if not response.content.at_eof():
                         response.close()  # the rest of a long answer is not worth a connection
@@ -130,7 +141,8 @@ class Sender:
             max_attempts, base, longest = self._schedule(outgoing)
             if delivery.attempt + 1 < max_attempts:
                 state = DeliveryState.PENDING
-                retry = full_jitter(delivery.attempt + 1, base, longest, self._random)
+                jitter = added_jitter if delivery.dialect == "codeq" else full_jitter
+                retry = jitter(delivery.attempt + 1, base, longest, self._random)
                 if posted.retry_after_seconds is not None:
                     retry = max(retry, min(posted.retry_after_seconds, self._config.backoff_max_seconds))
             else:

@@ -7,16 +7,16 @@ WITH n AS (
     :ids::TEXT[], :tenants::TEXT[], :kinds::TEXT[], :queues::TEXT[], :payloads::BYTEA[], :priorities::INTEGER[],
     :max_attempts::INTEGER[], :run_ats::BIGINT[], :delays::BIGINT[], :keys::TEXT[], :fingerprints::TEXT[],
     :traceparents::TEXT[], :tracestates::TEXT[], :reports::TEXT[], :metadata::BYTEA[],
-    :deadlines::BIGINT[]
+    :deadlines::BIGINT[], :unique_keys::TEXT[], :keeps::BIGINT[]
   ) AS n(id, tenant, kind, queue, payload, priority, max_attempts, run_at, delay, idempotency_key, fingerprint,
-         traceparent, tracestate, reports, metadata, deadline)
+         traceparent, tracestate, reports, metadata, deadline, unique_key, keep)
 ), inserted AS (
   INSERT INTO jobs (id, tenant, kind, queue, state, stage, topic, previous, topic_seq, priority, run_at, attempt,
                     max_attempts, lease, waiting_for, idempotency_key, fingerprint, traceparent, tracestate, reports,
-                    metadata, deadline_at, seq, created_at, updated_at)
+                    metadata, deadline_at, unique_key, keep, seq, created_at, updated_at)
   SELECT n.id, n.tenant, n.kind, n.queue, 'queued', '', 'queued', '', 1, n.priority,
          GREATEST(n.at, COALESCE(n.run_at, 0)) + n.delay, 0, n.max_attempts, 0, '', n.idempotency_key, n.fingerprint,
-         n.traceparent, n.tracestate, n.reports, n.metadata, n.at + n.deadline, 1, n.at, n.at
+         n.traceparent, n.tracestate, n.reports, n.metadata, n.at + n.deadline, n.unique_key, n.keep, 1, n.at, n.at
   FROM n
   ON CONFLICT DO NOTHING
   RETURNING id, run_at, created_at
@@ -31,6 +31,11 @@ SELECT i.id, i.run_at, i.created_at FROM inserted i;
 -- name: job_by_key
 SELECT j.id, j.fingerprint FROM jobs j
 WHERE j.tenant = :tenant AND j.kind = :kind AND j.idempotency_key = :idempotency_key;
+
+-- name: job_by_unique_key
+SELECT j.id FROM jobs j
+WHERE j.tenant = :tenant AND j.kind = :kind AND j.queue = :queue AND j.unique_key = :unique_key
+  AND j.state IN ('queued', 'running');
 
 -- Differs because the order of text is the database's own: names under a prefix need not stand together, so all are walked.
 -- name: queue_heads
@@ -137,9 +142,9 @@ WITH c AS (
     :visibles::BOOLEAN[], :resets::BOOLEAN[], :deltas::INTEGER[], :delays::BIGINT[], :kepts::BOOLEAN[],
     :waiting_fors::TEXT[], :errors::TEXT[], :failed_steps::TEXT[], :finals::BOOLEAN[], :leases::BIGINT[],
     :lease_untils::BIGINT[], :deadline_ats::BIGINT[], :tenants::TEXT[], :results::BYTEA[], :levels::TEXT[], :steps::TEXT[],
-    :messages::TEXT[], :datas::BYTEA[]
+    :messages::TEXT[], :datas::BYTEA[], :owners::TEXT[], :payloads::BYTEA[]
   ) AS c(job_id, move, source, state, stage, topic, visible, reset, delta, delay, kept, waiting_for, error, failed_step,
-         final, lease, lease_until, deadline_at, tenant, result, level, step, message, data)
+         final, lease, lease_until, deadline_at, tenant, result, level, step, message, data, owner, payload)
 ), moved AS (
   UPDATE jobs j
   SET state = c.state, stage = c.stage,
@@ -150,16 +155,25 @@ WITH c AS (
       lease_until = CASE WHEN c.kept THEN j.lease_until END,
       waiting_for = c.waiting_for, error = c.error, failed_step = c.failed_step,
       seq = j.seq + 1, updated_at = c.at, finished_at = CASE WHEN c.final THEN c.at END,
+      prune_at = CASE WHEN c.final THEN c.at + j.keep END,
       previous = CASE WHEN c.visible AND j.topic <> c.topic THEN j.topic ELSE j.previous END,
       topic_seq = CASE WHEN c.visible AND j.topic <> c.topic THEN j.seq + 1 ELSE j.topic_seq END,
       topic = CASE WHEN c.visible THEN c.topic ELSE j.topic END
   FROM c
   WHERE j.id = c.job_id AND j.id = ANY(:job_ids) AND STRPOS(c.source, j.state) > 0
     AND (c.lease IS NULL OR j.lease = c.lease) AND (c.tenant IS NULL OR j.tenant = c.tenant)
+    AND (c.owner IS NULL OR j.lease_owner = c.owner)
     AND (c.lease_until IS NULL OR j.lease_until = c.lease_until)
     AND (c.deadline_at IS NULL OR j.deadline_at = c.deadline_at)
+    AND (NOT c.reset OR j.unique_key IS NULL OR NOT EXISTS (
+      SELECT 1 FROM jobs o
+      WHERE o.tenant = j.tenant AND o.kind = j.kind AND o.queue = j.queue AND o.unique_key = j.unique_key
+        AND o.state IN ('queued', 'running')))
   RETURNING j.id, j.tenant, j.kind, j.queue, j.attempt, j.seq, j.run_at, j.created_at, j.updated_at, j.topic, j.previous,
             j.topic_seq, j.reports
+), payloads AS (
+  UPDATE job_payloads p SET payload = c.payload FROM c JOIN moved m ON m.id = c.job_id
+  WHERE p.job_id = c.job_id AND c.payload IS NOT NULL
 ), results AS (
   INSERT INTO job_results (job_id, result)
   SELECT c.job_id, c.result FROM c JOIN moved m ON m.id = c.job_id WHERE c.result IS NOT NULL
@@ -175,15 +189,18 @@ FROM moved m;
 
 -- name: beat_jobs
 UPDATE jobs j SET lease_until = :now + b.length
-FROM UNNEST(:job_ids::TEXT[], :leases::BIGINT[], :tenants::TEXT[], :lengths::BIGINT[]) AS b(job_id, lease, tenant, length)
-WHERE j.id = b.job_id AND j.state = 'running' AND j.lease = b.lease AND (b.tenant IS NULL OR j.tenant = b.tenant)
-RETURNING j.id, j.lease, j.tenant, j.lease_until;
+FROM UNNEST(:job_ids::TEXT[], :leases::BIGINT[], :tenants::TEXT[], :owners::TEXT[], :lengths::BIGINT[])
+  AS b(job_id, lease, tenant, owner, length)
+WHERE j.id = b.job_id AND j.state = 'running' AND (b.lease IS NULL OR j.lease = b.lease)
+  AND (b.tenant IS NULL OR j.tenant = b.tenant) AND (b.owner IS NULL OR j.lease_owner = b.owner)
+RETURNING j.id, j.lease, j.tenant, j.lease_owner, j.lease_until;
 
 -- name: note_job
 WITH noted AS (
   UPDATE jobs SET seq = seq + 1
   WHERE id = :job_id AND (:lease::BIGINT IS NULL OR (lease = :lease AND state = 'running'))
     AND (:tenant::TEXT IS NULL OR tenant = :tenant)
+    AND (:owner::TEXT IS NULL OR (lease_owner = :owner AND state = 'running'))
   RETURNING id, seq, state, stage, topic, attempt
 )
 INSERT INTO job_events (job_id, seq, at, level, move, state, stage, previous, attempt, step, message, data)

@@ -43,6 +43,29 @@ SELECT 1 FROM jobs j WHERE j.id = :job_id AND j.state = 'running' AND j.lease = 
 -- name: list_events
 SELECT {event e} FROM job_events e WHERE e.job_id = :job_id AND e.seq > :after ORDER BY e.seq LIMIT :limit;
 
+-- name: last_note
+SELECT {event e} FROM job_events e
+WHERE e.job_id = :job_id AND e.move = 'note' AND e.step = :step
+ORDER BY e.seq DESC
+LIMIT 1;
+
+-- Those whose time of their own, or else this one, was over at an instant.
+-- name: finished_jobs
+SELECT j.id FROM jobs j
+WHERE j.tenant = :tenant AND j.kind = :kind AND j.finished_at IS NOT NULL
+  AND COALESCE(j.prune_at, j.finished_at + :age) <= :before
+LIMIT :limit;
+
+-- name: count_ready
+SELECT j.priority, COUNT(*) FROM jobs j
+WHERE j.state = 'queued' AND j.queue = :queue AND j.run_at <= :now
+GROUP BY j.priority;
+
+-- name: count_stopped
+SELECT j.queue, COUNT(*) FROM jobs j
+WHERE j.state IN ('failed', 'cancelled') AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant) AND j.topic = :topic
+GROUP BY j.queue;
+
 -- name: lapsed_jobs
 SELECT {job j}
 FROM jobs j
@@ -106,6 +129,34 @@ FROM lanes l
 WHERE l.first_at IS NOT NULL
 GROUP BY l.queue
 ORDER BY l.queue;
+
+-- A few seeks for each priority. Whether a job was put in for later stands in its row, so only the newest are looked at.
+-- name: pulse
+SELECT
+  (SELECT COALESCE(SUM((SELECT COUNT(*) FROM (
+      SELECT 1 FROM jobs j
+      WHERE j.state = 'queued' AND j.queue = :queue AND j.priority = p.column1 AND j.run_at <= :now LIMIT :bound) d)), 0)
+   FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p),
+  (SELECT MIN((SELECT MIN(j.run_at) FROM jobs j
+      WHERE j.state = 'queued' AND j.queue = :queue AND j.priority = p.column1 AND j.run_at <= :now))
+   FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p),
+  (SELECT MAX((SELECT MAX(j.run_at) FROM jobs j
+      WHERE j.state = 'queued' AND j.queue = :queue AND j.priority = p.column1 AND j.run_at <= :now))
+   FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p),
+  EXISTS (
+    SELECT 1 FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p
+    WHERE EXISTS (
+      SELECT 1 FROM (
+        SELECT j.run_at, j.updated_at FROM jobs j
+        WHERE j.state = 'queued' AND j.queue = :queue AND j.priority = p.column1 AND j.run_at > :since AND j.run_at <= :now
+        ORDER BY j.run_at DESC
+        LIMIT 1000) d
+      WHERE d.run_at > d.updated_at)),
+  (SELECT MIN((SELECT MIN(j.run_at) FROM jobs j
+      WHERE j.state = 'queued' AND j.queue = :queue AND j.priority = p.column1 AND j.run_at > :now))
+   FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p),
+  (SELECT s.paused FROM queue_settings s WHERE s.queue = :queue),
+  :now;
 
 -- name: count_queues
 SELECT c.queue, SUM(c.ready), SUM(c.queued - c.ready), SUM(c.running), MIN(c.ready_at)
@@ -276,14 +327,22 @@ RETURNING id;
 
 -- name: prunable_jobs
 SELECT j.id FROM jobs j
-WHERE j.finished_at <= :now - :age
+WHERE j.finished_at <= :now - :age AND j.prune_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.job_id = j.id AND d.state = 'pending')
 ORDER BY j.finished_at
+LIMIT :limit;
+
+-- name: prunable_kept
+SELECT j.id FROM jobs j
+WHERE j.prune_at <= :now
+  AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.job_id = j.id AND d.state = 'pending')
+ORDER BY j.prune_at
 LIMIT :limit;
 
 -- name: prune_jobs
 DELETE FROM jobs
 WHERE id IN (SELECT i.value FROM {each ids as i}) AND finished_at <= :now - :age
+  AND (:forced OR prune_at IS NULL OR prune_at <= :now)
   AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.job_id = jobs.id AND d.state = 'pending')
 RETURNING id;
 
@@ -348,6 +407,41 @@ SELECT DISTINCT f.sha256 FROM files f WHERE f.sha256 IN (SELECT i.value FROM {ea
 
 -- name: prunable_files
 SELECT f.id FROM files f WHERE f.job_id IS NULL AND f.created_at <= :now - :age ORDER BY f.created_at LIMIT :limit;
+
+-- Makes the record, or changes it whatever its version is; expected 0 is no record's version, so then it only makes one.
+-- name: put_record
+INSERT INTO records (kind, tenant, name, body, version, due_at, created_at, updated_at)
+VALUES (:kind, :tenant, :name, :body, 1, :due_at, :now, :now)
+ON CONFLICT (kind, tenant, name) DO UPDATE
+SET body = excluded.body, version = records.version + 1, due_at = excluded.due_at, updated_at = excluded.updated_at
+WHERE CAST(:expected AS BIGINT) IS NULL
+RETURNING {record records};
+
+-- name: change_record
+UPDATE records SET body = :body, version = version + 1, due_at = :due_at, updated_at = :now
+WHERE kind = :kind AND tenant = :tenant AND name = :name AND version = :expected
+RETURNING {record records};
+
+-- name: drop_record
+DELETE FROM records
+WHERE kind = :kind AND tenant = :tenant AND name = :name
+  AND (CAST(:expected AS BIGINT) IS NULL OR version = :expected)
+RETURNING name;
+
+-- name: get_record
+SELECT {record r} FROM records r WHERE r.kind = :kind AND r.tenant = :tenant AND r.name = :name;
+
+-- name: list_records
+SELECT {record r} FROM records r WHERE r.kind = :kind ORDER BY r.tenant, r.name LIMIT :limit;
+
+-- name: list_records_of_tenant
+SELECT {record r} FROM records r
+WHERE r.kind = :kind AND r.tenant = :tenant AND r.name > :after
+ORDER BY r.name
+LIMIT :limit;
+
+-- name: due_records
+SELECT {record r} FROM records r WHERE r.kind = :kind AND r.due_at <= :now ORDER BY r.due_at LIMIT :limit;
 
 -- name: schema_version
 SELECT COALESCE(MAX(m.version), 0) FROM schema_migrations m;

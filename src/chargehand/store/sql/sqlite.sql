@@ -3,10 +3,10 @@
 -- name: insert_job
 INSERT INTO jobs (id, tenant, kind, queue, state, stage, topic, previous, topic_seq, priority, run_at, attempt, max_attempts,
                   lease, waiting_for, idempotency_key, fingerprint, traceparent, tracestate, reports, metadata,
-                  deadline_at, seq, created_at, updated_at)
+                  deadline_at, unique_key, keep, seq, created_at, updated_at)
 VALUES (:id, :tenant, :kind, :queue, 'queued', '', 'queued', '', 1, :priority, :run_at, 0, :max_attempts,
         0, '', :idempotency_key, :fingerprint, :traceparent, :tracestate, :reports, :metadata,
-        :deadline_at, 1, :now, :now)
+        :deadline_at, :unique_key, :keep, 1, :now, :now)
 ON CONFLICT DO NOTHING;
 
 -- name: insert_payload
@@ -16,6 +16,9 @@ INSERT INTO job_payloads (job_id, payload) VALUES (:job_id, :payload);
 INSERT INTO job_events (job_id, seq, at, level, move, state, stage, previous, attempt, step, message, error, data)
 VALUES (:job_id, :seq, :now, :level, :move, :state, :stage, :previous, :attempt, :step, :message, :error, :data);
 
+-- name: put_payload
+UPDATE job_payloads SET payload = :payload WHERE job_id = :job_id;
+
 -- name: put_result
 INSERT INTO job_results (job_id, result) VALUES (:job_id, :result)
 ON CONFLICT (job_id) DO UPDATE SET result = excluded.result;
@@ -23,6 +26,11 @@ ON CONFLICT (job_id) DO UPDATE SET result = excluded.result;
 -- name: job_by_key
 SELECT j.id, j.fingerprint FROM jobs j
 WHERE j.tenant = :tenant AND j.kind = :kind AND j.idempotency_key = :idempotency_key;
+
+-- name: job_by_unique_key
+SELECT j.id FROM jobs j
+WHERE j.tenant = :tenant AND j.kind = :kind AND j.queue = :queue AND j.unique_key = :unique_key
+  AND j.state IN ('queued', 'running');
 
 -- The pairs of queue and priority that have something due, the most urgent first: one seek for each, no sort of jobs.
 -- name: due_lanes
@@ -63,23 +71,31 @@ SET state = :state, stage = :stage,
     lease_until = CASE WHEN :lease_kept THEN lease_until END,
     waiting_for = :waiting_for, error = :error, failed_step = :failed_step,
     seq = seq + 1, updated_at = :now, finished_at = CASE WHEN :final THEN :now END,
+    prune_at = CASE WHEN :final THEN :now + keep END,
     previous = CASE WHEN :visible AND topic <> :topic THEN topic ELSE previous END,
     topic_seq = CASE WHEN :visible AND topic <> :topic THEN seq + 1 ELSE topic_seq END,
     topic = CASE WHEN :visible THEN :topic ELSE topic END
 WHERE id = :job_id AND INSTR(:source, state) > 0
   AND (:lease IS NULL OR lease = :lease) AND (:tenant IS NULL OR tenant = :tenant)
+  AND (:owner IS NULL OR lease_owner = :owner)
   AND (:lease_until IS NULL OR lease_until = :lease_until)
   AND (:deadline_at IS NULL OR deadline_at = :deadline_at)
+  AND (NOT :reset OR unique_key IS NULL OR NOT EXISTS (
+    SELECT 1 FROM jobs o
+    WHERE o.tenant = jobs.tenant AND o.kind = jobs.kind AND o.queue = jobs.queue AND o.unique_key = jobs.unique_key
+      AND o.state IN ('queued', 'running')))
 RETURNING id, tenant, kind, queue, attempt, seq, run_at, created_at, topic, previous, topic_seq, reports;
 
 -- name: beat_job
 UPDATE jobs SET lease_until = :now + :lease_length
-WHERE id = :job_id AND state = 'running' AND lease = :lease AND (:tenant IS NULL OR tenant = :tenant)
+WHERE id = :job_id AND state = 'running' AND (:lease IS NULL OR lease = :lease)
+  AND (:owner IS NULL OR lease_owner = :owner) AND (:tenant IS NULL OR tenant = :tenant)
 RETURNING lease_until;
 
 -- name: note_job
 UPDATE jobs SET seq = seq + 1
 WHERE id = :job_id AND (:lease IS NULL OR (lease = :lease AND state = 'running')) AND (:tenant IS NULL OR tenant = :tenant)
+  AND (:owner IS NULL OR (lease_owner = :owner AND state = 'running'))
 RETURNING seq, state, stage, topic, attempt;
 
 -- name: ensure_endpoint

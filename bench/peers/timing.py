@@ -1,0 +1,51 @@
+"""What a peer makes of the work: enqueue, take, finish, with a worker at it all the while."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from bench.client import cpu_seconds
+from bench.report import Sample, quantiles
+
+WARM_UP = 200  # tasks, whose rate says how many are needed for the time to be measured
+MOST = 20_000
+POLL_SECONDS = 0.01
+PATIENCE_SECONDS = 120.0
+
+Put = Callable[[], Awaitable[object]]
+Finished = Callable[[], Awaitable[int]]
+
+
+async def report(put: Put, finished: Finished, seconds: float, producers: int) -> None:
+    """Prints a sample. Its times are those of enqueuing; `finished` counts all tasks that were ever finished."""
+    before = await finished()
+    warm = await _run(put, finished, before + WARM_UP, WARM_UP, producers)
+    count = max(WARM_UP, min(MOST, int(warm.rate * seconds)))
+    sample = await _run(put, finished, before + WARM_UP + count, count, producers)
+    print(msgspec.json.encode(sample).decode())
+
+
+async def _run(put: Put, finished: Finished, until: int, count: int, producers: int) -> Sample:
+    left, latencies = iter(range(count)), list[float]()
+
+    async def produce() -> None:
+        for _ in left:
+            then = time.perf_counter()
+            await put()
+            latencies.append(time.perf_counter() - then)
+
+    cpu, began = cpu_seconds(), time.perf_counter()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await asyncio.gather(*[produce() for _ in range(producers)])
+        await _reached(finished, until)
+    seconds = time.perf_counter() - began
+    return Sample(count, seconds, *quantiles(latencies), client_cpu=cpu_seconds() - cpu)
+
+
+async def _reached(finished: Finished, count: int) -> None:
+    while True:
+        if await finished() >= count:
+            return
+        await asyncio.sleep(POLL_SECONDS)

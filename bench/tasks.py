@@ -1,0 +1,237 @@
+"""The tasks door: codeQ's own HTTP benchmark over loopback, on our server and on another of the same wire in turn."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from operator import attrgetter
+from statistics import median
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from bench import tasks_work as work
+from bench.bench import WARM_UP_SECONDS, Bench
+from bench.client import TOKEN, Connection, Load
+from bench.peers.running import PEERS, Peer, measured, missing
+from bench.processes import Cpu, Server, listener
+from bench.report import Row, Sample, Target, at, compared_rates, rates
+from bench.tasks_client import Wire, drive, runners
+from bench.tasks_stream import drain
+from bench.waiters import waited
+
+CONNECTIONS = 32
+PREFILLED = 100
+BACKLOG = 5_000
+WAIT_SECONDS = 30
+TRY_SECONDS = 1.0  # of a peer's setting
+NO_PROCESS = -1
+
+
+class Place(NamedTuple):
+    name: str
+    server: Server
+    wire: Wire
+
+    def sample(self, before: Cpu, load: Load) -> Sample:
+        return self.server.sample(before, len(load.latencies), load.seconds, load.latencies, load.client_cpu)
+
+
+Run = Callable[[Place, str, float], Awaitable[Sample]]  # … of a command that nobody has used, for so many seconds
+Runs = tuple[list[Sample], list[Sample] | None]  # ours, and the peer's if there is one
+
+_numbers = itertools.count()
+
+
+# on the wire ----------------------------------------------------------------------------------------------------------
+
+
+async def tasks_cycle(bench: Bench) -> AsyncIterator[Row]:
+    """create -> claim -> complete."""
+    async with _places(bench) as places:
+        for connections, target in ((CONNECTIONS, Target("≥", 1.0)), (1, None)):
+            label = f"tasks cycle, {at(connections)}"
+            runs = await _in_turn(bench, places, label, _cycles(connections))
+            for row in _rows(label, runs, target):
+                yield row
+            yield _requests(label, runs)
+
+
+async def tasks_create(bench: Bench) -> AsyncIterator[Row]:
+    async def run(place: Place, command: str, seconds: float) -> Sample:
+        return await _run(place, CONNECTIONS, work.create(place.wire, command), seconds=seconds)
+
+    label = f"tasks create, {at(CONNECTIONS)}"
+    async with _places(bench) as places:
+        for row in _rows(label, await _in_turn(bench, places, label, run)):
+            yield row
+
+
+async def tasks_busy(bench: Bench) -> AsyncIterator[Row]:
+    """Producers and workers at once, on a queue that is long already. Each of the two samples has the CPU of both."""
+    created: dict[str, list[Sample]] = {}
+
+    async def run(place: Place, command: str, seconds: float) -> Sample:
+        await _fill(place, command, BACKLOG)
+        begin, end = work.create(place.wire, command), work.claim_and_complete(place.wire, command)
+        creates, sample = await asyncio.gather(
+            _run(place, CONNECTIONS, begin, seconds=seconds), _run(place, CONNECTIONS, end, seconds=seconds)
+        )
+        created.setdefault(place.name, []).append(bench.said(f"created meanwhile, {place.name}", creates))
+        return sample
+
+    label = f"tasks busy, {CONNECTIONS} producers, {CONNECTIONS} workers"
+    async with _places(bench) as places:
+        completed = await _in_turn(bench, places, label, run)
+    for row in _rows(f"{label}: completed", completed):
+        yield row
+    rounds = bench.scale.rounds  # the first of what was created was the warm-up
+    ours, peer = (created.get(name, [])[-rounds:] for name in ("ours", "peer"))
+    for row in _rows(f"{label}: created", (ours, peer or None)):
+        yield row
+
+
+async def tasks_stream(bench: Bench) -> AsyncIterator[Row]:
+    """Workers that stream against as many that claim one by one, on the same server; both find the same queue."""
+
+    async def singly(place: Place, command: str) -> Sample:
+        await _fill(place, command, BACKLOG)
+        begin = work.claim_and_complete(place.wire, command)
+        return await _run(place, workers, begin, seconds=bench.scale.seconds, count=BACKLOG)  # one alone is slow
+
+    async def streamed(place: Place, command: str) -> Sample:
+        await _fill(place, command, BACKLOG)
+        before = place.server.cpu()
+        return place.sample(before, await drain(place.wire, command, workers, BACKLOG))
+
+    async with _ours(bench) as place:
+        for workers in (1, CONNECTIONS):
+            label = f"tasks streamed, {workers} worker{'s' * (workers > 1)}"
+            runs: dict[str, list[Sample]] = {}
+            for _ in range(bench.scale.rounds):
+                for run in (streamed, singly):
+                    sample = bench.said(f"{run.__name__}, {workers}", await run(place, _command()))
+                    runs.setdefault(run.__name__, []).append(sample)
+            yield compared_rates(label, runs["streamed"], runs["singly"], Target("≥", 2.0))
+
+
+async def tasks_waiters(bench: Bench) -> AsyncIterator[Row]:
+    """Idle long polls, each woken by a task of its own."""
+    command = _command()
+    claim, create = work.claiming(command, TOKEN, WAIT_SECONDS), work.creating(command, TOKEN)
+
+    async def submit(connection: Connection) -> None:
+        await connection.expect(create, 202)
+
+    async for row in waited(bench, "long polls", claim, submit, bench.scale.waiters):
+        yield row
+
+
+# beside other systems -------------------------------------------------------------------------------------------------
+
+
+async def tasks_peers(bench: Bench) -> AsyncIterator[Row]:
+    """The cycle beside the same work by others, each as durable, in turn."""
+    present = []
+    for peer in PEERS:
+        if reason := missing(peer):
+            bench.say(f"  without {peer.name}: {reason}")
+        else:
+            present.append(peer)
+    run = _cycles(CONNECTIONS)
+    ours: dict[str, list[Sample]] = {peer.name: [] for peer in present}
+    theirs: dict[str, list[Sample]] = {peer.name: [] for peer in present}
+    async with _ours(bench) as place:
+        await run(place, _command(), WARM_UP_SECONDS)
+        best = {peer.name: await _best_setting(bench, peer) for peer in present}
+        for _ in range(bench.scale.rounds):
+            for peer in present:
+                sample = await run(place, _command(), bench.scale.seconds)
+                ours[peer.name].append(bench.said(f"tasks cycle, {at(CONNECTIONS)}", sample))
+                sample = await measured(peer, best[peer.name], bench.scale.seconds)
+                theirs[peer.name].append(bench.said(f"{peer.name}, {best[peer.name]} at once", sample))
+    for peer in present:
+        label = f"tasks cycle, {at(CONNECTIONS)}, against {peer.name}"
+        yield compared_rates(label, ours[peer.name], theirs[peer.name], Target("≥", peer.bar))
+
+
+async def _best_setting(bench: Bench, peer: Peer) -> int:
+    """By a few short tries of each in turn; the best of its tries counts, for what disturbs only slows down."""
+    best: dict[int, float] = dict.fromkeys(peer.settings, 0.0)
+    for _ in range(bench.scale.tries):
+        for setting in peer.settings:
+            sample = bench.said(f"{peer.name}, try {setting} at once", await measured(peer, setting, TRY_SECONDS))
+            best[setting] = max(best[setting], sample.rate)
+    return max(best, key=best.__getitem__)
+
+
+# how it is done -------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _ours(bench: Bench) -> AsyncIterator[Place]:
+    async with bench.server() as server:
+        yield Place("ours", server, Wire(server.url, TOKEN, TOKEN))
+
+
+@asynccontextmanager
+async def _places(bench: Bench) -> AsyncIterator[list[Place]]:
+    async with _ours(bench) as place:
+        yield [place, *([_theirs(bench.peer)] if bench.peer else [])]
+
+
+def _theirs(wire: Wire) -> Place:
+    """Somebody else started it; if it runs here, all its CPU is shown as that of a store, which it has within."""
+    return Place("peer", Server(wire.url, NO_PROCESS, listener(urlsplit(wire.url).port or 80)), wire)
+
+
+async def _in_turn(bench: Bench, places: list[Place], label: str, run: Run) -> Runs:
+    """A B A B …: the machine is not equally fast all the time."""
+    for place in places:
+        await run(place, _command(), WARM_UP_SECONDS)
+    samples: dict[str, list[Sample]] = {place.name: [] for place in places}
+    for _ in range(bench.scale.rounds):
+        for place in places:
+            sample = await run(place, _command(), bench.scale.seconds)
+            samples[place.name].append(bench.said(f"{label}, {place.name}", sample))
+    return samples["ours"], samples.get("peer")
+
+
+def _cycles(connections: int) -> Run:
+    async def run(place: Place, command: str, seconds: float) -> Sample:
+        await _fill(place, command, PREFILLED)
+        return await _run(place, connections, work.cycle(place.wire, command), seconds=seconds)
+
+    return run
+
+
+async def _fill(place: Place, command: str, count: int) -> None:
+    await _run(place, CONNECTIONS, work.create(place.wire, command), count=count)
+
+
+async def _run(
+    place: Place, connections: int, begin: work.Begin, *, seconds: float = 3600.0, count: int | None = None
+) -> Sample:
+    async with runners(place.wire.url, connections) as opened:
+        before = place.server.cpu()
+        return place.sample(before, await drive(opened, begin, seconds=seconds, count=count))
+
+
+def _command() -> str:
+    """A new one each time, so that each run finds the queue that it filled, and what earlier ones left is nobody's."""
+    return f"GENERATE_MASTER_{next(_numbers)}"
+
+
+def _rows(label: str, runs: Runs, target: Target | None = None) -> list[Row]:
+    ours, peer = runs
+    first = rates(label, ours) if peer is None else compared_rates(label, ours, peer, target)
+    return [first, *[_both(f"{label}: {name}", "ms", runs, attrgetter(name), 1e3) for name in ("p50", "p99")]]
+
+
+def _requests(label: str, runs: Runs) -> Row:
+    return _both(f"{label}: requests", "/s", runs, attrgetter("rate"), 3)
+
+
+def _both(label: str, unit: str, runs: Runs, get: Callable[[Sample], float], times: float) -> Row:
+    ours, peer = (None if samples is None else median(map(get, samples)) * times for samples in runs)
+    assert ours is not None
+    return Row(measurement=label, value=ours, unit=unit, baseline=peer)

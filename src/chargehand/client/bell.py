@@ -1,0 +1,136 @@
+"""Tasks for a worker that holds no connection: it has itself rung when there is work, and looks by itself now and then.
+
+A notification promises nothing, so nothing is lost with it: what matters is the claim. Anybody who can reach the bell can
+make the worker look, which costs one claim; with the secret of the server's webhooks only the server can.
+"""
+
+import asyncio
+import logging
+
+from aiohttp import web
+
+from chargehand.client.errors import ClientError
+from chargehand.client.sources import Source, claim_now, owned
+from chargehand.client.waits import pause
+from chargehand.client.webhook import verify_webhook
+from chargehand.webhooks.signature import SignatureError
+
+log = logging.getLogger("chargehand.client")
+
+TTL_SECONDS = 300
+LOOK_SECONDS = 60.0
+MAX_BODY = 64 << 10
+
+
+class Rung:
+    def __init__(self, source: Source, *, host: str, port: int, url: str, secret: str, group: str) -> None:
+        self._source = source
+        self._host, self._port = host, port
+        self._url = url
+        self._secret = secret
+        self._group = group
+        self._ring = asyncio.Event()
+        self._subscription = ""
+
+    async def run(self) -> None:
+        app = web.Application(client_max_size=MAX_BODY)
+        app.router.add_post("/{path:.*}", self._heard)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        keeping: asyncio.Task[None] | None = None
+        try:
+            site = web.TCPSite(runner, self._host, self._port)
+            await site.start()
+            port = runner.addresses[0][1]
+            host = f"[{self._host}]" if ":" in self._host else self._host
+            keeping = asyncio.create_task(self._keep_subscribed(self._url or f"http://{host}:{port}/"))
+            claiming = asyncio.create_task(self._claim())
+            try:
+                done, _ = await asyncio.wait({keeping, claiming}, return_when=asyncio.FIRST_COMPLETED)
+                for ended in done:
+                    ended.result()
+            finally:
+                keeping.cancel()
+                claiming.cancel()
+                await asyncio.gather(keeping, claiming, return_exceptions=True)
+        finally:
+            await self._unsubscribe()
+            await runner.cleanup()
+
+    async def _heard(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        if self._secret:
+            try:
+                verify_webhook(self._secret, request.headers, body)
+            except SignatureError as error:
+                return web.json_response({"error": str(error)}, status=401)
+        self._ring.set()
+        return web.Response(status=204)
+
+    async def _keep_subscribed(self, url: str) -> None:
+        """Renewed at a third of its time, so that two renewals may fail; made anew when the server has forgotten it."""
+        failures = 0
+        while True:
+            try:
+                await self._subscribe(url)
+            except ClientError as error:
+                self._source.presence.failed(error)
+                await asyncio.sleep(pause(failures))
+                failures += 1
+                continue
+            failures = 0
+            self._source.presence.here()
+            await asyncio.sleep(TTL_SECONDS / 3)
+
+    async def _subscribe(self, url: str) -> None:
+        client = self._source.client
+        if self._subscription:
+            try:
+                await client.renew(self._subscription, TTL_SECONDS)
+                return
+            except ClientError as error:
+                if error.status != 404:
+                    raise
+                self._subscription = ""
+        made = await client.subscribe(
+            url,
+            self._source.commands,
+            ttl_seconds=TTL_SECONDS,
+            delivery_mode="group" if self._group else "",
+            group_id=self._group,
+            min_interval_seconds=1,
+        )
+        self._subscription = made.subscription_id
+        self._ring.set()  # what was there before is not rung for
+
+    async def _unsubscribe(self) -> None:
+        if not self._subscription:
+            return
+        try:
+            async with asyncio.timeout(2):
+                await self._source.client.unsubscribe(self._subscription)
+        except (ClientError, TimeoutError) as error:
+            log.debug("the subscription %s will lapse by itself: %s", self._subscription, error)
+
+    async def _claim(self) -> None:
+        failures = 0
+        while True:
+            free = await self._source.pool.room()
+            self._ring.clear()
+            try:
+                tasks = await owned(self._source.pool, claim_now(self._source, free))
+            except ClientError as error:
+                self._source.presence.failed(error)
+                await asyncio.sleep(pause(failures))
+                failures += 1
+                continue
+            failures = 0
+            self._source.presence.here()
+            for task in tasks:
+                self._source.pool.start(task)
+            if not tasks:
+                try:
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await self._ring.wait()
+                except TimeoutError:
+                    pass

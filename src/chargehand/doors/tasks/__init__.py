@@ -1,0 +1,1 @@
+"""The tasks door: a queue for pull workers, on codeQ's HTTP wire."""

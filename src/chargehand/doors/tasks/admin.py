@@ -1,0 +1,256 @@
+"""For administrators of a tenant: what stands in its queues, its dead letters, pausing and limiting a command, cleaning up."""
+
+from typing import Annotated, Any
+
+import msgspec
+from falcon.asgi import Request, Response
+
+from chargehand.config import Config
+from chargehand.doors.tasks import access, wire
+from chargehand.doors.tasks.errors import Refusal, write_error
+from chargehand.doors.tasks.limits import Limits
+from chargehand.doors.tasks.names import BASE, KIND, TAG, task_queue
+from chargehand.doors.tasks.producer import checked_command, existing, owned_task
+from chargehand.doors.tasks.reading import EVENTS, EventPage, task_event
+from chargehand.doors.tasks.views import DEAD, DEAD_TOPIC, Task, task_view, whole_seconds
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import SECOND, Job, QueueCount, QueueSettings, queue_name
+from chargehand.engine.store import JobFilter
+from chargehand.errors import Conflict, NotFound
+from chargehand.http.inputs import absent
+from chargehand.http.paging import Cursor, Limit, cursor
+from chargehand.http.route import Route, query, read_body, reply
+
+CLEANUP_LIMIT = 1000
+CLEANUP_MOST = 10_000
+FOR_EVER = 2**61  # an age that nothing reaches, in microseconds
+LETTERS_LIMIT = 100
+LETTERS_MOST = 1000
+MAX_BODY = 65_536
+
+
+class Depth(msgspec.Struct, rename="camel"):
+    command: str
+    ready: int
+    delayed: int
+    in_progress: int
+    dlq: int
+    paused: bool = False
+    max_in_progress: int | None = None
+
+
+class SetCommand(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """Both settings; what is left out goes back to its default."""
+
+    paused: Annotated[bool, msgspec.Meta(description="No more claims; what is in progress goes on")] = False
+    max_in_progress: Annotated[int, msgspec.Meta(ge=1, le=1_000_000, description="null: no limit")] | None = None
+
+
+class Cleaned(msgspec.Struct):
+    deleted: int
+    before: str
+    limit: int
+
+
+class LettersQuery(msgspec.Struct):
+    command: str | None = None
+    cursor: Cursor | None = None
+    limit: Limit = 50
+
+
+class Letters(msgspec.Struct):
+    tasks: list[Task]
+    next: str | None
+
+
+class Letter(msgspec.Struct):
+    task: Task
+    events: EventPage
+
+
+class Requeue(msgspec.Struct, forbid_unknown_fields=True):
+    payload: Annotated[msgspec.Raw, msgspec.Meta(description="In place of the task's own; left out: as it was")] = (
+        msgspec.field(default_factory=absent)
+    )
+
+
+class SomeLetters(msgspec.Struct, forbid_unknown_fields=True):
+    """The newest dead letters of a command; of all commands when none is named."""
+
+    # Unlike codeQ's own bodies, no unknown member: a typing error in `command` would mean them all.
+
+    command: str | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=LETTERS_MOST)] = LETTERS_LIMIT
+
+
+class Count(msgspec.Struct):
+    count: int
+
+
+_set_command = msgspec.json.Decoder(SetCommand)
+_requeue = msgspec.json.Decoder(Requeue)
+_some = msgspec.json.Decoder(SomeLetters)
+
+
+class Admin:
+    def __init__(self, engine: Engine, config: Config, limits: Limits) -> None:
+        self._engine = engine
+        self._config = config
+        self._limits = limits
+
+    def routes(self) -> list[Route]:
+        queues, letters = f"{BASE}/admin/queues", f"{BASE}/admin/dlq"
+        shape: dict[str, Any] = {"error_writer": write_error, "request_id": True}
+        # fmt: off
+        return [
+            Route("GET", queues, self.get_queues, "Count everything, label by label", "", TAG, reply=dict[str, int], **shape),
+            Route("GET", f"{queues}/{{command}}", self.get_queue, "Count the tasks of a command", "", TAG, reply=Depth, **shape),
+            Route("PUT", f"{queues}/{{command}}", self.set_queue, "Pause, resume or limit a command", "", TAG, request=SetCommand, reply=Depth, **shape),
+            Route("POST", f"{BASE}/admin/tasks/cleanup", self.clean_up, "Remove finished tasks whose time is over", "", TAG,
+                  "Never what is still to be done.", reply=Cleaned, **shape),
+            Route("GET", letters, self.list_letters, "List dead letters, newest first", "", TAG, query=LettersQuery, reply=Letters, **shape),
+            Route("POST", f"{letters}/requeue", self.requeue_letters, "Give dead letters all their attempts again", "", TAG, request=SomeLetters, reply=Count, **shape),
+            Route("POST", f"{letters}/purge", self.purge_letters, "Remove dead letters for good", "", TAG, request=SomeLetters, reply=Count, **shape),
+            Route("GET", f"{letters}/{{task_id}}", self.get_letter, "Read a dead letter and what happened to it", "", TAG, reply=Letter, **shape),
+            Route("POST", f"{letters}/{{task_id}}/requeue", self.requeue_letter, "Give one all its attempts again, mended if need be", "", TAG,
+                  request=Requeue, reply=Task, **shape),
+            Route("DELETE", f"{letters}/{{task_id}}", self.drop_letter, "Remove one for good", "", TAG, status=204, **shape),
+        ]
+        # fmt: on
+
+    # queues -----------------------------------------------------------------------------------------------------------
+
+    async def get_queues(self, req: Request, resp: Response) -> None:
+        tenant = access.admin(req).tenant
+        store, counts = self._engine.store, {}
+        prefix = queue_name(KIND, tenant, "")
+        for count in await store.count_queues(prefix):
+            label = _label(count.queue)
+            for priority, ready in (await store.count_ready(count.queue)).items():
+                counts[f"{label}:pending:{priority}"] = ready
+            counts[f"{label}:inprog"] = count.running
+            counts[f"{label}:delayed"] = count.delayed
+        for queue, dead in (await store.count_stopped(tenant, DEAD_TOPIC)).items():
+            counts[f"{_label(queue)}:dlq"] = dead
+        reply(resp, counts)
+
+    async def get_queue(self, req: Request, resp: Response, command: str) -> None:
+        tenant = access.admin(req).tenant
+        reply(resp, await self._depth(tenant, command))
+
+    async def set_queue(self, req: Request, resp: Response, command: str) -> None:
+        tenant = access.admin(req).tenant
+        asked = await wire.read(req, _set_command, MAX_BODY)
+        queue = task_queue(tenant, checked_command(command))
+        await self._engine.set_queue(QueueSettings(queue, asked.paused, asked.max_in_progress))
+        reply(resp, await self._depth(tenant, command))
+
+    async def _depth(self, tenant: str, command: str) -> Depth:
+        store, queue = self._engine.store, task_queue(tenant, command)
+        counts = [count for count in await store.count_queues(queue) if count.queue == queue]
+        count = counts[0] if counts else QueueCount(queue, 0, 0, 0, None)
+        dead = (await store.count_stopped(tenant, DEAD_TOPIC)).get(queue, 0)
+        settings = {each.queue: each for each in await store.list_queue_settings()}.get(queue, QueueSettings(queue))
+        return Depth(command, count.ready, count.delayed, count.running, dead, settings.paused, settings.max_running)
+
+    # cleaning up ------------------------------------------------------------------------------------------------------
+
+    async def clean_up(self, req: Request, resp: Response) -> None:
+        caller = access.admin(req)
+        self._limits.check("admin", "cleanup", caller)
+        asked = _optional(await read_body(req, MAX_BODY))
+        before = wire.instant("before", asked.before) if asked.before else await self._engine.store.now()
+        limit = min(asked.limit, CLEANUP_MOST) if asked.limit and asked.limit > 0 else CLEANUP_LIMIT
+        age = int(self._config.retention.finished_seconds * SECOND) or FOR_EVER
+        ids = await self._engine.store.finished_jobs(caller.tenant, KIND, before, age, limit)
+        deleted = await self._engine.store.purge(tuple(ids))
+        reply(resp, Cleaned(deleted, whole_seconds(before), asked.limit or 0))
+
+    # dead letters -----------------------------------------------------------------------------------------------------
+
+    async def list_letters(self, req: Request, resp: Response) -> None:
+        tenant, by = access.admin(req).tenant, query(req, LettersQuery)
+        found, following = await self._letters(tenant, by.command, by.limit, cursor(by.cursor))
+        now = await self._engine.store.now()
+        reply(resp, Letters([task_view(job, now) for job in found], following))
+
+    async def get_letter(self, req: Request, resp: Response, task_id: str) -> None:
+        job = await self._letter(access.admin(req).tenant, task_id)
+        events = await self._engine.store.list_events(job.id, max(0, job.seq - EVENTS), EVENTS)  # the last tell why
+        view = task_view(job, await self._engine.store.now())
+        reply(resp, Letter(view, EventPage([task_event(event) for event in events])))
+
+    async def requeue_letter(self, req: Request, resp: Response, task_id: str) -> None:
+        caller = access.admin(req)
+        body = await read_body(req, self._config.server.max_body_bytes)
+        asked = wire.parse(_requeue, body) if body else Requeue()
+        payload = wire.some_json("payload", asked.payload)
+        job = await self._letter(caller.tenant, task_id)
+        try:
+            await self._requeue(job, caller.subject, payload)
+        except (Conflict, NotFound):
+            raise Refusal(
+                409, "not requeued", detail="it is no dead letter any more, or its uniqueKey is in use"
+            ) from None
+        job = await owned_task(self._engine, job.id, caller.tenant)
+        reply(resp, task_view(job, await self._engine.store.now()))
+
+    async def requeue_letters(self, req: Request, resp: Response) -> None:
+        caller = access.admin(req)
+        asked = await wire.read(req, _some, MAX_BODY)
+        count = 0
+        found, _ = await self._letters(caller.tenant, asked.command, asked.limit)
+        for job in found:
+            try:
+                await self._requeue(job, caller.subject, None)
+                count += 1
+            except (Conflict, NotFound):
+                continue
+        reply(resp, Count(count))
+
+    async def _requeue(self, job: Job, who: str, payload: bytes | None) -> None:
+        message = f"requeued by {who}" + (" with another payload" if payload else "")
+        await self._engine.requeue(job.id, tenant=job.tenant, message=message, payload=payload)
+
+    async def purge_letters(self, req: Request, resp: Response) -> None:
+        caller = access.admin(req)
+        asked = await wire.read(req, _some, MAX_BODY)
+        found, _ = await self._letters(caller.tenant, asked.command, asked.limit)
+        reply(resp, Count(await self._engine.store.purge(tuple(job.id for job in found))))
+
+    async def drop_letter(self, req: Request, resp: Response, task_id: str) -> None:
+        job = await self._letter(access.admin(req).tenant, task_id)
+        if not await self._engine.store.purge((job.id,)):
+            raise Refusal(409, "not removed", detail="its callback is still to be delivered; try again after that")
+        resp.status = 204
+
+    async def _letters(
+        self, tenant: str, command: str | None, limit: int, before: str | None = None
+    ) -> tuple[list[Job], str | None]:
+        """And the cursor of the page after it."""
+        queue = None if command is None else task_queue(tenant, command)
+        found = await self._engine.store.list_jobs(
+            JobFilter(tenant, KIND, queue, before=before, limit=limit, topic=DEAD_TOPIC, stopped=True)
+        )
+        following = found[-1].id if len(found) == limit else None
+        # The engine takes `name @x` for a part of `name`; here it is a command of its own.
+        return [job for job in found if queue in (None, job.queue)], following
+
+    async def _letter(self, tenant: str, task_id: str) -> Job:
+        job = await owned_task(self._engine, existing(task_id), tenant)
+        if not (job.finished and job.stage == DEAD):
+            raise Refusal(404, "not found", detail="there is such a task, but it is no dead letter")
+        return job
+
+
+def _label(queue: str) -> str:
+    _, tenant, command = queue.split("/", 2)
+    return f"codeq:q:{command}:{tenant}"
+
+
+def _optional(body: bytes) -> wire.Cleanup:
+    """codeQ does not look at what is wrong with this body, but for the instant in it."""
+    try:
+        return wire.parse(wire.cleanup, body) if body else wire.Cleanup()
+    except Refusal:
+        return wire.Cleanup()

@@ -1,0 +1,100 @@
+"""The tasks door: its parts, and how they hang together."""
+
+import asyncio
+import time
+
+from chargehand.config import Config
+from chargehand.doors.tasks import views
+from chargehand.doors.tasks.admin import Admin
+from chargehand.doors.tasks.limits import Limits
+from chargehand.doors.tasks.metrics import TaskMetrics
+from chargehand.doors.tasks.names import KIND
+from chargehand.doors.tasks.notifier import Notifier
+from chargehand.doors.tasks.policy import Judge
+from chargehand.doors.tasks.producer import Producer
+from chargehand.doors.tasks.reading import Reading
+from chargehand.doors.tasks.results import Results
+from chargehand.doors.tasks.schedules import Schedules
+from chargehand.doors.tasks.stream import Streams
+from chargehand.doors.tasks.subscriptions import Subscriptions
+from chargehand.doors.tasks.topics import Topics
+from chargehand.doors.tasks.worker import Worker
+from chargehand.engine.engine import Engine
+from chargehand.engine.store import JobFilter
+from chargehand.files import Files
+from chargehand.http.route import Route
+from chargehand.observability.metrics import Metrics
+from chargehand.observability.tracing import Tracing
+from chargehand.webhooks.egress import EgressPolicy
+from chargehand.webhooks.outbound import Outbox
+from chargehand.webhooks.sending import Render
+
+GAUGES_SECONDS = 5.0
+LOOK_UP = 10  # commands whose spelling is looked up at a time: a rare one may be far down
+
+
+class TasksDoor:
+    def __init__(
+        self, engine: Engine, config: Config, files: Files, policy: EgressPolicy, tracing: Tracing, metrics: Metrics
+    ) -> None:
+        self._engine = engine
+        self._metrics = TaskMetrics(metrics.registry)
+        self._gauges_at = -GAUGES_SECONDS
+        limits = Limits(config.tasks, self._metrics)
+        self._topics = Topics(engine, config)
+        judge = Judge(engine, config.tasks, self._topics)
+        worker = Worker(engine, config, judge, limits)
+        producer = Producer(engine, config, policy, tracing, self._topics, limits, self._metrics)
+        streams = Streams(engine, config, worker, limits)
+        self._notifier = Notifier(engine, config, policy, tracing, self._metrics.count_webhook)
+        self._schedules = Schedules(engine, config, policy, producer.create)
+        self._parts = (
+            producer,
+            worker,
+            streams,
+            Results(engine, config, files),
+            Reading(engine, files),
+            Subscriptions(engine, config, policy, self._notifier),
+            self._schedules,
+            self._topics,
+            Admin(engine, config, limits),
+        )
+        engine.judge_by(KIND, judge)
+        engine.on_move(self._metrics.on_move)
+        engine.on_lapse(self._metrics.on_lapse)
+        engine.on_move(streams.on_move)
+        engine.on_move(self._notifier.on_move)
+        engine.on_hint(streams.on_hint)
+        engine.on_hint(self._notifier.on_hint)
+
+    renderers: dict[str, Render] = {KIND: views.render}  # noqa: RUF012 - never changed
+
+    def routes(self) -> list[Route]:
+        return [route for part in self._parts for route in part.routes()]
+
+    def watch(self, outbox: Outbox) -> None:
+        outbox.on_settled(self._metrics.on_settled)
+
+    async def start(self) -> None:
+        """What the first request must know."""
+        await self._topics.load()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._topics.run())
+            group.create_task(self._notifier.run())
+            group.create_task(self._schedules.run())
+
+    async def count(self) -> None:
+        """For whoever reads the metrics: what stands in the queues now, not more often than every few seconds."""
+        if time.monotonic() - self._gauges_at < GAUGES_SECONDS:
+            return
+        self._gauges_at = time.monotonic()
+        store = self._engine.store
+        counts = await store.count_queues(f"{KIND}/")
+        for queue in self._metrics.strange(counts)[:LOOK_UP]:
+            _, tenant, command = queue.split("/", 2)
+            found = await store.list_jobs(JobFilter(tenant, KIND, queue, limit=1))
+            self._metrics.spell(views.command_of(found[0]) if found and found[0].queue == queue else command)
+        dead = await store.count_stopped(None, views.DEAD_TOPIC)
+        self._metrics.show(counts, dead, self._notifier.active())

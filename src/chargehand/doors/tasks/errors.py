@@ -1,0 +1,53 @@
+"""How refusals look on codeQ's wire: `{"error": "…"}`, with the texts its clients compare, and more beside them for people."""
+
+import math
+from typing import Any
+
+import msgspec
+from falcon.asgi import Response
+
+from chargehand.errors import ChargehandError, InvalidField, TooManyRequests, Unauthenticated
+
+
+class Refusal(ChargehandError):
+    """An answer of codeQ's wire: its status, its text, and what else it says."""
+
+    code = "tasks.refused"
+    title = "Refused"
+
+    def __init__(
+        self, status: int, text: str, *, detail: str = "", retry_after_seconds: float | None = None, **more: Any
+    ) -> None:
+        super().__init__(text, retry_after_seconds=retry_after_seconds)
+        self.http_status = status
+        self.more = {**more, **({"detail": detail} if detail else {})}
+
+
+def invalid_body(error: ChargehandError, text: str = "invalid body") -> Refusal:
+    """codeQ says no more than that the body is invalid; what is wrong with it stands beside."""
+    refusal = Refusal(400, text, detail=error.message)
+    if isinstance(error, InvalidField):
+        refusal.more["field"] = error.field
+    return refusal
+
+
+def write_error(resp: Response, error: ChargehandError) -> None:
+    body: dict[str, Any] = {"error": error.message}
+    status = error.status
+    if isinstance(error, Refusal):
+        status = error.http_status
+        body |= error.more
+    elif isinstance(error, InvalidField):
+        body |= {"field": error.field}
+    elif isinstance(error, Unauthenticated):
+        body = {"error": error.short or error.message, "detail": error.message}
+    resp.status = status
+    resp.content_type = "application/json"
+    if error.retry_after_seconds is not None:
+        seconds = max(1, math.ceil(error.retry_after_seconds))
+        resp.set_header("retry-after", str(seconds))
+        if isinstance(error, TooManyRequests):
+            body = {"error": "rate limit exceeded", "detail": error.message, "retryAfterSeconds": seconds}
+    if status == 401:
+        resp.set_header("www-authenticate", 'Bearer realm="chargehand"')
+    resp.data = msgspec.json.encode(body)

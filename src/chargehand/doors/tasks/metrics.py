@@ -1,0 +1,149 @@
+"""What this door counts, under codeQ's names, so that its dashboards and alerts go on working. Unlike its own, all carry data."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from chargehand.doors.tasks.names import ANY, KIND
+from chargehand.doors.tasks.views import STATUS, command_of
+from chargehand.engine.delivery import DeliveryState, Outgoing, Settle
+from chargehand.engine.job import FINAL, SECOND, QueueCount
+from chargehand.engine.moves import Moved
+from chargehand.observability.tally import Tally
+
+_LATENCY = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+MAX_COMMANDS = 500  # callers make up commands, and each costs memory here and at Prometheus
+OTHER = "other"
+MAX_HELD = 1000  # if nobody ever looks, lower case must do
+QUEUES = ("ready", "delayed", "in_progress", "dlq")
+
+
+class TaskMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        r = registry
+        # fmt: off
+        self.created = Counter("codeq_task_created_total", "Tasks created", ["command"], registry=r)
+        self.claimed = Counter("codeq_task_claimed_total", "Tasks claimed", ["command"], registry=r)
+        self.completed = Counter("codeq_task_completed_total", "Tasks that came to their end, by status", ["command", "status"], registry=r)
+        self.latency = Tally("codeq_task_processing_latency_seconds", "From creation to the end", ["command", "status"], _LATENCY, r)
+        self.lease_expired = Counter("codeq_lease_expired_total", "Leases that ran out", ["command"], registry=r)
+        self.webhooks = Counter("codeq_webhook_deliveries_total", "Notifications (queue_ready), callbacks (task_result)", ["kind", "command", "outcome"], registry=r)
+        self.rate_limited = Counter("codeq_rate_limit_hits_total", "Requests over a rate limit", ["scope", "operation"], registry=r)
+        self.depth = Gauge("codeq_queue_depth", "Tasks in a queue: ready, delayed, in_progress, dlq", ["command", "queue"], registry=r)
+        self.dead = Gauge("codeq_dlq_depth", "Dead letters", ["command"], registry=r)
+        self.subscriptions = Gauge("codeq_subscriptions_active", "Worker subscriptions that have not expired", ["command"], registry=r)
+        # fmt: on
+        self._names: dict[str, str] = {}  # a command in lower case -> as a producer first spelt it
+        self._increments: dict[tuple[Counter | str, ...], Callable[[], None]] = {}
+        self._held: list[tuple[str, Callable[[str], None]]] = []  # queues, and what to count once their label is known
+
+    def spell(self, command: str) -> str:
+        """The label of a command, as a producer spelt it: queues know it in lower case only."""
+        command = command.strip()
+        label = self._known(lower := command.lower())
+        if label is None:
+            label = self._names[lower] = command
+            self._begin(label)
+            held, self._held = self._held, []
+            for queue, count in held:
+                self._count(queue, count)
+        return label
+
+    def _known(self, lower: str) -> str | None:
+        return self._names.get(lower) or (OTHER if len(self._names) >= MAX_COMMANDS else None)
+
+    def _begin(self, command: str) -> None:
+        """Counters are there before they count: Prometheus sees no increase in a series that begins with 1."""
+        self.created.labels(command)
+        self.claimed.labels(command)
+        self.lease_expired.labels(command)
+        for status in ("COMPLETED", "FAILED"):
+            self.completed.labels(command, status)
+
+    def strange(self, counts: list[QueueCount]) -> list[str]:
+        """Queues whose producers were not seen here: before a restart, or on another node. Their tasks say how to spell them."""
+        queues = [queue for queue, _ in self._held] + [count.queue for count in counts]
+        return list({_command(queue): queue for queue in queues if self._known(_command(queue)) is None}.values())
+
+    def _count(self, queue: str, count: Callable[[str], None]) -> None:
+        label = self._known(_command(queue))
+        if label is not None:
+            count(label)
+            return
+        # A label cannot be changed afterwards, and nobody looks before `strange` is asked.
+        self._held.append((queue, count))
+        if len(self._held) >= MAX_HELD:
+            self.spell(_command(queue))
+
+    def on_move(self, moved: Moved) -> None:
+        if moved.kind == KIND and (moved.move in ("submit", "claim") or moved.state in FINAL):
+            label = self._known(_command(moved.queue))
+            if label is not None:
+                self._count_move(moved, label)
+            else:
+                self._count(moved.queue, partial(self._count_move, moved))
+
+    def _count_move(self, moved: Moved, command: str) -> None:
+        if moved.move == "submit":
+            self._increment(self.created, command)
+        elif moved.move == "claim":
+            self._increment(self.claimed, command)
+        else:
+            status = STATUS[moved.state]
+            self._increment(self.completed, command, status)
+            self.latency.at(command, status)((moved.at - moved.created_at) / SECOND)
+
+    def _increment(self, counter: Counter, *labels: str) -> None:
+        # labels() costs more than the counting, and these count three times a task.
+        key: tuple[Counter | str, ...] = (counter, *labels)
+        increment = self._increments.get(key)
+        if increment is None:
+            increment = self._increments[key] = counter.labels(*labels).inc
+        increment()
+
+    def on_lapse(self, moved: Moved) -> None:
+        if moved.kind == KIND:
+            self._count(moved.queue, lambda command: self.lease_expired.labels(command).inc())
+
+    def on_settled(self, settle: Settle, outgoing: Outgoing) -> None:
+        if outgoing.job.kind == KIND and settle.state is not DeliveryState.PENDING:
+            self.spell(command_of(outgoing.job))
+            outcome = "success" if settle.state is DeliveryState.DELIVERED else "failure"
+            self.count_webhook("task_result", outgoing.job.queue, outcome)
+
+    def count_webhook(self, kind: str, queue: str, outcome: str) -> None:
+        def count(command: str) -> None:
+            for each in ("success", "failure"):
+                self.webhooks.labels(kind, command, each).inc(each == outcome)
+
+        self._count(queue, count)
+
+    def show(self, counts: list[QueueCount], dead: Mapping[str, int], active: Mapping[tuple[str, str], int]) -> None:
+        """The gauges: all tenants of a command together."""
+        depth: dict[tuple[str, str], int] = {}
+
+        def add(name: str, queue: str, count: int) -> None:
+            key = self._known(_command(name)) or _command(name), queue
+            depth[key] = depth.get(key, 0) + count
+
+        for count in counts:
+            add(count.queue, "ready", count.ready)
+            add(count.queue, "delayed", count.delayed)
+            add(count.queue, "in_progress", count.running)
+        for name, number in dead.items():
+            add(name, "dlq", number)
+        self.depth.clear()
+        self.dead.clear()
+        # What was there before and is empty now is shown as 0, so that an alert on it ends.
+        for command in {*self._names.values(), *(command for command, _ in depth)}:
+            for queue in QUEUES:
+                self.depth.labels(command, queue).set(depth.get((command, queue), 0))
+            self.dead.labels(command).set(depth.get((command, "dlq"), 0))
+        self.subscriptions.clear()
+        for (_, command), number in active.items():
+            self.subscriptions.labels(command if command == ANY else self._known(command) or command).inc(number)
+
+
+def _command(queue: str) -> str:
+    return queue.split("/", 2)[2]

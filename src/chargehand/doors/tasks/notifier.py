@@ -1,0 +1,309 @@
+"""Tells workers that there is work: finds out when a queue must be looked at, looks, and sends.
+
+Never in a producer's request. Which nodes may tell whom is decided by writing the queue's bell (`bells`), guarded by its
+version: the node that loses looks again and finds nothing to do, so a group is told once and not once for each node. Best
+effort: a notification is tried once, and one that was decided on when the process died is not sent again.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from random import Random
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from chargehand.config import Config
+from chargehand.doors.tasks.bells import Bell, ring
+from chargehand.doors.tasks.names import ANY, BASE, KIND, task_queue
+from chargehand.doors.tasks.subscription import SUBSCRIPTION, Book, Subscription, Terms
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import SECOND, State, queue_name
+from chargehand.engine.moves import Moved
+from chargehand.engine.record import DropRecord, PutRecord, Record
+from chargehand.engine.store import Hint, Pulse
+from chargehand.errors import StoreError
+from chargehand.observability.logs import get_logger
+from chargehand.observability.tracing import Tracing
+from chargehand.store.announce import shown_url
+from chargehand.webhooks.egress import EgressPolicy
+from chargehand.webhooks.sending import Sender
+
+log = get_logger(__name__)
+BELL = "bell"  # the kind of its record, one for each queue that has or had subscribers
+BELL_SECONDS = 7 * 86_400  # after which a bell that nobody rang is removed
+MAX_KNOWN = 10_000  # subscriptions of all tenants
+MAX_DEPTH = 1_000_000
+FIRST_BOUND = 1000  # most queues are shorter, and then one read tells all
+AT_ONCE = 64
+PER_HOST = 16  # so that one dead host does not keep everybody else waiting
+MAX_UNSENT = 10_000
+CHECKS_AT_ONCE = 8
+GATHER_SECONDS = 0.02  # between two looks at the same queue: what happens meanwhile is seen by the second
+MAX_TIMER_SECONDS = 3600.0
+TRIES = 5
+
+Key = tuple[str, str]  # tenant and command, the latter in lower case
+Count = Callable[[Literal["queue_ready"], str, Literal["success", "failure"]], None]
+_decoder = msgspec.json.Decoder(Bell)
+
+
+class Notification(msgspec.Struct, frozen=True, rename="camel"):
+    event_type: str
+    available: bool
+    queue_depth: int
+    claim_url: str
+    sent_at: str
+    notification_id: str
+
+
+class Notifier:
+    def __init__(
+        self,
+        engine: Engine,
+        config: Config,
+        policy: EgressPolicy,
+        tracing: Tracing,
+        count: Count,
+        now: Callable[[], int] | None = None,
+    ) -> None:
+        self.book = Book()
+        self._engine = engine
+        self._store = engine.store
+        self._count = count
+        self._now = now or engine.now
+        self._poll_seconds = config.engine.poll_seconds
+        self._sender = Sender(config.webhooks, policy, {}, tracing, Random(), time.monotonic)  # noqa: S311 - not used here
+        self._until: dict[Key, int] = {}  # newer than the bells' own: moving it on alone is not worth a write
+        self._sent: dict[str, int] = {}  # subscription -> when it was told last, of any queue
+        self._wanted: dict[Key, None] = {}
+        self._news = asyncio.Event()
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._hosts: dict[str, asyncio.Semaphore] = {}
+
+    def active(self) -> dict[Key, int]:
+        """How many subscriptions there are for each tenant and command, or `*`."""
+        return self.book.active(self._now())
+
+    # when to look -------------------------------------------------------------------------------------------------------
+
+    def on_move(self, moved: Moved) -> None:
+        if moved.state is State.QUEUED and moved.kind == KIND:
+            self._filled(moved.queue, moved.run_at)
+
+    def on_hint(self, hint: Hint) -> None:
+        for queue, run_at in hint.queues.items():
+            if queue.startswith(f"{KIND}/"):
+                self._filled(queue, run_at)
+
+    def _filled(self, queue: str, run_at: int) -> None:
+        _, tenant, command = queue.split("/", 2)
+        if self.book.wanted(tenant, command):
+            self._look((tenant, command), (run_at - self._now()) / SECOND)
+
+    def _look(self, key: Key, in_seconds: float) -> None:
+        if in_seconds <= 0:
+            self._due(key)
+            return
+        loop = asyncio.get_running_loop()
+        timer = self._timers.get(key)
+        at = loop.time() + min(in_seconds, MAX_TIMER_SECONDS)
+        if timer is not None:
+            if timer.when() <= at:
+                return
+            timer.cancel()
+        self._timers[key] = loop.call_at(at, self._due, key)
+
+    def _due(self, key: Key) -> None:
+        if timer := self._timers.pop(key, None):
+            timer.cancel()
+        self._wanted[key] = None
+        self._news.set()
+
+    async def run(self) -> None:
+        async with self._sender.session():
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._keep_reading())
+                    group.create_task(self._keep_checking())
+            finally:
+                for timer in self._timers.values():
+                    timer.cancel()
+                self._timers.clear()
+                for task in self._sending:
+                    task.cancel()
+                await asyncio.gather(*self._sending, return_exceptions=True)
+
+    async def _keep_reading(self) -> None:
+        while True:
+            began = time.monotonic()
+            try:
+                await self._read_subscriptions()
+                await self._look_everywhere()
+            except StoreError as error:
+                log.warning("cannot read the subscriptions, will read them again", error=str(error))
+            await asyncio.sleep(max(self._poll_seconds, 10 * (time.monotonic() - began)))
+
+    async def _read_subscriptions(self) -> None:
+        """Other nodes' too. Those that have expired are removed, unless they are being renewed right now."""
+        for kind in (SUBSCRIPTION, BELL):
+            for record in await self._store.due_records(kind, 1000):
+                drop = DropRecord(kind, record.tenant, record.name, record.version)
+                if await self._store.drop_record(drop) and kind == SUBSCRIPTION:
+                    self.book.forget(record.tenant, record.name)
+        self.book.begin()
+        records = await self._store.list_records(SUBSCRIPTION, limit=MAX_KNOWN)
+        if len(records) == MAX_KNOWN:
+            log.warning("too many subscriptions, some are not served", known=MAX_KNOWN)
+        self.book.load(records)
+        ids = self.book.ids
+        self._sent = {each: when for each, when in self._sent.items() if each in ids}
+        self._until = {key: until for key, until in self._until.items() if self.book.wanted(*key)}
+
+    async def _look_everywhere(self) -> None:
+        tenants = self.book.tenants
+        if not tenants:
+            return
+        prefix = queue_name(KIND, tenants[0], "") if len(tenants) == 1 else f"{KIND}/"
+        for head in await self._store.queue_heads(prefix, 1):
+            _, tenant, command = head.queue.split("/", 2)
+            if self.book.wanted(tenant, command):
+                self._due((tenant, command))
+
+    async def _keep_checking(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            wanted, self._wanted = list(self._wanted), {}
+            await _some_at_once(self._check, wanted)
+            await asyncio.sleep(GATHER_SECONDS)
+
+    # looking ------------------------------------------------------------------------------------------------------------
+
+    async def _check(self, key: Key) -> None:
+        try:
+            for _ in range(TRIES):
+                if await self._try(key):
+                    return
+            self._look(key, self._poll_seconds)
+        except StoreError as error:
+            log.warning("cannot look at a queue, will look again", tenant=key[0], command=key[1], error=str(error))
+            self._look(key, self._poll_seconds)
+
+    async def _try(self, key: Key) -> bool:
+        """False: another node was quicker."""
+        bell, version = _bell(await self._store.get_record(BELL, *key))
+        bell = replace(bell, until=max(bell.until, self._until.get(key, 0)))
+        queue = task_queue(*key)
+        pulse = await self._store.pulse(queue, bell.until, FIRST_BOUND)
+        subscriptions = self.book.matching(*key, pulse.at)
+        if not subscriptions:
+            self._until.pop(key, None)
+            return True
+        self._note_sent(bell)
+        rung = ring(bell, subscriptions, pulse, self._sent)
+        if rung.changed:
+            # Noted before it is written: meanwhile other queues are looked at, and each subscriber has but one interval.
+            before = {each.id: self._sent.get(each.id, 0) for each in rung.told}
+            self._note_sent(rung.bell)
+            if not await self._put(key, rung.bell, version, pulse.at):
+                self._sent |= before
+                return False
+        self._until[key] = rung.bell.until
+        for at in (rung.again_at, pulse.next_at):
+            if at is not None:
+                self._look(key, max(0.001, (at - pulse.at) / SECOND))
+        if rung.told:
+            await self._tell(key, rung.told, queue, pulse)
+        return True
+
+    def _note_sent(self, bell: Bell) -> None:
+        for each, when in bell.sent.items():
+            if when > self._sent.get(each, 0):
+                self._sent[each] = when
+
+    async def _put(self, key: Key, bell: Bell, version: int, at: int) -> bool:
+        put = PutRecord(BELL, *key, msgspec.json.encode(bell), version, at + BELL_SECONDS * SECOND)
+        return await self._store.put_record(put) is not None
+
+    async def greet(self, tenant: str, terms: Terms, others: Sequence[Subscription]) -> None:
+        """Before a subscription is stored: what its queues hold now is no news, where nobody else was waiting for it."""
+        taken = {event_type.lower() for each in others for event_type in each.terms.event_types}
+        if ANY in taken:
+            return
+        commands = {event_type.lower() for event_type in terms.event_types}
+        if ANY in commands:
+            heads = await self._store.queue_heads(queue_name(KIND, tenant, ""), 1)
+            commands |= {head.queue.split("/", 2)[2] for head in heads}
+        await _some_at_once(self._begin, [(tenant, command) for command in commands - taken - {ANY}])
+
+    async def _begin(self, key: Key) -> None:
+        bell, version = _bell(await self._store.get_record(BELL, *key))
+        pulse = await self._store.pulse(task_queue(*key), 0, 1)
+        if pulse.ready:
+            until = max(bell.until, pulse.newest_at or 0)
+            # The loser of this race has a bell that somebody else has just brought up to date.
+            await self._put(key, replace(bell, until=until, owed=(), shut=pulse.paused), version, pulse.at)
+
+    # telling ------------------------------------------------------------------------------------------------------------
+
+    async def _tell(self, key: Key, told: Sequence[Subscription], queue: str, pulse: Pulse) -> None:
+        depth = pulse.ready
+        if depth == FIRST_BOUND:
+            depth = max(depth, (await self._store.pulse(queue, pulse.at, MAX_DEPTH)).ready)
+        for subscription in told:
+            if len(self._sending) >= MAX_UNSENT:
+                self._failed(key, subscription, "too many notifications wait to be sent")
+                continue
+            task = asyncio.get_running_loop().create_task(self._send(key, subscription, depth))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _send(self, key: Key, subscription: Subscription, depth: int) -> None:
+        url = subscription.terms.url
+        host = url.split("/", 3)[2]
+        if len(self._hosts) > MAX_KNOWN:
+            self._hosts.clear()
+        async with self._hosts.setdefault(host, asyncio.Semaphore(PER_HOST)), self._slots:
+            notification_id = f"ntf-{self._engine.new_id()}"
+            sent_at = datetime.fromtimestamp(self._now() // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            spelling = subscription.spelling(key[1])
+            body = Notification(spelling, True, depth, f"{BASE}/tasks/claim", sent_at, notification_id)
+            try:
+                posted = await self._sender.notify(
+                    subscription.tenant, url, "codeq", notification_id, msgspec.json.encode(body)
+                )
+            except Exception:
+                log.exception("a notification could not be sent", subscription=subscription.id)
+                self._count("queue_ready", task_queue(*key), "failure")
+                return
+        if posted.status is not None and 200 <= posted.status < 300:
+            self._count("queue_ready", task_queue(*key), "success")
+        else:
+            self._failed(key, subscription, posted.error or f"answered {posted.status}")
+
+    def _failed(self, key: Key, subscription: Subscription, reason: str) -> None:
+        """Not tried again: the next edge, or the worker's own polling, makes up for it."""
+        url = shown_url(subscription.terms.url)
+        log.warning(
+            "a worker was not told of work", subscription=subscription.id, command=key[1], url=url, reason=reason
+        )
+        self._count("queue_ready", task_queue(*key), "failure")
+
+
+async def _some_at_once(do: Callable[[Key], Awaitable[None]], keys: Sequence[Key]) -> None:
+    for begin in range(0, len(keys), CHECKS_AT_ONCE):
+        await asyncio.gather(*[do(key) for key in keys[begin : begin + CHECKS_AT_ONCE]])
+
+
+def _bell(record: Record | None) -> tuple[Bell, int]:
+    if record is None:
+        return Bell(), 0
+    try:
+        return _decoder.decode(record.body), record.version
+    except msgspec.DecodeError:
+        return Bell(), record.version

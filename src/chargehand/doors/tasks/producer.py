@@ -1,0 +1,275 @@
+"""For producers: create, one or many; cancel. A create is durable when its 202 is there, and its callback with it."""
+
+import asyncio
+
+import msgspec
+from falcon.asgi import Request, Response
+
+from chargehand.config import Config
+from chargehand.doors.tasks import access, wire
+from chargehand.doors.tasks.errors import Refusal, write_error
+from chargehand.doors.tasks.limits import Limits
+from chargehand.doors.tasks.metrics import TaskMetrics
+from chargehand.doors.tasks.names import BASE, KIND, MAX_COMMAND, TAG, task_queue
+from chargehand.doors.tasks.topics import Topics, tier
+from chargehand.doors.tasks.views import STATUS, Task, metadata, task_view
+from chargehand.engine.delivery import endpoint_id
+from chargehand.engine.engine import Engine
+from chargehand.engine.ids import is_ulid
+from chargehand.engine.job import Job, NewJob, Report, State, rfc3339
+from chargehand.engine.moves import Moved
+from chargehand.engine.store import Submitted
+from chargehand.errors import ChargehandError, Conflict, InvalidField, NotFound
+from chargehand.http.inputs import trace_headers
+from chargehand.http.route import Route, reply
+from chargehand.observability.tracing import Span, Tracing
+from chargehand.webhooks.egress import EgressPolicy
+
+ENDS = ("succeeded", "failed", "cancelled")
+MAX_KEY = 255
+MAX_ATTEMPTS = 1000
+KEY_SECONDS = 3600  # a key is forgotten with its task: whoever repeats a request has an hour, whatever the topic says
+LAST_RUN_AT = 221_845_392_000_000_000  # the year 9000
+
+
+class CreatedOne(msgspec.Struct, omit_defaults=True):
+    task: Task | None = None
+    error: str = ""
+    detail: str = ""
+
+
+class CreatedMany(msgspec.Struct):
+    results: list[CreatedOne]
+
+
+class Producer:
+    def __init__(
+        self,
+        engine: Engine,
+        config: Config,
+        policy: EgressPolicy,
+        tracing: Tracing,
+        topics: Topics,
+        limits: Limits,
+        metrics: TaskMetrics,
+    ) -> None:
+        self._engine = engine
+        self._config = config.tasks
+        self._max_body = config.server.max_body_bytes
+        self._policy = policy
+        self._tracing = tracing
+        self._topics = topics
+        self._limits = limits
+        self._metrics = metrics
+
+    def routes(self) -> list[Route]:
+        # fmt: off
+        return [
+            Route("POST", f"{BASE}/tasks", self.create_task, "Create a task", "", TAG, "Durable when the 202 is there; its callback too.",
+                  request=wire.CreateTask, status=202, reply=Task, error_writer=write_error, request_id=True),
+            Route("POST", f"{BASE}/tasks/batch", self.create_tasks, "Create up to 100 tasks", "", TAG, "Each for itself: one that is refused does not keep the others.",
+                  request=wire.CreateTasks, reply=CreatedMany, error_writer=write_error, request_id=True),
+            Route("POST", f"{BASE}/tasks/{{task_id}}/cancel", self.cancel_task, "Cancel a task", "", TAG,
+                  "It ends as FAILED with the error CANCELLED, and its callback says so.",
+                  reply=Task, error_writer=write_error, request_id=True),
+        ]
+        # fmt: on
+
+    # over HTTP --------------------------------------------------------------------------------------------------------
+
+    async def create_task(self, req: Request, resp: Response) -> None:
+        caller = access.producer(req)
+        self._limits.check("producer", "create_task", caller)
+        asked = await wire.read(req, wire.create_task, self._max_body)
+        with self._tracing.span(
+            "submit", **trace_headers(req), attributes={"command": asked.command[:MAX_COMMAND]}
+        ) as span:
+            task = await self._create(caller.tenant, asked, span)
+            span.set("job_id", task.id)
+        reply(resp, task, 202)
+
+    async def create_tasks(self, req: Request, resp: Response) -> None:
+        caller = access.producer(req)
+        self._limits.check("producer", "create_task", caller)
+        asked = await wire.read(req, wire.create_tasks, self._max_body)
+        if not asked.tasks:
+            raise Refusal(400, "invalid body", detail="tasks: must have 1 to 100 entries", field="tasks")
+        if len(asked.tasks) > wire.MAX_BATCH:
+            raise Refusal(400, f"batch size exceeds maximum of {wire.MAX_BATCH}")
+        with self._tracing.span("submit", **trace_headers(req), attributes={"tasks": len(asked.tasks)}) as span:
+            results = await asyncio.gather(*[self._create_one(caller.tenant, each, span) for each in asked.tasks])
+        reply(resp, CreatedMany(list(results)))
+
+    async def _create_one(self, tenant: str, raw: msgspec.Raw, span: Span) -> CreatedOne:
+        try:
+            asked = wire.parse(wire.create_task, raw)
+            if not asked.command:  # in a batch codeQ has another text for it than alone
+                raise Refusal(400, "invalid command", detail="command: is required")
+            return CreatedOne(await self._create(tenant, asked, span))
+        except ChargehandError as error:
+            return CreatedOne(
+                error=error.message, detail=error.more.get("detail", "") if isinstance(error, Refusal) else ""
+            )
+
+    async def cancel_task(self, req: Request, resp: Response, task_id: str) -> None:
+        caller = access.producer(req)
+        task_id = existing(task_id)
+        await owned_task(self._engine, task_id, caller.tenant)
+        try:
+            await self._engine.cancel(task_id, tenant=caller.tenant, message=f"cancelled by {caller.subject}")
+        except NotFound:
+            raise Refusal(404, "not found") from None
+        except Conflict:
+            raise Refusal(
+                409, "already finished", detail="only a PENDING or IN_PROGRESS task can be cancelled"
+            ) from None
+        job = await owned_task(self._engine, task_id, caller.tenant)
+        reply(resp, task_view(job, await self._engine.store.now()))
+
+    # for schedules ----------------------------------------------------------------------------------------------------
+
+    async def create(self, tenant: str, asked: wire.CreateTask, *, key: str | None) -> Job:
+        self._metrics.spell(asked.command)
+        asked = msgspec.structs.replace(asked, idempotency_key=key)
+        with self._tracing.span("submit") as span:
+            new = self._new_job(tenant, asked, span)
+            self._metrics.spell(asked.command)
+            submitted = await self._engine.submit(new)
+        return await self._engine.get(submitted.job_id, tenant)
+
+    # making -----------------------------------------------------------------------------------------------------------
+
+    async def _create(self, tenant: str, asked: wire.CreateTask, span: Span) -> Task:
+        new = self._new_job(tenant, asked, span)
+        self._metrics.spell(asked.command)
+        submitted: Submitted = await self._engine.submit(new)
+        if submitted.moved is not None:
+            return _created(new, asked, submitted.moved)
+        job = await self._engine.get(submitted.job_id, tenant)
+        return task_view(job, await self._engine.store.now())
+
+    def _new_job(self, tenant: str, asked: wire.CreateTask, span: Span) -> NewJob:
+        payload = wire.some_json("payload", asked.payload)
+        if not asked.command or payload is None:
+            field = "payload" if asked.command else "command"
+            raise Refusal(400, "invalid body", detail=f"{field}: is required", field=field)
+        command = checked_command(asked.command)
+        policy = self._topics.policy(tenant, command)
+        run_at, delay = _when(asked)
+        default = policy.max_attempts if policy is not None and policy.max_attempts else self._config.max_attempts
+        attempts = asked.max_attempts if asked.max_attempts and asked.max_attempts > 0 else default
+        keep = policy.retention_seconds if policy is not None else 0
+        if keep and asked.idempotency_key:
+            keep = max(keep, KEY_SECONDS)
+        return NewJob(
+            self._engine.new_id(),
+            tenant,
+            KIND,
+            task_queue(tenant, command),
+            payload,
+            tier(policy, min(max(asked.priority or 0, 0), 9)),
+            min(attempts, MAX_ATTEMPTS),
+            run_at,
+            delay,
+            _key("idempotencyKey", asked.idempotency_key),
+            None,
+            span.traceparent,
+            span.tracestate,
+            self._reports(tenant, asked.webhook),
+            metadata(command),
+            unique_key=_key("uniqueKey", asked.unique_key),
+            keep_seconds=float(keep) if keep else None,
+        )
+
+    def _reports(self, tenant: str, webhook: str | None) -> tuple[Report, ...]:
+        if not webhook or not webhook.strip():
+            return ()
+        config = self._config
+        url = checked_url(self._policy, "webhook", webhook, "invalid webhook url")
+        return (
+            Report(
+                url,
+                endpoint_id(tenant, url),
+                "codeq",
+                ENDS,
+                config.result_webhook_max_attempts,
+                config.result_webhook_base_backoff_seconds,
+                config.result_webhook_max_backoff_seconds,
+            ),
+        )
+
+
+def checked_command(command: str) -> str:
+    if not command.strip():
+        raise Refusal(400, "invalid command", detail="command: must not be blank", field="command")
+    if len(command) > MAX_COMMAND or not command.isprintable() or "*" in command:
+        raise Refusal(
+            400,
+            "invalid command",
+            detail=f"command: must have at most {MAX_COMMAND} printable characters, and no *",
+            field="command",
+        )
+    return command.strip()
+
+
+def checked_url(policy: EgressPolicy, field: str, url: str, text: str) -> str:
+    try:
+        return policy.check_url(field, url.strip())
+    except InvalidField as error:
+        raise Refusal(400, text, detail=error.message, field=field) from None
+
+
+def existing(task_id: str, text: str = "not found") -> str:
+    """An id that could be one; what could not is not there."""
+    if not is_ulid(task_id):
+        raise Refusal(404, text)
+    return task_id
+
+
+async def owned_task(engine: Engine, task_id: str, tenant: str | None, text: str = "not found") -> Job:
+    job = await engine.store.get_job(task_id, tenant)
+    if job is None or job.kind != KIND:
+        raise Refusal(404, text)
+    return job
+
+
+def _when(asked: wire.CreateTask) -> tuple[int | None, float]:
+    if asked.run_at:
+        at = wire.instant("runAt", asked.run_at)
+        if at >= LAST_RUN_AT:
+            raise Refusal(400, "invalid 'runAt' (use RFC3339)", detail="must be before the year 9000", field="runAt")
+        return max(at, 0), 0.0
+    delay = asked.delay_seconds or 0.0
+    if delay < 0:
+        raise Refusal(400, "invalid 'delaySeconds' (must be >= 0)", field="delaySeconds")
+    return None, delay
+
+
+def _key(field: str, key: str | None) -> str | None:
+    if not key:
+        return None
+    if len(key) > MAX_KEY or not key.isprintable():
+        raise Refusal(400, "invalid body", detail=f"{field}: at most {MAX_KEY} printable characters", field=field)
+    return key
+
+
+def _created(new: NewJob, asked: wire.CreateTask, moved: Moved) -> Task:
+    """As the row would be read, without reading it."""
+    delayed = moved.run_at > moved.at
+    at = rfc3339(moved.at)
+    return Task(
+        id=new.id,
+        command=asked.command.strip(),
+        payload=new.payload.decode(),
+        priority=new.priority,
+        webhook=new.reports[0].url if new.reports else "",
+        trace_parent=new.traceparent,
+        trace_state=new.tracestate,
+        status=STATUS[State.QUEUED],
+        last_known_location="DELAYED_ZSET" if delayed else "PENDING_LIST",
+        run_at=rfc3339(moved.run_at) if delayed else "",
+        max_attempts=new.max_attempts,
+        tenant_id=new.tenant,
+        created_at=at,
+        updated_at=at,
+    )

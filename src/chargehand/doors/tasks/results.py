@@ -1,0 +1,158 @@
+"""The end of a task. Its result, its state and its callback commit together, or not at all."""
+
+import asyncio
+import base64
+import binascii
+from urllib.parse import quote
+
+import msgspec
+from falcon.asgi import Request, Response
+
+from chargehand.config import Config
+from chargehand.doors.tasks import access, wire
+from chargehand.doors.tasks.errors import Refusal, write_error
+from chargehand.doors.tasks.holding import Holder
+from chargehand.doors.tasks.names import BASE, RESULT, TAG
+from chargehand.doors.tasks.views import Artifact, ResultView
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import rfc3339
+from chargehand.engine.moves import Change
+from chargehand.errors import ChargehandError, Conflict, InvalidField, NotFound
+from chargehand.files import Files, checked_name
+from chargehand.http.route import Route, reply
+
+INVALID = "invalid request body"
+NO_TASK = "task not found"
+COMPLETED, FAILED = "COMPLETED", "FAILED"
+MAX_URL = 4096
+
+
+class SubmittedOne(msgspec.Struct, rename="camel", omit_defaults=True):
+    task_id: str
+    result: ResultView | None = None
+    error: str = ""
+    detail: str = ""
+
+
+class SubmittedMany(msgspec.Struct):
+    results: list[SubmittedOne]
+
+
+class Results:
+    def __init__(self, engine: Engine, config: Config, files: Files) -> None:
+        self._engine = engine
+        self._files = files
+        self._max_body = config.server.max_body_bytes
+        self._public_url = config.tasks.public_url.rstrip("/")
+
+    def routes(self) -> list[Route]:
+        # fmt: off
+        return [
+            Route("POST", f"{BASE}/tasks/{{task_id}}/result", self.submit_result, "Finish a task", "", TAG,
+                  "COMPLETED with a result, or FAILED with an error: neither is tried again.",
+                  request=wire.SubmitResult, reply=ResultView, error_writer=write_error, request_id=True),
+            Route("POST", f"{BASE}/tasks/batch/results", self.submit_results, "Finish up to 100 tasks", "", TAG, "Each for itself.",
+                  request=wire.SubmitResults, reply=SubmittedMany, error_writer=write_error, request_id=True),
+        ]
+        # fmt: on
+
+    async def submit_result(self, req: Request, resp: Response, task_id: str) -> None:
+        holder = Holder.of(req, RESULT, task_id, NO_TASK)
+        asked = await wire.read(req, wire.submit_result, self._max_body, INVALID)
+        reply(resp, await self._submit(holder, asked, self._base(req)))
+
+    async def submit_results(self, req: Request, resp: Response) -> None:
+        access.worker(req, RESULT)
+        asked = await wire.read(req, wire.submit_results, self._max_body)
+        if not asked.results:
+            raise Refusal(400, "invalid body", detail="results: must have 1 to 100 entries", field="results")
+        if len(asked.results) > wire.MAX_BATCH:
+            raise Refusal(400, f"batch size exceeds maximum of {wire.MAX_BATCH}")
+        base = self._base(req)
+        done = await asyncio.gather(*[self._submit_one(req, each, base) for each in asked.results])
+        reply(resp, SubmittedMany(list(done)))
+
+    async def _submit_one(self, req: Request, raw: msgspec.Raw, base: str) -> SubmittedOne:
+        asked = wire.SubmitOne()
+        try:
+            asked = wire.parse(wire.submit_one, raw, INVALID)
+            holder = Holder.of(req, RESULT, asked.task_id, NO_TASK)
+            return SubmittedOne(asked.task_id, await self._submit(holder, asked, base))
+        except ChargehandError as error:
+            detail = error.more.get("detail", "") if isinstance(error, Refusal) else ""
+            return SubmittedOne(asked.task_id, error=error.message, detail=detail)
+
+    async def _submit(self, holder: Holder, asked: wire.SubmitResult, base: str) -> ResultView:
+        result, error = _checked(asked)
+        artifacts = []
+        if asked.artifacts:
+            # Looked at first, so that nobody puts files into a task that is not theirs.
+            job = await holder.held(self._engine, asked.lease)
+            kept = [await self._keep(job.id, job.tenant, each, base) for each in asked.artifacts]
+            artifacts = [each for each in kept if each is not None]
+        completed = asked.status == COMPLETED
+        change = Change(
+            holder.task_id,
+            "succeed" if completed else "fail",
+            asked.lease,
+            holder.tenant,
+            error=None if completed else error,
+            result=result,
+            level="info" if completed else "error",
+            message=f"{asked.status} by {holder.owner}" if completed else f"{asked.status} by {holder.owner}: {error}",
+            data=msgspec.json.encode({"artifacts": artifacts}) if artifacts else None,
+            owner=holder.owner,
+        )
+        try:
+            moved = await self._engine.change(change)
+        except (Conflict, NotFound):
+            raise await holder.refusal(self._engine, asked.lease) from None
+        return ResultView(
+            holder.task_id,
+            asked.status,
+            rfc3339(moved.at),
+            msgspec.Raw(result) if result else None,
+            "" if completed else error,
+            artifacts or None,
+        )
+
+    # artifacts --------------------------------------------------------------------------------------------------------
+
+    async def _keep(self, task_id: str, tenant: str, given: wire.NewArtifact, base: str) -> Artifact | None:
+        """What is only a name is dropped, as codeQ does."""
+        if given.url:
+            if len(given.url) > MAX_URL or not given.url.isprintable():
+                raise Refusal(400, INVALID, detail=f"artifacts.url: at most {MAX_URL} printable characters")
+            return Artifact(given.name, given.url)
+        if given.content_base64 is None:
+            return None
+        try:
+            name = checked_name("artifacts.name", given.name)
+            padded = given.content_base64 + "=" * (-len(given.content_base64) % 4)
+            content = base64.b64decode(padded, validate=True)
+            media_type = given.content_type or "application/octet-stream"
+            file = await self._files.save(tenant, name, media_type, content, job_id=task_id)
+        except (binascii.Error, ValueError):
+            raise Refusal(400, f"artifact {given.name[:100]!r}: contentBase64 is not base64") from None
+        except InvalidField as error:
+            raise Refusal(400, f"artifact {given.name[:100]!r}: {error.message}") from None
+        return Artifact(file.name, f"{base}{BASE}/tasks/{task_id}/artifacts/{quote(file.name, safe='')}")
+
+    def _base(self, req: Request) -> str:
+        return self._public_url or f"{req.forwarded_scheme}://{req.forwarded_host}"
+
+
+def _checked(asked: wire.SubmitResult) -> tuple[bytes | None, str]:
+    result = wire.some_json("result", asked.result, INVALID)
+    if result is not None and not result.startswith(b"{"):
+        raise Refusal(400, INVALID, detail="result: must be a JSON object", field="result")
+    error = (asked.error or "").strip()
+    if asked.status not in (COMPLETED, FAILED):
+        if not asked.status:
+            raise Refusal(400, INVALID, detail="status: is required", field="status")
+        raise Refusal(400, "invalid status", detail="status: must be COMPLETED or FAILED", field="status")
+    if asked.status == COMPLETED and result is None:
+        raise Refusal(400, "result required when status=COMPLETED", field="result")
+    if asked.status == FAILED and not error:
+        raise Refusal(400, "error required when status=FAILED", field="error")
+    return result, error

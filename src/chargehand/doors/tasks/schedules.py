@@ -1,0 +1,261 @@
+"""Schedules: tasks that are created by the clock. Ours, in the style of codeQ's wire, which has none.
+
+Every tick makes one task, on any number of nodes and through a crash: the task is created under an idempotency key that names
+schedule and tick, and only then does the record move on to its next tick. Who does the first and dies before the second is
+followed by one who finds that the task is there. Ticks that passed while no server ran make one task, that of the last
+of them; ticks that passed while the schedule was paused make none.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+from falcon.asgi import Request, Response
+from msgspec.structs import replace
+
+from chargehand.config import Config
+from chargehand.doors.tasks import access, cron
+from chargehand.doors.tasks.errors import Refusal, write_error
+from chargehand.doors.tasks.names import BASE, TAG
+from chargehand.doors.tasks.schedule import (
+    MAX_NAME,
+    Asked,
+    Kept,
+    ScheduleList,
+    ScheduleView,
+    checked,
+    is_name,
+    kept_in,
+    listed,
+    task_of,
+    view,
+)
+from chargehand.doors.tasks.views import Task, task_view
+from chargehand.doors.tasks.wire import CreateTask
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import SECOND, Job
+from chargehand.engine.record import DropRecord, PutRecord, Record
+from chargehand.errors import ChargehandError, InvalidField, StoreError
+from chargehand.http.route import Route, decode, read_body, reply
+from chargehand.observability.logs import get_logger
+from chargehand.webhooks.egress import EgressPolicy
+
+log = get_logger(__name__)
+RECORD = "schedule"
+MAX_BODY = 65_536  # it is kept with the schedule and copied at every tick: what is larger belongs elsewhere
+MAX_SCHEDULES = 1000  # of a tenant
+BATCH = 100
+
+
+class Create(Protocol):
+    """How the door makes a task, topics and all; the same key gives the same task again."""
+
+    async def __call__(self, tenant: str, new: CreateTask, /, *, key: str | None) -> Job: ...
+
+
+# Of the body and the next tick: as they are, and as they become.
+Change = Callable[[Kept, int | None], tuple[Kept, int | None]]
+_asked = msgspec.json.Decoder(Asked)
+
+
+class Schedules:
+    def __init__(self, engine: Engine, config: Config, policy: EgressPolicy, create: Create) -> None:
+        self._store = engine.store
+        self._max_body = min(MAX_BODY, config.server.max_body_bytes)
+        self._policy = policy
+        self._create = create
+        self._now = engine.now
+
+    def routes(self) -> list[Route]:
+        path = f"{BASE}/schedules"
+        one = path + "/{name}"
+        shape: dict[str, Any] = {"error_writer": write_error, "request_id": True}
+        # fmt: off
+        return [
+            Route("POST", path, self.post_schedule, "Make a schedule", "", TAG, "409 when there is one of this name.",
+                  request=Asked, status=201, reply=ScheduleView, **shape),
+            Route("GET", path, self.list_schedules, "List the schedules", "", TAG, reply=ScheduleList, **shape),
+            Route("GET", one, self.get_schedule, "Show a schedule and its next ticks", "", TAG, reply=ScheduleView, **shape),
+            Route("PUT", one, self.put_schedule, "Make or change a schedule", "", TAG,
+                  "201 when it is made, else 200. What is left out goes back to its default; a paused schedule stays paused.",
+                  request=Asked, reply=ScheduleView, **shape),
+            Route("DELETE", one, self.delete_schedule, "Delete a schedule", "", TAG, "Its tasks stay.", status=204, **shape),
+            Route("POST", one + "/pause", self.pause, "Pause a schedule", "", TAG, reply=ScheduleView, **shape),
+            Route("POST", one + "/resume", self.resume, "Resume a schedule", "", TAG,
+                  "It goes on with the next tick; those that passed meanwhile make no tasks.", reply=ScheduleView, **shape),
+            Route("POST", one + "/run", self.run_now, "Create its task now", "", TAG,
+                  "Also of a paused schedule; its ticks stay as they are. Answers with the task.", status=202, reply=Task, **shape),
+        ]
+        # fmt: on
+
+    # the clock ----------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Looks at every whole second, which is where all ticks are."""
+        while True:
+            try:
+                await self.fire()
+            except ChargehandError as error:
+                log.warning("cannot look for due schedules, will look again", error=str(error))
+            await asyncio.sleep((SECOND - self._now() % SECOND) / SECOND)
+
+    async def fire(self) -> None:
+        """One task for every schedule that is due. What the store could not take is due still."""
+        while records := await self._store.due_records(RECORD, BATCH):
+            now = await self._store.now()  # the clock by which they are due, the same for all nodes
+            outcomes = await asyncio.gather(*[self._fire(record, now) for record in records], return_exceptions=True)
+            for outcome in outcomes:
+                if isinstance(outcome, BaseException):
+                    raise outcome
+            if len(records) < BATCH:
+                break
+
+    async def _fire(self, record: Record, now: int) -> None:
+        body, due_at = record.body, None
+        try:
+            kept = kept_in(record)
+            asked = kept.asked
+            tick = cron.latest_tick(asked.cron, asked.timezone, record.due_at or 0, now)
+            due_at = cron.next_tick(asked.cron, asked.timezone, tick)
+            body = msgspec.json.encode(await self._tick(record, kept, tick))
+        except StoreError:
+            raise
+        except Exception:  # it must not keep the others from running, nor come back every second
+            log.exception("a schedule is broken", tenant=record.tenant, schedule=record.name, stopped=due_at is None)
+        # Whoever loses this race has made no task of its own: the key was the same.
+        await self._store.put_record(
+            PutRecord(RECORD, record.tenant, record.name, body, expected=record.version, due_at=due_at)
+        )
+
+    async def _tick(self, record: Record, kept: Kept, tick: int) -> Kept:
+        # With the instant of its making: a schedule that was deleted and made again has ticks of its own.
+        key = f"schedule/{record.name}/{record.created_at}/{tick}"
+        try:
+            job = await self._create(record.tenant, task_of(kept.asked), key=key)
+        except StoreError:
+            raise
+        except ChargehandError as error:
+            log.warning(
+                "a schedule could not make its task", tenant=record.tenant, schedule=record.name, error=error.message
+            )
+            return replace(kept, last_error=error.message)
+        return replace(kept, last_run_at=tick, last_task_id=job.id, last_error="")
+
+    # the endpoints ------------------------------------------------------------------------------------------------------
+
+    async def post_schedule(self, req: Request, resp: Response) -> None:
+        tenant = access.producer(req).tenant
+        asked, now = decode(_asked, await read_body(req, self._max_body)), await self._store.now()
+        asked = checked(asked, self._policy, now)
+        record = await self._make(tenant, asked, now)
+        if record is None:
+            raise Refusal(409, "schedule exists", detail=f"there is a schedule {asked.name!r}; PUT changes it")
+        reply(resp, view(record), 201)
+
+    async def put_schedule(self, req: Request, resp: Response, name: str) -> None:
+        tenant = access.producer(req).tenant
+        asked, now = decode(_asked, await read_body(req, self._max_body)), await self._store.now()
+        if asked.name not in ("", name):
+            raise InvalidField("name", "must be the one in the path, or left out; a schedule cannot be renamed")
+        asked = checked(replace(asked, name=name), self._policy, now)
+
+        def change(kept: Kept, due_at: int | None) -> tuple[Kept, int | None]:
+            if kept.asked == asked:
+                return kept, due_at
+            if not kept.paused and (kept.asked.cron, kept.asked.timezone) != (asked.cron, asked.timezone):
+                due_at = _next(asked, now)
+            return replace(kept, asked=asked, version=kept.version + 1), due_at
+
+        while True:
+            if (changed := await self._change(tenant, name, change)) is not None:
+                return reply(resp, view(changed))
+            if (made := await self._make(tenant, asked, now)) is not None:
+                return reply(resp, view(made), 201)
+
+    async def list_schedules(self, req: Request, resp: Response) -> None:
+        tenant = access.producer(req).tenant
+        records = await self._store.list_records(RECORD, tenant, limit=MAX_SCHEDULES)
+        reply(resp, ScheduleList([listed(record) for record in records]))
+
+    async def get_schedule(self, req: Request, resp: Response, name: str) -> None:
+        reply(resp, view(await self._must_get(access.producer(req).tenant, name)))
+
+    async def delete_schedule(self, req: Request, resp: Response, name: str) -> None:
+        tenant = access.producer(req).tenant
+        await self._must_get(tenant, name)
+        await self._store.drop_record(DropRecord(RECORD, tenant, name))
+        resp.status = 204
+
+    async def pause(self, req: Request, resp: Response, name: str) -> None:
+        def change(kept: Kept, due_at: int | None) -> tuple[Kept, int | None]:
+            return (kept, due_at) if kept.paused else (replace(kept, paused=True, version=kept.version + 1), None)
+
+        reply(resp, view(await self._must_change(access.producer(req).tenant, name, change)))
+
+    async def resume(self, req: Request, resp: Response, name: str) -> None:
+        tenant, now = access.producer(req).tenant, await self._store.now()
+
+        def change(kept: Kept, due_at: int | None) -> tuple[Kept, int | None]:
+            if not kept.paused:
+                return kept, due_at
+            return replace(kept, paused=False, version=kept.version + 1), _next(kept.asked, now)
+
+        reply(resp, view(await self._must_change(tenant, name, change)))
+
+    async def run_now(self, req: Request, resp: Response, name: str) -> None:
+        tenant = access.producer(req).tenant
+        record = await self._must_get(tenant, name)
+        job = await self._create(tenant, task_of(kept_in(record).asked), key=None)
+
+        def change(kept: Kept, due_at: int | None) -> tuple[Kept, int | None]:
+            return replace(kept, last_run_at=job.created_at, last_task_id=job.id, last_error=""), due_at
+
+        await self._change(tenant, name, change)  # None: it was deleted meanwhile, and the task is made nevertheless
+        reply(resp, task_view(job, await self._store.now()), 202)
+
+    # how they are kept --------------------------------------------------------------------------------------------------
+
+    async def _make(self, tenant: str, asked: Asked, now: int) -> Record | None:
+        """None: there is one of this name."""
+        there = await self._store.list_records(RECORD, tenant, limit=MAX_SCHEDULES)
+        if len(there) >= MAX_SCHEDULES and all(record.name != asked.name for record in there):
+            raise Refusal(409, "too many schedules", detail=f"a tenant may have {MAX_SCHEDULES}; delete one first")
+        body = msgspec.json.encode(Kept(asked))
+        return await self._store.put_record(
+            PutRecord(RECORD, tenant, asked.name, body, expected=0, due_at=_next(asked, now))
+        )
+
+    async def _change(self, tenant: str, name: str, change: Change) -> Record | None:
+        """None: there is none. A tick or another caller may get in between: then the change is made to what they left."""
+        while (record := await self._store.get_record(RECORD, tenant, name)) is not None:
+            kept = kept_in(record)
+            wanted, due_at = change(kept, record.due_at)
+            if (wanted, due_at) == (kept, record.due_at):
+                return record
+            changed = await self._store.put_record(
+                PutRecord(RECORD, tenant, name, msgspec.json.encode(wanted), expected=record.version, due_at=due_at)
+            )
+            if changed is not None:
+                return changed
+        return None
+
+    async def _must_get(self, tenant: str, name: str) -> Record:
+        record = await self._store.get_record(RECORD, tenant, name) if is_name(name) else None
+        if record is None:
+            raise _not_found(name)
+        return record
+
+    async def _must_change(self, tenant: str, name: str, change: Change) -> Record:
+        record = await self._change(tenant, name, change) if is_name(name) else None
+        if record is None:
+            raise _not_found(name)
+        return record
+
+
+def _next(asked: Asked, now: int) -> int | None:
+    return cron.next_tick(asked.cron, asked.timezone, now)
+
+
+def _not_found(name: str) -> Refusal:
+    return Refusal(404, "schedule not found", detail=f"there is no schedule {name[:MAX_NAME]!r}")

@@ -1,0 +1,174 @@
+"""Streamed claims: one connection, many tasks, so that a worker is not bound by a round trip for each.
+
+The answer is NDJSON without an end: a task a line, and an empty line as a sign of life. The server keeps at most `maxInFlight` of a
+stream's tasks in progress; as some end (by result, nack, abandon, lapse: whatever way and whoever says so) the next are sent.
+Results go by the other endpoints, best in batches.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from falcon.asgi import Request, Response
+
+from chargehand.config import Config
+from chargehand.doors.tasks import access, wire
+from chargehand.doors.tasks.errors import Refusal, write_error
+from chargehand.doors.tasks.holding import owner_of
+from chargehand.doors.tasks.limits import Limits
+from chargehand.doors.tasks.names import BASE, CLAIM, TAG
+from chargehand.doors.tasks.views import CLAIMED, Task, task_view
+from chargehand.doors.tasks.worker import MAX_BODY, Worker, claim_queues
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import Job, State
+from chargehand.engine.moves import Moved
+from chargehand.engine.store import Hint
+from chargehand.http.hangup import gone
+from chargehand.http.route import Route
+
+NDJSON = "application/x-ndjson"
+SIGN_OF_LIFE_SECONDS = 10.0
+LOOK_SECONDS = 1.0  # how often a full stream looks for ends that another node wrote
+MAX_STREAMS = 10_000
+_encoder = msgspec.json.Encoder()
+
+
+class Stream:
+    """The tasks that one stream has in progress."""
+
+    def __init__(self, bound: int) -> None:
+        self.bound = bound
+        self.held: dict[str, int] = {}  # task -> lease
+        self.doubtful: set[str] = set()  # those to which something happened at another node
+        self.news = asyncio.Event()
+
+    @property
+    def room(self) -> int:
+        return self.bound - len(self.held)
+
+
+class Streams:
+    def __init__(self, engine: Engine, config: Config, worker: Worker, limits: Limits) -> None:
+        self._engine = engine
+        self._worker = worker
+        self._limits = limits
+        self._alone = config.store_url.startswith("sqlite:")
+        self._by_task: dict[str, Stream] = {}
+        self._open = 0
+
+    def routes(self) -> list[Route]:
+        # fmt: off
+        return [
+            Route("POST", f"{BASE}/tasks/claim/stream", self.claim_stream, "Claim tasks as they come, on one connection", "", TAG,
+                  "NDJSON: a task a line; empty lines are signs of life. At most `maxInFlight` are in progress at once.",
+                  request=wire.StreamTasks, reply=Task, reply_media=NDJSON, error_writer=write_error, request_id=True),
+        ]
+        # fmt: on
+
+    def on_move(self, moved: Moved) -> None:
+        if moved.state is not State.RUNNING and (stream := self._by_task.get(moved.job_id)) is not None:
+            self._free(stream, moved.job_id)
+
+    def on_hint(self, hint: Hint) -> None:
+        """Results may go to any node: the others say of which tasks, the store says whether that was their end."""
+        for task_id in hint.jobs:
+            if (stream := self._by_task.get(task_id)) is not None:
+                stream.doubtful.add(task_id)
+                stream.news.set()
+
+    def _free(self, stream: Stream, task_id: str) -> None:
+        if self._by_task.get(task_id) is stream:  # else it lapsed unheard of, and another stream has it now
+            del self._by_task[task_id]
+        stream.held.pop(task_id, None)
+        stream.news.set()
+
+    async def claim_stream(self, req: Request, resp: Response) -> None:
+        caller = access.worker(req, CLAIM)
+        self._limits.check("worker", "claim", caller)
+        asked = await wire.read(req, wire.stream_tasks, MAX_BODY)
+        if self._open >= MAX_STREAMS:
+            raise Refusal(503, "too many streams", detail=f"{MAX_STREAMS} are open", retry_after_seconds=5)
+        queues, lease = claim_queues(caller, asked), self._worker.lease(asked.lease_seconds)
+        resp.content_type = NDJSON
+        resp.set_header("cache-control", "no-store")
+        resp.set_header("x-accel-buffering", "no")
+        resp.stream = self._lines(req, queues, owner_of(caller), lease, asked.max_in_flight)
+
+    async def _lines(
+        self, req: Request, queues: tuple[str, ...], owner: str, lease: float, bound: int
+    ) -> AsyncIterator[bytes]:
+        stream = Stream(bound)
+        leaving = asyncio.ensure_future(gone(req))
+        self._open += 1
+        try:
+            yield b"\n"  # the head goes out at once: whoever waits knows that the stream stands
+            while not leaving.done() and not self._engine.draining:
+                if stream.room <= 0:
+                    if not await self._wait_for_room(stream, leaving):
+                        yield b"\n"
+                    continue
+                claiming = asyncio.ensure_future(
+                    self._engine.claim(
+                        queues, owner, lease, limit=stream.room, stage=CLAIMED, wait_seconds=SIGN_OF_LIFE_SECONDS
+                    )
+                )
+                try:
+                    await asyncio.wait({claiming, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    if not claiming.done():
+                        claiming.cancel()  # the engine hands back what it claims for nobody
+                        await asyncio.wait({claiming})
+                if claiming.cancelled():
+                    return
+                jobs = claiming.result()
+                if leaving.done():
+                    await self._hand_back(jobs)
+                    return
+                self._hold(stream, jobs)
+                yield b"".join(_encoder.encode(task_view(job, job.updated_at)) + b"\n" for job in jobs) or b"\n"
+        finally:
+            leaving.cancel()
+            self._open -= 1
+            for task_id in list(stream.held):
+                self._free(stream, task_id)
+
+    def _hold(self, stream: Stream, jobs: tuple[Job, ...]) -> None:
+        for job in jobs:
+            stream.held[job.id] = job.lease
+            self._by_task[job.id] = stream
+
+    async def _hand_back(self, jobs: tuple[Job, ...]) -> None:
+        for job in jobs:
+            await self._engine.park(job.id, job.lease, "", message="handed back: the stream's reader is gone")
+
+    async def _wait_for_room(self, stream: Stream, leaving: "asyncio.Future[None]") -> bool:
+        """False when a sign of life is due."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + SIGN_OF_LIFE_SECONDS
+        while stream.room <= 0 and not leaving.done() and not self._engine.draining:
+            left = until - loop.time()
+            if left <= 0:
+                return False
+            if stream.doubtful:
+                await self._look(stream, stream.held.keys() & stream.doubtful)
+                continue
+            stream.news.clear()
+            waiting: asyncio.Future[Any] = asyncio.ensure_future(stream.news.wait())
+            try:
+                await asyncio.wait(
+                    {waiting, leaving}, timeout=min(left, LOOK_SECONDS), return_when=asyncio.FIRST_COMPLETED
+                )
+            finally:
+                waiting.cancel()
+            # Alone, one hears of every end, but for one that came while its claim was still on the way here.
+            if not stream.news.is_set() and (not self._alone or left <= LOOK_SECONDS):
+                await self._look(stream, set(stream.held))
+        return True
+
+    async def _look(self, stream: Stream, task_ids: set[str]) -> None:
+        stream.doubtful.clear()
+        for task_id in task_ids:
+            lease = stream.held.get(task_id)
+            if lease is not None and not await self._engine.store.holds(task_id, lease):
+                self._free(stream, task_id)

@@ -1,0 +1,285 @@
+"""Topics: what a tenant's administrator decides for all tasks of one command. Unlike codeQ's, these are applied.
+
+A topic is named like the command it is for, and spelling does not matter to it, as it does not to queues. codeQ allows DNS
+labels; most commands (`GENERATE_MASTER`) are none, so upper case, `_` and up to 200 characters are allowed here as well.
+
+`maxConsumers` becomes the limit of the command's queue: when it is set, when it changes, and when a server starts. In between
+an operator may set the queue otherwise. A queue whose topic never had one is left alone.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from falcon.asgi import Request, Response
+
+from chargehand.config import Config
+from chargehand.doors.tasks import access
+from chargehand.doors.tasks.errors import Refusal, write_error
+from chargehand.doors.tasks.names import BASE, MAX_COMMAND, TAG, task_queue
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import QueueSettings, rfc3339
+from chargehand.engine.record import DropRecord, PutRecord, Record
+from chargehand.errors import BadRequest, ChargehandError, TooLarge
+from chargehand.http.route import Route, decode, read_body, reply
+from chargehand.observability.logs import get_logger
+
+log = get_logger(__name__)
+RECORD = "topic"
+MAX_BODY = 1_048_576
+MAX_TOPICS = 1000  # of a tenant
+MOST_KNOWN = 100_000  # of all tenants
+HIGHEST = 9  # codeQ's tiers go up to 10, its priorities do not
+_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?")
+_ALLOWED_NAME = f"must be 1 to {MAX_COMMAND} letters, digits, - or _, and neither begin nor end with -"
+_RANGES = {"maxAttempts": (1, 100), "retentionSeconds": (0, 2_147_483_647), "maxConsumers": (0, 10_000)}
+
+
+class Policy(msgspec.Struct, frozen=True, rename="camel"):
+    """What holds for all tasks of a command. 0 attempts or no tiers are refused: a policy says both."""
+
+    priority_tiers: tuple[int, ...] = ()
+    max_attempts: int = 0
+    dead_letter_topic_ref: str = ""
+    retention_seconds: int = 0
+    max_consumers: int = 0
+
+
+class PutTopic(Policy, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A policy as it is sent."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """The body of the record. The name as it was first spelt: the record's own is in lower case."""
+
+    name: str
+    policy: Policy
+
+
+class Topic(msgspec.Struct, rename="camel"):
+    topic_id: str
+    tenant_id: str
+    topic_name: str
+    policy: Policy
+    version: int
+    created_at: str
+    updated_at: str
+
+
+class TopicList(msgspec.Struct):
+    topics: list[Topic]
+
+
+Known = dict[tuple[str, str], tuple[int, Policy]]  # (tenant, command in lower case) -> version, policy
+_sent = msgspec.json.Decoder(PutTopic)
+_bodies = msgspec.json.Decoder(Kept)
+
+
+def tier(policy: Policy | None, priority: int) -> int:
+    """The priority of a task: the highest tier that is not above what was asked for, else the lowest there is."""
+    if policy is None or not policy.priority_tiers:
+        return priority
+    tiers = [min(each, HIGHEST) for each in policy.priority_tiers]
+    return max((each for each in tiers if each <= priority), default=min(tiers))
+
+
+class Topics:
+    def __init__(self, engine: Engine, config: Config) -> None:
+        self._engine = engine
+        self._poll_seconds = config.engine.poll_seconds
+        self._known: Known = {}
+        self._changing = asyncio.Lock()  # so that a reload that began before a change does not undo it here
+
+    def routes(self) -> list[Route]:
+        path = f"{BASE}/admin/topics"
+        one = path + "/{topic_name}"
+        shape: dict[str, Any] = {"error_writer": write_error, "request_id": True}
+        # fmt: off
+        return [
+            Route("GET", path, self.list_topics, "List the topics", "", TAG, "Ours, not codeQ's.", reply=TopicList, **shape),
+            Route("PUT", one, self.put_topic, "Make or change a topic", "", TAG,
+                  "201 when it is made, else 200. What a command's topic says holds for tasks that are created from then on.",
+                  request=PutTopic, reply=Topic, **shape),
+            Route("GET", one, self.get_topic, "Show a topic", "", TAG, reply=Topic, **shape),
+            Route("DELETE", one, self.delete_topic, "Delete a topic", "", TAG,
+                  "Needs `?deletionPolicy=Delete`. The tasks stay. 204 also when there is none.", status=204, **shape),
+        ]
+        # fmt: on
+
+    # used by the others -------------------------------------------------------------------------------------------------
+
+    def policy(self, tenant: str, command: str) -> Policy | None:
+        """As this node knows it: its own changes at once, those of others within engine.poll_seconds."""
+        known = self._known.get((tenant, command.strip().lower()))
+        return None if known is None else known[1]
+
+    async def load(self) -> None:
+        """All topics from the store. What changed since the last time sets the limit of its queue once more.
+
+        Whoever changed it has set it already, unless it died before it could, or another node got in between with what it
+        had read before the change: that node comes by here again.
+        """
+        async with self._changing:
+            records = await self._engine.store.list_records(RECORD, limit=MOST_KNOWN)
+            before, known = self._known, _known(records)
+            changed = {
+                topic: (_consumers(before.get(topic)), _consumers(known.get(topic)))
+                for topic in before.keys() | known.keys()
+                if before.get(topic) != known.get(topic)
+            }
+            if any(had or wants for had, wants in changed.values()):
+                settings = await self._settings()
+                for (tenant, name), (had, wants) in changed.items():
+                    now = settings.get(task_queue(tenant, name))
+                    if wants:
+                        await self._limit(settings, tenant, name, wants)
+                    elif had and now is not None and now.max_running == had:
+                        await self._limit(settings, tenant, name, None)
+            self._known = known
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.load()
+            except ChargehandError as error:
+                log.warning("cannot read the topics, will try again", error=str(error))
+            await asyncio.sleep(self._poll_seconds)
+
+    # the endpoints ------------------------------------------------------------------------------------------------------
+
+    async def list_topics(self, req: Request, resp: Response) -> None:
+        tenant = access.admin(req).tenant
+        records = await self._engine.store.list_records(RECORD, tenant, limit=MAX_TOPICS)
+        reply(resp, TopicList([_view(record) for record in records]))
+
+    async def get_topic(self, req: Request, resp: Response, topic_name: str) -> None:
+        tenant = access.admin(req).tenant
+        record = await self._get(tenant, topic_name)
+        if record is None:
+            raise Refusal(404, "topic not found", detail=f"there is no topic {topic_name[:MAX_COMMAND]!r}")
+        reply(resp, _view(record))
+
+    async def put_topic(self, req: Request, resp: Response, topic_name: str) -> None:
+        tenant = access.admin(req).tenant
+        _check_name("topicName", topic_name)
+        policy = _checked(await _read(req), topic_name)
+        async with self._changing:
+            record, created = await self._put(tenant, topic_name, policy)
+        reply(resp, _view(record), 201 if created else 200)
+
+    async def delete_topic(self, req: Request, resp: Response, topic_name: str) -> None:
+        tenant = access.admin(req).tenant
+        if req.get_param("deletionPolicy") != "Delete":
+            raise Refusal(400, "deletionPolicy=Delete is required")
+        name = topic_name.lower()
+        async with self._changing:
+            record = await self._get(tenant, name)
+            if record is not None:
+                # The limit goes first: should we die in between, the topic is still there to be deleted again.
+                if _bodies.decode(record.body).policy.max_consumers:
+                    await self._limit(await self._settings(), tenant, name, None)
+                await self._engine.store.drop_record(DropRecord(RECORD, tenant, name))
+            self._known.pop((tenant, name), None)
+        resp.status = 204
+
+    # how they are kept --------------------------------------------------------------------------------------------------
+
+    async def _get(self, tenant: str, topic_name: str) -> Record | None:
+        if not _is_name(topic_name):
+            return None
+        return await self._engine.store.get_record(RECORD, tenant, topic_name.lower())
+
+    async def _put(self, tenant: str, topic_name: str, policy: Policy) -> tuple[Record, bool]:
+        store, name = self._engine.store, topic_name.lower()
+        while True:
+            found = await self._get(tenant, name)
+            kept = None if found is None else _bodies.decode(found.body)
+            if found is None and len(await store.list_records(RECORD, tenant, limit=MAX_TOPICS)) >= MAX_TOPICS:
+                raise Refusal(409, "too many topics", detail=f"a tenant may have {MAX_TOPICS}; delete one first")
+            if kept is not None and kept.policy.max_consumers and not policy.max_consumers:
+                await self._limit(await self._settings(), tenant, name, None)
+            record = found
+            if kept is None or kept.policy != policy:
+                body = msgspec.json.encode(Kept(kept.name if kept else topic_name, policy))
+                record = await store.put_record(
+                    PutRecord(RECORD, tenant, name, body, expected=0 if found is None else found.version)
+                )
+            if record is None:
+                continue  # somebody else was quicker: look again
+            if policy.max_consumers:
+                await self._limit(await self._settings(), tenant, name, policy.max_consumers)
+            self._known[tenant, name] = (record.version, policy)
+            return record, found is None
+
+    async def _settings(self) -> dict[str, QueueSettings]:
+        return {each.queue: each for each in await self._engine.store.list_queue_settings()}
+
+    async def _limit(self, settings: dict[str, QueueSettings], tenant: str, name: str, limit: int | None) -> None:
+        queue = task_queue(tenant, name)
+        now = settings.get(queue, QueueSettings(queue))
+        if now.max_running != limit:
+            await self._engine.set_queue(QueueSettings(queue, now.paused, limit))
+
+
+async def _read(req: Request) -> PutTopic:
+    """Stricter than the rest of this wire: unknown members are refused, and 400 is all it says to whatever is no policy."""
+    try:
+        return decode(_sent, await read_body(req, MAX_BODY))
+    except (BadRequest, TooLarge) as error:
+        raise Refusal(400, f"invalid request body: {error.message}") from None
+
+
+def _checked(policy: PutTopic, topic_name: str) -> Policy:
+    tiers = policy.priority_tiers
+    if not 1 <= len(tiers) <= 10:
+        raise _unprocessable("priorityTiers", f"must have 1 to 10 entries, not {len(tiers)}")
+    if not all(0 <= each <= 10 for each in tiers):
+        raise _unprocessable("priorityTiers", "every entry must be from 0 to 10")
+    if len(set(tiers)) != len(tiers):
+        raise _unprocessable("priorityTiers", "every entry may be there only once")
+    values = msgspec.to_builtins(policy)
+    for field, (least, most) in _RANGES.items():
+        if not least <= values[field] <= most:
+            raise _unprocessable(field, f"must be from {least} to {most}, not {str(values[field])[:30]}")
+    if policy.dead_letter_topic_ref:
+        _check_name("deadLetterTopicRef", policy.dead_letter_topic_ref)
+        if policy.dead_letter_topic_ref.lower() == topic_name.lower():
+            raise _unprocessable("deadLetterTopicRef", "must be another topic than this one")
+    return Policy(**msgspec.structs.asdict(policy) | {"priority_tiers": tuple(sorted(tiers))})
+
+
+def _is_name(name: str) -> bool:
+    return len(name) <= MAX_COMMAND and _NAME.fullmatch(name) is not None
+
+
+def _check_name(field: str, name: str) -> None:
+    if not _is_name(name):
+        raise _unprocessable(field, _ALLOWED_NAME)
+
+
+def _unprocessable(field: str, text: str) -> Refusal:
+    return Refusal(422, f"{field}: {text}", field=field)
+
+
+def _known(records: Iterable[Record]) -> Known:
+    known: Known = {}
+    for record in records:
+        try:
+            known[record.tenant, record.name] = (record.version, _bodies.decode(record.body).policy)
+        except msgspec.DecodeError as error:
+            log.error("a topic cannot be read", tenant=record.tenant, topic=record.name, error=str(error))
+    return known
+
+
+def _consumers(known: tuple[int, Policy] | None) -> int:
+    return 0 if known is None else known[1].max_consumers
+
+
+def _view(record: Record) -> Topic:
+    kept = _bodies.decode(record.body)
+    return Topic(
+        f"{record.tenant}.{kept.name}", record.tenant, kept.name, kept.policy, record.version,
+        rfc3339(record.created_at), rfc3339(record.updated_at),
+    )  # fmt: skip

@@ -1,0 +1,196 @@
+"""A task as codeQ's clients know it. Members that are empty or zero are left out, as codeQ leaves them out."""
+
+from functools import lru_cache
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from chargehand.engine.delivery import Outgoing
+from chargehand.engine.job import SECOND, Event, Job, State, rfc3339
+from chargehand.store.announce import decode_reports
+
+DEAD = "dead"  # the stage of a failed task that ran out of attempts: a dead letter
+DEAD_TOPIC = f"failed:{DEAD}"
+CLAIMED = "claimed"
+PROGRESS = "progress"  # the step of a worker's notes
+CANCELLED = "CANCELLED"
+RESULT_KEY = "codeq:results"
+
+STATUS = {
+    State.QUEUED: "PENDING",
+    State.RUNNING: "IN_PROGRESS",
+    State.SUCCEEDED: "COMPLETED",
+    State.FAILED: "FAILED",
+    State.CANCELLED: "FAILED",
+}
+
+
+class Artifact(msgspec.Struct):
+    name: str
+    url: str
+
+
+class ProgressView(msgspec.Struct, rename="camel", omit_defaults=True):
+    """What the worker last said."""
+
+    updated_at: str
+    percent: float | None = None
+    message: str = ""
+    data: Any = None
+
+
+class Task(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+    id: str
+    command: str
+    payload: Annotated[str, Meta(description="JSON as text, to the letter as it was sent")]
+    priority: int = 0
+    webhook: str = ""
+    trace_parent: str = ""
+    trace_state: str = ""
+    status: Annotated[str, Meta(description="PENDING, IN_PROGRESS, COMPLETED or FAILED")]
+    last_known_location: Annotated[
+        str, Meta(description="PENDING_LIST, DELAYED_ZSET, INPROG_SET, DLQ_SET or NONE: a hint")
+    ] = ""
+    worker_id: str = ""
+    lease_until: str = ""
+    lease: Annotated[
+        int, Meta(description="Ours: grows with every claim; send it along to be sure it is still held")
+    ] = 0
+    attempts: int = 0
+    max_attempts: int = 0
+    run_at: Annotated[str, Meta(description="Ours: when a delayed task becomes ready")] = ""
+    progress: ProgressView | None = None
+    error: str = ""
+    result_key: str = ""
+    tenant_id: str = ""
+    created_at: str
+    updated_at: str
+
+
+class ResultView(msgspec.Struct, rename="camel", omit_defaults=True):
+    task_id: str
+    status: str
+    completed_at: str
+    result: msgspec.Raw | None = None
+    error: str = ""
+    artifacts: list[Artifact] | None = None
+
+
+class _Said(msgspec.Struct):
+    command: str = ""
+
+
+class _Data(msgspec.Struct):
+    artifacts: list[Artifact] | None = None
+
+
+class _Progress(msgspec.Struct):
+    percent: float | None = None
+    data: Any = None
+
+
+_data = msgspec.json.Decoder(_Data)
+_progress = msgspec.json.Decoder(_Progress)
+_encoder = msgspec.json.Encoder()
+
+
+@lru_cache(maxsize=4096)
+def metadata(command: str) -> bytes:
+    return _encoder.encode({"command": command})
+
+
+@lru_cache(maxsize=4096)
+def _spelt(said: bytes) -> str:
+    return msgspec.json.decode(said, type=_Said).command
+
+
+def command_of(job: Job) -> str:
+    """As the producer spelt it."""
+    return (_spelt(job.metadata) if job.metadata else "") or job.queue.split("/", 2)[2]
+
+
+def webhook_of(job: Job) -> str:
+    return decode_reports(job.reports)[0].url if job.reports else ""
+
+
+def whole_seconds(at: int) -> str:
+    return rfc3339(at - at % SECOND)[:-5] + "Z"
+
+
+def task_view(job: Job, now: int) -> Task:
+    running, finished = job.state is State.RUNNING, job.finished
+    return Task(
+        id=job.id,
+        command=command_of(job),
+        payload=job.payload.decode(),
+        priority=job.priority,
+        webhook=webhook_of(job),
+        trace_parent=job.traceparent,
+        trace_state=job.tracestate,
+        status=STATUS[job.state],
+        last_known_location=_location(job, now),
+        worker_id=(job.lease_owner or "") if running else "",
+        lease_until=whole_seconds(job.lease_until) if running and job.lease_until else "",
+        lease=job.lease if running else 0,
+        attempts=job.attempt,
+        max_attempts=job.max_attempts,
+        run_at=rfc3339(job.run_at) if job.state is State.QUEUED and job.run_at > now else "",
+        error=error_of(job.state, job.error) if finished else "",
+        result_key=RESULT_KEY if finished else "",
+        tenant_id=job.tenant,
+        created_at=rfc3339(job.created_at),
+        updated_at=rfc3339(job.updated_at),
+    )
+
+
+def _location(job: Job, now: int) -> str:
+    if job.state is State.QUEUED:
+        return "PENDING_LIST" if job.run_at <= now else "DELAYED_ZSET"
+    if job.state is State.RUNNING:
+        return "INPROG_SET"
+    return "DLQ_SET" if job.stage == DEAD else "NONE"
+
+
+def error_of(state: str, error: str | None) -> str:
+    return CANCELLED if state == State.CANCELLED else error or ""
+
+
+def progress_view(event: Event) -> ProgressView:
+    said = _progress.decode(event.data) if event.data else _Progress()
+    return ProgressView(rfc3339(event.at), said.percent, event.message, said.data)
+
+
+def result_view(job: Job, end: Event | None) -> ResultView:
+    return ResultView(
+        job.id,
+        STATUS[job.state],
+        rfc3339(job.finished_at or job.updated_at),
+        msgspec.Raw(job.result) if job.result and job.state is not State.CANCELLED and job.stage != DEAD else None,
+        error_of(job.state, job.error),
+        artifacts_of(end) or None,
+    )
+
+
+def artifacts_of(end: Event | None) -> list[Artifact]:
+    return (_data.decode(end.data).artifacts or []) if end is not None and end.data else []
+
+
+def render(outgoing: Outgoing) -> bytes:
+    """The callback of a task that came to its end: the seed's payload."""
+    job, event = outgoing.job, outgoing.event
+    # The result is the job's, the end may be an earlier one: after a requeue a late callback must not tell the next one's.
+    its_own = event.state is State.SUCCEEDED or (
+        event.state is State.FAILED and event.stage != DEAD and job.finished_at == event.at
+    )
+    return _encoder.encode(
+        {
+            "taskId": job.id,
+            "eventType": command_of(job),
+            "status": STATUS[event.state],
+            "result": msgspec.Raw(job.result) if job.result and its_own else None,
+            "error": error_of(event.state, event.error),
+            "artifacts": artifacts_of(event),
+            "completedAt": rfc3339(event.at),
+        }
+    )

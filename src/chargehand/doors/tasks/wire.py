@@ -1,0 +1,165 @@
+"""What producers and workers send: codeQ's bodies, read as codeQ reads them. `null` is the same as left out."""
+
+from datetime import datetime
+from typing import Annotated, TypeVar
+
+import msgspec
+from falcon.asgi import Request
+from msgspec import Meta, Raw
+
+from chargehand.doors.tasks.errors import Refusal, invalid_body
+from chargehand.engine.job import SECOND
+from chargehand.errors import BadRequest, InvalidField
+from chargehand.http.inputs import TEN_YEARS, absent, json_or_absent
+from chargehand.http.route import decode, read_body
+
+T = TypeVar("T")
+Delay = Annotated[float, Meta(le=TEN_YEARS)]
+Lease = Annotated[
+    int, Meta(ge=1, le=2**53 - 1, description="The `lease` that came with the task; guards against an older self")
+]
+MAX_BATCH = 100
+
+
+class CreateTask(msgspec.Struct, rename="camel"):
+    """A task for whoever claims its command."""
+
+    command: Annotated[str, Meta(description="Names the queue; upper and lower case are the same to it")] = ""
+    payload: Annotated[Raw, Meta(description="Any JSON but null; comes back as text")] = msgspec.field(
+        default_factory=absent
+    )
+    priority: Annotated[int, Meta(description="0 to 9, 9 first; others are moved there")] | None = None
+    webhook: Annotated[str, Meta(description="Called when the task is COMPLETED or FAILED")] | None = None
+    max_attempts: Annotated[int, Meta(description="0: the topic's, or tasks.max_attempts")] | None = None
+    idempotency_key: Annotated[str, Meta(description="A repeat answers with the task it made before")] | None = None
+    unique_key: (
+        Annotated[str, Meta(description="While a task of this command and key is live, it is answered with")] | None
+    ) = None
+    run_at: Annotated[str, Meta(description="RFC 3339; not before then; wins over delaySeconds")] | None = None
+    delay_seconds: Delay | None = None
+
+
+class CreateTasks(msgspec.Struct):
+    tasks: tuple[Raw, ...] = ()
+
+
+class ClaimTask(msgspec.Struct, rename="camel"):
+    """What a worker is ready for."""
+
+    commands: (
+        Annotated[tuple[str, ...], Meta(max_length=100, description="Default: all that the token allows")] | None
+    ) = None
+    lease_seconds: Annotated[float, Meta(description="Up to engine.max_lease_seconds")] | None = None
+    wait_seconds: Annotated[float, Meta(description="Long poll, up to 30")] | None = None
+
+
+class ClaimTasks(ClaimTask, rename="camel"):
+    count: Annotated[int, Meta(description="1 to 10")] = 0
+
+
+class StreamTasks(ClaimTask, rename="camel"):
+    max_in_flight: Annotated[int, Meta(ge=1, le=1000, description="Tasks of this stream in progress at once")] = 10
+
+
+class Heartbeat(msgspec.Struct, rename="camel"):
+    extend_seconds: Annotated[float, Meta(description="From now, up to engine.max_lease_seconds")] | None = None
+    lease: Lease | None = None
+
+
+class Nack(msgspec.Struct, rename="camel"):
+    delay_seconds: (
+        Annotated[float, Meta(description="0: at once; left out: the policy; up to tasks.backoff_max_seconds")] | None
+    ) = None
+    reason: str | None = None
+    lease: Lease | None = None
+
+
+class Abandon(msgspec.Struct):
+    lease: Lease | None = None
+
+
+class Progress(msgspec.Struct):
+    """How far a worker is."""
+
+    percent: Annotated[float, Meta(ge=0, le=100)] | None = None
+    message: Annotated[str, Meta(max_length=10_000)] | None = None
+    data: Annotated[Raw, Meta(description="Any JSON")] = msgspec.field(default_factory=absent)
+    lease: Lease | None = None
+
+
+class NewArtifact(msgspec.Struct, rename="camel"):
+    """A file that comes with a result: where it is, or the file itself."""
+
+    name: str = ""
+    url: str | None = None
+    content_base64: str | None = None
+    content_type: str | None = None
+
+
+class SubmitResult(msgspec.Struct, rename="camel"):
+    """The end of a task."""
+
+    status: Annotated[str, Meta(description="COMPLETED or FAILED")] = ""
+    result: Annotated[Raw, Meta(description="A JSON object; required for COMPLETED")] = msgspec.field(
+        default_factory=absent
+    )
+    error: Annotated[str, Meta(description="Required for FAILED")] | None = None
+    artifacts: Annotated[tuple[NewArtifact, ...], Meta(max_length=100)] | None = None
+    lease: Lease | None = None
+
+
+class SubmitOne(SubmitResult, rename="camel"):
+    task_id: str = ""
+
+
+class SubmitResults(msgspec.Struct):
+    results: tuple[Raw, ...] = ()
+
+
+class Cleanup(msgspec.Struct):
+    limit: int | None = None
+    before: str | None = None
+
+
+create_task = msgspec.json.Decoder(CreateTask)
+create_tasks = msgspec.json.Decoder(CreateTasks)
+claim_task = msgspec.json.Decoder(ClaimTask)
+claim_tasks = msgspec.json.Decoder(ClaimTasks)
+stream_tasks = msgspec.json.Decoder(StreamTasks)
+heartbeat = msgspec.json.Decoder(Heartbeat)
+nack = msgspec.json.Decoder(Nack)
+abandon = msgspec.json.Decoder(Abandon)
+progress = msgspec.json.Decoder(Progress)
+submit_result = msgspec.json.Decoder(SubmitResult)
+submit_one = msgspec.json.Decoder(SubmitOne)
+submit_results = msgspec.json.Decoder(SubmitResults)
+cleanup = msgspec.json.Decoder(Cleanup)
+
+
+async def read(req: Request, decoder: "msgspec.json.Decoder[T]", max_bytes: int, text: str = "invalid body") -> T:
+    return parse(decoder, await read_body(req, max_bytes), text)
+
+
+def parse(decoder: "msgspec.json.Decoder[T]", body: bytes | Raw, text: str = "invalid body") -> T:
+    try:
+        return decode(decoder, bytes(body))
+    except BadRequest as error:
+        raise invalid_body(error, text) from None
+
+
+def instant(field: str, text: str) -> int:
+    """RFC 3339 as microseconds since the epoch."""
+    try:
+        at = datetime.fromisoformat(text)
+        if at.tzinfo is None or "T" not in text.upper():
+            raise ValueError
+        return int(at.timestamp() * SECOND)
+    except (ValueError, OverflowError):
+        raise Refusal(400, f"invalid '{field}' (use RFC3339)", field=field) from None
+
+
+def some_json(field: str, raw: Raw, text: str = "invalid body") -> bytes | None:
+    try:
+        return json_or_absent(field, raw)
+    except InvalidField as error:
+        raise invalid_body(error, text) from None

@@ -1,0 +1,201 @@
+"""For workers: claim with a long poll, heartbeat, progress, abandon, nack. The end of a task is in `results`."""
+
+from typing import Any
+
+import msgspec
+from falcon.asgi import Request, Response
+
+from chargehand.config import Config
+from chargehand.doors.tasks import access, wire
+from chargehand.doors.tasks.errors import Refusal, write_error
+from chargehand.doors.tasks.holding import Holder, owner_of, tenant_of
+from chargehand.doors.tasks.limits import Limits
+from chargehand.doors.tasks.names import ABANDON, ANY, BASE, CLAIM, HEARTBEAT, KIND, NACK, TAG, task_queue
+from chargehand.doors.tasks.policy import Judge
+from chargehand.doors.tasks.views import CLAIMED, PROGRESS, Task, task_view
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import Job, queue_name
+from chargehand.engine.moves import Broke, Change
+from chargehand.engine.store import Note
+from chargehand.errors import ChargehandError, Conflict, NotFound
+from chargehand.http.auth import Caller
+from chargehand.http.hangup import unless_gone
+from chargehand.http.route import Route, read_body, reply
+
+MAX_WAIT_SECONDS = 30.0
+MAX_COUNT = 10
+MAX_BODY = 65_536
+
+
+class ClaimedMany(msgspec.Struct):
+    tasks: list[Task]
+
+
+class Ok(msgspec.Struct):
+    ok: bool
+
+
+class Requeued(msgspec.Struct, rename="camel"):
+    status: str
+    delay_seconds: int
+
+
+class Abandoned(msgspec.Struct):
+    status: str
+
+
+class Worker:
+    def __init__(self, engine: Engine, config: Config, judge: Judge, limits: Limits) -> None:
+        self._engine = engine
+        self._config = config
+        self._judge = judge
+        self._limits = limits
+        self._max_wait = min(MAX_WAIT_SECONDS, config.engine.max_wait_seconds)
+
+    def routes(self) -> list[Route]:
+        one = f"{BASE}/tasks/{{task_id}}"
+        shape: dict[str, Any] = {"error_writer": write_error, "request_id": True}
+        # fmt: off
+        return [
+            Route("POST", f"{BASE}/tasks/claim", self.claim_task, "Claim a task, waiting for one if asked to", "", TAG,
+                  "By priority, then age, over all commands named.", request=wire.ClaimTask, reply=Task, or_nothing="There was nothing to claim", **shape),
+            Route("POST", f"{BASE}/tasks/claim/batch", self.claim_tasks, "Claim up to 10 tasks", "", TAG,
+                  request=wire.ClaimTasks, reply=ClaimedMany, or_nothing="There was nothing to claim", **shape),
+            Route("POST", f"{one}/heartbeat", self.heartbeat, "Keep the lease alive", "", TAG, request=wire.Heartbeat, reply=Ok, **shape),
+            Route("POST", f"{one}/progress", self.progress, "Say how far the work is", "", TAG, request=wire.Progress, reply=Ok, **shape),
+            Route("POST", f"{one}/abandon", self.abandon, "Give the task back; costs no attempt", "", TAG, reply=Abandoned, **shape),
+            Route("POST", f"{one}/nack", self.nack, "The work broke: again later, or the dead letters", "", TAG, request=wire.Nack, reply=Requeued, **shape),
+        ]
+        # fmt: on
+
+    # claiming ---------------------------------------------------------------------------------------------------------
+
+    async def claim_task(self, req: Request, resp: Response) -> None:
+        caller = access.worker(req, CLAIM)
+        self._limits.check("worker", "claim", caller)
+        asked = await wire.read(req, wire.claim_task, MAX_BODY)
+        wait = min(asked.wait_seconds or 0.0, self._max_wait)
+        jobs = await self._claim(req, caller, asked, 1, max(wait, 0.0))
+        if not jobs:
+            resp.status = 204
+            return
+        reply(resp, task_view(jobs[0], jobs[0].updated_at))
+
+    async def claim_tasks(self, req: Request, resp: Response) -> None:
+        caller = access.worker(req, CLAIM)
+        self._limits.check("worker", "claim", caller)
+        asked = await wire.read(req, wire.claim_tasks, MAX_BODY)
+        if asked.count < 1:
+            raise Refusal(400, "invalid body", detail="count: must be from 1 to 10", field="count")
+        if asked.count > MAX_COUNT:
+            raise Refusal(400, f"count exceeds maximum of {MAX_COUNT}", field="count")
+        jobs = await self._claim(req, caller, asked, asked.count, 0.0)
+        if not jobs:
+            resp.status = 204
+            return
+        reply(resp, ClaimedMany([task_view(job, job.updated_at) for job in jobs]))
+
+    async def _claim(
+        self, req: Request, caller: Caller, asked: wire.ClaimTask, limit: int, wait: float
+    ) -> tuple[Job, ...] | None:
+        queues, owner, lease = claim_queues(caller, asked), owner_of(caller), self.lease(asked.lease_seconds)
+        jobs: tuple[Job, ...] | None
+        jobs = await self._engine.claim(queues, owner, lease, limit=limit, stage=CLAIMED)
+        if not jobs and wait:
+            waiting = self._engine.claim(queues, owner, lease, limit=limit, stage=CLAIMED, wait_seconds=wait)
+            jobs = await unless_gone(req, waiting)
+        return jobs
+
+    def lease(self, asked: float | None) -> float:
+        """What is not above 0 is the default, as at codeQ; unlike there, no lease is without bounds."""
+        seconds = asked if asked is not None and asked > 0 else self._config.tasks.lease_seconds
+        return min(seconds, self._config.engine.max_lease_seconds)
+
+    # while it runs ----------------------------------------------------------------------------------------------------
+
+    async def heartbeat(self, req: Request, resp: Response, task_id: str) -> None:
+        holder = Holder.of(req, HEARTBEAT, task_id)
+        asked = await wire.read(req, wire.heartbeat, MAX_BODY)
+        seconds = self.lease(asked.extend_seconds)
+        try:
+            await self._engine.beat(holder.task_id, asked.lease, seconds, holder.tenant, holder.owner)
+        except (Conflict, NotFound):
+            raise await holder.refusal(self._engine, asked.lease) from None
+        reply(resp, Ok(True))
+
+    async def progress(self, req: Request, resp: Response, task_id: str) -> None:
+        holder = Holder.of(req, HEARTBEAT, task_id)
+        asked = await wire.read(req, wire.progress, self._config.server.max_body_bytes)
+        data = wire.some_json("data", asked.data)
+        said = {"percent": asked.percent, "data": msgspec.Raw(data) if data else None}
+        note = Note(
+            holder.task_id,
+            asked.lease,
+            holder.tenant,
+            step=PROGRESS,
+            message=asked.message or "",
+            data=msgspec.json.encode({key: value for key, value in said.items() if value is not None}),
+            owner=holder.owner,
+        )
+        try:
+            await self._engine.note(note)
+        except (Conflict, NotFound):
+            raise await holder.refusal(self._engine, asked.lease) from None
+        reply(resp, Ok(True))
+
+    # giving it back ---------------------------------------------------------------------------------------------------
+
+    async def abandon(self, req: Request, resp: Response, task_id: str) -> None:
+        holder = Holder.of(req, ABANDON, task_id)
+        lease = _lease_in(await read_body(req, MAX_BODY))
+        change = Change(
+            holder.task_id,
+            "park",
+            lease,
+            holder.tenant,
+            message=f"abandoned by {holder.owner}",
+            owner=holder.owner,
+        )
+        try:
+            await self._engine.change(change)
+        except (Conflict, NotFound):
+            raise await holder.refusal(self._engine, lease) from None
+        reply(resp, Abandoned("requeued"))
+
+    async def nack(self, req: Request, resp: Response, task_id: str) -> None:
+        holder = Holder.of(req, NACK, task_id)
+        asked = await wire.read(req, wire.nack, MAX_BODY)
+        job = await holder.held(self._engine, asked.lease)
+        delay = asked.delay_seconds if asked.delay_seconds is not None and asked.delay_seconds >= 0 else None
+        reason = (asked.reason or "").strip()
+        change = await self._judge(job, Broke(reason, failed_step="nack", delay_seconds=delay))
+        try:
+            await self._engine.change(change)
+        except (Conflict, NotFound):
+            raise await holder.refusal(self._engine, asked.lease) from None
+        if change.move == "fail":
+            reply(resp, Requeued("dlq", 0))
+        else:
+            reply(resp, Requeued("requeued", int(change.delay_seconds)))
+
+
+def claim_queues(caller: Caller, asked: wire.ClaimTask) -> tuple[str, ...]:
+    """The queues that are meant, patterns for `*` and for a fleet that works for every tenant."""
+    commands = tuple(asked.commands or ())
+    if any(not command.strip() or "*" in command for command in commands):
+        raise Refusal(400, "invalid body", detail="commands: must not be blank, nor have a *", field="commands")
+    access.check_event_types(caller, commands)
+    if not commands and ANY not in caller.event_types:
+        commands = tuple(caller.event_types)
+    tenant = tenant_of(caller) or ANY
+    if not commands:
+        return (queue_name(KIND, tenant, ANY),)
+    return tuple(sorted({task_queue(tenant, command) for command in commands}))
+
+
+def _lease_in(body: bytes) -> int | None:
+    """codeQ reads no body here, so whatever is not ours is not looked at."""
+    try:
+        return wire.parse(wire.abandon, body).lease if body else None
+    except ChargehandError:
+        return None

@@ -1,0 +1,33 @@
+"""A record: something small that a door remembers besides jobs (a subscription, a schedule), by kind, tenant and name.
+
+The body is the door's own business. The version is what two nodes race with: a write says which one it saw.
+"""
+
+import msgspec
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, tag="record"):
+    kind: str
+    tenant: str
+    name: str
+    body: bytes
+    version: int  # 1 when it is made, and one more with each change
+    due_at: int | None  # when the door must look at it
+    created_at: int
+    updated_at: int
+
+
+class PutRecord(msgspec.Struct, frozen=True, array_like=True, tag="put_record"):
+    kind: str
+    tenant: str
+    name: str
+    body: bytes
+    expected: int | None = None  # None: whatever is there; 0: it must not be there; n: it must be at version n
+    due_at: int | None = None
+
+
+class DropRecord(msgspec.Struct, frozen=True, array_like=True, tag="drop_record"):
+    kind: str
+    tenant: str
+    name: str
+    expected: int | None = None

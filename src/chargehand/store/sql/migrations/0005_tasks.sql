@@ -1,0 +1,9 @@
+-- A job may be the only live one of its key, and may be kept for a time of its own after its end.
+
+ALTER TABLE jobs ADD COLUMN unique_key TEXT;
+ALTER TABLE jobs ADD COLUMN keep BIGINT;
+ALTER TABLE jobs ADD COLUMN prune_at BIGINT;
+
+CREATE UNIQUE INDEX jobs_unique ON jobs (tenant, kind, queue, unique_key)
+  WHERE unique_key IS NOT NULL AND state IN ('queued', 'running');
+CREATE INDEX jobs_prune ON jobs (prune_at) WHERE prune_at IS NOT NULL;

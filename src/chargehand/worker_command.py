@@ -1,0 +1,250 @@
+"""`chargehand worker`: any program as a worker. It gets the payload on stdin and gives the result on stdout.
+
+| the program …                   | the task …                                                        |
+|---------------------------------|-------------------------------------------------------------------|
+| exits with 0                    | is COMPLETED; stdout is the result                                |
+| exits with 75, or by a signal   | is tried again                                                    |
+| exits with a code of --fail-on  | is FAILED                                                         |
+| exits with any other code       | is tried again, while it has attempts; the end of stderr says why |
+
+A line `progress 42 text` on stderr tells how far it is. There is never a shell between: arguments arrive as they are.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+import msgspec
+
+from chargehand.client import ClientError, Fail, Held, Retry, TaskEnded, Worker
+from chargehand.errors import ConfigError
+
+TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h
+MAX_OBJECT = 8 << 20  # a result that is an object is not cut, but more than this is not kept
+MAX_TEXT = 1 << 20
+MAX_REASON = 4 << 10
+KILL_SECONDS = 10.0
+CHUNK = 64 << 10
+LEFT_OPEN_SECONDS = 2.0  # for output that a program leaves to others when it exits
+
+_PROGRESS = re.compile(r"progress\s+(\d{1,3}(?:\.\d+)?)%?(?:\s+(.*))?")
+
+
+@dataclass(frozen=True)
+class Program:
+    """How a task is done by a program of its own."""
+
+    words: Sequence[str]
+    timeout_seconds: float | None = None
+    fail_on: Collection[int] = ()
+
+    async def __call__(self, task: Held) -> dict[str, Any]:
+        environ = os.environ | {
+            "CHARGEHAND_TASK_ID": task.id,
+            "CHARGEHAND_COMMAND": task.command,
+            "CHARGEHAND_ATTEMPT": str(task.attempt),
+        }
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self.words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environ, start_new_session=True
+            )
+        except (OSError, ValueError) as error:
+            raise Retry(None, f"{self.words[0]} cannot be started: {error}") from None
+        output, errors = Output(), Errors(task)
+        try:
+            async with asyncio.timeout(self.timeout_seconds):
+                await _talk(process, task.task.payload_json.encode(), output, errors)
+        except TimeoutError:
+            await _surely_end_group(process)
+            raise Retry(None, f"still running after {self.timeout_seconds:g} s") from None
+        except BaseException:
+            await _surely_end_group(process)  # the lease was lost, or the worker stops
+            raise
+        return self._judged(process.returncode or 0, output, errors)
+
+    def _judged(self, code: int, output: "Output", errors: "Errors") -> dict[str, Any]:
+        if code == 0:
+            return output.result()
+        if code < 0:
+            raise Retry(None, errors.reason(f"ended by signal {-code}"))
+        if code in self.fail_on:
+            raise Fail(errors.reason(f"exit code {code}"))
+        raise Retry(None, errors.reason(f"exit code {code}"))
+
+
+class Output:
+    """What the program wrote on stdout, up to a bound; the rest is counted."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._length = 0
+
+    def add(self, chunk: bytes) -> None:
+        self._length += len(chunk)
+        self._kept += chunk[: MAX_OBJECT - len(self._kept)]
+
+    def result(self) -> dict[str, Any]:
+        """An object is the result; anything else is text in one."""
+        if self._length == len(self._kept):
+            with contextlib.suppress(msgspec.DecodeError, RecursionError):
+                value = msgspec.json.decode(self._kept)
+                if isinstance(value, dict):
+                    return value
+        text = bytes(self._kept[:MAX_TEXT]).decode("utf-8", "replace")
+        if self._length <= MAX_TEXT:
+            return {"output": text}
+        return {"output": text, "note": f"cut at {MAX_TEXT} of {self._length} bytes"}
+
+
+class Errors:
+    """What the program wrote on stderr: progress, and for the rest the end of it."""
+
+    def __init__(self, task: Held) -> None:
+        self._task = task
+        self._begun = b""
+        self._lines: deque[bytes] = deque()
+        self._size = 0
+
+    def add(self, chunk: bytes) -> None:
+        *whole, self._begun = (self._begun + chunk).split(b"\n")
+        for line in whole:
+            self._line(line)
+        self._begun = self._begun[-MAX_REASON:]
+
+    def reason(self, what: str) -> str:
+        tail = b"\n".join([*self._lines, self._begun])[-MAX_REASON:].decode("utf-8", "replace").strip()
+        return tail or what
+
+    def _line(self, line: bytes) -> None:
+        if said := _PROGRESS.fullmatch(line.decode("utf-8", "replace").strip()):
+            self._task.progress(min(100.0, float(said[1])), said[2])
+            return
+        self._lines.append(line[-MAX_REASON:])
+        self._size += len(self._lines[-1]) + 1
+        while self._size > 2 * MAX_REASON and len(self._lines) > 1:
+            self._size -= len(self._lines.popleft()) + 1
+
+
+async def _talk(process: Process, payload: bytes, output: Output, errors: Errors) -> None:
+    """Until the program has exited and what it wrote has been read."""
+    assert process.stdin and process.stdout and process.stderr  # noqa: S101, PT018 - they are pipes, see above
+    reading = [
+        asyncio.create_task(_read(process.stdout, output)),
+        asyncio.create_task(_read(process.stderr, errors)),
+        asyncio.create_task(_write(process.stdin, payload)),
+    ]
+    try:
+        await process.wait()
+        # Something that it started may hold its output for ever.
+        await asyncio.wait(reading, timeout=LEFT_OPEN_SECONDS)
+    finally:
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+
+
+async def _read(stream: asyncio.StreamReader, into: Output | Errors) -> None:
+    while chunk := await stream.read(CHUNK):
+        into.add(chunk)
+
+
+async def _write(stream: asyncio.StreamWriter, payload: bytes) -> None:
+    """A program need not read its payload."""
+    with contextlib.suppress(ConnectionError):
+        stream.write(payload)
+        await stream.drain()
+        stream.close()
+        await stream.wait_closed()
+
+
+async def _surely_end_group(process: Process) -> None:
+    """Also when this is cancelled once more."""
+    ending = asyncio.create_task(_end_group(process))
+    while not ending.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({ending})
+
+
+async def _end_group(process: Process) -> None:
+    """The program and all that it started: asked to end, and after a while made to."""
+    if not _signal_group(process.pid, signal.SIGTERM):
+        return
+    until = time.monotonic() + KILL_SECONDS
+    while time.monotonic() < until:
+        if not _signal_group(process.pid, 0):
+            break
+        await asyncio.sleep(0.05)
+    _signal_group(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def _signal_group(group: int, number: int) -> bool:
+    """Whether there is anybody in it."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # somebody in it has changed its user; the rest got the signal
+    return True
+
+
+def said(ended: TaskEnded, as_json: bool, out: IO[str]) -> None:
+    """One line for each task."""
+    task = ended.task
+    if as_json:
+        line = {
+            "task": task.id,
+            "command": task.command,
+            "attempt": task.attempts,
+            "outcome": ended.word,
+            "seconds": round(ended.seconds, 3),
+            "text": ended.text,
+        }
+        print(msgspec.json.encode(line).decode(), file=out, flush=True)
+        return
+    why = " ".join(ended.text.split())[:200]
+    text = f"{time.strftime('%H:%M:%S')}  {task.command} {task.id}  {ended.word} in {ended.seconds:.2f} s"
+    print(f"{text}  {why}" if why else text, file=out, flush=True)
+
+
+async def work(
+    program: Program,
+    commands: Sequence[str],
+    url: str,
+    token: str,
+    concurrency: int,
+    lease_seconds: float,
+    grace_seconds: float,
+    *,
+    as_json: bool,
+    out: IO[str] | None = None,
+) -> None:
+    """Until a signal comes. What cannot work at all is a ConfigError."""
+    if shutil.which(program.words[0]) is None:
+        raise ConfigError(f"{program.words[0]} is not a program that can be run")
+    out = out or (sys.stdout if as_json else sys.stderr)
+    worker = Worker(
+        url,
+        token,
+        concurrency=concurrency,
+        lease_seconds=lease_seconds,
+        grace_seconds=grace_seconds,
+        watch=lambda ended: said(ended, as_json, out),
+    )
+    for command in commands:
+        worker.task(command)(program)
+    try:
+        await worker.serve()
+    except ClientError as error:
+        raise ConfigError(f"the server refuses this worker: {error}") from None

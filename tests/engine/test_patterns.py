@@ -1,0 +1,393 @@
+"""Claims for every tenant or every name: they find what they mean, are woken like any other, and tenants are served in turn."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chargehand.config import load_config
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import Job, NewJob, QueueSettings, State, is_pattern, matches, patterns_of, prefix_of
+from chargehand.engine.moves import Broke, Change, Lapsed
+from chargehand.engine.store import Claim, Store
+from chargehand.engine.upkeep import keep_up
+from chargehand.engine.wakeups import Wakeups
+from chargehand.errors import StoreUnavailable
+from tests.conftest import Clock
+from tests.engine.given import AT_ONCE, LONG, POLICY, stop, until
+from tests.store.given import a_job, opened
+
+PATTERNS = ("k/acme/*", "k/*/render", "k/*/*")
+OTHERS = ("k/other/send", "k/acme2/send", "other/acme/render", "k/acme", "kk/acme/render")
+
+
+class LookingEngine(Engine):
+    """Knows how often its claimers have looked for work, whatever they looked for."""
+
+    looks = 0
+
+    async def _claim_any(self, claim: Claim) -> tuple[Job, ...]:
+        jobs = await super()._claim_any(claim)
+        self.looks += 1
+        return jobs
+
+
+@pytest.fixture
+def engine(store: Store, clock: Clock) -> LookingEngine:
+    return LookingEngine(store, policy=POLICY, random=Random(0), now=clock)
+
+
+def an_engine(store: Store) -> LookingEngine:
+    return LookingEngine(store, policy=POLICY, random=Random(0))
+
+
+def in_queue(queue: str, **fields: object) -> NewJob:
+    kind, tenant, *_ = queue.split("/")
+    return a_job(queue=queue, kind=kind, tenant=tenant, **fields)
+
+
+async def put(engine: Engine, *queues: str, **fields: object) -> list[str]:
+    return [(await engine.submit(in_queue(queue, **fields))).job_id for queue in queues]
+
+
+async def claim(engine: Engine, *queues: str, limit: int = 1) -> list[Job]:
+    return list(await engine.claim(queues, "worker", 60, limit=limit))
+
+
+async def waiting(engine: LookingEngine, *queues: str) -> "asyncio.Task[tuple[Job, ...]]":
+    """A claim that found nothing and waits by now."""
+    before = engine.looks
+    task = asyncio.create_task(engine.claim(queues, "waiter", 60, wait_seconds=LONG))
+    await until(lambda: engine.looks > before)
+    assert not task.done()
+    return task
+
+
+async def woken(task: "asyncio.Task[tuple[Job, ...]]") -> list[str]:
+    async with asyncio.timeout(AT_ONCE):
+        return [job.id for job in await task]
+
+
+# The words --------------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.text("ab/* ", max_size=4), min_size=3, max_size=3))
+def test_a_queue_is_meant_by_its_patterns_and_begins_like_them(parts: list[str]) -> None:
+    kind, tenant = (part.replace("/", "").replace("*", "") for part in parts[:2])
+    queue = f"{kind}/{tenant}/{parts[2].replace('*', '')}"
+    for pattern in patterns_of(queue):
+        assert is_pattern(pattern)
+        assert matches(pattern, queue)
+        assert queue.startswith(prefix_of(pattern))
+    assert matches(queue, queue)
+    assert not any(matches(pattern, queue + "x") for pattern in (queue, f"{kind}x/{tenant}/*", f"{kind}/*/y"))
+
+
+def test_names_without_three_parts_have_no_patterns() -> None:
+    assert patterns_of("q") == patterns_of("k/q") == ()
+    assert not any(map(is_pattern, ("q", "k/t/q", "k/t/q*", "k*/t/q", "k/t*/q")))
+
+
+# Claims -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+async def test_a_pattern_finds_what_it_means_and_nothing_else(engine: Engine, pattern: str) -> None:
+    [wanted] = await put(engine, "k/acme/render")
+    others = await put(engine, *[queue for queue in OTHERS if not matches(pattern, queue)])
+    assert [job.id for job in await claim(engine, pattern, limit=50)] == [wanted]
+    assert await claim(engine, pattern, limit=50) == []
+    for job_id in others:
+        assert (await engine.get(job_id)).state is State.QUEUED
+
+
+async def test_names_and_patterns_may_be_mixed_in_one_claim(engine: Engine) -> None:
+    wanted = await put(engine, "k/acme/one", "k/acme/two", "k/other/three", "k/other/four")
+    found = await claim(engine, "k/acme/*", "k/other/three", limit=50)
+    assert {job.id for job in found} == set(wanted[:3])
+
+
+async def test_for_one_tenant_all_names_are_served_by_priority_and_then_age(engine: Engine, clock: Clock) -> None:
+    order = []
+    for name, priority in [("a", 1), ("b", 5), ("c", 5), ("a", 9)]:
+        order.append((-priority, clock.now, (await put(engine, f"k/acme/{name}", priority=priority))[0]))
+        clock.advance(1)
+    found = await claim(engine, "k/acme/*", limit=10)
+    assert [job.id for job in found] == [job_id for *_, job_id in sorted(order)]
+
+
+async def test_paused_and_full_queues_are_left_out(engine: Engine) -> None:
+    await put(engine, "k/acme/paused", "k/acme/full", "k/acme/full", "k/acme/open")
+    await engine.set_queue(QueueSettings("k/acme/paused", paused=True))
+    await engine.set_queue(QueueSettings("k/acme/full", max_running=1))
+    for pattern in PATTERNS[::2]:
+        found = await claim(engine, pattern, limit=10)
+        assert sorted(job.queue for job in found) == (["k/acme/full", "k/acme/open"] if pattern == PATTERNS[0] else [])
+
+
+# In turn ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", ["k/*/render", "k/*/*"])
+async def test_a_tenant_with_one_job_is_served_by_the_second_claim_beside_one_with_a_thousand(
+    engine: Engine, pattern: str
+) -> None:
+    await asyncio.gather(*[engine.submit(in_queue("k/many/render", priority=9)) for _ in range(1000)])
+    [one] = await put(engine, "k/few/render")
+    tenants = [(await claim(engine, pattern))[0].tenant for _ in range(4)]
+    assert sorted(tenants[:2]) == ["few", "many"]
+    assert tenants[2:] == ["many", "many"]
+    assert (await engine.get(one)).state is State.RUNNING
+
+
+async def test_a_tenant_that_comes_later_is_served_next(engine: Engine) -> None:
+    await put(engine, *["k/many/render"] * 20)
+    assert {job.tenant for _ in range(5) for job in await claim(engine, "k/*/*")} == {"many"}
+    await put(engine, "k/late/render")
+    assert (await claim(engine, "k/*/*"))[0].tenant == "late"
+
+
+async def test_one_claim_for_several_deals_to_the_tenants_in_turn(engine: Engine) -> None:
+    for tenant, count in [("a", 50), ("b", 2), ("c", 50)]:
+        await put(engine, *[f"k/{tenant}/render"] * count)
+    found = await claim(engine, "k/*/*", limit=12)
+    counts = {tenant: sum(job.tenant == tenant for job in found) for tenant in "abc"}
+    assert counts["b"] == 2
+    assert sorted((counts["a"], counts["c"])) == [5, 5]
+
+
+async def test_many_claimers_share_what_there_is_between_the_tenants(engine: Engine) -> None:
+    """Claims that run side by side do not all go to the same tenant."""
+    for tenant in ("a", "b", "c", "d"):
+        await put(engine, *[f"k/{tenant}/render"] * 20)
+    found = await asyncio.gather(*[claim(engine, "k/*/render") for _ in range(40)])
+    counts = [sum(job.tenant == tenant for jobs in found for job in jobs) for tenant in "abcd"]
+    assert counts == [10] * 4
+
+
+async def test_a_claim_takes_as_many_as_it_asked_for_even_if_others_take_some_first(engine: Engine) -> None:
+    for tenant in ("a", "b"):
+        await put(engine, *[f"k/{tenant}/render"] * 30)
+    found = await asyncio.gather(*[claim(engine, "k/*/*", limit=10) for _ in range(6)])
+    ids = [job.id for jobs in found for job in jobs]
+    assert len(ids) == len(set(ids)) == 60
+
+
+# Waiting ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+async def test_a_pattern_that_waits_is_woken_by_what_it_means(engine: LookingEngine, pattern: str) -> None:
+    task = await waiting(engine, pattern)
+    await put(engine, *[queue for queue in OTHERS if not matches(pattern, queue)])
+    assert not task.done()
+    assert await put(engine, "k/acme/render") == await woken(task)
+    assert engine.wakeups.waiting == 0
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("back", ["retry", "park", "requeue", "resume", "room"])
+async def test_a_pattern_that_waits_is_woken_by_what_comes_back(engine: LookingEngine, pattern: str, back: str) -> None:
+    queue = "k/acme/render"
+    ids = await put(engine, queue, max_attempts=2)
+    [job] = await claim(engine, queue)
+    if back in ("requeue", "resume"):
+        await engine.change(Change(job.id, "fail", job.lease))
+    if back == "resume":
+        await engine.set_queue(QueueSettings(queue, paused=True))
+        await engine.requeue(job.id)
+    elif back == "room":
+        await engine.set_queue(QueueSettings(queue, max_running=1))
+        ids = await put(engine, queue)
+    task = await waiting(engine, pattern)
+    match back:
+        case "retry":
+            await engine.broke(job.id, job.lease, Broke("broke", delay_seconds=0))
+        case "park":
+            await engine.park(job.id, job.lease, "")
+        case "requeue":
+            await engine.requeue(job.id)
+        case "resume":
+            await engine.set_queue(QueueSettings(queue))
+        case "room":
+            await engine.succeed(job.id, job.lease, b"1")
+    assert await woken(task) == ids
+
+
+async def test_one_job_wakes_one_of_those_who_wait_for_it_by_name_or_pattern(engine: LookingEngine) -> None:
+    tasks = [await waiting(engine, queue) for queue in ("k/acme/render", *PATTERNS)]
+    for left in (3, 2, 1, 0):
+        await put(engine, "k/acme/render")
+        await until(lambda left=left: sum(not task.done() for task in tasks) == left)  # type: ignore[misc]
+        assert engine.wakeups.waiting == left
+    assert all(len(task.result()) == 1 for task in tasks)
+
+
+async def test_news_that_a_pattern_did_not_need_is_for_the_next(engine: LookingEngine) -> None:
+    wide, narrow = await waiting(engine, "k/*/*"), await waiting(engine, "k/acme/*")
+    job = in_queue("k/acme/render")
+    await engine.store.submit(job)
+    engine.wakeups.wake(job.queue)
+    assert engine.wakeups.waiting == 1
+    narrow.cancel()  # the one that was woken goes before it can look
+    assert await woken(wide) == [job.id]
+    await asyncio.gather(narrow, return_exceptions=True)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+async def test_a_delayed_job_is_claimed_by_pattern_when_it_is_due(store_url: str, pattern: str) -> None:
+    config = load_config(environ={}, overrides={"engine.poll_seconds": 30})
+    async with opened(store_url) as store:
+        engine = an_engine(store)
+        upkeep = asyncio.create_task(keep_up(engine, config))
+        task = await waiting(engine, pattern)
+        [job_id] = await put(engine, "k/acme/render", delay_seconds=0.3)
+        assert await woken(task) == [job_id]
+        await stop(upkeep)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+async def test_a_delayed_job_from_before_is_found_by_looking(store_url: str, pattern: str) -> None:
+    config = load_config(environ={}, overrides={"engine.poll_seconds": 0.1})
+    async with opened(store_url) as store:
+        engine = an_engine(store)
+        [job_id] = await put(engine, "k/acme/render", delay_seconds=0.3)
+        task = await waiting(engine, pattern)
+        upkeep = asyncio.create_task(keep_up(engine, config))
+        assert await woken(task) == [job_id]
+        await stop(upkeep)
+
+
+async def test_looking_wakes_as_many_as_there_are_jobs(store: Store, clock: Clock) -> None:
+    """Jobs that nobody told of, as another node's may be: only the look finds them."""
+    engine = LookingEngine(store, policy=POLICY, random=Random(0), now=clock)
+    tasks = [await waiting(engine, pattern) for pattern in (*PATTERNS, "k/acme/render", "k/other/*")]
+    for queue in ("k/acme/render", "k/acme/render", "k/other/send"):
+        await store.submit(in_queue(queue))
+    for _ in range(3):
+        await engine.look_for_due()
+        await asyncio.sleep(0)
+    await until(lambda: sum(task.done() for task in tasks) == 3)
+    await until(lambda: engine.wakeups.waiting == 2)  # who was woken for nothing lines up again
+    engine.drain()
+    assert sum(len(jobs) for jobs in await asyncio.gather(*tasks)) == 3
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+async def test_a_job_at_one_node_wakes_a_pattern_at_another(postgres_url: str, pattern: str) -> None:
+    async with AsyncExitStack() as stack:
+        a, b = [an_engine(await stack.enter_async_context(opened(postgres_url))) for _ in range(2)]
+        await asyncio.sleep(0.1)  # until both listen; a hint before that is lost, and nobody polls here
+        task = await waiting(b, pattern)
+        assert await put(a, "k/acme/render") == await woken(task)
+
+
+# Leaving ----------------------------------------------------------------------------------------------------------------
+
+
+class StuckStore:
+    """A store whose claims after the first few hang, or fail, as when the database goes away in between."""
+
+    def __init__(self, store: Store, good: int, error: Exception | None = None) -> None:
+        self._store = store
+        self._good = good
+        self._error = error
+        self.stuck = asyncio.Event()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    async def claim(self, claim: Claim) -> object:
+        self._good -= 1
+        if self._good >= 0:
+            return await self._store.claim(claim)
+        self.stuck.set()
+        if self._error is not None:
+            raise self._error
+        return await asyncio.get_running_loop().create_future()
+
+
+async def test_a_claimer_that_leaves_in_the_middle_of_its_turns_keeps_nothing(store: Store, clock: Clock) -> None:
+    stuck = StuckStore(store, good=2)
+    engine = LookingEngine(stuck, policy=POLICY, now=clock)  # type: ignore[arg-type]
+    ids = await put(engine, "k/a/x", "k/b/x", "k/c/x")
+    task = asyncio.create_task(claim(engine, "k/*/*", limit=3))
+    await stuck.stuck.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await until(lambda: not engine._parking)
+    jobs = [await engine.get(job_id) for job_id in ids]
+    assert [(job.state, job.attempt) for job in jobs] == [(State.QUEUED, 0)] * 3
+
+
+async def test_a_claim_that_fails_in_the_middle_of_its_turns_gives_what_it_has(store: Store, clock: Clock) -> None:
+    stuck = StuckStore(store, good=2, error=StoreUnavailable("gone"))
+    engine = LookingEngine(stuck, policy=POLICY, now=clock)  # type: ignore[arg-type]
+    await put(engine, "k/a/x", "k/b/x", "k/c/x")
+    assert len(await claim(engine, "k/*/*", limit=3)) == 2
+    with pytest.raises(StoreUnavailable):
+        await claim(engine, "k/*/*", limit=3)
+
+
+async def test_lines_for_patterns_are_counted_right_whoever_comes_and_goes() -> None:
+    wakeups = Wakeups()
+    for queues in [("k/a/*",), ("k/a/*", "k/*/b"), ("k/a/b", "k/*/*")] * 2:
+        with wakeups.line_up(queues), wakeups.line_up(queues):
+            pass
+    assert (wakeups.waiting, wakeups._patterns) == (0, 0)
+    with wakeups.line_up(("k/a/*",)) as waiter:
+        wakeups.wake("k/a/b")
+        assert await waiter.wait(0) is True
+        assert wakeups._patterns == 0
+    assert wakeups._patterns == 0
+
+
+# A door's own judge -----------------------------------------------------------------------------------------------------
+
+
+class ItsOwn:
+    """Says to everything: again in 7 seconds."""
+
+    def __init__(self) -> None:
+        self.judged: list[Broke | Lapsed] = []
+
+    async def __call__(self, job: Job, outcome: Broke | Lapsed) -> Change:
+        self.judged.append(outcome)
+        until = job.lease_until if isinstance(outcome, Lapsed) else None
+        return Change(job.id, "retry", lease=job.lease, lease_until=until, delay_seconds=7, error="judged")
+
+
+@pytest.mark.parametrize("outcome", [Broke("broken"), Lapsed()], ids=["broke", "lapsed"])
+async def test_a_door_judges_its_own_jobs_and_no_others(engine: Engine, clock: Clock, outcome: Broke | Lapsed) -> None:
+    judge = ItsOwn()
+    engine.judge_by("k", judge)
+    queues: Sequence[str] = ("k/acme/render", "other/acme/render")
+    jobs = []
+    for queue in queues:
+        await put(engine, queue, max_attempts=1)
+        jobs += await claim(engine, queue)
+    if isinstance(outcome, Broke):
+        for job in jobs:
+            await engine.broke(job.id, job.lease, outcome)
+    else:
+        clock.advance(61)
+        assert await engine.lapse_all() == 2
+    mine, other = [await engine.get(job.id) for job in jobs]
+    assert (mine.state, mine.error, mine.run_at) == (State.QUEUED, "judged", clock.now + 7_000_000)
+    assert other.state is State.FAILED
+    assert judge.judged == [outcome]
+
+
+async def test_a_beat_that_came_after_the_judgement_keeps_the_job(engine: Engine, clock: Clock) -> None:
+    judge = ItsOwn()
+    engine.judge_by("k", judge)
+    await put(engine, "k/acme/render")
+    [job] = await claim(engine, "k/*/*")
+    clock.advance(61)
+    await engine.beat(job.id, job.lease, 60)
+    assert await engine.lapse(job) is None
+    assert (await engine.get(job.id)).state is State.RUNNING

@@ -1,0 +1,230 @@
+"""Topics that are applied: where dead tasks are copied to, once; how long, how often, how urgent and by how many at once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from chargehand.doors.tasks.names import KIND, task_queue
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import Job, State
+from chargehand.engine.moves import Broke, Lapsed
+from chargehand.engine.store import JobFilter, Store
+from tests.api.serving import on_sqlite, until
+from tests.tasks.calling import Shop, calling
+
+POLICY: dict[str, Any] = {"priorityTiers": list(range(10)), "maxAttempts": 5}
+
+
+@asynccontextmanager
+async def a_shop(store_url: str, topics: dict[str, dict[str, Any]], **settings: Any) -> AsyncIterator[Shop]:
+    async with calling(store_url, {"tasks.backoff_base_seconds": 0, **settings}) as shop:
+        for name, policy in topics.items():
+            (await shop.boss.put(f"/admin/topics/{name}", {**POLICY, **policy})).good(201)
+        yield shop
+
+
+def to(topic: str, **policy: Any) -> dict[str, Any]:
+    return {"deadLetterTopicRef": topic, "maxAttempts": 1, **policy}
+
+
+async def copies(store: Store, topic: str = "graveyard", tenant: str = "acme") -> list[Job]:
+    """Newest first."""
+    jobs = await store.list_jobs(JobFilter(tenant, KIND, task_queue(tenant, topic), limit=500))
+    found = [await store.get_job(job.id) for job in jobs]
+    return [job for job in found if job is not None]
+
+
+# Dead letters -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["nack", "lapse"])
+async def test_a_task_that_dies_is_copied_to_the_topic_it_names(store_url: str, way: str) -> None:
+    async with a_shop(store_url, {"render": to("graveyard")}) as shop:
+        payload = {"big": 2**60 + 1, "text": "ä"}
+        task = await shop.producer.create("Render", payload, priority=7)
+        claimed = await shop.worker.claim("render", **({"leaseSeconds": 0.05} if way == "lapse" else {}))
+        if way == "nack":
+            assert (await shop.worker.on(claimed, "nack", reason="broken")).good()["status"] == "dlq"
+        copy = await shop.worker.claim("graveyard", waitSeconds=5)
+        assert copy["id"] != task["id"]
+        assert (copy["command"], copy["priority"], copy["attempts"]) == ("graveyard", 7, 1)
+        assert copy["payload"] == task["payload"]
+
+        async def dead() -> bool:
+            return bool((await shop.producer.task(task))["status"] == "FAILED")
+
+        await until(dead)
+        letters = (await shop.boss.get("/admin/dlq")).good()["tasks"]
+        assert [letter["id"] for letter in letters] == [task["id"]]
+        assert len(await copies(shop.server.store)) == 1
+
+
+@pytest.mark.parametrize("end", ["COMPLETED", "FAILED", "cancel", "retry", "abandon"])
+async def test_what_does_not_die_is_not_copied(store_url: str, end: str) -> None:
+    async with a_shop(store_url, {"render": to("graveyard", maxAttempts=2)}) as shop:
+        task = await shop.producer.create()
+        await shop.worker.claim()
+        match end:
+            case "cancel":
+                (await shop.producer.on(task, "cancel")).good()
+            case "retry":
+                assert (await shop.worker.on(task, "nack")).good()["status"] == "requeued"
+            case "abandon":
+                (await shop.worker.on(task, "abandon")).good()
+            case _:
+                (await shop.worker.on(task, "result", status=end, result={}, error="no")).good()
+        assert await copies(shop.server.store) == []
+
+
+@pytest.mark.parametrize("outcome", [Broke("broken"), Lapsed()], ids=["nack", "lapse"])
+async def test_a_node_that_dies_between_the_copy_and_the_end_makes_no_second_copy(
+    store_url: str, outcome: Broke | Lapsed
+) -> None:
+    """The judge makes the copy; the end that it judges is written after that, here never."""
+    async with a_shop(store_url, {"render": to("graveyard")}) as shop:
+        engine = shop.server.engine
+        job = await running(shop, engine)
+        for _ in range(3):
+            change = await engine._judge(job, outcome)
+            assert change.move == "fail"
+        assert (await engine.get(job.id)).state is State.RUNNING
+        [copy] = await copies(engine.store)
+        assert copy.payload == b'{"n": 1}'
+        await engine.broke(job.id, job.lease, Broke("broken"))
+        assert (await engine.get(job.id)).state is State.FAILED
+        assert [each.id for each in await copies(engine.store)] == [copy.id]
+
+
+async def test_two_nodes_that_notice_the_same_death_make_one_copy(postgres_url: str) -> None:
+    topics = {"render": to("graveyard")}
+    async with a_shop(postgres_url, topics) as one, calling(postgres_url) as other:
+        job = await running(one, one.server.engine)
+        engines = (one.server.engine, other.server.engine)
+        judged = await asyncio.gather(*[engine._judge(job, Broke("broken")) for engine in engines * 5])
+        assert {change.move for change in judged} == {"fail"}
+        assert len(await copies(one.server.store)) == 1
+
+
+async def test_a_dead_letter_that_is_requeued_and_dies_again_is_copied_again(store_url: str) -> None:
+    async with a_shop(store_url, {"render": to("graveyard")}) as shop:
+        task = await shop.producer.create()
+        for turn in (1, 2):
+            await shop.worker.claim("render")
+            assert (await shop.worker.on(task, "nack")).good()["status"] == "dlq"
+            assert len(await copies(shop.server.store)) == turn
+            (await shop.boss.post(f"/admin/dlq/{task['id']}/requeue", {"payload": {"turn": turn}})).good()
+        assert [job.payload for job in await copies(shop.server.store)] == [b'{"turn": 1}', b'{"n": 1}']
+
+
+@on_sqlite
+async def test_the_copy_follows_the_policy_of_its_own_topic(store_url: str) -> None:
+    graveyard = {"maxAttempts": 2, "priorityTiers": [1, 3], "retentionSeconds": 60}
+    async with a_shop(store_url, {"render": to("graveyard"), "graveyard": graveyard}) as shop:
+        await die(shop, priority=9)
+        [copy] = await copies(shop.server.store)
+        assert (copy.max_attempts, copy.priority) == (2, 3)
+        await shop.worker.complete(await shop.worker.claim("graveyard"))
+        assert await shop.server.store.purge((copy.id,)) == 1
+
+
+@on_sqlite
+async def test_dead_letter_topics_may_be_chained_and_even_a_circle_costs_one_copy_a_death(store_url: str) -> None:
+    topics = {"render": to("second"), "second": to("third"), "third": to("render")}
+    async with a_shop(store_url, topics) as shop:
+        await die(shop)
+        for name, following in [("second", "third"), ("third", "render")]:
+            task = await shop.worker.claim(name)
+            assert (await shop.worker.on(task, "nack")).good()["status"] == "dlq"
+            assert len([job for job in await copies(shop.server.store, following) if not job.finished]) == 1
+        assert len((await shop.boss.get("/admin/dlq")).good()["tasks"]) == 3
+
+
+@on_sqlite
+async def test_another_tenants_topic_of_that_name_is_not_meant(store_url: str) -> None:
+    async with a_shop(store_url, {"render": to("graveyard")}) as shop:
+        task = await shop.other_producer.create(maxAttempts=1)
+        await shop.other_worker.claim()
+        assert (await shop.other_worker.on(task, "nack")).good()["status"] == "dlq"
+        for tenant in ("acme", "globex"):
+            assert await copies(shop.server.store, tenant=tenant) == []
+
+
+async def running(shop: Shop, engine: Engine) -> Job:
+    task = await shop.producer.create()
+    await shop.worker.claim("render")
+    return await engine.get(task["id"])
+
+
+async def die(shop: Shop, **fields: Any) -> dict[str, Any]:
+    task = await shop.producer.create(**fields)
+    await shop.worker.claim("render")
+    assert (await shop.worker.on(task, "nack")).good()["status"] == "dlq"
+    return task
+
+
+# The rest of a policy ---------------------------------------------------------------------------------------------------
+
+
+@on_sqlite
+async def test_a_topic_says_how_often_its_tasks_are_tried_unless_the_task_does(store_url: str) -> None:
+    async with a_shop(store_url, {"render": {"maxAttempts": 2}}) as shop:
+        task = await shop.producer.create("RENDER")
+        assert task["maxAttempts"] == 2
+        for status in ("requeued", "dlq"):
+            await shop.worker.claim()
+            assert (await shop.worker.on(task, "nack", delaySeconds=0)).good()["status"] == status
+        assert (await shop.producer.create(maxAttempts=7))["maxAttempts"] == 7
+        assert (await shop.producer.create("other"))["maxAttempts"] == 5
+
+
+@on_sqlite
+async def test_a_topic_says_which_priorities_there_are(store_url: str) -> None:
+    async with a_shop(store_url, {"render": {"priorityTiers": [2, 5]}}) as shop:
+        given = {asked: (await shop.producer.create(priority=asked)).get("priority", 0) for asked in (0, 2, 4, 5, 9)}
+        assert given == {0: 2, 2: 2, 4: 2, 5: 5, 9: 5}
+        assert [(await shop.worker.claim())["priority"] for _ in range(5)] == [5, 5, 2, 2, 2]
+
+
+async def test_a_topic_says_how_many_of_its_tasks_are_in_progress_at_once(store_url: str) -> None:
+    async with a_shop(store_url, {"render": {"maxConsumers": 2}}) as shop:
+        for _ in range(6):
+            await shop.producer.create()
+        many = await asyncio.gather(*[shop.worker.post("/tasks/claim", {"commands": ["render"]}) for _ in range(8)])
+        tasks = [answer.json for answer in many if answer.status == 200]
+        assert len(tasks) == 2
+        await shop.worker.claims_nothing()
+        waiting = asyncio.create_task(shop.worker_2.claim(waitSeconds=5))
+        await shop.worker.complete(tasks[0])
+        await waiting
+        await shop.worker.claims_nothing()
+        (await shop.boss.put("/admin/topics/render", POLICY)).good()
+        batch = (await shop.worker.post("/tasks/claim/batch", {"count": 10})).good()["tasks"]
+        assert len(batch) == 3
+
+
+@pytest.mark.parametrize("end", ["result", "nack", "cancel"])
+async def test_a_topic_says_how_long_its_tasks_are_kept_after_their_end(store_url: str, end: str) -> None:
+    settings = {"retention.interval_seconds": 1}
+    async with a_shop(store_url, {"render": {"retentionSeconds": 1, "maxAttempts": 1}}, **settings) as shop:
+        task = await shop.producer.create()
+        other = await shop.producer.create("other")
+        assert (await shop.worker.claim("render"))["id"] == task["id"]
+        await shop.worker.claim("other")
+        await shop.worker.complete(other)
+        match end:
+            case "result":
+                await shop.worker.complete(task)
+            case "nack":
+                (await shop.worker.on(task, "nack")).good()
+            case "cancel":
+                (await shop.producer.on(task, "cancel")).good()
+        assert (await shop.producer.get(f"/tasks/{task['id']}/result")).status == 200
+
+        async def gone() -> bool:
+            return (await shop.producer.get(f"/tasks/{task['id']}")).status == 404
+
+        await until(gone)
+        assert (await shop.producer.get(f"/tasks/{other['id']}/result")).status == 200

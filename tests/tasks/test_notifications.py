@@ -1,0 +1,477 @@
+"""Workers are told that there is work: when, who, with what, and what never happens. Real servers, a real receiver."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from standardwebhooks.webhooks import Webhook
+
+from chargehand.doors.tasks.names import BASE, KIND, task_queue
+from chargehand.doors.tasks.notifier import BELL
+from chargehand.engine.job import NewJob
+from chargehand.webhooks.signature import SignatureError, standard_secret, verify
+from tests.api.serving import on_sqlite, until
+from tests.tasks.subscribing import PATH, Desk, a_token, said, subscribing
+from tests.webhooks.receiver import Receiver, after_seconds, answer, hang, receiving
+
+SECRET = "a secret of the tenant"
+ONE_SECOND: dict[str, Any] = {"minIntervalSeconds": 1}
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with receiving() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def desk(store_url: str, receiver: Receiver) -> AsyncIterator[Desk]:
+    async with subscribing(store_url, receiver, {"webhooks.secret": SECRET}) as opened:
+        yield opened
+
+
+# what is said -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_notification_is_the_documented_one(desk: Desk) -> None:
+    await desk.subscribe("/hook", "Generate_Master")
+    await desk.create("generate_MASTER")
+    [hook] = await desk.told()
+    body = said(hook)
+    assert list(body) == ["eventType", "available", "queueDepth", "claimUrl", "sentAt", "notificationId"]
+    sent_at = datetime.strptime(body["sentAt"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    assert abs(sent_at.timestamp() - time.time()) < 10
+    assert body == body | {
+        "eventType": "Generate_Master",
+        "available": True,
+        "queueDepth": 1,
+        "claimUrl": "/v1/codeq/tasks/claim",
+    }
+    assert body["notificationId"].startswith("ntf-")
+    assert hook.headers["content-type"] == "application/json"
+    claimed = await desk.api.post(body["claimUrl"], {"commands": [body["eventType"]]})
+    assert claimed.good()["command"] == "generate_MASTER"
+
+
+async def test_a_notification_is_signed_in_both_ways(desk: Desk) -> None:
+    await desk.subscribe()
+    await desk.create()
+    [hook] = await desk.told()
+    verify("codeq", [SECRET], hook.headers, hook.body, time.time())
+    assert Webhook(standard_secret(SECRET)).verify(hook.body, dict(hook.headers)) == said(hook)
+    assert hook.id == said(hook)["notificationId"]
+    assert hook.headers["X-CodeQ-Timestamp"] == hook.headers["webhook-timestamp"]
+    with pytest.raises(SignatureError):
+        verify("codeq", [SECRET], hook.headers, hook.body + b" ", time.time())
+
+
+@on_sqlite
+async def test_each_tenants_own_secret_signs(store_url: str, receiver: Receiver) -> None:
+    tokens = [a_token(name, name, "codeq:*") for name in ("acme", "umbrella")]
+    settings = {"auth.tokens": tokens, "webhooks.tenants": {"acme": {"secret": "of acme"}}, "webhooks.secret": SECRET}
+    async with subscribing(store_url, receiver, settings) as desk:
+        for tenant, secret in (("acme", "of acme"), ("umbrella", SECRET)):
+            theirs = Desk(desk.server, desk.api.of(tenant), receiver)
+            await theirs.subscribe(f"/{tenant}")
+            await theirs.create()
+            [hook] = await theirs.told(1, f"/{tenant}")
+            verify("codeq", [secret], hook.headers, hook.body, time.time())
+
+
+async def test_the_depth_is_true_and_each_notification_has_an_id_of_its_own(desk: Desk) -> None:
+    await desk.subscribe("/hook", "render", **ONE_SECOND)
+    await desk.create()
+    await desk.told()
+    await desk.claim()
+    tasks = {"tasks": [{"command": "render", "payload": {}}] * 90}
+    (await desk.api.post(f"{BASE}/tasks/batch", tasks)).good()
+    first, second = [said(hook) for hook in await desk.told(2)]
+    assert first["queueDepth"] == 1
+    assert second["queueDepth"] == 90
+    assert first["notificationId"] != second["notificationId"]
+
+
+@on_sqlite
+async def test_a_long_queue_is_counted_to_its_end(desk: Desk) -> None:
+    tasks = {"tasks": [{"command": "render", "payload": {}}] * 100}
+    await asyncio.gather(*[desk.api.post(f"{BASE}/tasks/batch", tasks) for _ in range(13)])
+    await desk.subscribe()
+    await desk.create(delaySeconds=0.1)
+    [hook] = await desk.told()
+    assert said(hook)["queueDepth"] == 1301
+
+
+@on_sqlite
+async def test_a_trace_goes_along_when_tracing_is_on(store_url: str, receiver: Receiver) -> None:
+    async with subscribing(store_url, receiver, {"tracing.endpoint": receiver.url("/v1/traces")}) as desk:
+        await desk.subscribe()
+        await desk.create()
+        [hook] = await desk.told()
+        assert hook.headers["traceparent"].startswith("00-")
+    async with subscribing(store_url, receiver) as desk:
+        await desk.subscribe("/plain", "other")
+        await desk.create("other")
+        [hook] = await desk.told(1, "/plain")
+        assert "traceparent" not in hook.headers
+
+
+# when -------------------------------------------------------------------------------------------------------------------
+
+
+async def test_only_the_first_task_in_an_empty_queue_is_news(desk: Desk) -> None:
+    await desk.subscribe(**ONE_SECOND)
+    await desk.create()
+    await desk.told()
+    for _ in range(5):
+        await desk.create()
+    await asyncio.sleep(1.1)  # so that not the interval is what keeps us quiet
+    await desk.create()
+    await desk.settled()
+    assert len(desk.receiver.at("/hook")) == 1
+    for _ in range(7):
+        await desk.claim()
+    await desk.create()
+    assert len(await desk.told(2)) == 2
+
+
+async def test_a_delayed_task_is_news_when_it_becomes_ready_and_not_before(desk: Desk) -> None:
+    await desk.subscribe()
+    began = time.monotonic()
+    await desk.create(delaySeconds=0.5)
+    await desk.told()
+    assert 0.5 < time.monotonic() - began < 5
+
+
+async def test_a_delayed_task_is_news_even_if_others_wait(desk: Desk) -> None:
+    await desk.subscribe(**ONE_SECOND)
+    await desk.create()
+    await desk.told()
+    await desk.create(delaySeconds=0.3)
+    hooks = await desk.told(2)
+    assert said(hooks[1])["queueDepth"] == 2
+
+
+@pytest.mark.parametrize("way", ["nack", "nack later", "abandon", "lapse"])
+async def test_a_task_that_comes_back_is_news(desk: Desk, way: str) -> None:
+    await desk.subscribe(**ONE_SECOND)
+    await desk.create()
+    await desk.told()
+    task_id = await desk.claim(leaseSeconds=1 if way == "lapse" else 60)
+    if way == "abandon":
+        assert (await desk.on(task_id, "abandon")).status == 200
+    elif way.startswith("nack"):
+        assert (await desk.on(task_id, "nack", delaySeconds=0 if way == "nack" else 1)).status == 200
+    hooks = await desk.told(2)
+    assert said(hooks[1])["queueDepth"] == 1
+
+
+async def test_what_waits_already_is_no_news_to_the_first_subscriber(desk: Desk) -> None:
+    await desk.create()
+    await desk.create("Other")
+    await desk.subscribe()
+    await desk.subscribe("/all", "*")
+    await desk.settled()
+    assert desk.receiver.at("/hook") == []
+    assert {said(hook)["eventType"] for hook in desk.receiver.at("/all")}.isdisjoint({"render", "other"})
+    await desk.claim()
+    await desk.create()
+    await desk.told()
+
+
+async def test_a_second_subscriber_does_not_hide_work_from_the_first(desk: Desk) -> None:
+    await desk.subscribe(**ONE_SECOND)
+    await desk.create()
+    await desk.told()
+    await desk.claim()
+    await desk.create()
+    await desk.subscribe("/second")
+    assert len(await desk.told(2)) == 2
+
+
+async def test_a_paused_queue_rings_nobody_until_it_goes_on(desk: Desk) -> None:
+    queue = "/engine/queues/task/render"
+    await desk.subscribe()
+    (await desk.api.call("PUT", queue, {"paused": True})).good()
+    await desk.create()
+    await desk.create(delaySeconds=0.05)
+    await desk.settled()
+    assert desk.receiver.at("/hook") == []
+    (await desk.api.call("PUT", queue, {})).good()
+    hooks = await desk.told()
+    assert said(hooks[0])["queueDepth"] == 2
+
+
+# who --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 100])
+async def test_fanout_tells_every_subscriber_once(desk: Desk, count: int) -> None:
+    for number in range(count):
+        await desk.subscribe(f"/{number}")
+    await desk.create()
+    await until(lambda: len({hook.path for hook in desk.receiver.hooks}) == count)
+    await desk.settled()
+    told = Counter(hook.path for hook in desk.receiver.hooks if not hook.path.startswith("/marker"))
+    assert told == {f"/{number}": 1 for number in range(count)}
+
+
+@pytest.mark.parametrize("count", [1, 2, 100])
+async def test_a_group_is_told_once_through_each_member_in_turn(desk: Desk, count: int) -> None:
+    for number in range(count):
+        await desk.subscribe(f"/{number}", deliveryMode="group", groupId="pool", **ONE_SECOND)
+    edges = min(3, count + 1)
+    for edge in range(edges):
+        await desk.create()
+        await times(desk.receiver, edge + 1)
+        await desk.claim()
+    await desk.settled()
+    assert told(desk) == [f"/{edge % count}" for edge in range(edges)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 100])
+async def test_hash_tells_one_and_the_same_within_a_minute(desk: Desk, count: int) -> None:
+    for number in range(count):
+        await desk.subscribe(f"/{number}", deliveryMode="hash", **ONE_SECOND)
+    await until(lambda: time.time() % 60 < 50, 20)  # two edges a second apart must fall into the same minute
+    minute = int(time.time() // 60)
+    for edge in range(2):
+        await desk.create()
+        await times(desk.receiver, edge + 1)
+        await desk.claim()
+    assert told(desk) == [f"/{minute % count}"] * 2
+
+
+async def test_every_group_and_every_loner_has_its_own(desk: Desk) -> None:
+    for path, fields in (
+        ("/a1", {"deliveryMode": "group", "groupId": "a"}),
+        ("/a2", {"deliveryMode": "group", "groupId": "a"}),
+        ("/b1", {"deliveryMode": "group", "groupId": "b"}),
+        ("/f1", {}),
+        ("/f2", {}),
+        ("/h1", {"deliveryMode": "hash"}),
+    ):
+        await desk.subscribe(path, **fields)
+    await desk.create()
+    await until(lambda: len(told(desk)) >= 5)
+    await desk.settled()
+    assert sorted(told(desk)) == ["/a1", "/b1", "/f1", "/f2", "/h1"]
+
+
+async def test_a_star_is_for_every_command_and_others_are_for_their_own(desk: Desk) -> None:
+    await desk.subscribe("/all", "*", **ONE_SECOND)
+    await desk.subscribe("/thumb", "thumb")
+    await desk.create("Render")
+    await desk.told(1, "/all")
+    await desk.create("Thumb")
+    assert [said(hook)["eventType"] for hook in await desk.told(1, "/thumb")] == ["thumb"]
+    assert {said(hook)["eventType"] for hook in await desk.told(2, "/all")} == {"render", "thumb"}
+
+
+@on_sqlite
+async def test_tenants_are_told_of_their_own_work_only(store_url: str, receiver: Receiver) -> None:
+    tokens = [a_token(name, name, "codeq:*") for name in ("acme", "umbrella")]
+    async with subscribing(store_url, receiver, {"auth.tokens": tokens}) as desk:
+        acme, umbrella = [Desk(desk.server, desk.api.of(name), receiver) for name in ("acme", "umbrella")]
+        await acme.subscribe("/acme")
+        await umbrella.subscribe("/umbrella")
+        await acme.create()
+        await acme.told(1, "/acme")
+        await acme.settled()
+        assert receiver.at("/umbrella") == []
+
+
+# how often --------------------------------------------------------------------------------------------------------------
+
+
+async def test_within_the_interval_nobody_is_told_and_after_it_if_there_is_still_work(desk: Desk) -> None:
+    await desk.subscribe(minIntervalSeconds=2)
+    await desk.create()
+    await desk.told()
+    began = time.monotonic()
+    for _ in range(3):
+        await desk.claim()
+        await desk.create()
+    hooks = await desk.told(2)
+    assert time.monotonic() - began > 1.8
+    assert said(hooks[1])["queueDepth"] == 1
+    await asyncio.sleep(2.1)  # the task waits, the worker knows: nothing more
+    await desk.settled()
+    assert len(desk.receiver.at("/hook")) == 2
+
+
+async def test_after_the_interval_nobody_is_told_of_work_that_is_gone(desk: Desk) -> None:
+    await desk.subscribe(minIntervalSeconds=2)
+    await desk.create()
+    await desk.told()
+    await desk.claim()
+    await desk.create()
+
+    async def owed() -> bool:
+        record = await desk.server.store.get_record(BELL, "default", "render")
+        return record is not None and bool(msgspec.json.decode(record.body).get("owed"))
+
+    await until(owed)
+    await desk.claim()
+    await asyncio.sleep(2.1)
+    await desk.settled()
+    assert len(desk.receiver.at("/hook")) == 1
+
+
+async def test_the_interval_is_the_subscribers_over_all_its_commands(desk: Desk) -> None:
+    await desk.subscribe("/hook", "render", "thumb", **ONE_SECOND)
+    await desk.create()
+    await desk.told()
+    began = time.monotonic()
+    await desk.create("thumb")
+    assert [said(hook)["eventType"] for hook in await desk.told(2)] == ["render", "thumb"]
+    assert time.monotonic() - began > 0.8
+
+
+# ends and restarts ------------------------------------------------------------------------------------------------------
+
+
+async def test_who_has_expired_or_left_is_not_told(desk: Desk) -> None:
+    await desk.subscribe("/short", ttlSeconds=1)
+    left = await desk.subscribe("/left")
+    await desk.subscribe("/stays")
+    assert (await desk.api.call("DELETE", f"{PATH}/{left}")).status == 204
+    await asyncio.sleep(1.1)
+    await desk.create()
+    await desk.told(1, "/stays")
+    await desk.settled()
+    assert told(desk) == ["/stays"]
+
+
+async def test_who_renews_is_told(desk: Desk) -> None:
+    subscription = await desk.subscribe(ttlSeconds=2)
+    (await desk.api.post(f"{PATH}/{subscription}/heartbeat", {"ttlSeconds": 60})).good()
+    await asyncio.sleep(2.1)
+    await desk.create()
+    await desk.told()
+
+
+async def test_subscribers_and_what_they_were_told_of_survive_a_restart(store_url: str, receiver: Receiver) -> None:
+    async with subscribing(store_url, receiver) as desk:
+        for name in ("one", "two"):
+            await desk.subscribe(f"/{name}", deliveryMode="group", groupId="pool", **ONE_SECOND)
+        await desk.create()
+        await desk.told(1, "/one")
+    async with subscribing(store_url, receiver) as desk:
+        await desk.settled()
+        assert told(desk) == ["/one"]  # the task was there before
+        await desk.claim()
+        await desk.create()
+        await desk.told(1, "/two")  # whose turn it is
+    async with subscribing(store_url, receiver) as desk:
+        await desk.create("render", delaySeconds=0.2)
+        await until(lambda: len(told(desk)) == 3)
+
+
+async def test_work_that_came_while_no_server_ran_is_told_after_the_start(store_url: str, receiver: Receiver) -> None:
+    async with subscribing(store_url, receiver) as desk:
+        await desk.subscribe()
+        await desk.create(delaySeconds=1)
+    assert receiver.hooks == []
+    await asyncio.sleep(1)
+    async with subscribing(store_url, receiver) as desk:
+        await desk.told()
+
+
+async def test_two_nodes_tell_a_group_once(postgres_url: str, receiver: Receiver) -> None:
+    async with subscribing(postgres_url, receiver) as one, subscribing(postgres_url, receiver) as two:
+        for number in range(4):
+            node = (one, two)[number % 2]
+            await node.subscribe(f"/{number}", deliveryMode="group", groupId="pool", **ONE_SECOND)
+        await one.subscribe("/all")
+        await until(lambda: {len(node.notifier.book.ids) for node in (one, two)} == {5})
+        for edge in range(4):
+            await (one, two)[edge % 2].create()
+            await times(receiver, edge + 1)
+            await one.settled()
+            await two.settled()
+            await (two, one)[edge % 2].claim()
+        assert members(receiver) == ["/0", "/1", "/2", "/3"]
+
+
+async def test_a_task_created_on_one_node_is_told_to_a_subscriber_of_another(
+    postgres_url: str, receiver: Receiver
+) -> None:
+    slow = {"engine.poll_seconds": 30}
+    deaf = {"tasks.enabled": False}  # a node that tells nobody by itself
+    async with subscribing(postgres_url, receiver, slow) as one, subscribing(postgres_url, receiver, deaf) as two:
+        await one.subscribe()
+        await one.settled(looks=0)
+        began = time.monotonic()
+        queue = task_queue("default", "render")
+        await two.server.engine.submit(NewJob(two.server.engine.new_id(), "default", KIND, queue, b"{}"))
+        await one.told()
+        assert time.monotonic() - began < 5  # by the hint, not by polling
+
+
+# whatever receivers do --------------------------------------------------------------------------------------------------
+
+
+async def test_a_slow_subscriber_holds_up_neither_the_producer_nor_the_others(desk: Desk) -> None:
+    desk.receiver.script.extend([hang] * 20)
+    for number in range(20):
+        await desk.subscribe(f"/slow/{number}")
+    await desk.create()
+    await until(lambda: len(desk.receiver.hooks) == 16)  # as many as may be under way to one host
+    async with receiving() as quick:
+        other = Desk(desk.server, desk.api, quick)
+        await other.subscribe("/quick", "thumb")
+        began = time.monotonic()
+        await desk.create("thumb")
+        assert time.monotonic() - began < 0.5
+        await other.told(1, "/quick")
+        assert time.monotonic() - began < 1
+
+
+async def test_what_fails_is_counted_and_not_tried_again(desk: Desk) -> None:
+    desk.receiver.otherwise = answer(500)
+    await desk.subscribe("/bad")
+    await desk.create()
+    await desk.told(1, "/bad")
+    desk.receiver.otherwise = answer(204)
+    await desk.subscribe("/good", "thumb")
+    await desk.create("thumb")
+    await desk.told(1, "/good")
+    await desk.settled()
+    assert len(desk.receiver.at("/bad")) == 1
+    metrics = (await desk.api.get("/metrics")).body.decode()
+    for command, outcome in (("render", "failure"), ("thumb", "success")):
+        labels = f'command="{command}",kind="queue_ready",outcome="{outcome}"'
+        assert f"codeq_webhook_deliveries_total{{{labels}}} 1.0" in metrics
+    assert 'codeq_subscriptions_active{command="render"} 1.0' in metrics
+
+
+@on_sqlite
+async def test_a_late_answer_and_a_dead_receiver_are_failures(desk: Desk) -> None:
+    desk.receiver.script.append(after_seconds(30, answer(200)))
+    await desk.subscribe("/late")
+    (await desk.api.post(PATH, {"callbackUrl": "http://127.0.0.1:1/", "eventTypes": ["render"]})).good(201)
+    await desk.create()
+
+    async def failures() -> bool:
+        metrics = (await desk.api.get("/metrics")).body.decode()
+        return 'command="render",kind="queue_ready",outcome="failure"} 2.0' in metrics
+
+    await until(failures)
+
+
+async def times(receiver: Receiver, count: int) -> None:
+    await until(lambda: len(members(receiver)) == count)
+
+
+def told(desk: Desk) -> list[str]:
+    return members(desk.receiver)
+
+
+def members(receiver: Receiver) -> list[Any]:
+    """The paths of those that were told, in that order, without what only tests need."""
+    return [hook.path for hook in receiver.hooks if not hook.path.startswith(("/marker", "/all", "/v1"))]

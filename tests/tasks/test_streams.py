@@ -1,0 +1,313 @@
+"""Streamed claims: never more in progress than asked for, the next as earlier ones end by whatever way, nothing lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from chargehand.doors.tasks import stream as streams
+from chargehand.doors.tasks.names import BASE
+from chargehand.engine.moves import Moved
+from tests.api.serving import on_sqlite, until
+from tests.tasks.calling import Caller, Shop, calling
+
+SOON = 5.0
+
+
+class Stream:
+    """What a reader of one stream sees."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.response = response
+        self.read: list[dict[str, Any]] = []
+        self.signs = 0
+
+    async def line(self) -> bytes:
+        """b"" when the stream has ended."""
+        async with asyncio.timeout(SOON):
+            return await self.response.content.readline()
+
+    async def task(self) -> dict[str, Any]:
+        while (line := await self.line()) == b"\n":
+            self.signs += 1
+        assert line, "the stream has ended"
+        self.read.append(msgspec.json.decode(line))
+        return self.read[-1]
+
+    async def tasks(self, count: int) -> list[dict[str, Any]]:
+        return [await self.task() for _ in range(count)]
+
+    async def ends(self) -> None:
+        while await self.line():
+            pass
+
+
+@asynccontextmanager
+async def streaming(caller: Caller, **fields: Any) -> AsyncIterator[Stream]:
+    api = caller.api
+    async with api.session.post(api.url + f"{BASE}/tasks/claim/stream", json=fields, headers=api._headers) as response:
+        assert (response.status, response.headers["content-type"]) == (200, "application/x-ndjson")
+        stream = Stream(response)
+        assert await stream.line() == b"\n"
+        yield stream
+
+
+@pytest.fixture
+async def shop(store_url: str) -> AsyncIterator[Shop]:
+    async with calling(store_url, {"tasks.backoff_base_seconds": 0}) as shop:
+        yield shop
+
+
+async def in_progress(shop: Shop, command: str = "render") -> int:
+    depth: int = (await shop.boss.get(f"/admin/queues/{command}")).good()["inProgress"]
+    return depth
+
+
+async def create(shop: Shop, count: int, **fields: Any) -> list[str]:
+    return [(await shop.producer.create(**fields))["id"] for _ in range(count)]
+
+
+# How many ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_no_more_are_in_progress_than_the_reader_asked_for(shop: Shop) -> None:
+    ids = await create(shop, 20)
+    async with streaming(shop.worker, maxInFlight=3) as stream:
+        held = await stream.tasks(3)
+        for _ in range(17):
+            assert await in_progress(shop) == 3
+            await shop.worker.complete(held.pop(0))
+            held += await stream.tasks(1)
+        assert [task["id"] for task in stream.read] == ids
+        assert all((task["status"], task["attempts"]) == ("IN_PROGRESS", 1) for task in stream.read)
+        for task in held:
+            await shop.worker.complete(task)
+    assert await in_progress(shop) == 0
+
+
+async def test_several_streams_share_the_tasks_and_each_task_goes_to_one(shop: Shop) -> None:
+    ids = await create(shop, 60)
+
+    done: list[str] = []
+
+    async def work(caller: Caller) -> None:
+        async with streaming(caller, maxInFlight=4) as stream:
+            while True:
+                task = await stream.task()
+                await caller.complete(task)
+                done.append(task["id"])
+
+    working = [asyncio.create_task(work(caller)) for caller in (shop.worker, shop.worker_2) * 3]
+    await until(lambda: len(done) >= len(ids))
+    for each in working:
+        each.cancel()
+    assert all(
+        isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*working, return_exceptions=True)
+    )
+    assert sorted(done) == sorted(ids)
+
+
+# Whatever way they end --------------------------------------------------------------------------------------------------
+
+
+async def _complete(shop: Shop, task: dict[str, Any]) -> None:
+    await shop.worker.complete(task)
+
+
+async def _fail(shop: Shop, task: dict[str, Any]) -> None:
+    (await shop.worker.on(task, "result", status="FAILED", error="no")).good()
+
+
+async def _batch(shop: Shop, task: dict[str, Any]) -> None:
+    results = [{"taskId": task["id"], "status": "COMPLETED", "result": {}}]
+    assert "error" not in (await shop.worker.post("/tasks/batch/results", {"results": results})).good()["results"][0]
+
+
+async def _nack(shop: Shop, task: dict[str, Any]) -> None:
+    assert (await shop.worker.on(task, "nack", delaySeconds=60)).good()["status"] == "requeued"
+
+
+async def _abandon(shop: Shop, task: dict[str, Any]) -> None:
+    (await shop.worker.on(task, "abandon")).good()
+
+
+async def _cancel(shop: Shop, task: dict[str, Any]) -> None:
+    (await shop.producer.on(task, "cancel")).good()
+
+
+async def _lapse(shop: Shop, task: dict[str, Any]) -> None:
+    (await shop.worker.on(task, "heartbeat", extendSeconds=0.01)).good()
+
+
+@pytest.mark.parametrize("end", [_complete, _fail, _batch, _nack, _abandon, _cancel, _lapse])
+async def test_each_way_to_end_makes_room_for_the_next(
+    shop: Shop, end: Callable[[Shop, dict[str, Any]], Awaitable[None]]
+) -> None:
+    first, second = await create(shop, 2)
+    async with streaming(shop.worker, maxInFlight=1) as stream:
+        task = await stream.task()
+        assert task["id"] == first
+        await end(shop, task)
+        assert (await stream.task())["id"] == second
+
+
+async def test_one_that_is_given_back_comes_again_with_another_lease(shop: Shop) -> None:
+    await create(shop, 1)
+    async with streaming(shop.worker, maxInFlight=1) as stream:
+        for lease in (1, 2, 3):
+            task = await stream.task()
+            assert (task["lease"], task["attempts"]) == (lease, 1)
+            await shop.worker.on(task, "abandon")
+
+
+async def test_a_stream_waits_for_what_comes_by_priority(shop: Shop) -> None:
+    async with streaming(shop.worker, maxInFlight=1, commands=["render", "send"]) as stream:
+        [first] = await create(shop, 1)
+        assert (await stream.task())["id"] == first
+        low = (await shop.producer.create("render", priority=1))["id"]
+        high = (await shop.producer.create("send", priority=7))["id"]
+        await shop.worker.complete({"id": first})
+        assert (await stream.task())["id"] == high
+        await shop.worker.complete({"id": high})
+        assert (await stream.task())["id"] == low
+
+
+@on_sqlite
+async def test_an_end_that_was_not_heard_of_is_found_by_looking(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may come while the claim is still on its way to the stream."""
+
+    def deaf(_: streams.Streams, _moved: Moved) -> None:
+        pass
+
+    monkeypatch.setattr(streams.Streams, "on_move", deaf)
+    monkeypatch.setattr(streams, "SIGN_OF_LIFE_SECONDS", 0.3)
+    async with calling(store_url) as shop:
+        first, second = await create(shop, 2)
+        async with streaming(shop.worker, maxInFlight=1) as stream:
+            assert (await stream.task())["id"] == first
+            await shop.producer.on({"id": first}, "cancel")
+            assert (await stream.task())["id"] == second
+
+
+# Signs of life, and the end of a stream ---------------------------------------------------------------------------------
+
+
+@on_sqlite
+@pytest.mark.parametrize("full", [False, True], ids=["nothing to do", "as many as it takes"])
+async def test_a_stream_gives_signs_of_life(store_url: str, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
+    monkeypatch.setattr(streams, "SIGN_OF_LIFE_SECONDS", 0.05)
+    async with calling(store_url) as shop, streaming(shop.worker, maxInFlight=1) as stream:
+        if full:
+            await create(shop, 2)
+            await stream.task()
+        assert [await stream.line() for _ in range(5)] == [b"\n"] * 5
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["nothing to do", "as many as it takes"])
+async def test_a_server_that_stops_ends_its_streams_and_claims_nothing_more(store_url: str, full: bool) -> None:
+    async with calling(store_url, {"server.drain_seconds": 5}) as shop:
+        async with streaming(shop.worker, maxInFlight=1) as stream:
+            ids = await create(shop, 2 if full else 0)
+            if full:
+                await stream.task()
+            shop.server.engine.drain()
+            await stream.ends()
+        for task_id in ids[1:]:
+            assert (await shop.producer.task({"id": task_id}))["status"] == "PENDING"
+
+
+async def test_a_reader_that_goes_while_it_waits_keeps_nobody_from_the_next_task(shop: Shop) -> None:
+    for _ in range(5):
+        async with streaming(shop.worker, maxInFlight=10) as stream:
+            stream.response.close()
+        task = await shop.producer.create()
+        assert (await shop.worker_2.claim(waitSeconds=SOON))["id"] == task["id"]
+        await shop.worker_2.complete(task)
+
+
+async def test_whatever_a_reader_that_went_has_not_done_comes_to_another(shop: Shop) -> None:
+    """Readers go at any moment while tasks come. What they may have read lapses, the rest is handed back: all get done."""
+    random = Random(5)
+    ids: list[str] = []
+    done: list[str] = []
+
+    async def produce() -> None:
+        for _ in range(15):
+            ids.extend(await create(shop, 4, maxAttempts=100))
+
+    async def come_and_go() -> None:
+        while not produced.done():
+            async with streaming(shop.worker, maxInFlight=5, leaseSeconds=0.5) as stream:
+                for _ in range(random.randrange(3)):
+                    task = await stream.task()
+                    await shop.worker.complete(task, lease=task["lease"])
+                    done.append(task["id"])
+                stream.response.close()
+
+    produced = asyncio.create_task(produce())
+    leavers = [asyncio.create_task(come_and_go()) for _ in range(3)]
+    await produced
+    await asyncio.sleep(0)
+    for leaver in leavers:
+        leaver.cancel()
+    for result in await asyncio.gather(*leavers, return_exceptions=True):
+        assert result is None or isinstance(result, asyncio.CancelledError), result
+    known = {task_id for task_id in ids if (await shop.producer.task({"id": task_id}))["status"] == "COMPLETED"}
+    assert set(done) <= known
+    while len(known) < len(ids):
+        task = await shop.worker_2.claim(waitSeconds=SOON)
+        assert task["id"] not in known
+        await shop.worker_2.complete(task)
+        known.add(task["id"])
+
+
+async def test_a_reader_that_does_not_read_gets_no_more_than_it_asked_for(shop: Shop) -> None:
+    await create(shop, 12, payload={"text": "x" * 200_000})
+    async with streaming(shop.worker, maxInFlight=4):
+        await until(lambda: in_progress(shop))
+        for _ in range(5):
+            assert await in_progress(shop) <= 4
+
+
+# Two nodes --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [_complete, _nack, _abandon, _cancel, _lapse])
+async def test_an_end_at_another_node_makes_room(
+    postgres_url: str, end: Callable[[Shop, dict[str, Any]], Awaitable[None]]
+) -> None:
+    async with calling(postgres_url) as one, calling(postgres_url) as other:
+        first, second = await create(other, 2)
+        async with streaming(one.worker, maxInFlight=1) as stream:
+            task = await stream.task()
+            assert task["id"] == first
+            await end(other, task)
+            assert (await stream.task())["id"] == second
+
+
+async def test_results_that_go_to_another_node_do_not_slow_a_stream_down(postgres_url: str) -> None:
+    """A look each second would take 20; the nodes tell each other."""
+    async with calling(postgres_url) as one, calling(postgres_url) as other:
+        ids = await create(other, 20)
+        async with asyncio.timeout(8), streaming(one.worker, maxInFlight=1) as stream:
+            for task_id in ids:
+                assert (await stream.task())["id"] == task_id
+                await other.worker.complete({"id": task_id})
+
+
+async def test_what_another_node_says_that_is_no_end_makes_no_room(postgres_url: str) -> None:
+    async with calling(postgres_url) as one, calling(postgres_url) as other:
+        await create(other, 2)
+        async with streaming(one.worker, maxInFlight=1) as stream:
+            task = await stream.task()
+            for percent in range(10):
+                (await other.worker.on(task, "progress", percent=percent)).good()
+                (await other.worker.on(task, "heartbeat")).good()
+                assert await in_progress(one) == 1

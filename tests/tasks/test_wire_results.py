@@ -1,0 +1,264 @@
+"""The end of a task: results, one and many, their artifacts, and whoever waits for them."""
+
+import asyncio
+import base64
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.api.serving import on_sqlite, until
+from tests.tasks.calling import NOBODY, Shop, calling, refused
+
+
+@pytest.fixture
+async def shop(store_url: str) -> AsyncIterator[Shop]:
+    async with calling(store_url) as opened:
+        yield opened
+
+
+async def held(shop: Shop, command: str = "render") -> dict[str, Any]:
+    task = await shop.producer.create(command)
+    await shop.worker.claim(command)
+    return task
+
+
+async def outcome(shop: Shop, task: dict[str, Any], query: str = "") -> dict[str, Any]:
+    answer: dict[str, Any] = (await shop.producer.get(f"/tasks/{task['id']}/result{query}")).good()
+    assert answer.keys() == {"task", "result"}
+    return answer
+
+
+async def watched(shop: Shop, task: dict[str, Any]) -> None:
+    """Somebody waits for it."""
+    await until(lambda: task["id"] in shop.server.engine._watchers)
+
+
+# one ----------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_completed_task_has_its_result_to_the_letter(shop: Shop) -> None:
+    task = await held(shop)
+    body = '{"status":"COMPLETED","result": {"big": 12345678901234567890, "a": 0.10} }'
+    answer = await shop.worker.send(f"/tasks/{task['id']}/result", body)
+    assert answer.status == 200
+    assert b'{"big": 12345678901234567890, "a": 0.10}' in answer.body
+    record = answer.json
+    assert record.keys() == {"taskId", "status", "completedAt", "result"}
+    assert (record["taskId"], record["status"]) == (task["id"], "COMPLETED")
+    read = await shop.worker.get(f"/tasks/{task['id']}/result")
+    assert b'{"big": 12345678901234567890, "a": 0.10}' in read.body
+    assert read.json["result"] == record
+    done = read.json["task"]
+    assert (done["status"], done["lastKnownLocation"], done["resultKey"]) == ("COMPLETED", "NONE", "codeq:results")
+    assert {"workerId", "leaseUntil", "lease", "error"}.isdisjoint(done)
+    assert done == await shop.producer.task(task)
+
+
+async def test_a_failed_task_is_not_tried_again_and_is_no_dead_letter(shop: Shop) -> None:
+    task = await held(shop)
+    answer = await shop.worker.on(task, "result", status="FAILED", error=" no disk ", result={"partial": 1})
+    record = answer.good()
+    assert (record["status"], record["error"], record["result"]) == ("FAILED", "no disk", {"partial": 1})
+    assert (await outcome(shop, task))["result"] == record
+    done = await shop.producer.task(task)
+    assert (done["status"], done["lastKnownLocation"], done["error"]) == ("FAILED", "NONE", "no disk")
+    await shop.worker.claims_nothing()
+    assert (await shop.boss.get("/admin/dlq")).good()["tasks"] == []
+
+
+@on_sqlite
+async def test_an_error_beside_a_completed_result_is_left_out(shop: Shop) -> None:
+    record = await shop.worker.complete(await held(shop), error="ignored")
+    assert "error" not in record
+
+
+@on_sqlite
+async def test_what_a_result_needs(shop: Shop) -> None:
+    task = await held(shop)
+    wrong: list[tuple[dict[str, Any], str, str]] = [
+        ({}, "invalid request body", "status"),
+        ({"status": ""}, "invalid request body", "status"),
+        ({"status": "DONE"}, "invalid status", "status"),
+        ({"status": "completed", "result": {}}, "invalid status", "status"),
+        ({"status": "COMPLETED"}, "result required when status=COMPLETED", "result"),
+        ({"status": "COMPLETED", "result": None}, "result required when status=COMPLETED", "result"),
+        ({"status": "COMPLETED", "result": [1]}, "invalid request body", "result"),
+        ({"status": "COMPLETED", "result": "x"}, "invalid request body", "result"),
+        ({"status": "FAILED"}, "error required when status=FAILED", "error"),
+        ({"status": "FAILED", "error": "  "}, "error required when status=FAILED", "error"),
+        ({"status": "FAILED", "error": None, "result": {}}, "error required when status=FAILED", "error"),
+    ]
+    for body, error, field in wrong:
+        refused(await shop.worker.on(task, "result", **body), 400, error, field)
+        answer = (await shop.worker.post("/tasks/batch/results", {"results": [{"taskId": task["id"], **body}]})).good()
+        assert answer["results"][0]["error"] == error
+    assert (await shop.producer.task(task))["status"] == "IN_PROGRESS"
+
+
+@on_sqlite
+async def test_a_second_result_changes_nothing(shop: Shop) -> None:
+    task = await held(shop)
+    first = await shop.worker.complete(task, result={"n": 1})
+    refused(await shop.worker.on(task, "result", status="COMPLETED", result={"n": 2}), 409, "not-in-progress")
+    assert (await outcome(shop, task))["result"] == first
+
+
+async def test_of_many_results_at_once_one_counts(shop: Shop) -> None:
+    task = await held(shop)
+    posts = [shop.worker.on(task, "result", status="COMPLETED", result={"n": n}) for n in range(8)]
+    answers = await asyncio.gather(*posts)
+    [good] = [answer.json for answer in answers if answer.status == 200]
+    assert [answer.status for answer in answers].count(409) == 7
+    assert (await outcome(shop, task))["result"] == good
+
+
+# many ---------------------------------------------------------------------------------------------------------------------
+
+
+@on_sqlite
+async def test_a_batch_of_results_answers_in_order_each_for_itself(shop: Shop) -> None:
+    good, bad, strange, file = [await held(shop, name) for name in ("a", "b", "c", "d")]
+    (await shop.worker.on(strange, "abandon")).good()
+    await shop.worker_2.claim("c")
+    artifacts = [{"name": "a.txt", "contentBase64": "aGk"}]
+    body = {
+        "results": [
+            {"taskId": bad["id"], "status": "FAILED", "error": "x"},
+            {"taskId": NOBODY, "status": "FAILED", "error": "x"},
+            {"taskId": good["id"], "status": "COMPLETED", "result": {"n": 1}},
+            {"taskId": strange["id"], "status": "FAILED", "error": "x"},
+            {"taskId": good["id"], "status": "DONE"},
+            {"status": "FAILED", "error": "x"},
+            7,
+            {"taskId": file["id"], "status": "COMPLETED", "result": {}, "artifacts": artifacts},
+        ]
+    }
+    results = (await shop.worker.post("/tasks/batch/results", body)).good()["results"]
+    assert [each["taskId"] for each in results] == [
+        *(bad["id"], NOBODY, good["id"], strange["id"], good["id"], "", "", file["id"])
+    ]
+    assert [each.get("error") for each in results] == [
+        *(None, "task not found", None, "lease-lost", "invalid status", "task not found", "invalid request body", None)
+    ]
+    assert results[4]["detail"] == "status: must be COMPLETED or FAILED"
+    for task, each in ((bad, results[0]), (good, results[2]), (file, results[7])):
+        assert each.keys() == {"taskId", "result"}
+        assert (await outcome(shop, task))["result"] == each["result"]
+    assert results[7]["result"]["artifacts"][0]["name"] == "a.txt"
+
+
+@on_sqlite
+async def test_a_batch_of_results_has_1_to_100(shop: Shop) -> None:
+    bodies: list[dict[str, Any]] = [{}, {"results": []}]
+    for body in bodies:
+        refused(await shop.worker.post("/tasks/batch/results", body), 400, "invalid body", "results")
+    answer = await shop.worker.post("/tasks/batch/results", {"results": [{}] * 101})
+    refused(answer, 400, "batch size exceeds maximum of 100")
+    assert len((await shop.worker.post("/tasks/batch/results", {"results": [{}] * 100})).good()["results"]) == 100
+
+
+# artifacts ----------------------------------------------------------------------------------------------------------------
+
+
+async def test_artifacts_are_kept_and_fetched_again_byte_for_byte(shop: Shop) -> None:
+    task = await held(shop)
+    content = bytes(range(256)) * 10 + b"!"
+    padded = base64.b64encode(content).decode()
+    assert padded.endswith("=")
+    record = await shop.worker.complete(
+        task,
+        artifacts=[
+            {"name": "bare.bin", "contentBase64": padded.rstrip("=")},
+            {"name": "a b ü.txt", "contentBase64": base64.b64encode(b"<hi>").decode(), "contentType": "text/plain"},
+            {"name": "empty", "contentBase64": ""},
+            {"name": "elsewhere", "url": "s3://bucket/key"},
+            {"name": "neither"},
+        ],
+    )
+    kept = {each["name"]: each["url"] for each in record["artifacts"]}
+    assert [each["name"] for each in record["artifacts"]] == ["bare.bin", "a b ü.txt", "empty", "elsewhere"]
+    assert kept["elsewhere"] == "s3://bucket/key"
+    assert (await outcome(shop, task))["result"] == record
+    for name, expected in (("bare.bin", content), ("a b ü.txt", b"<hi>"), ("empty", b"")):
+        assert kept[name].startswith(shop.server.url)
+        path = urlsplit(kept[name]).path.removeprefix("/v1/codeq")
+        for caller in (shop.producer, shop.worker):
+            fetched = await caller.get(path)
+            assert (fetched.status, fetched.body) == (200, expected)
+        refused(await shop.other_producer.get(path), 404, "not found")
+        refused(await shop.nobody.get(path), 401, "missing Authorization header")
+    typed = await shop.producer.get(urlsplit(kept["a b ü.txt"]).path.removeprefix("/v1/codeq"))
+    assert typed.headers["content-type"].startswith("text/plain")
+    refused(await shop.producer.get(f"/tasks/{task['id']}/artifacts/neither"), 404, "artifact not found")
+
+
+@on_sqlite
+async def test_artifacts_that_are_none_are_refused_and_the_task_goes_on(shop: Shop) -> None:
+    task = await held(shop)
+    for artifact, says in [
+        ({"name": "a", "contentBase64": "%%%"}, "artifact 'a': contentBase64 is not base64"),
+        ({"name": "a", "contentBase64": "abcde"}, "artifact 'a': contentBase64 is not base64"),
+        ({"name": "", "contentBase64": "eA=="}, "artifact '': "),
+        ({"name": "../etc/passwd", "contentBase64": "eA=="}, "artifact '../etc/passwd': "),
+        ({"name": "..", "contentBase64": "eA=="}, "artifact '..': "),
+        ({"name": "a\nb", "contentBase64": "eA=="}, "artifact 'a\\nb': "),
+        ({"name": "x" * 1000, "contentBase64": "eA=="}, f"artifact '{'x' * 100}': "),
+        ({"name": "a", "url": "x" * 5000}, "invalid request body"),
+    ]:
+        answer = await shop.worker.on(task, "result", status="COMPLETED", result={}, artifacts=[artifact])
+        assert (answer.status, answer.json["error"][: len(says)]) == (400, says)
+        assert (await shop.producer.task(task))["status"] == "IN_PROGRESS"
+    answer = await shop.worker.on(task, "result", status="COMPLETED", result={}, artifacts=[{"name": "a"}] * 101)
+    refused(answer, 400, "invalid request body", "artifacts")
+    await shop.worker.complete(task)
+
+
+@on_sqlite
+async def test_artifact_urls_begin_with_the_public_url_when_there_is_one(store_url: str) -> None:
+    async with calling(store_url, {"tasks.public_url": "https://tasks.example/base/"}) as shop:
+        task = await held(shop)
+        record = await shop.worker.complete(task, artifacts=[{"name": "a/b"}, {"name": "a#?", "contentBase64": "eA"}])
+        [only] = record["artifacts"]
+        assert only["url"] == f"https://tasks.example/base/v1/codeq/tasks/{task['id']}/artifacts/a%23%3F"
+        assert (await shop.producer.get(f"/tasks/{task['id']}/artifacts/a%23%3F")).body == b"x"
+
+
+# waiting ------------------------------------------------------------------------------------------------------------------
+
+
+async def test_whoever_waits_for_a_result_gets_it_when_it_comes(shop: Shop) -> None:
+    for end in ("result", "nack", "cancel"):
+        task = await shop.producer.create(maxAttempts=1)
+        await shop.worker.claim()
+        waiting = asyncio.create_task(outcome(shop, task, "?waitSeconds=20"))
+        await watched(shop, task)
+        began = time.monotonic()
+        if end == "cancel":
+            (await shop.producer.on(task, end)).good()
+        elif end == "nack":
+            (await shop.worker.on(task, end)).good()
+        else:
+            await shop.worker.complete(task)
+        said = await waiting
+        assert time.monotonic() - began < 2
+        assert said["task"]["status"] == said["result"]["status"] == ("COMPLETED" if end == "result" else "FAILED")
+
+
+@on_sqlite
+async def test_a_result_that_does_not_come_is_not_found(shop: Shop) -> None:
+    task = await shop.producer.create()
+    path = f"/tasks/{task['id']}/result"
+    for query in ("", "?waitSeconds=0", "?waitSeconds=-1", "?waitSeconds=soon", "?waitSeconds=", "?waitSeconds=1.5"):
+        began = time.monotonic()
+        said = refused(await shop.producer.get(path + query), 404, "result not found")
+        assert "PENDING" in said["detail"]
+        assert time.monotonic() - began < 1
+    began = time.monotonic()
+    refused(await shop.producer.get(f"{path}?waitSeconds=1"), 404, "result not found")
+    assert time.monotonic() - began > 0.9
+    began = time.monotonic()
+    refused(await shop.producer.get(f"/tasks/{NOBODY}/result?waitSeconds=30"), 404, "task not found")
+    assert time.monotonic() - began < 1
