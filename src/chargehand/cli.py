@@ -104,8 +104,15 @@ def token(
     tenant: Annotated[str, typer.Option(help="Whose jobs it may see.")] = "default",
     scope: Annotated[
         list[str] | None,
-        typer.Option(help="jobs:read, jobs:write, work, admin, metrics, or * for all; may be repeated. [*]"),
+        typer.Option(
+            help="jobs:read, jobs:write, work, admin, metrics, codeq:produce, codeq:claim …, or * for all; "
+            "may be repeated. [*]"
+        ),
     ] = None,
+    event_type: Annotated[
+        list[str] | None, typer.Option(help="A command that a worker of tasks may claim; may be repeated. [*]")
+    ] = None,
+    worker_group: Annotated[str, typer.Option(help="The pool a worker belongs to, for notifications.")] = "",
     user: Annotated[
         bool, typer.Option("--user", help="A user with a password for HTTP Basic; the password is read from stdin.")
     ] = False,
@@ -140,6 +147,10 @@ def token(
             made = {"token": fresh, "hash": hash_token(fresh)}
             config = f'[[auth.tokens]]\nname = {_quoted(name)}\nhash = "{made["hash"]}"'
         config += f'\ntenant = "{tenant}"\nscopes = [{scopes}]'
+        if event_type and not user:
+            config += f"\nevent_types = [{', '.join(map(_quoted, event_type))}]"
+        if worker_group and not user:
+            config += f"\nworker_group = {_quoted(worker_group)}"
     if json:
         typer.echo(msgspec.json.encode({**made, "config": config}).decode())
         return

@@ -49,7 +49,8 @@ class Program:
     fail_on: Collection[int] = ()
 
     async def __call__(self, task: Held) -> dict[str, Any]:
-        environ = os.environ | {
+        # Whatever the program does, it does not do it in the worker's name.
+        environ = {name: value for name, value in os.environ.items() if name != "CHARGEHAND_TOKEN"} | {
             "CHARGEHAND_TASK_ID": task.id,
             "CHARGEHAND_COMMAND": task.command,
             "CHARGEHAND_ATTEMPT": str(task.attempt),
@@ -244,6 +245,8 @@ async def work(
     )
     for command in commands:
         worker.task(command)(program)
+    if not as_json:
+        print(worker.introduction, file=out, flush=True)
     try:
         await worker.serve()
     except ClientError as error:

@@ -76,7 +76,7 @@ async def test_cat_gives_an_object_back_as_the_result_and_anything_else_as_text(
         await until(lambda: server.counts() == {"COMPLETED": 2}, 20)
         code, out, errors = await ended(process)
     assert (result_of(thing), result_of(text)) == ({"a": [1, "ü"]}, {"output": '"plain"'})
-    assert (code, out, len(errors.splitlines())) == (0, "", 2)
+    assert (code, out, len(errors.splitlines())) == (0, "", 3)
     assert f"work {thing.id}  completed in " in errors
 
 
@@ -97,6 +97,17 @@ async def test_arguments_arrive_as_they_are_and_the_task_is_in_the_environment(s
     async with worker(server, script(tmp_path, shown), "--url", "a b; $(id) *"):
         await until(lambda: task.status == "COMPLETED", 20)
     assert result_of(task) == {"output": f"{task.id}|work|1|--url|a b; $(id) *|"}
+
+
+async def test_a_program_does_not_get_the_token_of_its_worker(
+    server: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ENVIRON, "CHARGEHAND_TOKEN", "a-secret")
+    task = server.add("work", {})
+    async with worker(server, script(tmp_path, "env")):
+        await until(lambda: task.status == "COMPLETED", 20)
+    assert "CHARGEHAND_TASK_ID" in str(result_of(task))
+    assert "a-secret" not in str(result_of(task))
 
 
 async def test_lines_of_progress_are_told_and_are_no_part_of_the_reason(server: Stub, tmp_path: Path) -> None:
@@ -223,5 +234,6 @@ async def test_what_cannot_work_is_said_in_one_line(server: Stub, words: list[st
     process = await started(server.url, *words)
     _, errors = await asyncio.wait_for(process.communicate(), 20)
     assert process.returncode == 2
-    [line] = errors.decode().splitlines()
+    *introduction, line = errors.decode().splitlines()
+    assert introduction in ([], [f"Working on work for {server.url}; Ctrl-C stops."])
     assert text in line

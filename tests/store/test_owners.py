@@ -16,16 +16,14 @@ STRANGERS: list[dict[str, Any]] = [
     {"owner": "worke"},
     {"owner": "worker", "tenant": "other"},
     {"owner": "worker", "lease": 7},
+    {"owner": "worker", "kind": "another"},
 ]
 
 
 async def act(store: Store, job: Job, verb: str, **guards: Any) -> bool:
     """Whether the store let the one who names itself so do it."""
     if verb == "beat":
-        return (
-            await store.beat(Beat(job.id, guards.get("lease"), 60, guards.get("tenant"), guards.get("owner")))
-            is not None
-        )
+        return await store.beat(Beat(job.id, lease_seconds=60, **({"lease": None} | guards))) is not None
     if verb == "note":
         return await store.note(Note(job.id, message="here", **guards)) is not None
     return await store.change(Change(job.id, verb, **guards)) is not None

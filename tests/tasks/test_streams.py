@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import aiohttp
@@ -14,6 +16,7 @@ from chargehand.doors.tasks import stream as streams
 from chargehand.doors.tasks.names import BASE
 from chargehand.engine.moves import Moved
 from tests.api.serving import on_sqlite, until
+from tests.engine.given import Cable
 from tests.tasks.calling import Caller, Shop, calling
 
 SOON = 5.0
@@ -311,3 +314,31 @@ async def test_what_another_node_says_that_is_no_end_makes_no_room(postgres_url:
                 (await other.worker.on(task, "progress", percent=percent)).good()
                 (await other.worker.on(task, "heartbeat")).good()
                 assert await in_progress(one) == 1
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["nothing to do", "as many as it takes"])
+async def test_a_stream_whose_database_goes_away_breaks_off_without_a_traceback_and_the_next_one_works(
+    postgres_url: str, full: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "SIGN_OF_LIFE_SECONDS", 0.3)
+    with TemporaryDirectory(prefix="chargehand-") as folder:
+        async with Cable(postgres_url, Path(folder)) as cable, calling(cable.url) as shop:
+            async with streaming(shop.worker, maxInFlight=1) as stream:
+                ids = await create(shop, 2) if full else []
+                if full:
+                    await stream.task()
+                cable.cut()
+                with pytest.raises(aiohttp.ClientPayloadError):
+                    await stream.ends()
+            await cable.mend()
+
+            async def back() -> bool:
+                return (await shop.nobody.api.get("/readyz")).status == 200
+
+            await until(back)
+            ids = ids or await create(shop, 2)
+            if full:
+                await shop.worker.complete({"id": ids[0]})
+            async with streaming(shop.worker, maxInFlight=1) as stream:
+                assert (await stream.task())["id"] == ids[1 if full else 0]
+    assert not [record for record in caplog.records if record.exc_info and not record.name.startswith("asyncpg")]

@@ -191,6 +191,14 @@ async def test_dead_letters_are_requeued_and_purged_by_command_and_number(shop: 
     assert (await shop.producer.task({"id": dead[2]}))["status"] == "PENDING"
 
 
+async def test_a_command_that_is_spelt_like_a_part_of_another_is_a_command_of_its_own(shop: Shop) -> None:
+    a, like_a = [await shop.dead_letter(command) for command in ("a", "a @x")]
+    assert (await shop.boss.post("/admin/dlq/requeue", {"command": "a", "limit": 1})).good() == {"count": 1}
+    assert await letters(shop) == [like_a["id"]]
+    listed = (await shop.producer.get("/tasks?command=a&limit=1")).good()["tasks"]
+    assert [task["id"] for task in listed] == [a["id"]]
+
+
 @on_sqlite
 async def test_one_dead_letter_is_removed_for_good(shop: Shop) -> None:
     dead, alive = await shop.dead_letter(), await shop.producer.create()

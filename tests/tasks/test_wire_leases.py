@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from chargehand.engine.job import NewJob
 from tests.api.serving import Answer, on_sqlite, until
 from tests.tasks.calling import NOBODY, Caller, Shop, calling, refused
 
@@ -217,3 +218,16 @@ async def test_without_a_delay_the_policy_says_how_long(store_url: str) -> None:
             await shop.worker.claim()
             answer = await shop.worker.on(task, "nack", delaySeconds=delay)
         assert answer.good()["delaySeconds"] == 10
+
+
+@on_sqlite
+async def test_a_job_of_another_door_is_not_there_even_for_a_worker_of_the_same_name(shop: Shop) -> None:
+    job_id = await shop.server.engine.submit(
+        NewJob(shop.server.engine.new_id(), "acme", "job", "job/acme/q", b"{}", max_attempts=2)
+    )
+    [job] = await shop.server.engine.claim(("job/acme/q",), "worker", 60)
+    assert job.id == job_id.job_id
+    for verb, body in VERBS:
+        answer = await shop.worker.on({"id": job.id}, verb, **body)
+        assert (answer.status, answer.json["error"]) in [(404, "not-found"), (404, "task not found")]
+    assert await shop.server.engine.get(job.id) == job

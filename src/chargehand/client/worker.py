@@ -16,6 +16,7 @@ A second signal cuts the grace short.
 
 import asyncio
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -82,7 +83,13 @@ class Worker:
 
     def run(self) -> None:
         """Until a signal comes. Raises ClientError if the server refuses from the start."""
+        print(self.introduction, file=sys.stderr, flush=True)
         asyncio.run(self.serve())
+
+    @property
+    def introduction(self) -> str:
+        commands = ", ".join(handler.command for handler in self._handlers.values())
+        return f"Working on {commands} for {self._client.url}; Ctrl-C stops."
 
     async def serve(self) -> None:
         """The same inside a running loop, until `stop()`, or a signal if this is the main thread."""

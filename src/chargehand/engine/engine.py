@@ -165,8 +165,9 @@ class Engine:
         lease_seconds: float,
         tenant: str | None = None,
         owner: str | None = None,
+        kind: str | None = None,
     ) -> int:
-        until = await self.store.beat(Beat(job_id, lease, lease_seconds, tenant, owner))
+        until = await self.store.beat(Beat(job_id, lease, lease_seconds, tenant, owner, kind))
         if until is None:
             raise await self._lost(job_id, tenant, "beat", lease)
         return until

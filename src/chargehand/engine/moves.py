@@ -79,6 +79,7 @@ class Change(msgspec.Struct, frozen=True, array_like=True, tag="change"):
     deadline_at: int | None = None  # what an expiry was judged by: a job that was requeued after it has none
     owner: str | None = None  # of the lease: for wires on which a worker says its name and no lease
     payload: bytes | None = None  # in place of the job's own, for another start
+    kind: str | None = None  # of the job: who is let in at one door moves nothing of another's
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True, tag="moved"):

@@ -54,6 +54,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     lease_seconds: float
     tenant: str | None = None
     owner: str | None = None
+    kind: str | None = None
 
 
 class Beaten(msgspec.Struct, frozen=True, array_like=True, tag="beaten"):
@@ -71,6 +72,7 @@ class Note(msgspec.Struct, frozen=True, array_like=True, tag="note"):
     message: str = ""
     data: bytes | None = None
     owner: str | None = None
+    kind: str | None = None
 
 
 class Noted(msgspec.Struct, frozen=True, array_like=True, tag="noted"):
@@ -114,6 +116,7 @@ class JobFilter(msgspec.Struct, frozen=True):
     limit: int = 50
     topic: str | None = None  # what callers see: `state:stage`
     stopped: bool = False  # failed or cancelled
+    exact: bool = False  # this queue, and no part of it that belongs to a single node
 
 
 class DeliveryFilter(msgspec.Struct, frozen=True):

@@ -22,8 +22,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from chargehand.errors import ConfigError
-from chargehand.http.hangup import BreakOff
 from chargehand.http.cork import Cork
+from chargehand.http.hangup import BreakOff
 from chargehand.http.problems import PROBLEM_TYPE, Problem
 from chargehand.observability.logs import get_logger
 

@@ -246,6 +246,7 @@ async def _change_each_once(tx: _Transaction, changes: list[tuple[int, Change]])
         datas=[c.data for _, c in changes],
         owners=[c.owner for _, c in changes],
         payloads=[c.payload for _, c in changes],
+        kinds=[c.kind for _, c in changes],
     )
     moved_rows = {row[0]: row for row in rows}
     deliveries: list[NewDelivery] = []
@@ -276,13 +277,15 @@ async def _beat(tx: _Transaction, beats: list[Beat]) -> list[Answer]:
         leases=[beat.lease for beat in beats],
         tenants=[beat.tenant for beat in beats],
         owners=[beat.owner for beat in beats],
+        kinds=[beat.kind for beat in beats],
         lengths=[int(beat.lease_seconds * SECOND) for beat in beats],
     )
     extended = {row[0]: row[1:] for row in rows}
     answers: list[Answer] = []
     for beat in beats:
-        lease, tenant, owner, until = extended.get(beat.job_id, (None, None, None, None))
-        mine = beat.lease in (None, lease) and beat.tenant in (None, tenant) and beat.owner in (None, owner)
+        *found, until = extended.get(beat.job_id, (None,) * 5)
+        asked = (beat.lease, beat.tenant, beat.owner, beat.kind)
+        mine = all(wanted in (None, seen) for wanted, seen in zip(asked, found, strict=True))
         answers.append(Beaten(until if mine else None))
     return answers
 
@@ -292,7 +295,7 @@ async def _note(tx: _Transaction, notes: list[Note]) -> list[Answer]:
     for n in notes:
         rows = await tx.fetch(
             "note_job", job_id=n.job_id, lease=n.lease, tenant=n.tenant, level=n.level, step=n.step,
-            message=n.message, data=n.data, owner=n.owner,
+            message=n.message, data=n.data, owner=n.owner, kind=n.kind,
         )  # fmt: skip
         answers.append(Noted(rows[0][0] if rows else None))
     return answers

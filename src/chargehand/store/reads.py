@@ -63,6 +63,7 @@ class Reads(ABC):
             queue=by.queue,
             state=None if by.state is None else str(by.state),
             topic=by.topic,
+            exact=by.exact,
             before=by.before,
             limit=by.limit,
         )

@@ -355,6 +355,7 @@ class Writer:
             final=move.to in FINAL,
             lease=change.lease,
             owner=change.owner,
+            kind=change.kind,
             lease_until=change.lease_until,
             deadline_at=change.deadline_at,
             tenant=change.tenant,
@@ -366,7 +367,7 @@ class Writer:
         for beat in beats:
             length = int(beat.lease_seconds * SECOND)
             row = self._one(
-                "beat_job", job_id=beat.job_id, lease=beat.lease, tenant=beat.tenant, owner=beat.owner,
+                "beat_job", job_id=beat.job_id, lease=beat.lease, tenant=beat.tenant, owner=beat.owner, kind=beat.kind,
                 lease_length=length, now=self._now,
             )  # fmt: skip
             answers.append(Beaten(row[0] if row else None))
@@ -375,7 +376,9 @@ class Writer:
     def _note(self, notes: list[Note]) -> list[Answer]:
         answers: list[Answer] = []
         for note in notes:
-            row = self._one("note_job", job_id=note.job_id, lease=note.lease, tenant=note.tenant, owner=note.owner)
+            row = self._one(
+                "note_job", job_id=note.job_id, lease=note.lease, tenant=note.tenant, owner=note.owner, kind=note.kind
+            )
             if row is not None:
                 seq, state, stage, topic, attempt = row
                 line = self._event(

@@ -230,11 +230,9 @@ class Admin:
         """And the cursor of the page after it."""
         queue = None if command is None else task_queue(tenant, command)
         found = await self._engine.store.list_jobs(
-            JobFilter(tenant, KIND, queue, before=before, limit=limit, topic=DEAD_TOPIC, stopped=True)
+            JobFilter(tenant, KIND, queue, before=before, limit=limit, topic=DEAD_TOPIC, stopped=True, exact=True)
         )
-        following = found[-1].id if len(found) == limit else None
-        # The engine takes `name @x` for a part of `name`; here it is a command of its own.
-        return [job for job in found if queue in (None, job.queue)], following
+        return found, found[-1].id if len(found) == limit else None
 
     async def _letter(self, tenant: str, task_id: str) -> Job:
         job = await owned_task(self._engine, existing(task_id), tenant)

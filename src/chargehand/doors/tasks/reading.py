@@ -105,12 +105,11 @@ class Reading:
         state, stopped = _state(by.status)
         queue = None if by.command is None else task_queue(caller.tenant, by.command)
         found = await self._engine.store.list_jobs(
-            JobFilter(caller.tenant, KIND, queue, state, cursor(by.cursor), by.limit, stopped=stopped)
+            JobFilter(caller.tenant, KIND, queue, state, cursor(by.cursor), by.limit, stopped=stopped, exact=True)
         )
         now = await self._engine.store.now()
         following = found[-1].id if len(found) == by.limit else None
-        # The engine takes `name @x` for a part of `name`; here it is a command of its own.
-        reply(resp, TaskPage([task_view(job, now) for job in found if queue in (None, job.queue)], following))
+        reply(resp, TaskPage([task_view(job, now) for job in found], following))
 
     async def get_task(self, req: Request, resp: Response, task_id: str) -> None:
         job = await self._job(req, task_id)

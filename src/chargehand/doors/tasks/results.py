@@ -12,7 +12,7 @@ from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
 from chargehand.doors.tasks.errors import Refusal, write_error
 from chargehand.doors.tasks.holding import Holder
-from chargehand.doors.tasks.names import BASE, RESULT, TAG
+from chargehand.doors.tasks.names import BASE, KIND, RESULT, TAG
 from chargehand.doors.tasks.views import Artifact, ResultView
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import rfc3339
@@ -102,6 +102,7 @@ class Results:
             message=f"{asked.status} by {holder.owner}" if completed else f"{asked.status} by {holder.owner}: {error}",
             data=msgspec.json.encode({"artifacts": artifacts}) if artifacts else None,
             owner=holder.owner,
+            kind=KIND,
         )
         try:
             moved = await self._engine.change(change)

@@ -6,6 +6,7 @@ Results go by the other endpoints, best in batches.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -24,7 +25,8 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, State
 from chargehand.engine.moves import Moved
 from chargehand.engine.store import Hint
-from chargehand.http.hangup import gone
+from chargehand.errors import Conflict, NotFound, StoreError
+from chargehand.http.hangup import BreakOff, gone
 from chargehand.http.route import Route
 
 NDJSON = "application/x-ndjson"
@@ -127,6 +129,8 @@ class Streams:
                     return
                 self._hold(stream, jobs)
                 yield b"".join(_encoder.encode(task_view(job, job.updated_at)) + b"\n" for job in jobs) or b"\n"
+        except StoreError as error:
+            raise BreakOff(error.message) from None  # the worker comes again, and is told then what is wrong
         finally:
             leaving.cancel()
             self._open -= 1
@@ -140,7 +144,8 @@ class Streams:
 
     async def _hand_back(self, jobs: tuple[Job, ...]) -> None:
         for job in jobs:
-            await self._engine.park(job.id, job.lease, "", message="handed back: the stream's reader is gone")
+            with contextlib.suppress(Conflict, NotFound):  # cancelled in between, and perhaps purged
+                await self._engine.park(job.id, job.lease, "", message="handed back: the stream's reader is gone")
 
     async def _wait_for_room(self, stream: Stream, leaving: "asyncio.Future[None]") -> bool:
         """False when a sign of life is due."""

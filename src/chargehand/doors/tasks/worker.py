@@ -118,7 +118,7 @@ class Worker:
         asked = await wire.read(req, wire.heartbeat, MAX_BODY)
         seconds = self.lease(asked.extend_seconds)
         try:
-            await self._engine.beat(holder.task_id, asked.lease, seconds, holder.tenant, holder.owner)
+            await self._engine.beat(holder.task_id, asked.lease, seconds, holder.tenant, holder.owner, KIND)
         except (Conflict, NotFound):
             raise await holder.refusal(self._engine, asked.lease) from None
         reply(resp, Ok(True))
@@ -136,6 +136,7 @@ class Worker:
             message=asked.message or "",
             data=msgspec.json.encode({key: value for key, value in said.items() if value is not None}),
             owner=holder.owner,
+            kind=KIND,
         )
         try:
             await self._engine.note(note)
@@ -155,6 +156,7 @@ class Worker:
             holder.tenant,
             message=f"abandoned by {holder.owner}",
             owner=holder.owner,
+            kind=KIND,
         )
         try:
             await self._engine.change(change)

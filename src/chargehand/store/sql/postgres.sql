@@ -142,9 +142,9 @@ WITH c AS (
     :visibles::BOOLEAN[], :resets::BOOLEAN[], :deltas::INTEGER[], :delays::BIGINT[], :kepts::BOOLEAN[],
     :waiting_fors::TEXT[], :errors::TEXT[], :failed_steps::TEXT[], :finals::BOOLEAN[], :leases::BIGINT[],
     :lease_untils::BIGINT[], :deadline_ats::BIGINT[], :tenants::TEXT[], :results::BYTEA[], :levels::TEXT[], :steps::TEXT[],
-    :messages::TEXT[], :datas::BYTEA[], :owners::TEXT[], :payloads::BYTEA[]
+    :messages::TEXT[], :datas::BYTEA[], :owners::TEXT[], :payloads::BYTEA[], :kinds::TEXT[]
   ) AS c(job_id, move, source, state, stage, topic, visible, reset, delta, delay, kept, waiting_for, error, failed_step,
-         final, lease, lease_until, deadline_at, tenant, result, level, step, message, data, owner, payload)
+         final, lease, lease_until, deadline_at, tenant, result, level, step, message, data, owner, payload, kind)
 ), moved AS (
   UPDATE jobs j
   SET state = c.state, stage = c.stage,
@@ -162,7 +162,7 @@ WITH c AS (
   FROM c
   WHERE j.id = c.job_id AND j.id = ANY(:job_ids) AND STRPOS(c.source, j.state) > 0
     AND (c.lease IS NULL OR j.lease = c.lease) AND (c.tenant IS NULL OR j.tenant = c.tenant)
-    AND (c.owner IS NULL OR j.lease_owner = c.owner)
+    AND (c.owner IS NULL OR j.lease_owner = c.owner) AND (c.kind IS NULL OR j.kind = c.kind)
     AND (c.lease_until IS NULL OR j.lease_until = c.lease_until)
     AND (c.deadline_at IS NULL OR j.deadline_at = c.deadline_at)
     AND (NOT c.reset OR j.unique_key IS NULL OR NOT EXISTS (
@@ -189,11 +189,12 @@ FROM moved m;
 
 -- name: beat_jobs
 UPDATE jobs j SET lease_until = :now + b.length
-FROM UNNEST(:job_ids::TEXT[], :leases::BIGINT[], :tenants::TEXT[], :owners::TEXT[], :lengths::BIGINT[])
-  AS b(job_id, lease, tenant, owner, length)
+FROM UNNEST(:job_ids::TEXT[], :leases::BIGINT[], :tenants::TEXT[], :owners::TEXT[], :kinds::TEXT[], :lengths::BIGINT[])
+  AS b(job_id, lease, tenant, owner, kind, length)
 WHERE j.id = b.job_id AND j.state = 'running' AND (b.lease IS NULL OR j.lease = b.lease)
   AND (b.tenant IS NULL OR j.tenant = b.tenant) AND (b.owner IS NULL OR j.lease_owner = b.owner)
-RETURNING j.id, j.lease, j.tenant, j.lease_owner, j.lease_until;
+  AND (b.kind IS NULL OR j.kind = b.kind)
+RETURNING j.id, j.lease, j.tenant, j.lease_owner, j.kind, j.lease_until;
 
 -- name: note_job
 WITH noted AS (
@@ -201,6 +202,7 @@ WITH noted AS (
   WHERE id = :job_id AND (:lease::BIGINT IS NULL OR (lease = :lease AND state = 'running'))
     AND (:tenant::TEXT IS NULL OR tenant = :tenant)
     AND (:owner::TEXT IS NULL OR (lease_owner = :owner AND state = 'running'))
+    AND (:kind::TEXT IS NULL OR kind = :kind)
   RETURNING id, seq, state, stage, topic, attempt
 )
 INSERT INTO job_events (job_id, seq, at, level, move, state, stage, previous, attempt, step, message, data)

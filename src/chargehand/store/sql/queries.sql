@@ -7,13 +7,14 @@ LEFT JOIN job_payloads p ON p.job_id = j.id
 LEFT JOIN job_results r ON r.job_id = j.id
 WHERE j.id = :job_id AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant);
 
--- A queue and, under its name and " @", those parts of it that belong to single nodes.
+-- A queue and, unless just that is meant, under its name and " @" those parts of it that belong to single nodes.
 -- name: list_jobs
 SELECT {job j}
 FROM jobs j
 WHERE (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant)
   AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
-  AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue OR SUBSTR(j.queue, 1, LENGTH(:queue) + 2) = :queue || ' @')
+  AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue
+    OR (NOT :exact AND SUBSTR(j.queue, 1, LENGTH(:queue) + 2) = :queue || ' @'))
   AND (CAST(:state AS TEXT) IS NULL OR j.state = :state)
   AND (CAST(:topic AS TEXT) IS NULL OR j.topic = :topic)
   AND (CAST(:before AS TEXT) IS NULL OR j.id < :before)
@@ -27,7 +28,8 @@ FROM jobs j
 WHERE j.state IN ('failed', 'cancelled')
   AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant)
   AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
-  AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue OR SUBSTR(j.queue, 1, LENGTH(:queue) + 2) = :queue || ' @')
+  AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue
+    OR (NOT :exact AND SUBSTR(j.queue, 1, LENGTH(:queue) + 2) = :queue || ' @'))
   AND (CAST(:state AS TEXT) IS NULL OR j.state = :state)
   AND (CAST(:topic AS TEXT) IS NULL OR j.topic = :topic)
   AND (CAST(:before AS TEXT) IS NULL OR j.id < :before)

@@ -77,7 +77,7 @@ SET state = :state, stage = :stage,
     topic = CASE WHEN :visible THEN :topic ELSE topic END
 WHERE id = :job_id AND INSTR(:source, state) > 0
   AND (:lease IS NULL OR lease = :lease) AND (:tenant IS NULL OR tenant = :tenant)
-  AND (:owner IS NULL OR lease_owner = :owner)
+  AND (:owner IS NULL OR lease_owner = :owner) AND (:kind IS NULL OR kind = :kind)
   AND (:lease_until IS NULL OR lease_until = :lease_until)
   AND (:deadline_at IS NULL OR deadline_at = :deadline_at)
   AND (NOT :reset OR unique_key IS NULL OR NOT EXISTS (
@@ -90,12 +90,13 @@ RETURNING id, tenant, kind, queue, attempt, seq, run_at, created_at, topic, prev
 UPDATE jobs SET lease_until = :now + :lease_length
 WHERE id = :job_id AND state = 'running' AND (:lease IS NULL OR lease = :lease)
   AND (:owner IS NULL OR lease_owner = :owner) AND (:tenant IS NULL OR tenant = :tenant)
+  AND (:kind IS NULL OR kind = :kind)
 RETURNING lease_until;
 
 -- name: note_job
 UPDATE jobs SET seq = seq + 1
 WHERE id = :job_id AND (:lease IS NULL OR (lease = :lease AND state = 'running')) AND (:tenant IS NULL OR tenant = :tenant)
-  AND (:owner IS NULL OR (lease_owner = :owner AND state = 'running'))
+  AND (:owner IS NULL OR (lease_owner = :owner AND state = 'running')) AND (:kind IS NULL OR kind = :kind)
 RETURNING seq, state, stage, topic, attempt;
 
 -- name: ensure_endpoint
