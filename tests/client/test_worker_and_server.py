@@ -194,8 +194,11 @@ def begun(folder: Path) -> list[str]:
 
 
 async def end(worker: Process) -> str:
+    """What it said besides whom it works for."""
     _, errors = await asyncio.wait_for(worker.communicate(), 20)
-    return errors.decode()
+    introduction, *complaints = errors.decode().splitlines()
+    assert introduction.startswith("Working on work for http://127.0.0.1:")
+    return "\n".join(complaints)
 
 
 @pytest.mark.xdist_group("processes")
