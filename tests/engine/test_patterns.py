@@ -19,9 +19,10 @@ from chargehand.engine.wakeups import Wakeups
 from chargehand.errors import StoreUnavailable
 from tests.conftest import Clock
 from tests.engine.given import AT_ONCE, LONG, POLICY, stop, until
-from tests.store.given import a_job, opened
+from tests.store.given import a_job, opened, sql
 
 PATTERNS = ("k/acme/*", "k/*/render", "k/*/*")
+LISTENERS = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
 OTHERS = ("k/other/send", "k/acme2/send", "other/acme/render", "k/acme", "kk/acme/render")
 
 
@@ -281,7 +282,9 @@ async def test_looking_wakes_as_many_as_there_are_jobs(store: Store, clock: Cloc
 async def test_a_job_at_one_node_wakes_a_pattern_at_another(postgres_url: str, pattern: str) -> None:
     async with AsyncExitStack() as stack:
         a, b = [an_engine(await stack.enter_async_context(opened(postgres_url))) for _ in range(2)]
-        await asyncio.sleep(0.1)  # until both listen; a hint before that is lost, and nobody polls here
+        async with asyncio.timeout(5):  # a hint before both listen is lost, and nobody polls here
+            while (await sql(postgres_url, LISTENERS))[0][0] < 2:
+                pass
         task = await waiting(b, pattern)
         assert await put(a, "k/acme/render") == await woken(task)
 

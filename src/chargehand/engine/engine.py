@@ -356,6 +356,8 @@ class Engine:
         for listener in self._listeners:
             listener(moved)
         self.store.tell(queue, run_at, moved.job_id, moved.endpoints)
+        if moved.successor is not None:
+            self._moved(moved.successor)
 
     def _heard(self, hint: Hint) -> None:
         for queue, run_at in hint.queues.items():

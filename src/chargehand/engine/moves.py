@@ -10,7 +10,7 @@ from typing import ClassVar
 import msgspec
 
 from chargehand.engine.backoff import equal_jitter
-from chargehand.engine.job import SECOND, Job, State, topic_of
+from chargehand.engine.job import SECOND, Job, NewJob, State, topic_of
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = State
 
@@ -80,6 +80,7 @@ class Change(msgspec.Struct, frozen=True, array_like=True, tag="change"):
     owner: str | None = None  # of the lease: for wires on which a worker says its name and no lease
     payload: bytes | None = None  # in place of the job's own, for another start
     kind: str | None = None  # of the job: who is let in at one door moves nothing of another's
+    successor: NewJob | None = None  # submitted with the move, in the same commit, or not at all
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True, tag="moved"):
@@ -98,6 +99,7 @@ class Moved(msgspec.Struct, frozen=True, array_like=True, tag="moved"):
     at: int
     created_at: int
     endpoints: tuple[str, ...] = ()  # where deliveries were put
+    successor: "Moved | None" = None  # of the job that was submitted with it
 
 
 # What happened to a job that somebody worked on. ----------------------------------------------------------------------

@@ -127,8 +127,9 @@ class Group:
 def _bytes(operation: Operation) -> int:
     if type(operation) is NewJob:
         return len(operation.payload)
-    if type(operation) is Change and operation.result is not None:
-        return len(operation.result)
+    if type(operation) is Change:
+        successor = operation.successor.payload if operation.successor is not None else b""
+        return len(operation.result or b"") + len(successor)
     if type(operation) is PutRecord:
         return len(operation.body)
     return 0

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import asyncpg
 import msgspec
@@ -249,6 +249,9 @@ async def _change_each_once(tx: _Transaction, changes: list[tuple[int, Change]])
         kinds=[c.kind for _, c in changes],
     )
     moved_rows = {row[0]: row for row in rows}
+    successors = [c.successor for _, c in changes if c.successor is not None and c.job_id in moved_rows]
+    submitted = await _submit(tx, successors) if successors else []
+    succeeding = {each.id: cast(Submitted, answer).moved for each, answer in zip(successors, submitted, strict=True)}
     deliveries: list[NewDelivery] = []
     moved: list[tuple[int, Moved]] = []
     for (place, change), move in zip(changes, moves, strict=True):
@@ -263,6 +266,7 @@ async def _change_each_once(tx: _Transaction, changes: list[tuple[int, Change]])
                 Moved(
                     job_id, tenant, kind, queue, change.move, move.to, change.stage, attempt, seq, run_at, at, created_at,
                     tuple(d.endpoint_id for d in told),
+                    None if change.successor is None else succeeding[change.successor.id],
                 ),
             )
         )  # fmt: skip

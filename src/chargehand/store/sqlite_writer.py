@@ -329,12 +329,18 @@ class Writer:
             answers.append(
                 Moved(
                     job_id, tenant, kind, queue, change.move, move.to, change.stage, attempt, seq, run_at, self._now,
-                    created_at, tuple(d.endpoint_id for d in told),
+                    created_at, tuple(d.endpoint_id for d in told), self._succeed(change.successor),
                 )
             )  # fmt: skip
         self._many("insert_event", events)
         self._deliver(deliveries)
         return answers
+
+    def _succeed(self, successor: NewJob | None) -> Moved | None:
+        if successor is None:
+            return None
+        [submitted] = self._submit([successor])
+        return cast(Submitted, submitted).moved
 
     def _change_row(self, change: Change, move: Move) -> Row | None:
         return self._one(

@@ -79,7 +79,6 @@ class Judge:
 
     async def _bury(self, job: Job, outcome: Broke, lease_until: int | None) -> Change:
         error = outcome.error or MAX_ATTEMPTS
-        await self._copy_to_dead_letter_topic(job)
         return Change(
             job.id,
             "fail",
@@ -91,32 +90,30 @@ class Judge:
             level="error",
             step=outcome.failed_step or "",
             message=f"dead after attempt {job.attempt} of {job.max_attempts}: {error}",
+            successor=await self._copy(job),
         )
 
-    async def _copy_to_dead_letter_topic(self, job: Job) -> None:
-        """Before the end is written, and once for each: a crash between the two makes no second copy, and loses none."""
+    async def _copy(self, job: Job) -> NewJob | None:
+        """For the dead-letter topic, where the policy names one: put there in the same commit as the end."""
         policy = self._topics.policy(job.tenant, command_of(job))
         if policy is None or not policy.dead_letter_topic_ref:
-            return
-        whole = await self._engine.store.get_job(job.id)
+            return None
+        whole = await self._engine.store.get_job(job.id)  # a job that was found by its lease comes without its payload
         if whole is None:
-            return
+            return None
         topic = policy.dead_letter_topic_ref
         its_own = self._topics.policy(job.tenant, topic)
         keep = its_own.retention_seconds if its_own is not None else 0
-        await self._engine.submit(
-            NewJob(
-                self._engine.new_id(),
-                job.tenant,
-                KIND,
-                task_queue(job.tenant, topic),
-                whole.payload,
-                tier(its_own, job.priority),
-                (its_own.max_attempts if its_own is not None else 0) or self._config.max_attempts,
-                idempotency_key=f"dead/{job.id}/{job.lease}",
-                traceparent=job.traceparent,
-                tracestate=job.tracestate,
-                metadata=metadata(topic),
-                keep_seconds=float(keep) if keep else None,
-            )
+        return NewJob(
+            self._engine.new_id(),
+            job.tenant,
+            KIND,
+            task_queue(job.tenant, topic),
+            whole.payload,
+            tier(its_own, job.priority),
+            (its_own.max_attempts if its_own is not None else 0) or self._config.max_attempts,
+            traceparent=job.traceparent,
+            tracestate=job.tracestate,
+            metadata=metadata(topic),
+            keep_seconds=float(keep) if keep else None,
         )

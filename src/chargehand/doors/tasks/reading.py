@@ -38,6 +38,7 @@ from chargehand.http.route import Route, query, reply
 MAX_WAIT_SECONDS = 60.0
 LOOK_SECONDS = 5.0  # underneath the wake-ups: what other nodes did, should their word be lost
 EVENTS = 1000
+LATER_NOTES = 100
 RAFT = {"enabled": False, "numGroups": 0}
 
 
@@ -127,8 +128,9 @@ class Reading:
             job = await unless_gone(req, self._finished(job, wait)) or job
         if not job.finished:
             raise Refusal(404, "result not found", detail=f"the task is {task_view(job, 0).status}")
-        ends = await self._engine.store.list_events(job.id, after=job.seq - 1, limit=1)
-        result = result_view(job, ends[0] if ends else None)
+        # The last event, unless somebody has added a note to it since.
+        events = await self._engine.store.list_events(job.id, after=max(0, job.seq - LATER_NOTES))
+        result = result_view(job, next((event for event in reversed(events) if event.move != "note"), None))
         reply(resp, Outcome(task_view(job, await self._engine.store.now()), result))
 
     async def _finished(self, job: Job, wait: float) -> Job:
