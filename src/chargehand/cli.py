@@ -204,7 +204,7 @@ def worker(
     lease: Annotated[
         float, typer.Option(help="Seconds after which the task of a worker that died goes to another.", min=1)
     ] = 60,
-    timeout: Annotated[float | None, typer.Option(help="Seconds that one try may take. [no limit]", min=0.01)] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that a try may take; else no limit.", min=0.01)] = None,
     fail_on: Annotated[
         list[int] | None,
         typer.Option(help="An exit code after which there is no other try; may be repeated.", min=1, max=255),

@@ -215,7 +215,8 @@ def said(ended: TaskEnded, as_json: bool, out: IO[str]) -> None:
         print(msgspec.json.encode(line).decode(), file=out, flush=True)
         return
     why = " ".join(ended.text.split())[:200]
-    text = f"{time.strftime('%H:%M:%S')}  {task.command} {task.id}  {ended.word} in {ended.seconds:.2f} s"
+    word = "nacked" if ended.word == "retry" else ended.word  # "retry in 2 s" would be about the next try
+    text = f"{time.strftime('%H:%M:%S')}  {task.command} {task.id}  {word} in {ended.seconds:.2f} s"
     print(f"{text}  {why}" if why else text, file=out, flush=True)
 
 
@@ -243,7 +244,7 @@ async def work(
         grace_seconds=grace_seconds,
         watch=lambda ended: said(ended, as_json, out),
     )
-    for command in commands:
+    for command in {command.strip().lower(): command for command in commands}.values():
         worker.task(command)(program)
     if not as_json:
         print(worker.introduction, file=out, flush=True)

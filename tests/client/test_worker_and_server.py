@@ -115,6 +115,25 @@ async def test_how_a_function_ends_is_what_the_producer_reads(server: InProcess)
     }
 
 
+@pytest.mark.parametrize("fails", [False, True], ids=["returns", "fails"])
+async def test_files_that_the_server_will_not_have_end_the_task_in_its_first_run(
+    server: InProcess, fails: bool
+) -> None:
+    worker = Worker(server.url, lease_seconds=1)
+
+    @worker.task("attaches")
+    async def attaches(task: Held) -> None:
+        task.attach("../out.txt", b"x")
+        if fails:
+            raise Fail("not a video")
+
+    async with Client(server.url) as client, working(worker):
+        task, result = await ended(client, (await client.create("attaches", {})).id)
+    assert (task.status, task.attempts) == ("FAILED", 1)
+    assert "refused the result: 400 artifact '../out.txt'" in result.error
+    assert ("not a video" in result.error) == fails
+
+
 WORKER_SCOPES = [f"codeq:{verb}" for verb in ("claim", "heartbeat", "abandon", "nack", "result", "subscribe")]
 
 

@@ -278,6 +278,18 @@ async def test_looking_wakes_as_many_as_there_are_jobs(store: Store, clock: Cloc
     assert sum(len(jobs) for jobs in await asyncio.gather(*tasks)) == 3
 
 
+async def test_looking_for_patterns_finds_each_queue_that_is_meant_once_and_no_other(
+    store: Store, clock: Clock
+) -> None:
+    engine = LookingEngine(store, policy=POLICY, random=Random(0), now=clock)
+    await put(engine, "k/acme/render", "k/acme/send", "k/other/send", delay_seconds=5)
+    due = await engine._due(["k/*/render", "k/acme/*", "k/acme/render"], 10)
+    assert sorted((each.queue, each.ready) for each in due if each.next_at) == [
+        ("k/acme/render", 0),
+        ("k/acme/send", 0),
+    ]
+
+
 @pytest.mark.parametrize("pattern", PATTERNS)
 async def test_a_job_at_one_node_wakes_a_pattern_at_another(postgres_url: str, pattern: str) -> None:
     async with AsyncExitStack() as stack:

@@ -89,6 +89,17 @@ async def test_a_claim_takes_as_many_as_it_asks_for(store: Store) -> None:
     assert await claimed_ids(store, limit=3) == job_ids[3:]
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+async def test_claims_of_one_group_take_one_each_and_no_more_than_can_be_sent_in_one_piece(store: Store) -> None:
+    ids = [await submit(store, payload=bytes(6 << 20)) for _ in range(6)]
+    answers = await asyncio.gather(*[store.claim(Claim(("q",), "w", 60, 3)) for _ in range(2)])
+    assert [len(claimed.jobs) for claimed in answers] == [3, 1]
+    rest = [(await store.claim(Claim(("q",), "w", 60, 3))).jobs]
+    assert {job.id for claimed in answers for job in claimed.jobs} | {job.id for jobs in rest for job in jobs} == set(
+        ids
+    )
+
+
 async def test_a_claim_looks_only_into_the_queues_it_names(store: Store) -> None:
     await submit(store, queue="other")
     assert await claimed_ids(store, "q", "empty") == []

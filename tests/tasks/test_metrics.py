@@ -346,6 +346,21 @@ def test_what_nobody_reads_is_counted_all_the_same_and_in_bounded_memory() -> No
     assert (claimed.labels, claimed.value) == ({"command": "render"}, MAX_HELD + 2)
 
 
+def test_gauges_of_commands_that_were_not_looked_up_yet_are_bounded_too() -> None:
+    registry = CollectorRegistry()
+    counts = [QueueCount(f"task/acme/c{n}", 1, 0, 0, None) for n in range(2 * metrics.MAX_COMMANDS)]
+    TaskMetrics(registry).show(counts, {}, {("acme", f"s{n}"): 1 for n in range(10)})
+    ready = [
+        sample for family in registry.collect() for sample in family.samples if sample.labels.get("queue") == "ready"
+    ]
+    assert len(ready) == metrics.MAX_COMMANDS + 1
+    assert sum(sample.value for sample in ready) == len(counts)
+    assert (
+        registry.get_sample_value("codeq_queue_depth", {"command": "other", "queue": "ready"}) == metrics.MAX_COMMANDS
+    )
+    assert registry.get_sample_value("codeq_subscriptions_active", {"command": "other"}) == 10
+
+
 def test_jobs_of_other_doors_are_not_among_them() -> None:
     tasks = TaskMetrics(CollectorRegistry())
     tasks.on_move(Moved("j", "acme", "job", "job/acme/q", "submit", State.QUEUED, "", 0, 1, 0, 0, 0))

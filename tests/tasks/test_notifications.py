@@ -31,7 +31,8 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 @pytest.fixture
 async def desk(store_url: str, receiver: Receiver) -> AsyncIterator[Desk]:
-    async with subscribing(store_url, receiver, {"webhooks.secret": SECRET}) as opened:
+    settings = {"webhooks.secret": SECRET, "tasks.backoff_base_seconds": 0}  # a lapsed lease comes back at once
+    async with subscribing(store_url, receiver, settings) as opened:
         yield opened
 
 

@@ -93,6 +93,13 @@ async def test_no_more_are_in_progress_than_the_reader_asked_for(shop: Shop) -> 
     assert await in_progress(shop) == 0
 
 
+async def test_a_stream_is_filled_however_much_it_asked_for(shop: Shop) -> None:
+    ids = await create(shop, 250)
+    async with streaming(shop.worker, maxInFlight=230) as stream:
+        assert {task["id"] for task in await stream.tasks(230)} == set(ids[:230])
+        assert await in_progress(shop) == 230
+
+
 async def test_several_streams_share_the_tasks_and_each_task_goes_to_one(shop: Shop) -> None:
     ids = await create(shop, 60)
 

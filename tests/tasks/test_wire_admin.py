@@ -73,7 +73,9 @@ async def test_a_paused_command_is_not_claimed_until_it_goes_on(shop: Shop) -> N
     await shop.worker.claims_nothing()
     waiting = asyncio.create_task(shop.worker.claim("render", waitSeconds=15))
     await until(lambda: shop.server.engine.wakeups.waiting)
-    assert (await shop.boss.put("/admin/queues/render", {})).good()["paused"] is False
+    assert (await shop.boss.put("/admin/queues/render", {"maxInProgress": 5})).good()["paused"] is True
+    on = (await shop.boss.put("/admin/queues/render", {"paused": False})).good()
+    assert (on["paused"], on["maxInProgress"]) == (False, 5)
     assert (await waiting)["id"] == made["id"]
 
 
@@ -132,7 +134,7 @@ async def test_a_dead_letter_is_read_with_its_payload_and_its_log(shop: Shop) ->
     letter = (await shop.boss.get(f"/admin/dlq/{dead['id']}")).good()
     assert letter["task"] == dead
     assert (dead["payload"], dead["error"]) == ('{"n": 9007199254740993}', "no disk")
-    events = letter["events"]["events"]
+    events = letter["events"]
     assert [each["move"] for each in events] == ["submit", "claim", "fail"]
     assert events[-1]["error"] == "no disk"
 
@@ -186,7 +188,8 @@ async def test_dead_letters_are_requeued_and_purged_by_command_and_number(shop: 
     assert await letters(shop) == [dead[4]]
     for gone in (dead[0], dead[1], dead[3]):
         refused(await shop.producer.get(f"/tasks/{gone}"), 404, "not found")
-    assert (await shop.boss.post("/admin/dlq/purge", {})).good() == {"count": 1}
+    refused(await shop.boss.post("/admin/dlq/purge", {}), 400, "invalid body", "command")
+    assert (await shop.boss.post("/admin/dlq/purge", {"command": "*"})).good() == {"count": 1}
     assert await letters(shop) == []
     assert (await shop.producer.task({"id": dead[2]}))["status"] == "PENDING"
 
@@ -221,7 +224,7 @@ async def test_a_dead_letter_stays_until_its_callback_is_delivered(shop: Shop) -
         await until(lambda: receiver.hooks)
         said = refused(await shop.boss.delete(f"/admin/dlq/{dead['id']}"), 409, "not removed")
         assert "callback" in said["detail"]
-        assert (await shop.boss.post("/admin/dlq/purge", {})).good() == {"count": 0}
+        assert (await shop.boss.post("/admin/dlq/purge", {"command": "*"})).good() == {"count": 0}
 
 
 # cleaning up --------------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ ADMINISTERING: list[tuple[str, str, dict[str, Any] | None]] = [
     ("GET", "/admin/dlq", None),
     ("GET", f"/admin/dlq/{NOBODY}", None),
     ("POST", "/admin/dlq/requeue", {}),
-    ("POST", "/admin/dlq/purge", {}),
+    ("POST", "/admin/dlq/purge", {"command": "*"}),
     ("POST", f"/admin/dlq/{NOBODY}/requeue", {}),
     ("DELETE", f"/admin/dlq/{NOBODY}", None),
 ]
@@ -227,7 +227,7 @@ async def test_lists_counts_and_claims_are_of_the_callers_tenant_alone(shop: Sho
     assert (await shop.other_boss.get("/admin/queues/render")).good()["ready"] == 0
     assert (await shop.other_boss.get("/admin/dlq")).good() == {"tasks": [], "next": None}
     for what in ("requeue", "purge"):
-        assert (await shop.other_boss.post(f"/admin/dlq/{what}", {})).good() == {"count": 0}
+        assert (await shop.other_boss.post(f"/admin/dlq/{what}", {"command": "*"})).good() == {"count": 0}
     cleaned = await shop.other_boss.post("/admin/tasks/cleanup", {"before": "2999-01-01T00:00:00Z"})
     assert cleaned.good()["deleted"] == 0
     assert (await shop.other_boss.put("/admin/queues/render", {"paused": True})).good()["paused"] is True

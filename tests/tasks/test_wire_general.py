@@ -78,6 +78,7 @@ async def test_a_request_id_is_echoed_or_made_on_good_and_bad_answers_alike(shop
         (shop.producer, f"/tasks/{task['id']}", 200),
         (shop.producer, f"/tasks/{NOBODY}", 404),
         (shop.nobody, f"/tasks/{task['id']}", 401),
+        (shop.worker, "/workers/subscriptions", 200),
     ]:
         echoed = await caller.get(path, {"X-Request-Id": "my own 7"})
         assert (echoed.status, echoed.headers["x-request-id"]) == (status, "my own 7")

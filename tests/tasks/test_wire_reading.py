@@ -80,6 +80,15 @@ async def test_queries_that_make_no_sense_are_refused(shop: Shop) -> None:
 # progress -----------------------------------------------------------------------------------------------------------------
 
 
+async def test_progress_is_no_place_for_large_things(shop: Shop) -> None:
+    """The log of a task is read a thousand lines at a time."""
+    await shop.producer.create()
+    task = await shop.worker.claim("render")
+    assert (await shop.worker.on(task, "progress", data="x" * 60_000)).status == 200
+    assert (await shop.worker.on(task, "progress", data="x" * 70_000)).status == 413
+    assert len((await shop.producer.task(task))["progress"]["data"]) == 60_000
+
+
 async def test_progress_is_shown_on_a_running_task_and_gone_with_its_attempt(shop: Shop) -> None:
     task = await shop.producer.create()
     await shop.worker.claim()
@@ -162,7 +171,7 @@ async def test_a_long_log_is_read_on_and_neither_its_end_nor_its_beginning_is_lo
     refused(await shop.worker_2.on(task, "heartbeat"), 409, "lease-lost")
     (await shop.worker.on(task, "nack", reason="the end")).good()
     letter = (await shop.boss.get(f"/admin/dlq/{task['id']}")).good()
-    assert letter["events"]["events"][-1]["error"] == "the end"
+    assert letter["events"][-1]["error"] == "the end"
 
 
 async def followed(caller: Caller, task: dict[str, Any], **headers: str) -> list[tuple[str, int, dict[str, Any]]]:

@@ -14,7 +14,7 @@ QueueName = Annotated[
     msgspec.Meta(
         min_length=1,
         max_length=200,
-        pattern=r"^[^\x00-\x1f\x7f]+$",
+        pattern=r"^(?!\*$)[^\x00-\x1f\x7f]+$",  # a lone star would mean all of them
         description="A queue; it exists once a job is in it",
     ),
 ]

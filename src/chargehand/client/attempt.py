@@ -25,7 +25,7 @@ from chargehand.client.lease import Lease, LeaseLost
 from chargehand.client.presence import Presence
 from chargehand.client.reports import Reports
 from chargehand.client.results import Results
-from chargehand.client.wire import Outcome, Task
+from chargehand.client.wire import Artifact, Outcome, Task
 
 log = logging.getLogger("chargehand.client")
 
@@ -115,10 +115,12 @@ class Attempt:
             try:
                 await self._lease.insist(ending.say)
             except ClientError as error:
-                if ending.word != "completed":
+                if ending.word not in ("completed", "failed"):
                     raise
                 # The server will not have this result, now or later: that is how the task ends, not by running again.
-                ending = self._failed(f"the server refused the result: {error}")
+                # Without its files, which may be what the server will not have.
+                said = f"{ending.text}; " if ending.text else ""
+                ending = self._failed(f"{said}the server refused the result: {error}", ())
                 await self._lease.insist(ending.say)
         except LeaseLost as lost:
             if lost.unheard and await self._was_heard(ending):
@@ -146,7 +148,7 @@ class Attempt:
             return self._nacked(None, "CancelledError")
         error = call.exception()
         if isinstance(error, Fail):
-            return self._failed(error.error)
+            return self._failed(error.error, self._held.artifacts)
         if isinstance(error, Retry):
             return self._nacked(error.delay_seconds, error.reason or "retry")
         if error is not None:
@@ -155,13 +157,13 @@ class Attempt:
         try:
             result = as_result(call.result())
         except Exception as unfit:  # whatever the objects in it do when they are looked at
-            return self._failed(f"the result cannot be written as JSON: {unfit}")
+            return self._failed(f"the result cannot be written as JSON: {unfit}", self._held.artifacts)
         outcome = Outcome("COMPLETED", result, "", self._held.artifacts, self._task.lease, self._task.id)
         return _Ending("completed", lambda: self._results.send(outcome))
 
-    def _failed(self, error: str) -> _Ending:
+    def _failed(self, error: str, artifacts: tuple[Artifact, ...]) -> _Ending:
         text = _presentable(error)
-        outcome = Outcome("FAILED", None, text, self._held.artifacts, self._task.lease, self._task.id)
+        outcome = Outcome("FAILED", None, text, artifacts, self._task.lease, self._task.id)
         return _Ending("failed", lambda: self._results.send(outcome), text)
 
     def _nacked(self, delay_seconds: float | None, reason: str) -> _Ending:

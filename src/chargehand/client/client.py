@@ -40,7 +40,7 @@ from chargehand.client.wire import (
 DEFAULT_URL = "http://127.0.0.1:8484"
 MAX_BATCH = 100  # creates and results; claims: 10
 MAX_CLAIM = 10
-SILENCE_SECONDS = 40.0  # a stream shows a sign of life every 15 s
+SILENCE_SECONDS = 40.0  # a stream shows a sign of life every 10 s
 
 Answer = TypeVar("Answer")
 

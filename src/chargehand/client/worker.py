@@ -76,7 +76,10 @@ class Worker:
 
         def keep(function: Decorated) -> Decorated:
             # Spelling does not matter to queues; the token is compared with what is written here.
-            self._handlers[command.strip().lower()] = Handler(command.strip(), function, seconds)
+            name = command.strip().lower()
+            if name in self._handlers:
+                raise ValueError(f"there is a function for {command!r} already; upper and lower case are the same here")
+            self._handlers[name] = Handler(command.strip(), function, seconds)
             return function
 
         return keep

@@ -129,7 +129,7 @@ def _bytes(operation: Operation) -> int:
         return len(operation.payload)
     if type(operation) is Change:
         successor = operation.successor.payload if operation.successor is not None else b""
-        return len(operation.result or b"") + len(successor)
+        return len(operation.result or b"") + len(operation.payload or b"") + len(successor)
     if type(operation) is PutRecord:
         return len(operation.body)
     return 0

@@ -138,9 +138,10 @@ async def _known(tx: _Transaction, job: NewJob) -> Answer:
         live = await tx.fetch(
             "job_by_unique_key", tenant=job.tenant, kind=job.kind, queue=job.queue, unique_key=job.unique_key
         )
-        # None: it ended between the two statements, and there is room now.
-        return Submitted(live[0][0], False, job.fingerprint) if live else (await _submit(tx, [job]))[0]
-    return Submitted(job.id, False, job.fingerprint)
+        if live:
+            return Submitted(live[0][0], False, job.fingerprint)
+    # It ended, or was removed, between the two statements: there is room now.
+    return (await _submit(tx, [job]))[0]
 
 
 async def _claim(tx: _Transaction, claims: list[Claim]) -> list[Answer]:

@@ -104,8 +104,9 @@ class Reads(ABC):
         rows = await self._scan("due_queues", queues=queues, bound=bound, now=self._now())
         return [DueQueue(queue, int(ready), next_at) for queue, ready, next_at in rows]
 
-    async def queue_heads(self, prefix: str, bound: int) -> list[QueueHead]:
-        rows = await self._point("queue_heads", prefix=prefix, bound=bound, now=self._now())
+    async def queue_heads(self, prefix: str, bound: int, wide: bool = False) -> list[QueueHead]:
+        read = self._scan if wide else self._point
+        rows = await read("queue_heads", prefix=prefix, bound=bound, now=self._now())
         return [QueueHead(queue, min(int(ready), bound), *rest) for queue, ready, *rest in rows]
 
     async def pulse(self, queue: str, since: int, bound: int) -> Pulse:

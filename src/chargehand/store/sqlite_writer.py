@@ -16,7 +16,7 @@ from chargehand.engine.moves import Attempt, Change, Lease, Move, Moved
 from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
 from chargehand.store.announce import NewDelivery, announce, encode_reports, shown_url
-from chargehand.store.group import Refused
+from chargehand.store.group import GROUP_BYTES, Refused
 from chargehand.store.operations import (
     OF_A_JOB,
     Answer,
@@ -236,12 +236,14 @@ class Writer:
         for place, claim in enumerate(claims):
             together.setdefault(claim.queues, []).append(place)
         answers: list[Answer] = [None] * len(claims)
+        spare = GROUP_BYTES
         for queues, places in together.items():
             picked = self._pick(queues, sum(claims[i].limit for i in places))
             for place in places:
                 claim = claims[place]
                 mine, picked = picked[: claim.limit], picked[claim.limit :]
-                answers[place] = self._grant(claim, mine)
+                answers[place] = granted = self._grant(claim, mine, spare)
+                spare -= sum(len(job.payload) for job in granted.jobs)
         return answers
 
     def _pick(self, queues: tuple[str, ...], limit: int) -> list[str]:
@@ -279,12 +281,15 @@ class Writer:
         [(running,)] = self._all("count_running", queue=queue)
         return max(0, int(max_running) - int(running))
 
-    def _grant(self, claim: Claim, ids: list[str]) -> Claimed:
+    def _grant(self, claim: Claim, ids: list[str], spare: int) -> Claimed:
+        """One whatever its size, and more while the answers of the group stay small enough to be sent in one piece."""
         length = int(claim.lease_seconds * SECOND)
         jobs: list[Job] = []
         events: list[Row] = []
         deliveries: list[NewDelivery] = []
         for job_id in ids:
+            if jobs and spare <= 0:
+                break
             [row] = self._all(
                 "claim_job", job_id=job_id, stage=claim.stage, owner=claim.owner, now=self._now, lease_length=length
             )
@@ -298,6 +303,7 @@ class Writer:
             if changed:
                 deliveries += announce(self._new_id, job.tenant, job.id, job.seq, job.topic, job.reports)
             jobs.append(job)
+            spare -= len(job.payload)
         self._many("insert_event", events)
         self._deliver(deliveries)
         return Claimed(tuple(jobs), tuple(d.endpoint_id for d in deliveries))

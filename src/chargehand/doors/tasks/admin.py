@@ -4,14 +4,15 @@ from typing import Annotated, Any
 
 import msgspec
 from falcon.asgi import Request, Response
+from msgspec import UNSET, UnsetType
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
 from chargehand.doors.tasks.errors import Refusal, write_error
 from chargehand.doors.tasks.limits import Limits
-from chargehand.doors.tasks.names import BASE, KIND, TAG, task_queue
+from chargehand.doors.tasks.names import ANY, BASE, KIND, TAG, task_queue
 from chargehand.doors.tasks.producer import checked_command, existing, owned_task
-from chargehand.doors.tasks.reading import EVENTS, EventPage, task_event
+from chargehand.doors.tasks.reading import EVENTS, TaskEvent, task_event
 from chargehand.doors.tasks.views import DEAD, DEAD_TOPIC, Task, task_view, whole_seconds
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, Job, QueueCount, QueueSettings, queue_name
@@ -40,10 +41,12 @@ class Depth(msgspec.Struct, rename="camel"):
 
 
 class SetCommand(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Both settings; what is left out goes back to its default."""
+    """What is left out stays as it is."""
 
-    paused: Annotated[bool, msgspec.Meta(description="No more claims; what is in progress goes on")] = False
-    max_in_progress: Annotated[int, msgspec.Meta(ge=1, le=1_000_000, description="null: no limit")] | None = None
+    paused: Annotated[bool, msgspec.Meta(description="No more claims; what is in progress goes on")] | UnsetType = UNSET
+    max_in_progress: (
+        Annotated[int, msgspec.Meta(ge=1, le=1_000_000, description="null: no limit")] | UnsetType | None
+    ) = UNSET
 
 
 class Cleaned(msgspec.Struct):
@@ -65,7 +68,7 @@ class Letters(msgspec.Struct):
 
 class Letter(msgspec.Struct):
     task: Task
-    events: EventPage
+    events: list[TaskEvent]
 
 
 class Requeue(msgspec.Struct, forbid_unknown_fields=True):
@@ -104,8 +107,8 @@ class Admin:
         # fmt: off
         return [
             Route("GET", queues, self.get_queues, "Count everything, label by label", "", TAG, reply=dict[str, int], **shape),
-            Route("GET", f"{queues}/{{command}}", self.get_queue, "Count the tasks of a command", "", TAG, reply=Depth, **shape),
-            Route("PUT", f"{queues}/{{command}}", self.set_queue, "Pause, resume or limit a command", "", TAG, request=SetCommand, reply=Depth, **shape),
+            Route("GET", f"{queues}/{{command:path}}", self.get_queue, "Count the tasks of a command", "", TAG, reply=Depth, **shape),
+            Route("PUT", f"{queues}/{{command:path}}", self.set_queue, "Pause, resume or limit a command", "", TAG, request=SetCommand, reply=Depth, **shape),
             Route("POST", f"{BASE}/admin/tasks/cleanup", self.clean_up, "Remove finished tasks whose time is over", "", TAG,
                   "Never what is still to be done.", reply=Cleaned, **shape),
             Route("GET", letters, self.list_letters, "List dead letters, newest first", "", TAG, query=LettersQuery, reply=Letters, **shape),
@@ -142,7 +145,10 @@ class Admin:
         tenant = access.admin(req).tenant
         asked = await wire.read(req, _set_command, MAX_BODY)
         queue = task_queue(tenant, checked_command(command))
-        await self._engine.set_queue(QueueSettings(queue, asked.paused, asked.max_in_progress))
+        now = await self._settings(queue)
+        paused = now.paused if asked.paused is UNSET else asked.paused
+        limit = now.max_running if asked.max_in_progress is UNSET else asked.max_in_progress
+        await self._engine.set_queue(QueueSettings(queue, paused, limit))
         reply(resp, await self._depth(tenant, command))
 
     async def _depth(self, tenant: str, command: str) -> Depth:
@@ -150,8 +156,12 @@ class Admin:
         counts = [count for count in await store.count_queues(queue) if count.queue == queue]
         count = counts[0] if counts else QueueCount(queue, 0, 0, 0, None)
         dead = (await store.count_stopped(tenant, DEAD_TOPIC)).get(queue, 0)
-        settings = {each.queue: each for each in await store.list_queue_settings()}.get(queue, QueueSettings(queue))
+        settings = await self._settings(queue)
         return Depth(command, count.ready, count.delayed, count.running, dead, settings.paused, settings.max_running)
+
+    async def _settings(self, queue: str) -> QueueSettings:
+        known = await self._engine.store.list_queue_settings()
+        return next((each for each in known if each.queue == queue), QueueSettings(queue))
 
     # cleaning up ------------------------------------------------------------------------------------------------------
 
@@ -163,7 +173,9 @@ class Admin:
         limit = min(asked.limit, CLEANUP_MOST) if asked.limit and asked.limit > 0 else CLEANUP_LIMIT
         age = int(self._config.retention.finished_seconds * SECOND) or FOR_EVER
         ids = await self._engine.store.finished_jobs(caller.tenant, KIND, before, age, limit)
-        deleted = await self._engine.store.purge(tuple(ids))
+        deleted, portion = 0, self._config.retention.batch
+        for begin in range(0, len(ids), portion):  # a commit each: those of others get in between
+            deleted += await self._engine.store.purge(tuple(ids[begin : begin + portion]))
         reply(resp, Cleaned(deleted, whole_seconds(before), asked.limit or 0))
 
     # dead letters -----------------------------------------------------------------------------------------------------
@@ -178,7 +190,7 @@ class Admin:
         job = await self._letter(access.admin(req).tenant, task_id)
         events = await self._engine.store.list_events(job.id, max(0, job.seq - EVENTS), EVENTS)  # the last tell why
         view = task_view(job, await self._engine.store.now())
-        reply(resp, Letter(view, EventPage([task_event(event) for event in events])))
+        reply(resp, Letter(view, [task_event(event) for event in events]))
 
     async def requeue_letter(self, req: Request, resp: Response, task_id: str) -> None:
         caller = access.admin(req)
@@ -215,6 +227,10 @@ class Admin:
     async def purge_letters(self, req: Request, resp: Response) -> None:
         caller = access.admin(req)
         asked = await wire.read(req, _some, MAX_BODY)
+        if not asked.command:
+            # What is gone is gone: a request that forgot to say whose must not take all.
+            detail = f"command: whose dead letters are to be removed is required; {ANY} removes those of all"
+            raise Refusal(400, "invalid body", detail=detail, field="command")
         found, _ = await self._letters(caller.tenant, asked.command, asked.limit)
         reply(resp, Count(await self._engine.store.purge(tuple(job.id for job in found))))
 
@@ -228,7 +244,7 @@ class Admin:
         self, tenant: str, command: str | None, limit: int, before: str | None = None
     ) -> tuple[list[Job], str | None]:
         """And the cursor of the page after it."""
-        queue = None if command is None else task_queue(tenant, command)
+        queue = None if command in (None, ANY) else task_queue(tenant, command)
         found = await self._engine.store.list_jobs(
             JobFilter(tenant, KIND, queue, before=before, limit=limit, topic=DEAD_TOPIC, stopped=True, exact=True)
         )

@@ -122,9 +122,18 @@ class TaskMetrics:
     def show(self, counts: list[QueueCount], dead: Mapping[str, int], active: Mapping[tuple[str, str], int]) -> None:
         """The gauges: all tenants of a command together."""
         depth: dict[tuple[str, str], int] = {}
+        strange: set[str] = set()  # in lower case until they were looked up, and as bounded as the others
+
+        def label(command: str) -> str:
+            if (known := self._known(command)) is not None:
+                return known
+            if command not in strange and len(self._names) + len(strange) >= MAX_COMMANDS:
+                return OTHER
+            strange.add(command)
+            return command
 
         def add(name: str, queue: str, count: int) -> None:
-            key = self._known(_command(name)) or _command(name), queue
+            key = label(_command(name)), queue
             depth[key] = depth.get(key, 0) + count
 
         for count in counts:
@@ -142,7 +151,7 @@ class TaskMetrics:
             self.dead.labels(command).set(depth.get((command, "dlq"), 0))
         self.subscriptions.clear()
         for (_, command), number in active.items():
-            self.subscriptions.labels(command if command == ANY else self._known(command) or command).inc(number)
+            self.subscriptions.labels(command if command == ANY else label(command)).inc(number)
 
 
 def _command(queue: str) -> str:

@@ -23,7 +23,7 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, State, queue_name
 from chargehand.engine.moves import Moved
 from chargehand.engine.record import DropRecord, PutRecord, Record
-from chargehand.engine.store import Hint, Pulse
+from chargehand.engine.store import Hint, Pulse, QueueHead
 from chargehand.errors import StoreError
 from chargehand.observability.logs import get_logger
 from chargehand.observability.tracing import Tracing
@@ -79,6 +79,7 @@ class Notifier:
         self._until: dict[Key, int] = {}  # newer than the bells' own: moving it on alone is not worth a write
         self._sent: dict[str, int] = {}  # subscription -> when it was told last, of any queue
         self._wanted: dict[Key, None] = {}
+        self._seen: dict[str, QueueHead] = {}  # queues as they were at the last look everywhere
         self._news = asyncio.Event()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._sending: set[asyncio.Task[None]] = set()
@@ -169,10 +170,14 @@ class Notifier:
         if not tenants:
             return
         prefix = queue_name(KIND, tenants[0], "") if len(tenants) == 1 else f"{KIND}/"
-        for head in await self._store.queue_heads(prefix, 1):
+        seen, self._seen = self._seen, {}
+        for head in await self._store.queue_heads(prefix, 1, wide=True):
             _, tenant, command = head.queue.split("/", 2)
             if self.book.wanted(tenant, command):
-                self._due((tenant, command))
+                self._seen[head.queue] = head
+                # What is as it was is no news; who is owed a notification has a timer.
+                if seen.get(head.queue) != head:
+                    self._due((tenant, command))
 
     async def _keep_checking(self) -> None:
         while True:
@@ -237,7 +242,7 @@ class Notifier:
             return
         commands = {event_type.lower() for event_type in terms.event_types}
         if ANY in commands:
-            heads = await self._store.queue_heads(queue_name(KIND, tenant, ""), 1)
+            heads = await self._store.queue_heads(queue_name(KIND, tenant, ""), 1, wide=True)
             commands |= {head.queue.split("/", 2)[2] for head in heads}
         await _some_at_once(self._begin, [(tenant, command) for command in commands - taken - {ANY}])
 

@@ -129,7 +129,6 @@ class Producer:
     # for schedules ----------------------------------------------------------------------------------------------------
 
     async def create(self, tenant: str, asked: wire.CreateTask, *, key: str | None) -> Job:
-        self._metrics.spell(asked.command)
         asked = msgspec.structs.replace(asked, idempotency_key=key)
         with self._tracing.span("submit") as span:
             new = self._new_job(tenant, asked, span)

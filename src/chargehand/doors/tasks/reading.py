@@ -76,6 +76,12 @@ class TaskQuery(msgspec.Struct):
     limit: Limit = 50
 
 
+class ResultQuery(msgspec.Struct, rename="camel"):
+    """As it is described; what is no number is no wait, as at codeQ."""
+
+    wait_seconds: Annotated[int, msgspec.Meta(description="Long poll, up to 60")] = 0
+
+
 class TaskPage(msgspec.Struct):
     tasks: list[Task]
     next: str | None
@@ -93,7 +99,7 @@ class Reading:
         return [
             Route("GET", f"{BASE}/tasks", self.list_tasks, "List tasks, newest first", "", TAG, "Without their payloads.", query=TaskQuery, reply=TaskPage, **shape),
             Route("GET", one, self.get_task, "Read a task", "", TAG, reply=Task, **shape),
-            Route("GET", f"{one}/result", self.get_result, "Read the result, waiting for it with ?waitSeconds=", "", TAG, "Up to 60 seconds.", reply=Outcome, **shape),
+            Route("GET", f"{one}/result", self.get_result, "Read the result, waiting for it if asked to", "", TAG, query=ResultQuery, reply=Outcome, **shape),
             Route("GET", f"{one}/events", self.get_events, "Read or follow what happened to a task", "", TAG,
                   "With `Accept: text/event-stream` it goes on live and takes up after `Last-Event-ID`.", query=EventQuery, reply=EventPage, **shape),
             Route("GET", f"{one}/artifacts/{{name}}", self.get_artifact, "Fetch an artifact", "", TAG, reply_media="application/octet-stream", **shape),

@@ -1,6 +1,6 @@
 """Streamed claims: one connection, many tasks, so that a worker is not bound by a round trip for each.
 
-The answer is NDJSON without an end: a task a line, and an empty line as a sign of life. The server keeps at most `maxInFlight` of a
+The answer is NDJSON that goes on for a quarter of an hour: a task a line, and an empty line as a sign of life. The server keeps at most `maxInFlight` of a
 stream's tasks in progress; as some end (by result, nack, abandon, lapse: whatever way and whoever says so) the next are sent.
 Results go by the other endpoints, best in batches.
 """
@@ -33,6 +33,8 @@ NDJSON = "application/x-ndjson"
 SIGN_OF_LIFE_SECONDS = 10.0
 LOOK_SECONDS = 1.0  # how often a full stream looks for ends that another node wrote
 MAX_STREAMS = 10_000
+MAX_SECONDS = 900.0  # then it ends, and whoever opens it again shows a token that is still good
+PORTION = 100  # tasks claimed at once: they are in memory together, with payloads as large as a request may be
 _encoder = msgspec.json.Encoder()
 
 
@@ -105,14 +107,16 @@ class Streams:
         self._open += 1
         try:
             yield b"\n"  # the head goes out at once: whoever waits knows that the stream stands
-            while not leaving.done() and not self._engine.draining:
+            until = asyncio.get_running_loop().time() + MAX_SECONDS
+            while not leaving.done() and not self._engine.draining and asyncio.get_running_loop().time() < until:
                 if stream.room <= 0:
                     if not await self._wait_for_room(stream, leaving):
                         yield b"\n"
                     continue
+                limit = min(stream.room, PORTION)
                 claiming = asyncio.ensure_future(
                     self._engine.claim(
-                        queues, owner, lease, limit=stream.room, stage=CLAIMED, wait_seconds=SIGN_OF_LIFE_SECONDS
+                        queues, owner, lease, limit=limit, stage=CLAIMED, wait_seconds=SIGN_OF_LIFE_SECONDS
                     )
                 )
                 try:

@@ -95,16 +95,16 @@ class Subscriptions:
             Route("POST", PATH, self.subscribe, "Ask to be told when there is work", "", TAG,
                   "Answers are advisory: a notification assigns nothing, tasks are claimed as always. One is sent when a queue gets work that had "
                   "none, when a delayed task becomes ready, and when a paused queue goes on.",
-                  request=Subscribe, reply=Subscribed, status=201, error_writer=write_error),
+                  request=Subscribe, reply=Subscribed, status=201, error_writer=write_error, request_id=True),
             Route("GET", PATH, self.list_all, "List your subscriptions", "", TAG, "Admins see all of their tenant.",
-                  reply=SubscriptionList, error_writer=write_error),
+                  reply=SubscriptionList, error_writer=write_error, request_id=True),
             Route("GET", f"{PATH}/{{subscription_id}}", self.get, "Read a subscription", "", TAG,
-                  reply=SubscriptionView, error_writer=write_error),
+                  reply=SubscriptionView, error_writer=write_error, request_id=True),
             Route("DELETE", f"{PATH}/{{subscription_id}}", self.end, "End a subscription", "", TAG,
-                  status=204, error_writer=write_error),
+                  status=204, error_writer=write_error, request_id=True),
             Route("POST", f"{PATH}/{{subscription_id}}/heartbeat", self.renew, "Renew a subscription", "", TAG,
                   "For `ttlSeconds` from now, or for as long as it was made for.",
-                  request=Renew, reply=Subscribed, error_writer=write_error),
+                  request=Renew, reply=Subscribed, error_writer=write_error, request_id=True),
         ]
         # fmt: on
 
@@ -244,12 +244,13 @@ def _mode(caller: Caller, mode: str, group: str) -> tuple[Mode, str]:
     if not mode:
         mode = "group" if caller.worker_group else "fanout"
     if mode not in MODES:
-        raise Refusal(400, "invalid deliveryMode", detail=f"it is one of {', '.join(MODES)}")
+        raise Refusal(400, "invalid deliveryMode", detail=f"it is one of {', '.join(MODES)}", field="deliveryMode")
     group = group or caller.worker_group
     if mode != "group":
         return cast(Mode, mode), ""
     if not group:
-        raise Refusal(400, "groupId is required", detail="for deliveryMode group, unless the token has a workerGroup")
+        detail = "for deliveryMode group, unless the token has a workerGroup"
+        raise Refusal(400, "groupId is required", detail=detail, field="groupId")
     if len(group) > MAX_GROUP or not group.isprintable():
         raise invalid_body(InvalidField("groupId", f"must have 1 to {MAX_GROUP} printable characters"))
     return "group", group

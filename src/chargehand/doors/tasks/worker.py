@@ -125,7 +125,7 @@ class Worker:
 
     async def progress(self, req: Request, resp: Response, task_id: str) -> None:
         holder = Holder.of(req, HEARTBEAT, task_id)
-        asked = await wire.read(req, wire.progress, self._config.server.max_body_bytes)
+        asked = await wire.read(req, wire.progress, MAX_BODY)  # a thousand of them are read at once
         data = wire.some_json("data", asked.data)
         said = {"percent": asked.percent, "data": msgspec.Raw(data) if data else None}
         note = Note(
