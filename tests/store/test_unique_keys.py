@@ -115,3 +115,18 @@ async def test_both_keys_at_once_the_idempotency_key_is_asked_first(store: Store
     live = await submit(store, unique_key=KEY)
     assert (await store.submit(a_job(idempotency_key="k", unique_key=KEY))).job_id == by_key
     assert (await store.submit(a_job(idempotency_key="new", unique_key=KEY))).job_id == live
+
+
+async def test_a_requeue_that_races_a_submission_at_another_node_loses_or_wins_without_a_fault(
+    postgres_url: str,
+) -> None:
+    async with opened(postgres_url) as one, opened(postgres_url) as two:
+        for turn in range(20):
+            key = f"{KEY}/{turn}"
+            first = await submit(one, unique_key=key)
+            await move(one, await take_one(one), "fail", error="broken")
+            came_back, submitted = await asyncio.gather(requeue(one, first), two.submit(a_job(unique_key=key)))
+            assert (submitted.job_id == first) == came_back
+            live = first if came_back else submitted.job_id
+            assert (await get(one, live)).state is State.QUEUED
+            await move(one, await take_one(one), "succeed")

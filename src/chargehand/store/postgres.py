@@ -10,6 +10,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
+from chargehand.engine.moves import Change
 from chargehand.engine.store import Hint
 from chargehand.errors import (
     BadRequest,
@@ -140,6 +141,8 @@ class PostgresStore(Writes):
         except StoreError as error:
             return Refused(error.message, error.code)
         except _BAD as error:
+            if isinstance(error, asyncpg.UniqueViolationError) and isinstance(operation, Change):
+                return None  # another node has just put in a job with the unique key of this one: a lost race
             return Refused(f"{type(error).__name__}: {error}")
 
     async def _transact(self, operations: Sequence[Operation]) -> list[Answer]:
