@@ -19,7 +19,7 @@ from chargehand.errors import (
     TooManyRequests,
     Unauthenticated,
 )
-from chargehand.http.problems import PROBLEM_TYPE, Problem
+from chargehand.http.problems import PROBLEM_TYPE, Problem, write_problem
 from chargehand.http.route import JSON, Handler, Route
 
 Schema = dict[str, Any]
@@ -36,6 +36,8 @@ _SECURITY = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "The key as a bearer token."},
     "basic": {"type": "http", "scheme": "basic", "description": "For callers that cannot send a bearer token."},
 }
+# On wires that are not ours: every one of them has this member, with a text or an object in it.
+_ERROR: Schema = {"type": "object", "properties": {"error": {}}, "required": ["error"]}
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait, when known.", "schema": {"type": "integer"}}}
 _REFUSAL_HEADERS: dict[int, dict[str, Any]] = {
     401: {"WWW-Authenticate": {"description": "The scheme to use.", "schema": {"type": "string"}}},
@@ -152,7 +154,8 @@ def _refusals(route: Route, problem: Schema) -> dict[str, Any]:
         answer: dict[str, Any] = {"description": "\n".join(f"- `{error.code}`: {error.title}" for error in errors)}
         if status in _REFUSAL_HEADERS:
             answer["headers"] = _REFUSAL_HEADERS[status]
-        answers[str(status)] = {**answer, "content": {PROBLEM_TYPE: {"schema": problem}}}
+        content = {PROBLEM_TYPE: problem} if route.error_writer is write_problem else {JSON: _ERROR}
+        answers[str(status)] = {**answer, "content": {media: {"schema": schema} for media, schema in content.items()}}
     return answers
 
 

@@ -104,6 +104,7 @@ class Admin:
     def routes(self) -> list[Route]:
         queues, letters = f"{BASE}/admin/queues", f"{BASE}/admin/dlq"
         shape: dict[str, Any] = {"error_writer": write_error, "request_id": True}
+        of_one = {**shape, "errors": (NotFound, Conflict)}
         # fmt: off
         return [
             Route("GET", queues, self.get_queues, "Count everything, label by label", "", TAG, reply=dict[str, int], **shape),
@@ -114,10 +115,10 @@ class Admin:
             Route("GET", letters, self.list_letters, "List dead letters, newest first", "", TAG, query=LettersQuery, reply=Letters, **shape),
             Route("POST", f"{letters}/requeue", self.requeue_letters, "Give dead letters all their attempts again", "", TAG, request=SomeLetters, reply=Count, **shape),
             Route("POST", f"{letters}/purge", self.purge_letters, "Remove dead letters for good", "", TAG, request=SomeLetters, reply=Count, **shape),
-            Route("GET", f"{letters}/{{task_id}}", self.get_letter, "Read a dead letter and what happened to it", "", TAG, reply=Letter, **shape),
+            Route("GET", f"{letters}/{{task_id}}", self.get_letter, "Read a dead letter and what happened to it", "", TAG, reply=Letter, **of_one),
             Route("POST", f"{letters}/{{task_id}}/requeue", self.requeue_letter, "Give one all its attempts again, mended if need be", "", TAG,
-                  request=Requeue, reply=Task, **shape),
-            Route("DELETE", f"{letters}/{{task_id}}", self.drop_letter, "Remove one for good", "", TAG, status=204, **shape),
+                  request=Requeue, reply=Task, **of_one),
+            Route("DELETE", f"{letters}/{{task_id}}", self.drop_letter, "Remove one for good", "", TAG, status=204, **of_one),
         ]
         # fmt: on
 

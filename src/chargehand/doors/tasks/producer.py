@@ -71,7 +71,7 @@ class Producer:
                   request=wire.CreateTasks, reply=CreatedMany, error_writer=write_error, request_id=True),
             Route("POST", f"{BASE}/tasks/{{task_id}}/cancel", self.cancel_task, "Cancel a task", "", TAG,
                   "It ends as FAILED with the error CANCELLED, and its callback says so.",
-                  reply=Task, error_writer=write_error, request_id=True),
+                  reply=Task, errors=(NotFound, Conflict), error_writer=write_error, request_id=True),
         ]
         # fmt: on
 

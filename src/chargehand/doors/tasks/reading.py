@@ -28,6 +28,7 @@ from chargehand.doors.tasks.views import (
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Event, Job, State, rfc3339
 from chargehand.engine.store import JobFilter
+from chargehand.errors import NotFound
 from chargehand.files import Files
 from chargehand.http.files import send_file
 from chargehand.http.hangup import unless_gone
@@ -95,14 +96,15 @@ class Reading:
     def routes(self) -> list[Route]:
         one = f"{BASE}/tasks/{{task_id}}"
         shape: dict[str, Any] = {"error_writer": write_error, "request_id": True}
+        of_one = {**shape, "errors": (NotFound,)}
         # fmt: off
         return [
             Route("GET", f"{BASE}/tasks", self.list_tasks, "List tasks, newest first", "", TAG, "Without their payloads.", query=TaskQuery, reply=TaskPage, **shape),
-            Route("GET", one, self.get_task, "Read a task", "", TAG, reply=Task, **shape),
-            Route("GET", f"{one}/result", self.get_result, "Read the result, waiting for it if asked to", "", TAG, query=ResultQuery, reply=Outcome, **shape),
+            Route("GET", one, self.get_task, "Read a task", "", TAG, reply=Task, **of_one),
+            Route("GET", f"{one}/result", self.get_result, "Read the result, waiting for it if asked to", "", TAG, query=ResultQuery, reply=Outcome, **of_one),
             Route("GET", f"{one}/events", self.get_events, "Read or follow what happened to a task", "", TAG,
-                  "With `Accept: text/event-stream` it goes on live and takes up after `Last-Event-ID`.", query=EventQuery, reply=EventPage, **shape),
-            Route("GET", f"{one}/artifacts/{{name}}", self.get_artifact, "Fetch an artifact", "", TAG, reply_media="application/octet-stream", **shape),
+                  "With `Accept: text/event-stream` it goes on live and takes up after `Last-Event-ID`.", query=EventQuery, reply=EventPage, **of_one),
+            Route("GET", f"{one}/artifacts/{{name}}", self.get_artifact, "Fetch an artifact", "", TAG, reply_media="application/octet-stream", **of_one),
             Route("GET", f"{BASE}/raft/status", self.get_raft, "That there is no raft here", "", TAG, **shape),
         ]
         # fmt: on

@@ -17,7 +17,7 @@ from chargehand.doors.tasks.views import Artifact, ResultView
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import rfc3339
 from chargehand.engine.moves import Change
-from chargehand.errors import ChargehandError, Conflict, InvalidField, NotFound
+from chargehand.errors import ChargehandError, Conflict, InvalidField, NotFound, StaleLease
 from chargehand.files import Files, checked_name
 from chargehand.http.route import Route, reply
 
@@ -50,7 +50,7 @@ class Results:
         return [
             Route("POST", f"{BASE}/tasks/{{task_id}}/result", self.submit_result, "Finish a task", "", TAG,
                   "COMPLETED with a result, or FAILED with an error: neither is tried again.",
-                  request=wire.SubmitResult, reply=ResultView, error_writer=write_error, request_id=True),
+                  request=wire.SubmitResult, reply=ResultView, errors=(NotFound, StaleLease), error_writer=write_error, request_id=True),
             Route("POST", f"{BASE}/tasks/batch/results", self.submit_results, "Finish up to 100 tasks", "", TAG, "Each for itself.",
                   request=wire.SubmitResults, reply=SubmittedMany, error_writer=write_error, request_id=True),
         ]

@@ -17,7 +17,7 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, queue_name
 from chargehand.engine.moves import Broke, Change
 from chargehand.engine.store import Note
-from chargehand.errors import ChargehandError, Conflict, NotFound
+from chargehand.errors import ChargehandError, Conflict, NotFound, StaleLease
 from chargehand.http.auth import Caller
 from chargehand.http.hangup import unless_gone
 from chargehand.http.route import Route, read_body, reply
@@ -55,16 +55,17 @@ class Worker:
     def routes(self) -> list[Route]:
         one = f"{BASE}/tasks/{{task_id}}"
         shape: dict[str, Any] = {"error_writer": write_error, "request_id": True}
+        held = {**shape, "errors": (NotFound, StaleLease)}
         # fmt: off
         return [
             Route("POST", f"{BASE}/tasks/claim", self.claim_task, "Claim a task, waiting for one if asked to", "", TAG,
                   "By priority, then age, over all commands named.", request=wire.ClaimTask, reply=Task, or_nothing="There was nothing to claim", **shape),
             Route("POST", f"{BASE}/tasks/claim/batch", self.claim_tasks, "Claim up to 10 tasks", "", TAG,
                   request=wire.ClaimTasks, reply=ClaimedMany, or_nothing="There was nothing to claim", **shape),
-            Route("POST", f"{one}/heartbeat", self.heartbeat, "Keep the lease alive", "", TAG, request=wire.Heartbeat, reply=Ok, **shape),
-            Route("POST", f"{one}/progress", self.progress, "Say how far the work is", "", TAG, request=wire.Progress, reply=Ok, **shape),
-            Route("POST", f"{one}/abandon", self.abandon, "Give the task back; costs no attempt", "", TAG, reply=Abandoned, **shape),
-            Route("POST", f"{one}/nack", self.nack, "The work broke: again later, or the dead letters", "", TAG, request=wire.Nack, reply=Requeued, **shape),
+            Route("POST", f"{one}/heartbeat", self.heartbeat, "Keep the lease alive", "", TAG, request=wire.Heartbeat, reply=Ok, **held),
+            Route("POST", f"{one}/progress", self.progress, "Say how far the work is", "", TAG, request=wire.Progress, reply=Ok, **held),
+            Route("POST", f"{one}/abandon", self.abandon, "Give the task back; costs no attempt", "", TAG, reply=Abandoned, **held),
+            Route("POST", f"{one}/nack", self.nack, "The work broke: again later, or the dead letters", "", TAG, request=wire.Nack, reply=Requeued, **held),
         ]
         # fmt: on
 
