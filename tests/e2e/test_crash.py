@@ -8,7 +8,7 @@ import os
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from random import Random, randrange
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
@@ -34,13 +34,6 @@ pytestmark = [
     pytest.mark.chaos,
     pytest.mark.timeout(120 + 15 * ROUNDS),
 ]
-
-
-@pytest.fixture
-def random() -> Random:
-    seed = int(os.environ.get("CHARGEHAND_CHAOS_SEED", randrange(1_000_000)))
-    print(f"CHARGEHAND_CHAOS_SEED={seed}")
-    return Random(seed)
 
 
 @pytest.fixture

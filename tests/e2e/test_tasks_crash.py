@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from random import Random, randrange
+from random import Random
 from typing import Any
 
 import aiohttp
@@ -43,13 +43,6 @@ pytestmark = [
     pytest.mark.chaos,
     pytest.mark.timeout(120 + 15 * ROUNDS),
 ]
-
-
-@pytest.fixture
-def random() -> Random:
-    seed = int(os.environ.get("CHARGEHAND_CHAOS_SEED", randrange(1_000_000)))
-    print(f"CHARGEHAND_CHAOS_SEED={seed}")
-    return Random(seed)
 
 
 @pytest.fixture

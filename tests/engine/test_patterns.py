@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from chargehand.config import load_config
 from chargehand.engine.engine import Engine
-from chargehand.engine.job import Job, NewJob, QueueSettings, State, is_pattern, matches, patterns_of, prefix_of
+from chargehand.engine.job import Job, NewJob, QueueSettings, State
 from chargehand.engine.moves import Broke, Change, Lapsed
+from chargehand.engine.patterns import is_pattern, matches, patterns_of, prefix_of
 from chargehand.engine.store import Claim, Store
 from chargehand.engine.upkeep import keep_up
 from chargehand.engine.wakeups import Wakeups

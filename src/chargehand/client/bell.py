@@ -11,8 +11,8 @@ from aiohttp import web
 
 from chargehand.client.errors import ClientError
 from chargehand.client.sources import Source, claim_now, owned
-from chargehand.client.waits import pause
 from chargehand.client.webhook import verify_webhook
+from chargehand.client.wire import Task
 from chargehand.webhooks.signature import SignatureError
 
 log = logging.getLogger("chargehand.client")
@@ -69,17 +69,8 @@ class Rung:
 
     async def _keep_subscribed(self, url: str) -> None:
         """Renewed at a third of its time, so that two renewals may fail; made anew when the server has forgotten it."""
-        failures = 0
         while True:
-            try:
-                await self._subscribe(url)
-            except ClientError as error:
-                self._source.presence.failed(error)
-                await asyncio.sleep(pause(failures))
-                failures += 1
-                continue
-            failures = 0
-            self._source.presence.here()
+            await self._source.insist(lambda: self._subscribe(url))
             await asyncio.sleep(TTL_SECONDS / 3)
 
     async def _subscribe(self, url: str) -> None:
@@ -113,19 +104,8 @@ class Rung:
             log.debug("the subscription %s will lapse by itself: %s", self._subscription, error)
 
     async def _claim(self) -> None:
-        failures = 0
         while True:
-            free = await self._source.pool.room()
-            self._ring.clear()
-            try:
-                tasks = await owned(self._source.pool, claim_now(self._source, free))
-            except ClientError as error:
-                self._source.presence.failed(error)
-                await asyncio.sleep(pause(failures))
-                failures += 1
-                continue
-            failures = 0
-            self._source.presence.here()
+            tasks = await self._source.insist(self._claimed)
             for task in tasks:
                 self._source.pool.start(task)
             if not tasks:
@@ -134,3 +114,8 @@ class Rung:
                         await self._ring.wait()
                 except TimeoutError:
                     pass
+
+    async def _claimed(self) -> list[Task]:
+        free = await self._source.pool.room()
+        self._ring.clear()
+        return await owned(self._source.pool, claim_now(self._source, free))

@@ -4,10 +4,10 @@ Both run until they are cancelled. What goes wrong is waited out, unless it is a
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from chargehand.client.client import MAX_CLAIM, Client
 from chargehand.client.errors import ClientError
@@ -15,6 +15,8 @@ from chargehand.client.pool import Pool
 from chargehand.client.presence import Presence
 from chargehand.client.waits import pause
 from chargehand.client.wire import Task
+
+T = TypeVar("T")
 
 POLL_SECONDS = 25.0  # servers let a claim wait for 30
 MAX_IN_FLIGHT = 1000  # of one stream
@@ -29,6 +31,20 @@ class Source:
     pool: Pool
     commands: Sequence[str]
     lease_seconds: float
+
+    async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Until the server answers; with growing pauses, or those that it asks for."""
+        failures = 0
+        while True:
+            try:
+                answer = await call()
+            except ClientError as error:
+                self.presence.failed(error)
+                await asyncio.sleep(pause(failures) if error.retry_after_seconds is None else error.retry_after_seconds)
+                failures += 1
+            else:
+                self.presence.here()
+                return answer
 
 
 class NoStreams(Exception):
@@ -112,20 +128,12 @@ class Polled:
         self._more = True
 
     async def run(self) -> None:
-        failures = 0
         while True:
-            free = await self._source.pool.room()
-            try:
-                tasks = await owned(self._source.pool, self._claim(free))
-            except ClientError as error:
-                self._source.presence.failed(error)
-                await asyncio.sleep(pause(failures) if error.retry_after_seconds is None else error.retry_after_seconds)
-                failures += 1
-                continue
-            failures = 0
-            self._source.presence.here()
-            for task in tasks:
+            for task in await self._source.insist(self._claimed):
                 self._source.pool.start(task)
+
+    async def _claimed(self) -> list[Task]:
+        return await owned(self._source.pool, self._claim(await self._source.pool.room()))
 
     async def _claim(self, free: int) -> list[Task]:
         source = self._source

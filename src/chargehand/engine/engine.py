@@ -13,8 +13,9 @@ from random import Random
 from msgspec.structs import replace
 
 from chargehand.engine.ids import UlidMaker
-from chargehand.engine.job import FINAL, Event, Job, NewJob, QueueSettings, State, is_pattern, matches, prefix_of
+from chargehand.engine.job import FINAL, Event, Job, NewJob, QueueSettings, State
 from chargehand.engine.moves import Broke, Change, Lapsed, Moved, RetryPolicy, decide, expire
+from chargehand.engine.patterns import is_pattern, matches, prefix_of
 from chargehand.engine.store import Beat, Claim, Claimed, DueQueue, Hint, Note, QueueHead, Store, Submitted
 from chargehand.engine.wakeups import Wakeups
 from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease, StoreError

@@ -127,27 +127,34 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 def decide(job: Job, outcome: Broke | Lapsed, policy: RetryPolicy, random: Random) -> Change:
     """Attempts left? Then again after a backoff, else the end."""
     lease_until = None
+    step = None
     if isinstance(outcome, Lapsed):
         outcome, lease_until = Broke(f"the lease of {job.lease_owner} lapsed"), job.lease_until
         step = "lease"
-    else:
-        step = outcome.failed_step or ""
     if outcome.final or job.attempt >= job.max_attempts:
-        return Change(
-            job.id,
-            "fail",
-            lease=job.lease,
-            lease_until=lease_until,
-            error=outcome.error,
-            failed_step=outcome.failed_step,
-            level="error",
-            step=step,
-            message=f"failed on attempt {job.attempt} of {job.max_attempts}: {outcome.error}",
-            data=outcome.data,
-        )
+        return give_up(job, outcome, lease_until, step)
     delay = outcome.delay_seconds
     if delay is None:
         delay = equal_jitter(job.attempt, policy.backoff_base_seconds, policy.backoff_max_seconds, random)
+    return try_again(job, outcome, delay, lease_until, step)
+
+
+def give_up(job: Job, broke: Broke, lease_until: int | None, step: str | None = None) -> Change:
+    return Change(
+        job.id,
+        "fail",
+        lease=job.lease,
+        lease_until=lease_until,
+        error=broke.error,
+        failed_step=broke.failed_step,
+        level="error",
+        step=step or broke.failed_step or "",
+        message=f"failed on attempt {job.attempt} of {job.max_attempts}: {broke.error}",
+        data=broke.data,
+    )
+
+
+def try_again(job: Job, broke: Broke, delay: float, lease_until: int | None, step: str | None = None) -> Change:
     return Change(
         job.id,
         "retry",
@@ -155,12 +162,12 @@ def decide(job: Job, outcome: Broke | Lapsed, policy: RetryPolicy, random: Rando
         lease_until=lease_until,
         delay_seconds=delay,
         waiting_for="backoff" if delay else "",
-        error=outcome.error,
-        failed_step=outcome.failed_step,
+        error=broke.error,
+        failed_step=broke.failed_step,
         level="warn",
-        step=step,
-        message=f"attempt {job.attempt} of {job.max_attempts} broke, again in {delay:.1f} s: {outcome.error}",
-        data=outcome.data,
+        step=step or broke.failed_step or "",
+        message=f"attempt {job.attempt} of {job.max_attempts} broke, again in {delay:.1f} s: {broke.error}",
+        data=broke.data,
     )
 
 

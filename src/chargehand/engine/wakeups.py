@@ -8,7 +8,8 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from chargehand.engine.job import SECOND, is_pattern, patterns_of
+from chargehand.engine.job import SECOND
+from chargehand.engine.patterns import is_pattern, patterns_of
 from chargehand.engine.store import DueQueue
 
 MIN_PAUSE_SECONDS = 0.005

@@ -2,16 +2,19 @@
 
 from random import Random
 
+from msgspec.structs import replace
+
 from chargehand.config import TasksConfig
 from chargehand.doors.tasks.names import KIND, task_queue
-from chargehand.doors.tasks.topics import Topics, tier
+from chargehand.doors.tasks.topics import Topics, attempts, keep_seconds, tier
 from chargehand.doors.tasks.views import DEAD, command_of, metadata
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, NewJob
-from chargehand.engine.moves import Broke, Change, Lapsed
+from chargehand.engine.moves import Broke, Change, Lapsed, give_up, try_again
 
 LEASE_EXPIRED = "LEASE_EXPIRED"
 MAX_ATTEMPTS = "MAX_ATTEMPTS"
+NO_REASON = "the worker gave no reason"
 
 
 def pause(policy: str, attempt: int, base: float, longest: float, random: Random) -> int:
@@ -50,47 +53,17 @@ class Judge:
             lease_until = job.lease_until
             outcome = Broke(LEASE_EXPIRED, failed_step="lease")
         if outcome.final or job.attempt >= job.max_attempts:
-            return await self._bury(job, outcome, lease_until)
-        config = self._config
-        delay = outcome.delay_seconds
-        if delay is None:
-            delay = pause(
-                config.backoff_policy,
-                job.attempt,
-                config.backoff_base_seconds,
-                config.backoff_max_seconds,
-                self._random,
-            )
-        delay = min(delay, config.backoff_max_seconds)
-        error = outcome.error or "the worker gave no reason"
-        return Change(
-            job.id,
-            "retry",
-            lease=job.lease,
-            lease_until=lease_until,
-            delay_seconds=delay,
-            waiting_for="backoff" if delay else "",
-            error=error,
-            failed_step=outcome.failed_step,
-            level="warn",
-            step=outcome.failed_step or "",
-            message=f"attempt {job.attempt} of {job.max_attempts} broke, again in {delay:g} s: {error}",
-        )
+            dead = give_up(job, replace(outcome, error=outcome.error or MAX_ATTEMPTS), lease_until)
+            return replace(dead, stage=DEAD, successor=await self._copy(job))
+        delay = min(self._pause(job, outcome.delay_seconds), self._config.backoff_max_seconds)
+        return try_again(job, replace(outcome, error=outcome.error or NO_REASON), delay, lease_until)
 
-    async def _bury(self, job: Job, outcome: Broke, lease_until: int | None) -> Change:
-        error = outcome.error or MAX_ATTEMPTS
-        return Change(
-            job.id,
-            "fail",
-            lease=job.lease,
-            lease_until=lease_until,
-            stage=DEAD,
-            error=error,
-            failed_step=outcome.failed_step,
-            level="error",
-            step=outcome.failed_step or "",
-            message=f"dead after attempt {job.attempt} of {job.max_attempts}: {error}",
-            successor=await self._copy(job),
+    def _pause(self, job: Job, asked: float | None) -> float:
+        if asked is not None:
+            return asked
+        config = self._config
+        return pause(
+            config.backoff_policy, job.attempt, config.backoff_base_seconds, config.backoff_max_seconds, self._random
         )
 
     async def _copy(self, job: Job) -> NewJob | None:
@@ -103,7 +76,6 @@ class Judge:
             return None
         topic = policy.dead_letter_topic_ref
         its_own = self._topics.policy(job.tenant, topic)
-        keep = its_own.retention_seconds if its_own is not None else 0
         return NewJob(
             self._engine.new_id(),
             job.tenant,
@@ -111,9 +83,9 @@ class Judge:
             task_queue(job.tenant, topic),
             whole.payload,
             tier(its_own, job.priority),
-            (its_own.max_attempts if its_own is not None else 0) or self._config.max_attempts,
+            attempts(its_own, self._config.max_attempts),
             traceparent=job.traceparent,
             tracestate=job.tracestate,
             metadata=metadata(topic),
-            keep_seconds=float(keep) if keep else None,
+            keep_seconds=keep_seconds(its_own),
         )

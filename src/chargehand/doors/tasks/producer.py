@@ -11,7 +11,7 @@ from chargehand.doors.tasks.errors import Refusal, write_error
 from chargehand.doors.tasks.limits import Limits
 from chargehand.doors.tasks.metrics import TaskMetrics
 from chargehand.doors.tasks.names import BASE, KIND, MAX_COMMAND, TAG, task_queue
-from chargehand.doors.tasks.topics import Topics, tier
+from chargehand.doors.tasks.topics import Topics, attempts, keep_seconds, tier
 from chargehand.doors.tasks.views import STATUS, Task, metadata, task_view
 from chargehand.engine.delivery import endpoint_id
 from chargehand.engine.engine import Engine
@@ -155,9 +155,9 @@ class Producer:
         command = checked_command(asked.command)
         policy = self._topics.policy(tenant, command)
         run_at, delay = _when(asked)
-        default = policy.max_attempts if policy is not None and policy.max_attempts else self._config.max_attempts
-        attempts = asked.max_attempts if asked.max_attempts and asked.max_attempts > 0 else default
-        keep = policy.retention_seconds if policy is not None else 0
+        default = attempts(policy, self._config.max_attempts)
+        runs = asked.max_attempts if asked.max_attempts and asked.max_attempts > 0 else default
+        keep = keep_seconds(policy)
         if keep and asked.idempotency_key:
             keep = max(keep, KEY_SECONDS)
         return NewJob(
@@ -167,7 +167,7 @@ class Producer:
             task_queue(tenant, command),
             payload,
             tier(policy, min(max(asked.priority or 0, 0), 9)),
-            min(attempts, MAX_ATTEMPTS),
+            min(runs, MAX_ATTEMPTS),
             run_at,
             delay,
             _key("idempotencyKey", asked.idempotency_key),
@@ -177,7 +177,7 @@ class Producer:
             self._reports(tenant, asked.webhook),
             metadata(command),
             unique_key=_key("uniqueKey", asked.unique_key),
-            keep_seconds=float(keep) if keep else None,
+            keep_seconds=keep,
         )
 
     def _reports(self, tenant: str, webhook: str | None) -> tuple[Report, ...]:

@@ -77,6 +77,15 @@ _sent = msgspec.json.Decoder(PutTopic)
 _bodies = msgspec.json.Decoder(Kept)
 
 
+def attempts(policy: Policy | None, default: int) -> int:
+    return policy.max_attempts if policy is not None and policy.max_attempts else default
+
+
+def keep_seconds(policy: Policy | None) -> float | None:
+    """None: as long as the server keeps finished jobs."""
+    return float(policy.retention_seconds) if policy is not None and policy.retention_seconds else None
+
+
 def tier(policy: Policy | None, priority: int) -> int:
     """The priority of a task: the highest tier that is not above what was asked for, else the lowest there is."""
     if policy is None or not policy.priority_tiers:
