@@ -213,11 +213,11 @@ def begun(folder: Path) -> list[str]:
 
 
 async def end(worker: Process) -> str:
-    """What it said besides whom it works for."""
+    """What it said besides whom it works for, and that it stops."""
     _, errors = await asyncio.wait_for(worker.communicate(), 20)
     introduction, *complaints = errors.decode().splitlines()
     assert introduction.startswith("Working on work for http://127.0.0.1:")
-    return "\n".join(complaints)
+    return "\n".join(line for line in complaints if not line.startswith("stopping: "))
 
 
 @pytest.mark.xdist_group("processes")

@@ -13,7 +13,7 @@ from chargehand.config import load_config
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, NewJob, QueueSettings, State
 from chargehand.engine.moves import Broke, Change, Lapsed
-from chargehand.engine.patterns import is_pattern, matches, patterns_of, prefix_of
+from chargehand.engine.patterns import due_queues, is_pattern, matches, patterns_of, prefix_of
 from chargehand.engine.store import Claim, Store
 from chargehand.engine.upkeep import keep_up
 from chargehand.engine.wakeups import Wakeups
@@ -284,7 +284,7 @@ async def test_looking_for_patterns_finds_each_queue_that_is_meant_once_and_no_o
 ) -> None:
     engine = LookingEngine(store, policy=POLICY, random=Random(0), now=clock)
     await put(engine, "k/acme/render", "k/acme/send", "k/other/send", delay_seconds=5)
-    due = await engine._due(["k/*/render", "k/acme/*", "k/acme/render"], 10)
+    due = await due_queues(store, ["k/*/render", "k/acme/*", "k/acme/render"], 10)
     assert sorted((each.queue, each.ready) for each in due if each.next_at) == [
         ("k/acme/render", 0),
         ("k/acme/send", 0),

@@ -91,6 +91,11 @@ class Pool:
         """What runs may end by itself for a while, or until somebody is in a hurry; the rest is stopped and given back."""
         self._closed = True
         if self._running and grace_seconds > 0:
+            log.warning(
+                "stopping: %d running for up to %g s more; another signal gives back at once",
+                len(self._running),
+                grace_seconds,
+            )
             waiting = asyncio.create_task(hurry.wait())
             ending = asyncio.create_task(asyncio.wait(set(self._running)))
             await asyncio.wait({waiting, ending}, timeout=grace_seconds, return_when=asyncio.FIRST_COMPLETED)

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from random import Random
 
 from msgspec.structs import replace
@@ -15,15 +16,14 @@ from msgspec.structs import replace
 from chargehand.engine.ids import UlidMaker
 from chargehand.engine.job import FINAL, Event, Job, NewJob, QueueSettings, State
 from chargehand.engine.moves import Broke, Change, Lapsed, Moved, RetryPolicy, decide, expire
-from chargehand.engine.patterns import is_pattern, matches, prefix_of
-from chargehand.engine.store import Beat, Claim, Claimed, DueQueue, Hint, Note, QueueHead, Store, Submitted
+from chargehand.engine.patterns import due_by_tenant, due_queues, is_pattern
+from chargehand.engine.store import Beat, Claim, Claimed, Hint, Note, Store, Submitted
 from chargehand.engine.wakeups import Wakeups
 from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease, StoreError
 
 MAX_TEXT = 10_000  # of an error or a message; longer ones are cut, the rest belongs into a result
 WATCH_POLL_SECONDS = 5.0  # underneath the wake-ups of a watched job
 SWEEP_BATCH = 200
-MAX_QUEUES = 100  # that a claim by pattern looks into; the most urgent job is in the first of them
 MAX_TENANTS = 100_000  # of which is remembered when they were served
 
 Judge = Callable[[Job, Broke | Lapsed], Awaitable[Change]]
@@ -105,7 +105,7 @@ class Engine:
         if not any(map(is_pattern, claim.queues)):
             return await self._claim(claim)
         jobs: list[Job] = []
-        by_tenant = await self._find(claim.queues)
+        by_tenant = await due_by_tenant(self.store, claim.queues)
         while by_tenant and len(jobs) < claim.limit:
             # The one served longest ago goes first, and then one job each: a tenant with a million waits like one with two.
             tenant = min(by_tenant, key=lambda each: self._served.get(each, 0))
@@ -127,15 +127,6 @@ class Engine:
         if len(self._served) > MAX_TENANTS:
             self._served.clear()
         return tuple(jobs)
-
-    async def _find(self, queues: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-        """The queues with something due that are meant, by tenant: the most urgent of them."""
-        found: dict[str, dict[str, QueueHead]] = {}
-        for prefix in {prefix_of(queue) for queue in queues}:
-            for head in await self.store.queue_heads(prefix, 1, wide=True):
-                if head.ready and any(matches(queue, head.queue) for queue in queues):
-                    found.setdefault(head.queue.split("/", 2)[1], {})[head.queue] = head
-        return {tenant: _most_urgent(heads.values()) for tenant, heads in found.items()}
 
     async def _claim(self, claim: Claim) -> tuple[Job, ...]:
         claiming = asyncio.ensure_future(self.store.claim(claim))
@@ -407,19 +398,7 @@ class Engine:
         return count
 
     async def look_for_due(self) -> None:
-        await self.wakeups.look(self._due)
-
-    async def _due(self, queues: Sequence[str], bound: int) -> list[DueQueue]:
-        names = {queue for queue in queues if not is_pattern(queue)}
-        patterns = {queue for queue in queues if is_pattern(queue)}
-        due = await self.store.due_queues(list(names), bound)
-        for prefix in {prefix_of(pattern) for pattern in patterns}:
-            for head in await self.store.queue_heads(prefix, bound, wide=True):
-                # Only what somebody waits for: each delayed job of another queue would make us look once more.
-                if head.queue not in names and any(matches(pattern, head.queue) for pattern in patterns):
-                    names.add(head.queue)
-                    due.append(DueQueue(head.queue, head.ready, head.next_at))
-        return due
+        await self.wakeups.look(partial(due_queues, self.store))
 
     def drain(self) -> None:
         """No new claims, and nobody waits any longer. What runs may still report."""
@@ -428,11 +407,6 @@ class Engine:
         for watchers in self._watchers.values():
             for news in watchers:
                 news.set()
-
-
-def _most_urgent(heads: Iterable[QueueHead]) -> tuple[str, ...]:
-    by_urgency = sorted(heads, key=lambda head: (-head.priority, head.oldest_at or 0))
-    return tuple(head.queue for head in by_urgency[:MAX_QUEUES])
 
 
 def _claimed(job: Job, endpoints: Sequence[str]) -> Moved:

@@ -1,8 +1,12 @@
 """Queues that a claim means without naming each: any of a tenant, or the same of every tenant."""
 
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
+from chargehand.engine.store import DueQueue, QueueHead, Store
+
 ANY = "*"
+MAX_QUEUES = 100  # that a claim looks into; the most urgent job is in the first of them
 
 
 def is_pattern(queue: str) -> bool:
@@ -31,3 +35,32 @@ def patterns_of(queue: str) -> tuple[str, ...]:
         return ()
     kind, tenant, name = parts
     return f"{kind}/{tenant}/*", f"{kind}/*/{name}", f"{kind}/*/*"
+
+
+async def due_by_tenant(store: Store, queues: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The queues with something due that are meant, by tenant: the most urgent of them."""
+    found: dict[str, dict[str, QueueHead]] = {}
+    for prefix in {prefix_of(queue) for queue in queues}:
+        for head in await store.queue_heads(prefix, 1, wide=True):
+            if head.ready and any(matches(queue, head.queue) for queue in queues):
+                found.setdefault(head.queue.split("/", 2)[1], {})[head.queue] = head
+    return {tenant: _most_urgent(heads.values()) for tenant, heads in found.items()}
+
+
+def _most_urgent(heads: Iterable[QueueHead]) -> tuple[str, ...]:
+    by_urgency = sorted(heads, key=lambda head: (-head.priority, head.oldest_at or 0))
+    return tuple(head.queue for head in by_urgency[:MAX_QUEUES])
+
+
+async def due_queues(store: Store, queues: Sequence[str], bound: int) -> list[DueQueue]:
+    """What there is to do in queues that somebody waits for, by name or by pattern."""
+    names = {queue for queue in queues if not is_pattern(queue)}
+    patterns = {queue for queue in queues if is_pattern(queue)}
+    due = await store.due_queues(list(names), bound)
+    for prefix in {prefix_of(pattern) for pattern in patterns}:
+        for head in await store.queue_heads(prefix, bound, wide=True):
+            # Only what somebody waits for: each delayed job of another queue would make us look once more.
+            if head.queue not in names and any(matches(pattern, head.queue) for pattern in patterns):
+                names.add(head.queue)
+                due.append(DueQueue(head.queue, head.ready, head.next_at))
+    return due
