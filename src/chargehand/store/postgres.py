@@ -296,7 +296,7 @@ async def _make_migration_table(connection: Connection) -> None:
                 "(version INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, applied_at BIGINT NOT NULL)"
             )
             await connection.execute("INSERT INTO schema_migrations VALUES (0, 'lock', 0) ON CONFLICT DO NOTHING")
-        except (asyncpg.UniqueViolationError, asyncpg.DuplicateTableError):
+        except (asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateObjectError):
             # Two nodes made the table at the same moment; IF NOT EXISTS does not cover that in PostgreSQL.
             if not patience:
                 raise
