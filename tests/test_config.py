@@ -34,10 +34,18 @@ VALUES: dict[str, Any] = {
     "inference.models": {"qwen3:30b": {"options": {"num_ctx": 8192}}},
     "tasks.enabled": False,
     "tasks.public_url": "https://jobs.example",
+    "provisioning.enabled": False,
     "provisioning.public_url": "https://jobs.example",
+    "provisioning.registry_anonymous_pull": True,
     "tracing.endpoint": "http://localhost:4318/v1/traces",
 }
 COMPANIONS: dict[str, dict[str, str]] = {
+    "server.tls_certificate": {"CHARGEHAND_SERVER_TLS_KEY": "key.pem"},
+    "server.tls_key": {"CHARGEHAND_SERVER_TLS_CERTIFICATE": "certificate.pem"},
+    "server.tls_client_ca": {
+        "CHARGEHAND_SERVER_TLS_CERTIFICATE": "certificate.pem",
+        "CHARGEHAND_SERVER_TLS_KEY": "key.pem",
+    },
     "webhooks.previous_secret": {"CHARGEHAND_WEBHOOKS_SECRET": "current"},
     "provisioning.previous_webhook_secret": {"CHARGEHAND_PROVISIONING_WEBHOOK_SECRET": "current"},
     "auth.jwks_url": {"CHARGEHAND_AUTH_JWT_ISSUER": "me", "CHARGEHAND_AUTH_JWT_AUDIENCE": "you"},

@@ -104,6 +104,9 @@ class ServerConfig(Section, frozen=True, kw_only=True):
     keep_alive_seconds: Seconds
     max_connections: Annotated[int, Meta(ge=1, le=1_000_000)]
     drain_seconds: SecondsOrZero
+    tls_certificate: str
+    tls_key: str
+    tls_client_ca: str
 
     @property
     def host(self) -> str:
@@ -272,10 +275,32 @@ class TasksConfig(Section, frozen=True, kw_only=True):
 
 
 class ProvisioningConfig(Section, frozen=True, kw_only=True):
-    webhook_secret: Secret
-    previous_webhook_secret: Secret
+    enabled: bool
     public_url: UrlOrEmpty
     maintenance_iso: str
+    media_dir: str
+    webhook_secret: Secret
+    previous_webhook_secret: Secret
+    client_names: tuple[Filled, ...]
+    key: Secret
+    max_active: Annotated[int, Meta(ge=1, le=100_000)]
+    lease_seconds: Seconds
+    boot_seconds: Seconds
+    bmc_back_seconds: Seconds
+    fetch_seconds: Seconds
+    install_seconds: Seconds
+    maintenance_seconds: Seconds
+    silence_seconds: Seconds
+    cleanup_seconds: Seconds
+    redfish_timeout_seconds: Seconds
+    poll_seconds: Seconds
+    media_keep_seconds: SecondsOrZero
+    registry_dir: str
+    registry_anonymous_pull: bool
+    registry_max_blob_bytes: Annotated[int, Meta(ge=1024, le=2**44)]
+    registry_gc_seconds: Seconds
+    registry_grace_seconds: Seconds
+    registry_upload_seconds: Seconds
 
 
 class Config(Section, frozen=True, kw_only=True):
@@ -566,6 +591,13 @@ def _rules(config: Config) -> Iterator[tuple[str, bool, str]]:
         yield f"webhooks.tenants.{tenant}.secret", bool(secrets.secret), "must not be empty"
     paired = bool(webhooks.secret or not webhooks.previous_secret)
     yield "webhooks.previous_secret", paired, "needs webhooks.secret"
+    for key, location in (("tls_certificate", server.tls_certificate), ("tls_client_ca", server.tls_client_ca)):
+        paired = not location or bool(server.tls_certificate and server.tls_key)
+        yield f"server.{key}", paired, "needs server.tls_certificate and server.tls_key"
+    paired = not server.tls_key or bool(server.tls_certificate)
+    yield "server.tls_key", paired, "needs server.tls_certificate"
+    long_enough = not config.provisioning.key or len(config.provisioning.key.reveal().encode()) >= 32
+    yield "provisioning.key", long_enough, "must have at least 32 bytes"
     paired = bool(config.provisioning.webhook_secret or not config.provisioning.previous_webhook_secret)
     yield "provisioning.previous_webhook_secret", paired, "needs provisioning.webhook_secret"
 

@@ -25,7 +25,7 @@ PASSWORD_CHECKS = 2  # at once; each keeps a core busy for a fifth of a second
 PASSWORD_QUEUE = 32  # checks under way or waiting
 
 _EVERYTHING = frozenset({"*"})
-_OUR_SCOPES = frozenset({"*", "jobs", "work", "admin", "metrics", "codeq"})  # up to the colon
+_OUR_SCOPES = frozenset({"*", "jobs", "work", "admin", "metrics", "codeq", "provision", "registry"})  # up to the colon
 _HINT = "send `Authorization: Bearer <token>`"
 
 Clock = Callable[[], float]

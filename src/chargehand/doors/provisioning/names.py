@@ -1,0 +1,32 @@
+"""The words of the provisioning door: its kind, its paths, its scopes, its stages."""
+
+import re
+from enum import StrEnum
+
+from chargehand.engine.job import queue_name
+
+KIND = "provision"
+BASE = "/api/v1"
+TAG = "provisioning"
+
+READ = "provision:read"
+WRITE = "provision:write"  # jobs: submit, cancel, retry
+SERVERS = "provision:servers"  # who may say which machines there are, and with which password their BMC opens
+PULL = "registry:pull"
+PUSH = "registry:push"
+
+QUEUES = f"{KIND}/*/servers"  # of all tenants
+
+SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}")  # safe in a path, in a header and on a screen
+
+
+class Stage(StrEnum):
+    """What callers see of a job that runs. `complete` is the engine's own end."""
+
+    PROVISIONING = "provisioning"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+def server_queue(tenant: str) -> str:
+    return queue_name(KIND, tenant, "servers")
