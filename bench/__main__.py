@@ -18,6 +18,7 @@ from bench.bench import FULL, QUICK, Bench
 from bench.deliveries import deliveries
 from bench.inference import back, inference_jobs, passthrough, swaps
 from bench.jobs import accept, claim, cycle
+from bench.media import media
 from bench.report import Row, table
 from bench.stores import Stores, fsync_seconds, postgres_stores, sqlite_stores
 from bench.tasks import tasks_busy, tasks_create, tasks_cycle, tasks_peers, tasks_stream, tasks_waiters
@@ -41,6 +42,7 @@ class Name(StrEnum):
     TASKS_STREAM = "tasks-stream"
     TASKS_WAITERS = "tasks-waiters"
     TASKS_PEERS = "tasks-peers"
+    MEDIA = "media"
 
 
 class Store(StrEnum):
@@ -64,6 +66,7 @@ MEASUREMENTS: dict[Name, Callable[[Bench], AsyncIterator[Row]]] = {
     Name.TASKS_STREAM: tasks_stream,
     Name.TASKS_WAITERS: tasks_waiters,
     Name.TASKS_PEERS: tasks_peers,
+    Name.MEDIA: media,
 }
 STORES: dict[Store, Callable[[], AbstractContextManager[Stores]]] = {
     Store.SQLITE: sqlite_stores,

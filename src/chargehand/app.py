@@ -17,6 +17,7 @@ from chargehand.api.service import Service
 from chargehand.api.work import Work
 from chargehand.config import Config, require_safe
 from chargehand.doors.inference.door import InferenceDoor, files_directory
+from chargehand.doors.provisioning.door import ProvisioningDoor
 from chargehand.doors.tasks.door import TasksDoor
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import FINAL, SECOND
@@ -32,6 +33,7 @@ from chargehand.http.openapi import describe
 from chargehand.http.problems import serialize_falcon_error
 from chargehand.http.route import Route, mount
 from chargehand.http.server import Bounds, HttpServer
+from chargehand.http.tls import Tls
 from chargehand.observability.logs import get_logger
 from chargehand.observability.metrics import Metrics
 from chargehand.observability.tracing import configure_tracing
@@ -63,11 +65,13 @@ class Server:
         self.files = Files(store, Blobs(files_directory(config)), self.engine.new_id)
         self.inference = self._inference_door() if config.inference.enabled else None
         self.tasks = self._tasks_door() if config.tasks.enabled else None
+        self._gate = Gate(config)
+        self.provisioning = self._provisioning_door() if config.provisioning.enabled else None
         self.outbox = Outbox(
             store,
             config.webhooks,
             self.egress,
-            {views.KIND: views.render, **InferenceDoor.renderers, **TasksDoor.renderers},
+            {views.KIND: views.render, **InferenceDoor.renderers, **TasksDoor.renderers, **ProvisioningDoor.renderers},
             self.metrics,
             self.tracing,
             poll_seconds=config.engine.poll_seconds,
@@ -84,6 +88,9 @@ class Server:
 
     def _tasks_door(self) -> TasksDoor:
         return TasksDoor(self.engine, self.config, self.files, self.egress, self.tracing, self.metrics)
+
+    def _provisioning_door(self) -> ProvisioningDoor:
+        return ProvisioningDoor(self.engine, self.config, self._gate, self.egress, self.tracing, self.metrics)
 
     @classmethod
     async def open(cls, config: Config) -> "Server":
@@ -106,6 +113,7 @@ class Server:
             *Deliveries(self.store, self.outbox).routes(),
             *(self.inference.routes() if self.inference else ()),
             *(self.tasks.routes() if self.tasks else ()),
+            *(self.provisioning.routes() if self.provisioning else ()),
             *service.routes(),
             *pages.ROUTES,
         ]
@@ -116,8 +124,13 @@ class Server:
     def asgi(self, extra_routes: Sequence[Route] = ()) -> Asgi:
         app = falcon.asgi.App()
         app.set_error_serializer(serialize_falcon_error)
-        mount(app, [*self.routes(), *extra_routes], Gate(self.config), self.metrics.observe_http)
+        mount(app, [*self.routes(), *extra_routes], self._gate, self._observe_http)
         return with_receive(app)
+
+    def _observe_http(self, method: str, route: str, status: int, seconds: float) -> None:
+        self.metrics.observe_http(method, route, status, seconds)
+        if self.provisioning is not None:
+            self.provisioning.metrics.observe_http(method, route, status, seconds)
 
     async def start(self, extra_routes: Sequence[Route] = ()) -> None:
         if self.config.store_url.startswith("sqlite:"):
@@ -129,7 +142,11 @@ class Server:
         if self.tasks is not None:
             await self.tasks.start()
             self._run(self.tasks.run())
-        await self.http.start(self.asgi(extra_routes), self.config.server.host, self.config.server.port)
+        server = self.config.server
+        await self.http.start(self.asgi(extra_routes), server.host, server.port, Tls.of(server))
+        if self.provisioning is not None:
+            self.provisioning.listening(self.url)
+            self._run(self.provisioning.run())
         if self.inference is not None:
             await self.inference.start()
             self._run(self.inference.run())
@@ -165,7 +182,8 @@ class Server:
     @property
     def url(self) -> str:
         host, port = self.http.addresses[0]
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        scheme = "https" if self.config.server.tls_certificate else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 async def serve(config: Config, started: Callable[[Server], None]) -> int:

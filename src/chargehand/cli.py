@@ -93,8 +93,6 @@ def _say_where(server: "Server") -> None:
         if not targets:
             note = server.inference.note or "set inference.targets"
             lines.append(f"  target   none: jobs for models wait until there is one ({note})")
-    if config.provisioning.public_url:
-        lines.append("  note     provisioning is set, but this version has no such door yet; the setting has no effect")
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 

@@ -27,6 +27,7 @@ SWEEP_BATCH = 200
 MAX_TENANTS = 100_000  # of which is remembered when they were served
 
 Judge = Callable[[Job, Broke | Lapsed], Awaitable[Change]]
+Canceller = Callable[[Job, str], Awaitable[Moved]]
 
 
 class Engine:
@@ -49,6 +50,7 @@ class Engine:
         self._hint_listeners: list[Callable[[Hint], None]] = []
         self._lapse_listeners: list[Callable[[Moved], None]] = []
         self._judges: dict[str, Judge] = {}
+        self._cancellers: dict[str, Canceller] = {}
         self._served: dict[str, int] = {}  # tenant -> the turn in which a claim for all tenants last served it
         self._turn = 0
         self._limited: set[str] = set()
@@ -214,6 +216,7 @@ class Engine:
         tenant: str | None = None,
         message: str = "",
         data: bytes | None = None,
+        stage: str = "",
     ) -> Moved:
         return await self.change(
             Change(
@@ -221,6 +224,7 @@ class Engine:
                 "park",
                 lease,
                 tenant,
+                stage,
                 delay_seconds=delay_seconds,
                 waiting_for=waiting_for,
                 message=message or f"parked: waits for {waiting_for or 'somebody else'}",
@@ -229,6 +233,10 @@ class Engine:
         )
 
     async def cancel(self, job_id: str, *, tenant: str | None = None, message: str = "cancelled on request") -> Moved:
+        if self._cancellers:
+            job = await self.get(job_id, tenant)
+            if (canceller := self._cancellers.get(job.kind)) is not None:
+                return await canceller(job, message)
         return await self.change(
             Change(job_id, "cancel", tenant=tenant, error="cancelled", level="warn", message=message)
         )
@@ -257,6 +265,10 @@ class Engine:
     def judge_by(self, kind: str, judge: "Judge") -> None:
         """A door may have its own mind about what comes of a broken attempt, and of a lapsed lease."""
         self._judges[kind] = judge
+
+    def cancel_by(self, kind: str, canceller: "Canceller") -> None:
+        """For a door whose jobs leave something behind that must be put in order first."""
+        self._cancellers[kind] = canceller
 
     async def _judge(self, job: Job, outcome: Broke | Lapsed) -> Change:
         judge = self._judges.get(job.kind)

@@ -140,8 +140,11 @@ def topic_of(state: str, stage: str) -> str:
 
 
 def visible(state: str, stage: str) -> bool:
-    """A job that was taken but of which nothing was observed yet shows no new state: nobody is told a guess."""
-    return state != State.RUNNING or stage != ""
+    """A job that was taken but of which nothing was observed yet shows no new state: nobody is told a guess.
+
+    One that is queued in a stage rests: its owner is gone and another will go on, so callers see what they saw before.
+    """
+    return (stage != "") if state == State.RUNNING else (state != State.QUEUED or stage == "")
 
 
 def queue_name(kind: str, tenant: str, name: str) -> str:

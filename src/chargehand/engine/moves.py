@@ -80,6 +80,7 @@ class Change(msgspec.Struct, frozen=True, array_like=True, tag="change"):
     owner: str | None = None  # of the lease: for wires on which a worker says its name and no lease
     payload: bytes | None = None  # in place of the job's own, for another start
     kind: str | None = None  # of the job: who is let in at one door moves nothing of another's
+    seen_stage: str | None = None  # what the mover saw, where it holds no lease: of two who saw the same, one moves
     successor: NewJob | None = None  # submitted with the move, in the same commit, or not at all
 
 

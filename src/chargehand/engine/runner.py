@@ -9,7 +9,7 @@ import msgspec
 
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, Level
-from chargehand.engine.moves import Broke
+from chargehand.engine.moves import Broke, Change
 from chargehand.engine.store import Note
 from chargehand.errors import BadRequest, Conflict, NotFound, StoreError
 from chargehand.observability.logs import get_logger
@@ -38,7 +38,14 @@ class Parked(msgspec.Struct, frozen=True):
     data: bytes | None = None
 
 
-Outcome = Done | Broke | Parked
+class Cancelled(msgspec.Struct, frozen=True):
+    """Somebody asked for it while the handler worked, and it has put things in order since."""
+
+    message: str
+    data: bytes | None = None
+
+
+Outcome = Done | Broke | Parked | Cancelled
 Handler = Callable[[Job, "Hand"], Awaitable[Outcome]]
 
 
@@ -60,8 +67,11 @@ class Hand:
 class Holder:
     """Holds jobs that were claimed for it, each under a lease that it keeps alive while the handler works."""
 
-    def __init__(self, engine: Engine, owner_name: str, lease_seconds: float = 30.0) -> None:
+    def __init__(self, engine: Engine, owner_name: str, lease_seconds: float = 30.0, resting_stage: str = "") -> None:
         self._engine = engine
+        self._resting_stage = (
+            resting_stage  # of a job that is handed back: with one, callers go on seeing what they saw
+        )
         self.owner = f"{IN_PROCESS}{owner_name}"  # claim under this name
         self.lease_seconds = lease_seconds
 
@@ -124,13 +134,22 @@ class Holder:
                 message=outcome.message,
                 data=outcome.data,
             )
+        elif isinstance(outcome, Cancelled):
+            change = Change(job.id, "cancel", job.lease, error="cancelled", level="warn", message=outcome.message)
+            await self._engine.change(msgspec.structs.replace(change, data=outcome.data))
         else:
             await self._engine.broke(job.id, job.lease, outcome)
 
     async def _hand_back(self, job: Job) -> None:
         with contextlib.suppress(Conflict, NotFound, StoreError):
             await asyncio.shield(
-                self._engine.park(job.id, job.lease, "", message="handed back: the server is stopping")
+                self._engine.park(
+                    job.id,
+                    job.lease,
+                    "",
+                    message="handed back: the server is stopping",
+                    stage=self._resting_stage,
+                )
             )
 
     async def _beat(self, job: Job) -> None:
@@ -160,6 +179,8 @@ class Holder:
 
 
 class Runner:
+    """Claims for as many handlers as may work at once, with one claim under way."""
+
     def __init__(
         self,
         engine: Engine,
@@ -170,29 +191,43 @@ class Runner:
         concurrency: int = 1,
         lease_seconds: float = 30.0,
         poll_seconds: float = 30.0,
+        resting_stage: str = "",
     ) -> None:
         self._engine = engine
-        self._holder = Holder(engine, name, lease_seconds)
+        self._holder = Holder(engine, name, lease_seconds, resting_stage)
         self._queues = queues
         self._handler = handler
-        self._concurrency = concurrency
+        self._free = concurrency
+        self._room = asyncio.Event()
         self._poll_seconds = poll_seconds
 
     async def run(self) -> None:
         """Until cancelled or the engine drains; then what runs is parked, so that nobody waits for a lease to lapse."""
-        async with asyncio.TaskGroup() as slots:
-            for _ in range(self._concurrency):
-                slots.create_task(self._slot())
+        async with asyncio.TaskGroup() as group:
+            while not self._engine.draining:
+                for job in await self._claim():
+                    self._free -= 1
+                    group.create_task(self._hold(job))
 
-    async def _slot(self) -> None:
+    async def _claim(self) -> tuple[Job, ...]:
+        while self._free < 1:
+            self._room.clear()
+            await self._room.wait()
         holder = self._holder
-        while not self._engine.draining:
-            try:
-                jobs = await self._engine.claim(
-                    self._queues, holder.owner, holder.lease_seconds, wait_seconds=self._poll_seconds
-                )
-                for job in jobs:
-                    await holder.hold(job, self._handler)
-            except StoreError as error:
-                log.warning("the store cannot serve; the runner waits", runner=holder.owner, error=str(error))
-                await asyncio.sleep(STORE_PAUSE_SECONDS)
+        try:
+            return await self._engine.claim(
+                self._queues, holder.owner, holder.lease_seconds, limit=self._free, wait_seconds=self._poll_seconds
+            )
+        except StoreError as error:
+            log.warning("the store cannot serve; the runner waits", runner=holder.owner, error=str(error))
+            await asyncio.sleep(STORE_PAUSE_SECONDS)
+            return ()
+
+    async def _hold(self, job: Job) -> None:
+        try:
+            await self._holder.hold(job, self._handler)
+        except StoreError as error:
+            log.warning("the store cannot serve; a job waits for its lease", job_id=job.id, error=str(error))
+        finally:
+            self._free += 1
+            self._room.set()

@@ -1,51 +1,144 @@
-"""Sending a stored file: ETag, If-None-Match, one range. Never shown in a browser as a page of ours."""
+"""Sending what has a size, an ETag and a reader: conditions, one range, and an end when the caller has gone.
 
+`send_file` is that for stored files. Nothing here is ever shown in a browser as a page of ours.
+"""
+
+import asyncio
 import re
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import cast
 from urllib.parse import quote
 
 from falcon.asgi import Request, Response
 
 from chargehand.engine.file import File
 from chargehand.files import Files
+from chargehand.http.hangup import BreakOff, gone
+from chargehand.observability.logs import get_logger
 
-_RANGE = re.compile(r"bytes=(\d{0,15})-(\d{0,15})")
+_RANGE = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
+
+# Called with where the answer began, the bytes handed over so far, and whether that is all of them: once with False when
+# the first are on their way, and once when the answer ended or broke.
+Sent = Callable[[int, int, bool], None]
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    size: int
+    etag: str  # with its quotes
+    media_type: str
+    read: Callable[[int, int], AsyncGenerator[bytes, None]]  # from the first offset up to, not including, the second
 
 
 async def send_file(req: Request, resp: Response, files: Files, file: File) -> None:
-    etag = f'"{file.sha256}"'
-    resp.set_header("etag", etag)
+    resp.set_header("content-disposition", f"attachment; filename*=UTF-8''{quote(file.name, safe='')}")
+
+    def read(start: int, end: int) -> AsyncGenerator[bytes, None]:
+        return cast(AsyncGenerator[bytes, None], files.read(file, start, end))
+
+    await send_content(req, resp, Content(file.size, f'"{file.sha256}"', file.media_type, read))
+
+
+async def send_content(req: Request, resp: Response, content: Content, sent: Sent | None = None) -> None:
+    """What the reader raises before its first piece becomes the answer; after that only the connection can be closed."""
+    resp.set_header("etag", content.etag)
     resp.set_header("accept-ranges", "bytes")
     resp.set_header("x-content-type-options", "nosniff")
-    resp.set_header("content-disposition", f"attachment; filename*=UTF-8''{quote(file.name, safe='')}")
     if_none_match = req.get_header("if-none-match") or ""
-    if etag in if_none_match or if_none_match.strip() == "*":
+    if content.etag in if_none_match or if_none_match.strip() == "*":
         resp.status = 304
         return
-    resp.content_type = file.media_type
-    start, end = 0, file.size
-    if (asked := req.get_header("range")) and (req.get_header("if-range") or etag) == etag:
-        span = _span(asked, file.size)
-        if span is None:
+    span = _span(req, content)
+    start, end = span or (0, content.size)
+    if span is not None:
+        if start >= end:
             resp.status = 416
-            resp.set_header("content-range", f"bytes */{file.size}")
+            resp.set_header("content-range", f"bytes */{content.size}")
             return
-        start, end = span
         resp.status = 206
-        resp.set_header("content-range", f"bytes {start}-{end - 1}/{file.size}")
-    resp.set_header("content-length", str(end - start))
-    if req.method != "HEAD":
-        resp.stream = files.read(file, start, end)
-
-
-def _span(asked: str, size: int) -> tuple[int, int] | None:
-    """Start and end of the one range asked for, or None when there is nothing in it. Several ranges are answered as all."""
-    if "," in asked:
-        return 0, size
-    match = _RANGE.fullmatch(asked.strip())
-    if match is None or not (match[1] or match[2]):
-        return None
-    if not match[1]:
-        start, end = max(0, size - int(match[2])), size
+        resp.set_header("content-range", f"bytes {start}-{end - 1}/{content.size}")
+    reader = content.read(start, end)
+    if req.method == "HEAD":
+        await anext(reader, b"")  # so that what cannot be read is not promised
+        await reader.aclose()
     else:
-        start, end = int(match[1]), min(size, int(match[2]) + 1 if match[2] else size)
-    return (start, end) if start < end else None
+        resp.stream = Body(req, await anext(reader, b""), reader, start, end, sent)
+    resp.content_type = content.media_type
+    resp.set_header("content-length", str(end - start))
+
+
+class Body:
+    """The body of an answer as Falcon reads it, which closes it whatever happens.
+
+    To a caller who has gone uvicorn goes on sending without a word: a large file would be read to its end for nobody.
+    """
+
+    def __init__(
+        self, req: Request, first: bytes, rest: AsyncGenerator[bytes, None], start: int, end: int, sent: Sent | None
+    ) -> None:
+        self._first: bytes | None = first
+        self._rest = rest
+        self._start = start
+        self._length = end - start
+        self._sent = sent
+        self._given = 0  # to uvicorn, with the last piece perhaps still on its way there
+        self._told = False
+        self._leaving = asyncio.create_task(gone(req))
+
+    def __aiter__(self) -> "Body":
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._leaving.done():
+            raise BreakOff("the caller has gone")
+        if self._first is not None:
+            piece, self._first = self._first, None
+        else:
+            self._tell_first()
+            piece = await anext(self._rest)
+        self._given += len(piece)
+        return piece
+
+    async def close(self) -> None:
+        try:
+            await self._rest.aclose()
+        finally:
+            left = self._leaving.done()
+            self._leaving.cancel()
+            self._tell_first()
+            self._tell(whole=not left and self._given == self._length)
+
+    def _tell_first(self) -> None:
+        if not self._told and self._given:
+            self._told = True
+            self._tell(whole=False)
+
+    def _tell(self, *, whole: bool) -> None:
+        if self._sent is None:
+            return
+        try:
+            self._sent(self._start, self._given, whole)
+        except Exception:
+            log.exception("what was sent could not be noted")  # which is no reason to break the answer
+
+
+def _span(req: Request, content: Content) -> tuple[int, int] | None:
+    """Start and end of the one range asked for, with nothing between them when it cannot be had; None: all is sent.
+
+    So it is when several ranges are asked for, in another unit, of an older version, or with another method than GET.
+    """
+    asked = (req.get_header("range") or "").strip().lower()
+    if req.method != "GET" or not asked.startswith("bytes=") or "," in asked:
+        return None
+    if (req.get_header("if-range") or content.etag) != content.etag:
+        return None
+    match = _RANGE.fullmatch(asked)
+    if match is None or not (match[1] or match[2]):
+        return 0, 0
+    if not match[1]:
+        return max(0, content.size - int(match[2])), content.size
+    return int(match[1]), min(content.size, int(match[2]) + 1 if match[2] else content.size)

@@ -5,7 +5,6 @@ request (IDLE), more of a header (HEADER) or more of a body (BODY); `since` is w
 """
 
 import asyncio
-import errno
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,10 +20,11 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from chargehand.errors import ConfigError
 from chargehand.http.cork import Cork
 from chargehand.http.hangup import BreakOff
+from chargehand.http.listening import BACKLOG, bind
 from chargehand.http.problems import PROBLEM_TYPE, Problem
+from chargehand.http.tls import CLIENT_NAMES, Tls, names_of
 from chargehand.observability.logs import get_logger
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -33,9 +33,9 @@ IDLE: Final = 0
 HEADER: Final = 1
 BODY: Final = 2
 
-BACKLOG = 2048
 LINGER_SECONDS = 1.0  # how long a refused client has to read why
 MAX_PIPELINED = 128  # a read of 256 KiB holds 14,000 small requests, and each costs kilobytes while it queues
+SHUTDOWN_SECONDS = 30.0  # for the last bytes of a TLS connection and the client's own goodbye
 SWEEP_SECONDS = 1.0
 
 log = get_logger(__name__)
@@ -49,6 +49,7 @@ class Bounds:
     keep_alive_seconds: float
     max_connections: int
     drain_seconds: float
+    stall_seconds: float = 300.0  # in which a client takes nothing of what waits for it
 
 
 class Refusal(Exception):
@@ -100,6 +101,9 @@ class Connection(HttpToolsProtocol):
         self.since = self.loop.time()
         self.head_bytes = 0  # received since the feed that had the end of a header, of a body or of a piece of one
         self.unsure_bytes = 0  # the size of that feed: the next header may have begun in it
+        self.unsent = 0  # bytes that waited for the client when the sweep last saw a change, and when that was
+        self.unsent_since = self.since
+        self.client_names: tuple[str, ...] = ()
         self.refused = False
         self.running: RequestResponseCycle | None = None  # `cycle` is the last one read, which may still be queued
 
@@ -107,6 +111,8 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if len(self.connections) < self.bounds.max_connections:
+            self.client_names = names_of(transport)
+            self.since = self.loop.time()  # a handshake has its own bound
             super().connection_made(cast(asyncio.Transport, Cork(transport, self.loop)))
             return
         self.transport = transport
@@ -164,6 +170,8 @@ class Connection(HttpToolsProtocol):
             self.measure_header()
         if self.pipeline and len(self.pipeline) >= MAX_PIPELINED:
             raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, f"more than {MAX_PIPELINED} requests wait for their answer")
+        if self.client_names:
+            cast("dict[str, Any]", self.scope)[CLIENT_NAMES] = self.client_names
         super().on_headers_complete()
         if not self.pipeline:
             self.running = self.cycle
@@ -202,9 +210,12 @@ class Connection(HttpToolsProtocol):
         """Close the connection if it waited too long for its client; called by the sweep."""
         waited = now - self.since
         bounds, cycle = self.bounds, self.cycle
-        if self.transport.is_closing():
-            return
-        if cycle is not None and not cycle.response_complete and not cycle.disconnected:
+        if self.stalled(now):
+            self.transport.abort()  # a close would wait for the client
+        elif self.transport.is_closing():
+            if self.refused and not self.unsent and waited > LINGER_SECONDS:
+                self.transport.abort()
+        elif cycle is not None and not cycle.response_complete and not cycle.disconnected:
             if self.phase != BODY or not cycle.message_event._waiters:
                 self.since = now  # the app is at work, for as long as it likes
             elif waited > bounds.body_timeout_seconds:
@@ -220,6 +231,12 @@ class Connection(HttpToolsProtocol):
                 self.transport.close()
         elif waited > (bounds.header_timeout_seconds if cycle is None else bounds.keep_alive_seconds):
             self.transport.close()
+
+    def stalled(self, now: float) -> bool:
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent or unsent != self.unsent:
+            self.unsent, self.unsent_since = unsent, now
+        return now - self.unsent_since > self.bounds.stall_seconds
 
     def give_up_header(self) -> None:
         scope: Any = self.scope  # made with the first letter of a request, and given its method when the header ends
@@ -244,7 +261,10 @@ class Connection(HttpToolsProtocol):
             cycle.message_event.set()
         self.transport.write(refusal.answer(self.state.default_headers))
         # A close now would be a reset if the client is still sending, and a reset can destroy the answer on its way.
-        self.transport.write_eof()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self.transport.close()  # TLS knows no half-closed connection, but reads on until the client has closed too
 
     def decline_upgrade(self, rest: bytes) -> None:
         """Serve a request as if it had not offered another protocol (RFC 9110, 7.8).
@@ -281,7 +301,7 @@ class HttpServer:
         self._state = State(bounds)
         self._sockets: list[socket.socket] = []
         self._listeners: list[asyncio.AbstractServer] = []
-        self._sweeping: asyncio.Task[None] | None = None
+        self._upkeep: list[asyncio.Task[None]] = []
         self._addresses: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -289,9 +309,9 @@ class HttpServer:
         """Host and port of each socket that was bound."""
         return self._addresses
 
-    async def start(self, app: App, host: str, port: int) -> None:
+    async def start(self, app: App, host: str, port: int, tls: Tls | None = None) -> None:
         loop = asyncio.get_running_loop()
-        self._sockets = await _bind(host, port)
+        self._sockets = await bind(host, port)
         self._addresses = tuple(bound.getsockname()[:2] for bound in self._sockets)
         config = uvicorn.Config(
             app,
@@ -305,10 +325,18 @@ class HttpServer:
         )
         config.load()
         logging.getLogger("uvicorn.error").addFilter(_is_news)
-        self._sweeping = asyncio.create_task(self._sweep())
+        self._upkeep.append(asyncio.create_task(self._sweep()))
+        secured: dict[str, Any] = {}
+        if tls is not None:
+            self._upkeep.append(asyncio.create_task(tls.watch()))
+            secured = {
+                "ssl": tls.context,
+                "ssl_handshake_timeout": self._bounds.header_timeout_seconds,
+                "ssl_shutdown_timeout": SHUTDOWN_SECONDS,
+            }
         for bound in self._sockets:
             listener = await loop.create_server(
-                lambda: Connection(config, self._state, {}), sock=bound, backlog=BACKLOG
+                lambda: Connection(config, self._state, {}), sock=bound, backlog=BACKLOG, **secured
             )
             self._listeners.append(listener)
 
@@ -326,9 +354,9 @@ class HttpServer:
                 connection.shutdown()
             await asyncio.sleep(0.02)
         await self._cut_off()
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.wait([self._sweeping])
+        for task in self._upkeep:
+            task.cancel()
+        await asyncio.gather(*self._upkeep, return_exceptions=True)
 
     async def _cut_off(self) -> None:
         tasks = tuple(self._state.tasks)
@@ -343,7 +371,8 @@ class HttpServer:
 
     async def _sweep(self) -> None:
         bounds, state, loop = self._bounds, self._state, asyncio.get_running_loop()
-        shortest = min(bounds.header_timeout_seconds, bounds.body_timeout_seconds, bounds.keep_alive_seconds)
+        waits = bounds.header_timeout_seconds, bounds.body_timeout_seconds, bounds.keep_alive_seconds
+        shortest = min(*waits, bounds.stall_seconds)
         while True:
             state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
             now = loop.time()
@@ -360,44 +389,3 @@ class HttpServer:
 def _is_news(record: logging.LogRecord) -> bool:
     """An answer that was broken off on purpose is in the job's log already; it needs no traceback."""
     return not (record.exc_info and isinstance(record.exc_info[1], BreakOff))
-
-
-async def _bind(host: str, port: int) -> list[socket.socket]:
-    loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except socket.gaierror as error:
-        raise ConfigError(f"{host} cannot be listened on: {error.strerror}; choose another with --listen") from None
-    bound: list[socket.socket] = []
-    for family, kind, protocol, _, address in dict.fromkeys(found):
-        # A free port that was given for the first address is asked for by number for the others.
-        wanted = (address[0], port or (bound[0].getsockname()[1] if bound else 0), *address[2:])
-        try:
-            bound.append(_listen(family, kind, protocol, wanted))
-        except OSError as error:
-            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT) and (bound or len(found) > 1):
-                continue
-            for other in bound:
-                other.close()
-            where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            why = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be listened on: {error.strerror}"
-            raise ConfigError(f"{where} {why}; choose another with --listen") from None
-    if not bound:
-        raise ConfigError(f"{host} is no address of this machine; choose another with --listen")
-    return bound
-
-
-def _listen(family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> socket.socket:
-    listening = socket.socket(family, kind, protocol)
-    try:
-        listening.setblocking(False)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listening.bind(address)
-        # With SO_REUSEADDR two sockets can be bound to one port; it is only the second listen that fails.
-        listening.listen(BACKLOG)
-    except OSError:
-        listening.close()
-        raise
-    return listening

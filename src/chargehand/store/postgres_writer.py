@@ -248,6 +248,7 @@ async def _change_each_once(tx: _Transaction, changes: list[tuple[int, Change]])
         owners=[c.owner for _, c in changes],
         payloads=[c.payload for _, c in changes],
         kinds=[c.kind for _, c in changes],
+        seen_stages=[c.seen_stage for _, c in changes],
     )
     moved_rows = {row[0]: row for row in rows}
     successors = [c.successor for _, c in changes if c.successor is not None and c.job_id in moved_rows]

@@ -368,6 +368,7 @@ class Writer:
             lease=change.lease,
             owner=change.owner,
             kind=change.kind,
+            seen_stage=change.seen_stage,
             lease_until=change.lease_until,
             deadline_at=change.deadline_at,
             tenant=change.tenant,

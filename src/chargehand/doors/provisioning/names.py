@@ -15,7 +15,7 @@ SERVERS = "provision:servers"  # who may say which machines there are, and with 
 PULL = "registry:pull"
 PUSH = "registry:push"
 
-QUEUES = f"{KIND}/*/servers"  # of all tenants
+QUEUES = f"{KIND}/*/*"  # of all servers of all tenants
 
 SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}")  # safe in a path, in a header and on a screen
 
@@ -28,5 +28,6 @@ class Stage(StrEnum):
     FAILED = "failed"
 
 
-def server_queue(tenant: str) -> str:
-    return queue_name(KIND, tenant, "servers")
+def server_queue(tenant: str, serial: str) -> str:
+    """A queue for each server: its jobs are found by it, and a paused queue is a server that is left alone."""
+    return queue_name(KIND, tenant, serial)

@@ -142,9 +142,10 @@ WITH c AS (
     :visibles::BOOLEAN[], :resets::BOOLEAN[], :deltas::INTEGER[], :delays::BIGINT[], :kepts::BOOLEAN[],
     :waiting_fors::TEXT[], :errors::TEXT[], :failed_steps::TEXT[], :finals::BOOLEAN[], :leases::BIGINT[],
     :lease_untils::BIGINT[], :deadline_ats::BIGINT[], :tenants::TEXT[], :results::BYTEA[], :levels::TEXT[], :steps::TEXT[],
-    :messages::TEXT[], :datas::BYTEA[], :owners::TEXT[], :payloads::BYTEA[], :kinds::TEXT[]
+    :messages::TEXT[], :datas::BYTEA[], :owners::TEXT[], :payloads::BYTEA[], :kinds::TEXT[], :seen_stages::TEXT[]
   ) AS c(job_id, move, source, state, stage, topic, visible, reset, delta, delay, kept, waiting_for, error, failed_step,
-         final, lease, lease_until, deadline_at, tenant, result, level, step, message, data, owner, payload, kind)
+         final, lease, lease_until, deadline_at, tenant, result, level, step, message, data, owner, payload, kind,
+         seen_stage)
 ), moved AS (
   UPDATE jobs j
   SET state = c.state, stage = c.stage,
@@ -163,6 +164,7 @@ WITH c AS (
   WHERE j.id = c.job_id AND j.id = ANY(:job_ids) AND STRPOS(c.source, j.state) > 0
     AND (c.lease IS NULL OR j.lease = c.lease) AND (c.tenant IS NULL OR j.tenant = c.tenant)
     AND (c.owner IS NULL OR j.lease_owner = c.owner) AND (c.kind IS NULL OR j.kind = c.kind)
+    AND (c.seen_stage IS NULL OR j.stage = c.seen_stage)
     AND (c.lease_until IS NULL OR j.lease_until = c.lease_until)
     AND (c.deadline_at IS NULL OR j.deadline_at = c.deadline_at)
     AND (NOT c.reset OR j.unique_key IS NULL OR NOT EXISTS (

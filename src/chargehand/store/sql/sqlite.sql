@@ -78,6 +78,7 @@ SET state = :state, stage = :stage,
 WHERE id = :job_id AND INSTR(:source, state) > 0
   AND (:lease IS NULL OR lease = :lease) AND (:tenant IS NULL OR tenant = :tenant)
   AND (:owner IS NULL OR lease_owner = :owner) AND (:kind IS NULL OR kind = :kind)
+  AND (:seen_stage IS NULL OR stage = :seen_stage)
   AND (:lease_until IS NULL OR lease_until = :lease_until)
   AND (:deadline_at IS NULL OR deadline_at = :deadline_at)
   AND (NOT :reset OR unique_key IS NULL OR NOT EXISTS (

@@ -1,0 +1,268 @@
+"""From nothing to a machine that boots our medium: build, discover, insert, override, reset, and see that it came back.
+
+Each step may be taken again by another owner after a crash: what is inserted is looked at before it is inserted, and a reset is
+never sent again before the machine, the media server and the agent were asked whether the last one happened.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from chargehand.config import ProvisioningConfig
+from chargehand.doors.provisioning.iso import IsoError
+from chargehand.doors.provisioning.journey import Journey, StepFailed, again_until
+from chargehand.doors.provisioning.ledger import Ledger
+from chargehand.doors.provisioning.machines import Machines
+from chargehand.doors.provisioning.media import MediaUrls
+from chargehand.doors.provisioning.media_files import MediaFiles, MediaMissing, Medium
+from chargehand.doors.provisioning.redfish.errors import RedfishError
+from chargehand.doors.provisioning.redfish.facts import Facts, Glance, Slot
+from chargehand.doors.provisioning.redfish.machine import Machine
+from chargehand.doors.provisioning.run import AFTER, BOOTING, KEYS, ResetIntent, Step
+from chargehand.doors.provisioning.servers import Servers
+from chargehand.doors.provisioning.taxonomy import Key
+from chargehand.errors import NotFound
+
+RESET_TRIES = 3
+LOOKS = 12  # for signs of a reset whose answer was not heard, one each poll_seconds
+SURE_LOOKS = 3  # after which a BMC that tells the time of the last reset is believed that there was none
+
+T = TypeVar("T")
+
+
+class Boot:
+    def __init__(
+        self, settings: ProvisioningConfig, servers: Servers, machines: Machines, urls: MediaUrls, files: MediaFiles
+    ) -> None:
+        self._settings = settings
+        self._servers = servers
+        self._machines = machines
+        self._urls = urls
+        self._files = files
+
+    async def go(self, journey: Journey) -> None:
+        """From the step where the run is up to WAIT. StepFailed says which one could not be done."""
+        if journey.run.step is Step.BUILD:
+            await self._build(journey)
+        if journey.run.step not in BOOTING:
+            return
+        try:
+            bmc = await self._servers.bmc(journey.job.tenant, journey.serial)
+        except NotFound as error:
+            raise StepFailed(Key.REDFISH_DISCOVER, error.message) from None
+        async with self._machines.open(bmc) as machine:
+            facts = journey.run.facts
+            if facts is not None and journey.run.step is not Step.DISCOVER:
+                await self._persist(journey, journey.run.step, lambda: machine.resume(facts))
+            for step in BOOTING[BOOTING.index(journey.run.step) :]:
+                await self._take(journey, machine, step)
+
+    async def _take(self, journey: Journey, machine: Machine, step: Step) -> None:
+        await journey.enter(step)
+        match step:
+            case Step.DISCOVER:
+                message = await self._discover(journey, machine)
+            case Step.MOUNT_MAINTENANCE:
+                message = await self._mount(journey, machine, step, self._first_medium(journey))
+            case Step.MOUNT_TASK:
+                message = await self._mount_task(journey, machine)
+            case Step.BOOT_OVERRIDE:
+                message = await self._override(journey, machine)
+            case Step.RESET:
+                message = await self._reset(journey, machine)
+            case _:
+                message = await self._poll(journey, machine)
+        await journey.leave(message, to=AFTER[step])
+
+    # media --------------------------------------------------------------------------------------------------------------
+
+    async def _build(self, journey: Journey) -> None:
+        await journey.enter(Step.BUILD)
+        try:
+            built = await self._files.build(journey.job, journey.recipe, journey.run.generation)
+            await self._files.check(journey.job, journey.recipe)
+        except IsoError as error:
+            raise StepFailed(Key.ISO_BUILD, str(error)) from None
+        except MediaMissing as error:
+            raise StepFailed(Key.ISO_SERVE, str(error)) from None
+        message = f"built the task medium: {built.size} bytes, sha256 {built.sha256}, {built.path}"
+        await journey.leave(message, to=Step.DISCOVER, iso_size=built.size, iso_sha256=built.sha256)
+
+    def _first_medium(self, journey: Journey) -> str:
+        if journey.recipe.kind == "esxi":
+            return Medium.INSTALLER
+        return Medium.BOOT if journey.run.combined else Medium.MAINTENANCE
+
+    async def _discover(self, journey: Journey, machine: Machine) -> str:
+        facts = await self._persist(journey, Step.DISCOVER, machine.discover)
+        if not facts.cds:
+            raise StepFailed(
+                Key.REDFISH_DISCOVER, "the BMC offers no virtual CD drive that an image can be inserted into"
+            )
+        await journey.save(facts=facts, combined=second_drive(facts) is None and journey.recipe.kind != "esxi")
+        drives = ", ".join(f"{slot.name} ({slot.kind})" for slot in facts.slots)
+        return f"found {facts.vendor} {facts.model} at {facts.system}, power {facts.power}, drives {drives}"
+
+    async def _mount_task(self, journey: Journey, machine: Machine) -> str:
+        drive = second_drive(_facts(journey))
+        if drive is None:
+            return "the BMC has one drive: the task medium is part of the image in it"
+        return await self._mount(journey, machine, Step.MOUNT_TASK, Medium.TASK, drive)
+
+    async def _mount(self, journey: Journey, machine: Machine, step: Step, name: str, drive: Slot | None = None) -> str:
+        drive = drive or _facts(journey).cds[0]
+        # Written down first: whatever happens now, cleaning up knows where to look.
+        await journey.save(slots={**journey.run.slots, name: drive.path})
+        url = self._urls.url(journey.job.id, name, self._url_seconds(journey))
+        await self._persist(journey, step, lambda: machine.insert(drive, url, same=self._urls.same))
+        return f"inserted {name} into {drive.name}"
+
+    def _url_seconds(self, journey: Journey) -> float:
+        settings = self._settings
+        waiting = settings.install_seconds if journey.recipe.kind != "maintenance" else settings.maintenance_seconds
+        asked = (journey.recipe.timeout_minutes or 0) * 60
+        return settings.boot_seconds + settings.bmc_back_seconds + max(waiting, asked) + settings.cleanup_seconds
+
+    async def _override(self, journey: Journey, machine: Machine) -> str:
+        drive = _facts(journey).cds[0]
+        await journey.save(override=True)
+        await self._persist(journey, Step.BOOT_OVERRIDE, lambda: machine.boot_from_cd(drive))
+        return f"the next boot is from {drive.name}, once"
+
+    # the reset ----------------------------------------------------------------------------------------------------------
+
+    async def _reset(self, journey: Journey, machine: Machine) -> str:
+        sent = await self._persist(journey, Step.RESET, lambda: self.reset_once(journey, machine, "reset"))
+        return f"reset: {sent}"
+
+    async def reset_once(self, journey: Journey, machine: Machine, which: str) -> str:
+        """Sends a reset unless one was sent already; `which` names the intent in the run."""
+        intent: ResetIntent | None = getattr(journey.run, which)
+        if intent is not None and (intent.sent or await self._happened(journey, machine, intent)):
+            sent = intent.sent or "sent before, and it happened"
+        else:
+            tries = intent.tries + 1 if intent else 1
+            if tries > RESET_TRIES:
+                raise RedfishError(f"the reset was sent {RESET_TRIES} times and nothing shows that it happened")
+            glance = await machine.glance()
+            intent = ResetIntent(journey.engine.now(), glance.power, glance.last_reset_at, tries=tries)
+            await journey.save(**{which: intent})
+            try:
+                sent = await machine.reset()
+            except RedfishError as error:
+                if not error.unclear or not await self._happened(journey, machine, intent):
+                    raise
+                sent = "the answer was not heard, but it happened"
+        await journey.save(
+            **{which: ResetIntent(intent.asked_at, intent.power, intent.last_reset_at, sent, intent.tries)}
+        )
+        return sent
+
+    async def _happened(self, journey: Journey, machine: Machine, intent: ResetIntent) -> bool:
+        """Whether a reset that may have been sent was carried out. Looks for signs until it is sure or patience ends."""
+        for look in range(LOOKS):
+            if signs_of_life(await journey.ledger(), intent.asked_at):
+                return True
+            try:
+                glance = await machine.glance()
+            except RedfishError:
+                glance = None
+            if glance is not None and was_reset(intent, glance):
+                return True
+            if glance is not None and intent.last_reset_at and look + 1 >= SURE_LOOKS:
+                return False
+            await asyncio.sleep(self._settings.poll_seconds)
+        return False
+
+    async def _poll(self, journey: Journey, machine: Machine) -> str:
+        """The BMC may go away with the machine. Over when the system is on, or the machine itself was heard of."""
+        intent = journey.run.reset
+        assert intent is not None  # noqa: S101 - there is no way here but through the reset
+        seen = "the BMC did not answer"
+        looks = 0
+        while journey.left(intent.asked_at, self._settings.bmc_back_seconds) > 0:
+            if signs_of_life(await journey.ledger(), intent.asked_at):
+                return await self._is_back(journey, "the machine fetches its medium")
+            try:
+                glance = await machine.glance()
+                seen = f"the system's power is {glance.power}"
+                looks += 1
+                if glance.power == "On" and not _still_the_same(intent, glance):
+                    return await self._is_back(journey, seen)
+                if glance.power == "On" and looks >= SURE_LOOKS:
+                    # It says when it was last reset, and that was before: a reset that was accepted and not done.
+                    await journey.note(
+                        "the BMC took the reset, but shows none; it is sent again",
+                        level="warn",
+                        step=str(Key.REDFISH_RESET),
+                    )
+                    await self._again(journey, machine)
+                    intent, looks = journey.run.reset or intent, 0
+            except RedfishError as error:
+                seen = error.message
+            await asyncio.sleep(self._settings.poll_seconds)
+        raise StepFailed(
+            Key.REDFISH_POLL, f"not back within {self._settings.bmc_back_seconds:g} s after the reset: {seen}"
+        )
+
+    async def _again(self, journey: Journey, machine: Machine) -> None:
+        intent = journey.run.reset
+        assert intent is not None  # noqa: S101
+        if intent.tries >= RESET_TRIES:
+            raise StepFailed(Key.REDFISH_RESET, f"the BMC accepted {RESET_TRIES} resets and carried out none")
+        await journey.save(reset=ResetIntent(intent.asked_at, intent.power, intent.last_reset_at, tries=intent.tries))
+        await self.reset_once(journey, machine, "reset")
+
+    async def _is_back(self, journey: Journey, seen: str) -> str:
+        await journey.save(booted_at=journey.engine.now())
+        return seen
+
+    # trying again -------------------------------------------------------------------------------------------------------
+
+    async def _persist(self, journey: Journey, step: Step, do: Callable[[], Awaitable[T]]) -> T:
+        """What is worth trying again is tried while the budget of the boot phase lasts."""
+        key = KEYS[step]
+
+        async def told(message: str, pause: float) -> None:
+            await journey.note(f"{message}; again in {pause:g} s", level="warn", step=str(key))
+
+        def left() -> float:
+            return journey.left(journey.run.began_at, self._settings.boot_seconds)
+
+        try:
+            async with asyncio.timeout(left() + self._settings.redfish_timeout_seconds):
+                return await again_until(do, _transient, left, told, self._settings.poll_seconds)
+        except TimeoutError:
+            raise StepFailed(key, f"not done within {self._settings.boot_seconds:g} s") from None
+        except RedfishError as error:
+            raise StepFailed(key, error.message) from None
+
+
+def _transient(error: BaseException) -> str | None:
+    return error.message if isinstance(error, RedfishError) and error.transient else None
+
+
+def second_drive(facts: Facts) -> Slot | None:
+    """For the task medium: another CD drive, else a USB one."""
+    return next(iter((*facts.cds[1:], *facts.usbs)), None)
+
+
+def signs_of_life(ledger: Ledger, since: int) -> bool:
+    return (ledger.heard_at or 0) >= since or ledger.fetched_since(since)
+
+
+def was_reset(intent: ResetIntent, glance: Glance) -> bool:
+    if intent.last_reset_at or glance.last_reset_at:
+        return glance.last_reset_at != intent.last_reset_at
+    return glance.power not in (intent.power, "Unknown") and intent.power != ""
+
+
+def _still_the_same(intent: ResetIntent, glance: Glance) -> bool:
+    """The BMC tells the time of the last reset, and it is the one from before ours."""
+    return bool(intent.last_reset_at) and glance.last_reset_at == intent.last_reset_at
+
+
+def _facts(journey: Journey) -> Facts:
+    if journey.run.facts is None:
+        raise StepFailed(Key.REDFISH_DISCOVER, "nothing is known of the machine yet")
+    return journey.run.facts

@@ -1,0 +1,118 @@
+"""After the outcome: media out, override off, and the reset that the recipe asked for. What cannot be done is said and left.
+
+The outcome stands whatever happens here. Only what we put in is taken out.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from chargehand.config import ProvisioningConfig
+from chargehand.doors.provisioning.boot import Boot
+from chargehand.doors.provisioning.journey import Journey, again_until
+from chargehand.doors.provisioning.ledger import Verdict
+from chargehand.doors.provisioning.machines import Machines
+from chargehand.doors.provisioning.media import MediaUrls
+from chargehand.doors.provisioning.redfish.errors import RedfishError
+from chargehand.doors.provisioning.redfish.facts import Slot
+from chargehand.doors.provisioning.redfish.machine import Machine
+from chargehand.doors.provisioning.run import AFTER, KEYS, Step
+from chargehand.doors.provisioning.servers import Servers
+from chargehand.doors.provisioning.taxonomy import Key
+from chargehand.errors import ChargehandError, StoreError
+
+
+class Cleanup:
+    def __init__(
+        self, settings: ProvisioningConfig, servers: Servers, machines: Machines, urls: MediaUrls, boot: Boot
+    ) -> None:
+        self._settings = settings
+        self._servers = servers
+        self._machines = machines
+        self._urls = urls
+        self._boot = boot
+
+    async def run(self, journey: Journey, verdict: Verdict) -> None:
+        if journey.run.cleanup_at is None:
+            await journey.save(step=Step.EJECT, cleanup_at=journey.engine.now())
+        if not (journey.run.slots or journey.run.override or journey.run.reset):
+            return  # nothing was done to the machine
+        try:
+            bmc = await self._servers.bmc(journey.job.tenant, journey.serial)
+        except StoreError:
+            raise
+        except ChargehandError as error:
+            await journey.warn(Key.CLEANUP_UNMOUNT, f"the machine is left as it is: {error.message}")
+            return
+        async with self._machines.open(bmc) as machine:
+            while journey.run.step is not Step.DONE:
+                await self._take(journey, machine, verdict)
+
+    async def _take(self, journey: Journey, machine: Machine, verdict: Verdict) -> None:
+        step = journey.run.step
+        await journey.enter(step)
+        try:
+            async with asyncio.timeout(self._left(journey) + self._settings.redfish_timeout_seconds):
+                message = await again_until(
+                    lambda: self._do(journey, machine, verdict, step),
+                    _transient,
+                    lambda: self._left(journey),
+                    lambda text, pause: journey.note(
+                        f"{text}; again in {pause:g} s", level="warn", step=str(KEYS[step])
+                    ),
+                    self._settings.poll_seconds,
+                )
+            await journey.leave(message, to=AFTER[step])
+        except (RedfishError, TimeoutError) as error:
+            problem = getattr(error, "message", "") or f"not done within {self._settings.cleanup_seconds:g} s"
+            await journey.warn(KEYS[step], f"{step}: {problem}")
+            await journey.leave("", ok=False, to=AFTER[step])
+
+    async def _do(self, journey: Journey, machine: Machine, verdict: Verdict, step: Step) -> str:
+        facts = journey.run.facts
+        if facts is not None:
+            await machine.resume(facts)
+        match step:
+            case Step.EJECT:
+                return await self._eject(journey, machine)
+            case Step.CLEAR_OVERRIDE:
+                if not journey.run.override:
+                    return "no boot override was set"
+                await machine.clear_override()
+                return "the boot override is off"
+            case _:
+                return await self._reset(journey, machine, verdict)
+
+    async def _eject(self, journey: Journey, machine: Machine) -> str:
+        drives = {slot.path: slot for slot in (journey.run.facts.slots if journey.run.facts else ())}
+        ejected = []
+        problems = []
+        for name, path in journey.run.slots.items():
+            try:
+                if await machine.eject(drives.get(path) or Slot(path, path, "cd"), only=self._ours(journey)):
+                    ejected.append(name)
+            except RedfishError as error:
+                problems.append(error)
+        if problems:
+            raise problems[0]
+        return f"ejected {', '.join(ejected)}" if ejected else "there was nothing of ours to eject"
+
+    def _ours(self, journey: Journey) -> Callable[[str], bool]:
+        return lambda image: self._urls.is_ours(image, journey.job.id)
+
+    async def _reset(self, journey: Journey, machine: Machine, verdict: Verdict) -> str:
+        wish = journey.recipe.on_success if verdict.outcome == "succeeded" else journey.recipe.on_failure
+        if journey.run.reset is None or (journey.recipe.kind == "esxi" and verdict.outcome == "succeeded"):
+            return "the machine is left as it is"
+        if wish == "reboot":
+            return f"last reset: {await self._boot.reset_once(journey, machine, 'final_reset')}"
+        if wish == "power-off":
+            await machine.power_off()
+            return "powered off"
+        return "the machine is left as it is, for whoever looks at it"
+
+    def _left(self, journey: Journey) -> float:
+        return journey.left(journey.run.cleanup_at or journey.engine.now(), self._settings.cleanup_seconds)
+
+
+def _transient(error: BaseException) -> str | None:
+    return error.message if isinstance(error, RedfishError) and error.transient else None

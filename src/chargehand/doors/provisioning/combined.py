@@ -1,0 +1,93 @@
+"""One medium for a BMC with a single CD drive: the maintenance image, and behind it the job's task medium.
+
+    maintenance image | zeros up to a sector | task medium | one sector that says where the task medium lies
+
+The machine boots it as the maintenance image that it is; what lies behind is not part of that file system. Nothing is
+written to disk for it: whoever serves it takes each range from the files it is made of.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from chargehand.doors.provisioning.iso import MAX_BYTES, Built, IsoError
+from chargehand.doors.provisioning.iso_dates import SECTOR
+
+MAGIC = b"CHARGEHAND-TASK-1\n"
+SEARCHED_SECTORS = 16  # from the end: drives may add some
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class Part(NamedTuple):
+    source: Path | bytes
+    start: int  # in the image, or for a piece, in the source
+    length: int
+
+
+class Task(NamedTuple):
+    offset: int
+    length: int
+    sha256: str
+
+
+class Combined:
+    """Made anew for each request: a maintenance image that was replaced in between is another medium, with another ETag."""
+
+    def __init__(self, maintenance: Path, task: Built) -> None:
+        try:
+            found = os.stat(maintenance)
+        except OSError as error:
+            raise IsoError(f"the maintenance image {maintenance} cannot be read: {error.strerror}") from error
+        boot = found.st_size
+        padding = -boot % SECTOR
+        trailer = _trailer(Task(boot + padding, task.size, task.sha256))
+        sources = ((maintenance, boot), (bytes(padding), padding), (task.path, task.size), (trailer, SECTOR))
+        self._parts: list[Part] = []
+        self.size = 0
+        for source, length in sources:
+            if length:
+                self._parts.append(Part(source, self.size, length))
+            self.size += length
+        identity = f"{found.st_ino} {boot} {found.st_mtime_ns} {task.sha256}"
+        self.etag = f'"{hashlib.sha256(identity.encode()).hexdigest()[:32]}"'
+
+    def parts(self) -> list[Part]:
+        """In order and without gaps; `start` is where each lies in the image."""
+        return list(self._parts)
+
+    def pieces(self, start: int, end: int) -> Iterator[Part]:
+        """What the range from `start` up to, not including, `end` is made of; `start` of a piece is in its source."""
+        for source, at, length in self._parts:
+            first, last = max(start, at), min(end, at + length)
+            if first < last:
+                yield Part(source, first - at, last - first)
+
+
+def find_task(read: Callable[[int, int], bytes], size: int) -> Task | None:
+    """Where on a medium the task lies: `read(offset, n)` reads from it. None: it is not a combined one."""
+    for sector in range(size // SECTOR - 1, max(-1, size // SECTOR - 1 - SEARCHED_SECTORS), -1):
+        block = read(sector * SECTOR, SECTOR)
+        if block.startswith(MAGIC):
+            return _task(block, sector * SECTOR)
+    return None
+
+
+def _trailer(task: Task) -> bytes:
+    return (MAGIC + json.dumps(task._asdict()).encode()).ljust(SECTOR, b"\0")
+
+
+def _task(block: bytes, end: int) -> Task | None:
+    try:
+        said = json.loads(block[len(MAGIC) :].rstrip(b"\0"))
+        offset, length, sha256 = said["offset"], said["length"], said["sha256"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    if type(offset) is not int or type(length) is not int or not _SHA256.fullmatch(str(sha256)):
+        return None
+    fits = offset >= 0 and offset % SECTOR == 0 and 0 < length <= MAX_BYTES and offset + length <= end
+    return Task(offset, length, sha256) if fits else None

@@ -1,0 +1,127 @@
+"""The provisioning door: its parts, and how they hang together."""
+
+import asyncio
+import os
+import socket
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from falcon.asgi import Request
+
+from chargehand.config import Config
+from chargehand.doors.provisioning import views
+from chargehand.doors.provisioning.boot import Boot
+from chargehand.doors.provisioning.cleanup import Cleanup
+from chargehand.doors.provisioning.fetches import Fetches
+from chargehand.doors.provisioning.jobs import ProvisioningJobs
+from chargehand.doors.provisioning.ledger import Ledgers
+from chargehand.doors.provisioning.lifecycle import RESTING, Lifecycle
+from chargehand.doors.provisioning.machines import Machines
+from chargehand.doors.provisioning.media import Media, MediaUrls
+from chargehand.doors.provisioning.media_files import MediaFiles
+from chargehand.doors.provisioning.metrics import ProvisioningMetrics
+from chargehand.doors.provisioning.names import KIND, PULL, QUEUES
+from chargehand.doors.provisioning.orders import Orders
+from chargehand.doors.provisioning.registry.door import Registry
+from chargehand.doors.provisioning.reports import Reports
+from chargehand.doors.provisioning.retention import Retention
+from chargehand.doors.provisioning.run import Runs
+from chargehand.doors.provisioning.servers import Servers
+from chargehand.doors.provisioning.tokens import PREFIX, JobTokens
+from chargehand.doors.provisioning.vault import Vault
+from chargehand.doors.provisioning.waiting import Waiting
+from chargehand.engine.engine import Engine
+from chargehand.engine.runner import Runner
+from chargehand.errors import Forbidden
+from chargehand.http.route import Gate, Route
+from chargehand.observability.metrics import Metrics
+from chargehand.observability.tracing import Tracing
+from chargehand.webhooks.egress import EgressPolicy
+from chargehand.webhooks.sending import Render
+
+UNREACHABLE = "no machine can reach this server: it listens on {host}; set provisioning.public_url to the URL by which BMCs and machines reach it"
+
+
+class ProvisioningDoor:
+    def __init__(
+        self, engine: Engine, config: Config, gate: Gate, policy: EgressPolicy, tracing: Tracing, metrics: Metrics
+    ) -> None:
+        settings = config.provisioning
+        self._engine = engine
+        self._config = config
+        self._gate = gate
+        self.metrics = ProvisioningMetrics(metrics.registry)
+        vault = Vault.of(config)
+        orders = Orders(vault)
+        runs = Runs(engine.store)
+        self._ledgers = ledgers = Ledgers(engine.store)
+        self._tokens = JobTokens(vault.key("job-token"))
+        # BMCs live in private networks, and are named by those who may name servers. What never is a BMC stays refused.
+        bmcs = EgressPolicy(allow_local=True, deny=policy.deny)
+        machines = Machines(settings, bmcs, self.metrics)
+        servers = Servers(engine, vault, bmcs, machines)
+        self._files = MediaFiles(config, engine.store, orders, runs, self._tokens, self.metrics)
+        urls = MediaUrls(vault.key("media"), lambda: self._files.base_url, engine.now)
+        boot = Boot(settings, servers, machines, urls, self._files)
+        waiting = Waiting(settings, servers, machines)
+        cleanup = Cleanup(settings, servers, machines, urls, boot)
+        self._lifecycle = Lifecycle(
+            engine, settings, orders, runs, ledgers, servers, boot, waiting, cleanup, self.metrics
+        )
+        self._fetches = Fetches(engine, ledgers)
+        self._jobs = ProvisioningJobs(
+            engine, config, policy, tracing, vault, orders, runs, ledgers, servers, self._lifecycle, waiting
+        )
+        registry = Path(settings.registry_dir or Path(config.server.data_dir) / "registry")
+        self._registry = Registry(registry, settings=settings, admit=self._admit_to_registry)
+        self._retention = Retention(engine, runs, ledgers, self._files)
+        self._parts = (
+            self._jobs,
+            servers,
+            Reports(engine, settings, self._tokens, ledgers, servers, self._lifecycle, self.metrics),
+            Media(urls, self._files.find, self._fetches.heard),
+            self._registry,
+        )
+        engine.judge_by(KIND, self._lifecycle.judge)
+        engine.cancel_by(KIND, self._lifecycle.cancel)
+
+    renderers: dict[str, Render] = {KIND: views.render}  # noqa: RUF012 - never changed
+
+    def routes(self) -> list[Route]:
+        return [route for part in self._parts for route in part.routes()]
+
+    def listening(self, url: str) -> None:
+        """Now it is known how others reach this server, if nobody said it."""
+        host = urlsplit(url).hostname or ""
+        if not self._config.provisioning.public_url and ip_address(host).is_unspecified:
+            self._jobs.unreachable = UNREACHABLE.format(host=host)
+        self._files.base_url = (self._config.provisioning.public_url or url).rstrip("/")
+
+    async def run(self) -> None:
+        settings = self._config.provisioning
+        runner = Runner(
+            self._engine,
+            f"provisioner-{socket.gethostname()}-{os.getpid()}",
+            (QUEUES,),
+            self._lifecycle.work,
+            concurrency=settings.max_active,
+            lease_seconds=settings.lease_seconds,
+            resting_stage=RESTING,
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(runner.run())
+            group.create_task(self._fetches.run())
+            group.create_task(self._retention.run())
+            group.create_task(self._registry.run())
+
+    async def _admit_to_registry(self, req: Request, scope: str) -> None:
+        """The server's own callers, and for pulling the machine that works on a job, with that job's token."""
+        scheme, _, token = (req.get_header("authorization") or "").partition(" ")
+        if scope != PULL or scheme.lower() != "bearer" or not token.strip().startswith(PREFIX):
+            await self._gate.admit(req, scope)
+            return
+        meant = self._tokens.read(token.strip())
+        job = await self._engine.store.get_job(meant.job_id) if meant else None
+        if meant is None or job is None or job.finished:
+            raise Forbidden("this token is no active job's")

@@ -1,0 +1,91 @@
+"""Every date in an ISO 9660 image set to one instant, so that the same content is the same bytes.
+
+pycdlib takes its dates from the clock and the local time zone. Its records are fixed by ECMA-119 (and SUSP and Rock Ridge for
+the system use area), so the dates are found in the finished image, which needs no hold on the clock of other threads.
+"""
+
+import time
+from collections.abc import Iterator
+
+SECTOR = 2048
+
+_FIRST_DESCRIPTOR = 16
+_TERMINATOR = 255
+_WITH_ROOT = (1, 2)  # the primary descriptor, and Joliet's
+_ROOT_RECORD = 156
+_CREATED, _MODIFIED, _EXPIRES, _EFFECTIVE = 813, 830, 847, 864
+_NO_DATE = b"0" * 16 + b"\0"
+
+# In a directory record, ECMA-119 9.1.
+_EXTENT, _LENGTH, _DATE, _NAME_LENGTH, _NAME = 2, 10, 18, 32, 33
+
+# In a TF entry, Rock Ridge 4.1.6: which of seven dates follow, and in which of two forms.
+_TF_DATES, _TF_LONG = 0x7F, 0x80
+
+
+def stamp(image: bytearray, epoch: int) -> None:
+    """Sets all dates in an image whose files all lie in its root directory."""
+    utc = time.gmtime(epoch)
+    short = bytes((utc.tm_year - 1900, *utc[1:6], 0))
+    long = time.strftime("%Y%m%d%H%M%S00", utc).encode() + b"\0"
+    for at in _descriptors(image):
+        for date in (_CREATED, _MODIFIED, _EFFECTIVE):
+            image[at + date : at + date + 17] = long
+        image[at + _EXPIRES : at + _EXPIRES + 17] = _NO_DATE
+        root = at + _ROOT_RECORD
+        image[root + _DATE : root + _DATE + 7] = short
+        for record in _records(image, root):
+            image[record + _DATE : record + _DATE + 7] = short
+            for start, end in _system_use(image, record):
+                _stamp_entries(image, start, end, short, long)
+
+
+def _descriptors(image: bytearray) -> Iterator[int]:
+    at = _FIRST_DESCRIPTOR * SECTOR
+    while image[at] != _TERMINATOR:
+        if image[at] in _WITH_ROOT:
+            yield at
+        at += SECTOR
+
+
+def _records(image: bytearray, directory: int) -> Iterator[int]:
+    at = _number(image, directory + _EXTENT) * SECTOR
+    end = at + _number(image, directory + _LENGTH)
+    while at < end:
+        if image[at]:
+            yield at
+            at += image[at]
+        else:  # records do not cross sectors: the rest of this one is empty
+            at += SECTOR - at % SECTOR
+
+
+def _system_use(image: bytearray, record: int) -> Iterator[tuple[int, int]]:
+    """The area behind the name, and those that it is continued in."""
+    name = image[record + _NAME_LENGTH]
+    at = record + _NAME + name + (name + 1) % 2  # an even length is padded
+    areas = [(at, record + image[record])]
+    while areas:
+        start, end = areas.pop()
+        yield start, end
+        for entry in _entries(image, start, end):
+            if image[entry : entry + 2] == b"CE":
+                start = _number(image, entry + 4) * SECTOR + _number(image, entry + 12)
+                areas.append((start, start + _number(image, entry + 20)))
+
+
+def _stamp_entries(image: bytearray, start: int, end: int, short: bytes, long: bytes) -> None:
+    for entry in _entries(image, start, end):
+        if image[entry : entry + 2] == b"TF":
+            flags = image[entry + 4]
+            dates = (long if flags & _TF_LONG else short) * (flags & _TF_DATES).bit_count()
+            image[entry + 5 : entry + 5 + len(dates)] = dates
+
+
+def _entries(image: bytearray, at: int, end: int) -> Iterator[int]:
+    while at + 4 <= end and image[at + 2] >= 4:
+        yield at
+        at += image[at + 2]
+
+
+def _number(image: bytearray, at: int) -> int:
+    return int.from_bytes(image[at : at + 4], "little")

@@ -1,0 +1,329 @@
+"""`/api/v1/jobs`: submit a recipe for a server and be told; read, list, follow, cancel, retry."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+import msgspec
+from falcon.asgi import Request, Response, SSEvent
+from msgspec import Meta
+
+from chargehand.config import Config
+from chargehand.doors.provisioning import views
+from chargehand.doors.provisioning.errors import Refused, write_error
+from chargehand.doors.provisioning.ledger import Ledgers
+from chargehand.doors.provisioning.lifecycle import Lifecycle
+from chargehand.doors.provisioning.names import BASE, KIND, READ, TAG, WRITE, server_queue
+from chargehand.doors.provisioning.orders import Asked, Orders, order_of
+from chargehand.doors.provisioning.recipe import Recipe, check
+from chargehand.doors.provisioning.recipe_schema import SCHEMA_BYTES
+from chargehand.doors.provisioning.run import Runs, Step
+from chargehand.doors.provisioning.servers import RECORD, Servers, checked_serial
+from chargehand.doors.provisioning.taxonomy import Key
+from chargehand.doors.provisioning.vault import Vault
+from chargehand.doors.provisioning.waiting import Waiting
+from chargehand.engine.delivery import endpoint_id
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import SECOND, Job, NewJob, Report, State, rfc3339
+from chargehand.engine.store import JobFilter
+from chargehand.errors import Conflict, IdempotencyMismatch, InvalidField, NotFound
+from chargehand.http.inputs import (
+    IDEMPOTENCY_KEY,
+    fingerprint,
+    idempotency_key,
+    json_or_absent,
+    last_event_id,
+    trace_headers,
+)
+from chargehand.http.paging import Cursor, Limit, cursor, ulid
+from chargehand.http.route import Route, decode, query, read_body, reply
+from chargehand.observability.tracing import Tracing
+from chargehand.webhooks.egress import EgressPolicy
+
+MAX_BODY = 4 << 20
+MAX_METADATA = 16_384
+EVENTS_PAGE = 1000
+
+StatusName = Literal["queued", "provisioning", "succeeded", "failed", "complete"]
+
+
+class WebhookTarget(msgspec.Struct, forbid_unknown_fields=True):
+    url: Annotated[str, Meta(description="Told of every change of status", examples=["http://127.0.0.1:9000/hook"])]
+    on: Annotated[tuple[StatusName, ...], Meta(description="Only these statuses; default: all")] = ()
+
+
+class SubmitJob(msgspec.Struct, forbid_unknown_fields=True):
+    server_serial: str
+    recipe: Annotated[msgspec.Raw, Meta(description="See docs/provisioning.md and GET /api/v1/recipe-schema")]
+    webhook: WebhookTarget | None = None
+    priority: Annotated[int, Meta(ge=0, le=9, description="9 goes first")] = 0
+    metadata: Annotated[dict[str, Any], Meta(description="Kept with the job, and sent with its webhooks")] = {}
+
+
+class Submitted(msgspec.Struct):
+    job_id: str
+    status: str
+    server_serial: str
+    created_at: str
+
+
+class JobQuery(msgspec.Struct, forbid_unknown_fields=True):
+    status: StatusName | None = None
+    server_serial: str | None = None
+    cursor: Cursor | None = None
+    limit: Limit = 50
+
+
+class JobPage(msgspec.Struct):
+    jobs: list[views.Summary]
+    next: str | None
+
+
+class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    after: Annotated[int, Meta(ge=0, le=2**31 - 1, description="Only events with a higher number")] = 0
+
+
+class EventPage(msgspec.Struct):
+    events: list[views.EventView]
+
+
+class Valid(msgspec.Struct):
+    valid: bool
+    schema_id: str
+
+
+_submit = msgspec.json.Decoder(SubmitJob)
+
+
+class ProvisioningJobs:
+    def __init__(
+        self,
+        engine: Engine,
+        config: Config,
+        policy: EgressPolicy,
+        tracing: Tracing,
+        vault: Vault,
+        orders: Orders,
+        runs: Runs,
+        ledgers: Ledgers,
+        servers: Servers,
+        lifecycle: Lifecycle,
+        waiting: Waiting,
+    ) -> None:
+        self._engine = engine
+        self._settings = config.provisioning
+        self._policy = policy
+        self._tracing = tracing
+        self._vault = vault
+        self._orders = orders
+        self._runs = runs
+        self._ledgers = ledgers
+        self._servers = servers
+        self._lifecycle = lifecycle
+        self._waiting = waiting
+        self.unreachable = ""  # why no machine could reach us
+
+    def routes(self) -> list[Route]:
+        jobs, one = f"{BASE}/jobs", f"{BASE}/jobs/{{job_id}}"
+        # fmt: off
+        rows: list[dict[str, Any]] = [
+            {"method": "POST", "path": jobs, "handler": self.submit_job, "summary": "Provision a server by a recipe",
+             "scope": WRITE, "request": SubmitJob, "status": 202, "reply": Submitted,
+             "description": "Durable when the 202 is there; its webhooks too. One job at a time for each server.",
+             "headers": {"Idempotency-Key": IDEMPOTENCY_KEY}, "errors": (NotFound, Conflict, IdempotencyMismatch)},
+            {"method": "GET", "path": jobs, "handler": self.list_jobs, "summary": "List jobs, newest first",
+             "scope": READ, "query": JobQuery, "reply": JobPage},
+            {"method": "GET", "path": one, "handler": self.get_job, "summary": "Read a job, with its progress step by step",
+             "scope": READ, "reply": views.JobView, "errors": (NotFound,)},
+            {"method": "GET", "path": f"{one}/events", "handler": self.list_events, "summary": "The log of a job",
+             "scope": READ, "query": EventsQuery, "reply": EventPage, "errors": (NotFound,),
+             "description": "With `Accept: text/event-stream` they come as they happen."},
+            {"method": "POST", "path": f"{one}/cancel", "handler": self.cancel_job, "summary": "Cancel a job",
+             "scope": WRITE, "reply": views.Summary, "errors": (NotFound, Conflict),
+             "description": "Media are ejected before it is complete. A machine that is at work already goes on unless the recipe's on_failure says otherwise."},
+            {"method": "POST", "path": f"{one}/retry", "handler": self.retry_job, "summary": "Start a failed or cancelled job again, from the beginning",
+             "scope": WRITE, "reply": views.Summary, "errors": (NotFound, Conflict)},
+            {"method": "POST", "path": f"{BASE}/recipes/validate", "handler": self.validate_recipe, "summary": "Check a recipe without submitting it",
+             "scope": READ, "request": dict[str, Any], "reply": Valid},
+            {"method": "GET", "path": f"{BASE}/recipe-schema", "handler": self.get_schema, "summary": "The JSON Schema of recipes",
+             "scope": READ, "reply": dict[str, Any]},
+        ]
+        # fmt: on
+        return [Route(**row, tag=TAG, error_writer=write_error) for row in rows]
+
+    # submitting ---------------------------------------------------------------------------------------------------------
+
+    async def submit_job(self, req: Request, resp: Response) -> None:
+        caller, key = req.context.caller, idempotency_key(req)
+        body = await read_body(req, MAX_BODY)
+        asked = _asked(body)
+        self._vault.require_open()
+        if self.unreachable:
+            raise Refused(503, "config.missing", self.unreachable)
+        recipe = check(bytes(asked.recipe), "/recipe")
+        await self._require_server(caller.tenant, asked.server_serial)
+        with self._tracing.span(
+            "submit", **trace_headers(req), attributes={"server_serial": asked.server_serial}
+        ) as span:
+            job_id = self._engine.new_id()
+            new = NewJob(
+                job_id,
+                caller.tenant,
+                KIND,
+                server_queue(caller.tenant, asked.server_serial),
+                self._orders.seal(job_id, asked.server_serial, recipe),
+                asked.priority,
+                idempotency_key=key,
+                fingerprint=fingerprint(body) if key else None,
+                traceparent=span.traceparent,
+                tracestate=span.tracestate,
+                reports=self._reports(caller.tenant, asked.webhook),
+                metadata=_metadata(asked, recipe),
+                unique_key="active",  # of the server's own queue
+            )
+            submitted = await self._engine.submit(new)
+            span.set("job_id", submitted.job_id)
+        job = await self._engine.get(submitted.job_id, caller.tenant)
+        if not submitted.created and (key is None or job.idempotency_key != key):
+            raise Refused(
+                409,
+                Key.CONFLICT_ACTIVE_JOB,
+                f"job {job.id} is active for server {asked.server_serial}; wait, or cancel it",
+            )
+        reply(resp, Submitted(job.id, views.status_of(job), asked.server_serial, rfc3339(job.created_at)), 202)
+
+    async def _require_server(self, tenant: str, serial: str) -> None:
+        try:
+            known = await self._engine.store.get_record(RECORD, tenant, checked_serial(serial))
+        except InvalidField as error:
+            raise Refused(404, Key.VALIDATION_SERVER, error.message) from None
+        if known is None:
+            raise Refused(
+                404, Key.VALIDATION_SERVER, f"there is no server {serial}; register it with PUT {BASE}/servers/{serial}"
+            )
+
+    def _reports(self, tenant: str, webhook: WebhookTarget | None) -> tuple[Report, ...]:
+        if webhook is None:
+            return ()
+        url = self._policy.check_url("webhook.url", webhook.url)
+        on = tuple(topic for status in webhook.on for topic in views.BY_STATUS[status])
+        return (Report(url, endpoint_id(tenant, url), "standard", on),)
+
+    # reading ------------------------------------------------------------------------------------------------------------
+
+    async def list_jobs(self, req: Request, resp: Response) -> None:
+        by, tenant = query(req, JobQuery), req.context.caller.tenant
+        queue = None if by.server_serial is None else server_queue(tenant, checked_serial(by.server_serial))
+        jobs: list[views.Summary] = []
+        before = cursor(by.cursor)
+        more = True
+        while more and len(jobs) < by.limit:
+            found = await self._engine.store.list_jobs(
+                JobFilter(tenant, KIND, queue, before=before, limit=by.limit, exact=queue is not None)
+            )
+            more = len(found) == by.limit
+            for job in found:
+                before = job.id
+                if by.status in (None, views.status_of(job)):
+                    jobs.append(views.summary(job, await self._ledger(job)))
+                    if len(jobs) == by.limit:
+                        break
+        reply(resp, JobPage(jobs, before if more or len(jobs) == by.limit else None))
+
+    async def _ledger(self, job: Job) -> Any:
+        """A finished job says its outcome itself."""
+        return None if job.finished else await self._ledgers.get(job.tenant, job.id)
+
+    async def get_job(self, req: Request, resp: Response, job_id: str) -> None:
+        job = await self._job(req, job_id)
+        found = await self._runs.get(job.tenant, job.id)
+        run = found[0] if found else None
+        if run is not None and run.step is Step.DONE and job.topic == "queued":
+            run = None  # of the start before this one
+        ledger = await self._ledgers.get(job.tenant, job.id) if run else None
+        deadlines: dict[str, int] = {}
+        order = order_of(job)
+        if run is not None and not job.finished:
+            settings = self._settings
+            if run.cleanup_at is not None:
+                deadlines[Key.CLEANUP_UNMOUNT] = run.cleanup_at + int(settings.cleanup_seconds * SECOND)
+            elif run.step is Step.WAIT and ledger is not None:
+                recipe = Recipe.of(order.recipe)
+                deadline = self._waiting.deadline(run, recipe.kind, recipe.timeout_minutes, ledger)
+                deadlines[deadline.key] = deadline.at
+            elif run.step is Step.POLL and run.reset is not None:
+                deadlines[Key.REDFISH_POLL] = run.reset.asked_at + int(settings.bmc_back_seconds * SECOND)
+            else:
+                deadlines["boot"] = run.began_at + int(settings.boot_seconds * SECOND)
+        reply(resp, views.job_view(job, order.recipe, run, ledger, deadlines))
+
+    async def list_events(self, req: Request, resp: Response, job_id: str) -> None:
+        after = query(req, EventsQuery).after
+        job = await self._job(req, job_id)
+        if "text/event-stream" in (req.get_header("accept") or ""):
+            resp.sse = self._follow(job, max(after, last_event_id(req)))
+            return
+        events = await self._engine.store.list_events(job.id, after, EVENTS_PAGE)
+        reply(resp, EventPage([views.event_view(event) for event in events]))
+
+    async def _follow(self, job: Job, after: int) -> AsyncIterator[SSEvent]:
+        async for event in self._engine.watch(job.id, after, job.tenant):
+            view = views.event_view(event)
+            yield SSEvent(event=view.kind, event_id=str(event.seq), text=msgspec.json.encode(view).decode())
+
+    # acting -------------------------------------------------------------------------------------------------------------
+
+    async def cancel_job(self, req: Request, resp: Response, job_id: str) -> None:
+        job = await self._job(req, job_id)
+        await self._lifecycle.cancel(job, f"cancelled by {req.context.caller.subject}")
+        await self._reply(resp, job)
+
+    async def retry_job(self, req: Request, resp: Response, job_id: str) -> None:
+        job = await self._job(req, job_id)
+        if job.state not in (State.FAILED, State.CANCELLED):
+            raise Refused(
+                409,
+                "conflict.state",
+                f"the job is {views.status_of(job)}; only one that failed or was cancelled can be tried again",
+            )
+        active = await self._servers.active_job(job.tenant, order_of(job).server_serial)
+        if active is not None:
+            raise Refused(
+                409, Key.CONFLICT_ACTIVE_JOB, f"job {active.id} is active for this server; wait, or cancel it"
+            )
+        await self._engine.requeue(
+            job.id, tenant=job.tenant, message=f"to be tried again, says {req.context.caller.subject}"
+        )
+        await self._reply(resp, job)
+
+    async def _reply(self, resp: Response, job: Job) -> None:
+        job = await self._engine.get(job.id, job.tenant)
+        reply(resp, views.summary(job, await self._ledger(job)))
+
+    async def _job(self, req: Request, job_id: str) -> Job:
+        job = await self._engine.get(ulid("job_id", job_id), req.context.caller.tenant)
+        if job.kind != KIND:
+            raise NotFound(f"there is no provisioning job {job_id}")
+        return job
+
+    # recipes ------------------------------------------------------------------------------------------------------------
+
+    async def validate_recipe(self, req: Request, resp: Response) -> None:
+        check(await read_body(req, MAX_BODY))
+        reply(resp, Valid(True, Recipe.schema_id))
+
+    async def get_schema(self, req: Request, resp: Response) -> None:
+        resp.content_type = "application/schema+json"
+        resp.data = SCHEMA_BYTES
+
+
+def _asked(body: bytes) -> SubmitJob:
+    asked = decode(_submit, body)
+    if json_or_absent("recipe", asked.recipe) is None:
+        raise InvalidField("recipe", "must be a JSON object")
+    if len(msgspec.json.encode(asked.metadata)) > MAX_METADATA:
+        raise InvalidField("metadata", f"is over {MAX_METADATA} bytes")
+    return asked
+
+
+def _metadata(asked: SubmitJob, recipe: Recipe) -> bytes:
+    return msgspec.json.encode(Asked(asked.server_serial, recipe.target, asked.metadata))

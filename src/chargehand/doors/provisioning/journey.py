@@ -1,0 +1,180 @@
+"""One job under way, in the hands of its owner: every change of its run is durable before the next thing is done."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from chargehand.doors.provisioning.ledger import Ledger, Ledgers, Outcome, Verdict
+from chargehand.doors.provisioning.recipe import Recipe
+from chargehand.doors.provisioning.run import KEYS, Mark, Run, Runs, Step
+from chargehand.doors.provisioning.taxonomy import Key
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import SECOND, Job, Level
+from chargehand.engine.store import Note
+from chargehand.observability.logs import get_logger
+
+MAX_MARKS = 100
+LOOK_SECONDS = 30.0  # underneath the wake-ups
+
+T = TypeVar("T")
+log = get_logger(__name__)
+
+
+class StepFailed(Exception):
+    def __init__(self, key: Key, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.key = key
+        self.message = message
+        self.reason = reason
+
+
+class Overtaken(Exception):
+    """There is a verdict: whatever was being done is no longer wanted."""
+
+
+class Journey:
+    def __init__(
+        self,
+        engine: Engine,
+        runs: Runs,
+        ledgers: Ledgers,
+        job: Job,
+        serial: str,
+        recipe: Recipe,
+        run: Run,
+        version: int,
+    ) -> None:
+        self.engine = engine
+        self.ledgers = ledgers
+        self.job = job
+        self.serial = serial
+        self.recipe = recipe
+        self.run = run
+        self._runs = runs
+        self._version = version
+
+    # the run ------------------------------------------------------------------------------------------------------------
+
+    async def save(self, **changes: Any) -> None:
+        run = replace(self.run, **changes)
+        self._version = await self._runs.put(self.job.tenant, self.job.id, run, self._version)
+        self.run = run
+
+    async def close(self, due_at: int) -> None:
+        """The last word; `due_at`: when retention must look at it."""
+        run = replace(self.run, step=Step.DONE)
+        self._version = await self._runs.put(self.job.tenant, self.job.id, run, self._version, due_at=due_at)
+        self.run = run
+
+    async def enter(self, step: Step) -> None:
+        marks = self.run.marks
+        if not marks or marks[-1].step is not step or marks[-1].ended_at is not None:
+            marks = (*marks, Mark(step, self.engine.now()))[-MAX_MARKS:]
+        await self.save(step=step, marks=marks)
+
+    async def leave(self, message: str, *, to: Step, ok: bool = True, **changes: Any) -> None:
+        """The step is over: its time, its line in the log of the job and in ours."""
+        step, now = self.run.step, self.engine.now()
+        last = self.run.marks[-1]
+        marks = (*self.run.marks[:-1], replace(last, ended_at=now, ok=ok))
+        await self.save(step=to, marks=marks, **changes)
+        seconds = (now - last.began_at) / SECOND
+        if ok:
+            await self.note(message, step=str(KEYS[step]), data={"step": step, "seconds": round(seconds, 3)})
+        log.info(
+            "a step ended" if ok else "a step failed",
+            job_id=self.job.id,
+            server_serial=self.serial,
+            step=str(step),
+            attempt=self.run.generation,
+            duration_ms=round(seconds * 1000),
+        )
+
+    # the log of the job -------------------------------------------------------------------------------------------------
+
+    async def note(
+        self, message: str, *, level: Level = "info", step: str = "", data: dict[str, Any] | None = None
+    ) -> None:
+        body = None if data is None else msgspec.json.encode(data)
+        await self.engine.note(
+            Note(self.job.id, self.job.lease, level=level, step=step, message=one_line(message), data=body)
+        )
+
+    async def warn(self, key: Key, message: str) -> None:
+        warning = f"{key}: {one_line(message)}"
+        if warning not in self.run.warnings:
+            await self.save(warnings=(*self.run.warnings, warning)[-20:])
+        await self.note(message, level="warn", step=str(key))
+
+    # the verdict --------------------------------------------------------------------------------------------------------
+
+    async def ledger(self) -> Ledger:
+        return await self.ledgers.get(self.job.tenant, self.job.id) or Ledger(self.run.generation)
+
+    async def judge(self, outcome: Outcome, *, key: str | None = None, error: str = "", reason: str = "") -> Verdict:
+        """Our own word, unless somebody was quicker: then theirs."""
+        verdict = Verdict(outcome, self.engine.now(), "controller", key, "", one_line(error), reason)
+        amended = await self.ledgers.amend(self.job.tenant, self.job.id, lambda ledger: ledger.with_verdict(verdict))
+        return verdict if amended is None or amended[1].verdict is None else amended[1].verdict
+
+    async def unless_judged(self, work: Awaitable[T]) -> T:
+        """The work's result; Overtaken, and the work stopped, when a verdict comes first."""
+        doing = asyncio.ensure_future(work)
+        news = asyncio.Event()
+        stop = self.engine.watching(self.job.id, news)
+        try:
+            while True:
+                if (await self.ledger()).verdict is not None and not doing.done():
+                    raise Overtaken
+                waiting = asyncio.create_task(news.wait())
+                try:
+                    await asyncio.wait({doing, waiting}, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    waiting.cancel()
+                if doing.done():
+                    return doing.result()
+                news.clear()
+        finally:
+            stop()
+            if not doing.done():
+                doing.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await doing
+
+    # time ---------------------------------------------------------------------------------------------------------------
+
+    def left(self, began_at: int, seconds: float) -> float:
+        """Of a budget that began then; not negative."""
+        return max(0.0, (began_at - self.engine.now()) / SECOND + seconds)
+
+
+def one_line(text: str) -> str:
+    """Messages are of one line, without what a terminal would obey."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:2000]
+
+
+async def again_until(
+    do: Callable[[], Awaitable[T]],
+    transient: Callable[[BaseException], str | None],
+    left: Callable[[], float],
+    told: Callable[[str, float], Awaitable[None]],
+    first_pause: float,
+) -> T:
+    """`do` until it goes well, fails for good, or time is up: then its last error."""
+    pause = first_pause
+    while True:
+        began = time.monotonic()
+        try:
+            return await do()
+        except Exception as error:
+            message = transient(error)
+            if message is None or left() <= pause:
+                raise
+            await told(message, pause)
+        await asyncio.sleep(pause)
+        pause = min(60.0, pause * 2) if time.monotonic() - began < 60 else first_pause

@@ -1,0 +1,135 @@
+"""What was heard of a job's machine, and the verdict: one record for each job, which everybody may write and the first word decides.
+
+The machine's webhook, a deadline, an operator who cancels: all of them want to say how the job ended, on different nodes, at the
+same moment. The verdict is written once, by whoever's write finds none (a guarded write of the record); the others read it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from chargehand.engine.record import DropRecord, PutRecord
+from chargehand.engine.store import Store
+
+RECORD = "provision-ledger"
+WINDOW = 32  # delivery ids that are remembered
+MAX_STEPS = 64
+MAX_TAIL = 65_536  # characters of the machine's log
+
+Outcome = Literal["succeeded", "failed", "cancelled"]
+
+
+class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
+    outcome: Outcome
+    at: int
+    by: str  # webhook, controller, or who asked
+    failed_step: str | None = None  # a key of the taxonomy
+    unit: str = ""  # of systemd, as the machine named it
+    error: str = ""
+    reason: str = ""  # which of several ways to the same key
+
+
+class UnitProgress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A step on the machine, as it tells of it."""
+
+    step: str
+    began_at: int
+    heard_at: int
+    percent: float | None = None
+    message: str = ""
+    finished: bool = False
+
+
+class Fetch(msgspec.Struct, frozen=True):
+    """Somebody read a medium: the first sign that the BMC reaches us, and after the reset that the machine boots."""
+
+    name: str
+    first_at: int
+    last_at: int
+    whole: bool = False  # all of it was read
+
+
+class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
+    generation: int = 1  # one more with each retry that an operator asks for
+    verdict: Verdict | None = None
+    deliveries: tuple[str, ...] = ()
+    boot_id: str = ""  # of the boot that was let to work: no other one may
+    heard_at: int | None = None
+    steps: tuple[UnitProgress, ...] = ()
+    tail: str = ""
+    told: int = 0  # lines that its progress has in the job's log
+    fetches: tuple[Fetch, ...] = ()
+
+    def knows(self, delivery_id: str) -> bool:
+        return delivery_id in self.deliveries
+
+    def with_delivery(self, delivery_id: str) -> "Ledger":
+        if not delivery_id or self.knows(delivery_id):
+            return self
+        return replace(self, deliveries=(*self.deliveries, delivery_id)[-WINDOW:])
+
+    def with_verdict(self, verdict: Verdict) -> "Ledger":
+        return self if self.verdict is not None else replace(self, verdict=verdict)
+
+    def fetched_since(self, at: int) -> bool:
+        return any(fetch.last_at >= at for fetch in self.fetches)
+
+    def with_fetch(self, name: str, at: int, whole: bool) -> "Ledger":
+        others = tuple(fetch for fetch in self.fetches if fetch.name != name)
+        known = next((fetch for fetch in self.fetches if fetch.name == name), Fetch(name, at, at))
+        return replace(self, fetches=(*others, Fetch(name, known.first_at, at, known.whole or whole)))
+
+
+Amend = Callable[[Ledger], Ledger]
+_decoder = msgspec.json.Decoder(Ledger)
+
+
+class Ledgers:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        # So that a hundred copies of one webhook do not race a hundred times for the same record.
+        self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    async def get(self, tenant: str, job_id: str) -> Ledger | None:
+        record = await self._store.get_record(RECORD, tenant, job_id)
+        return None if record is None else _decoder.decode(record.body)
+
+    async def begin(self, tenant: str, job_id: str, generation: int) -> Ledger:
+        """A new page for a new start; what the last start left is gone."""
+        ledger = Ledger(generation)
+        await self._store.put_record(PutRecord(RECORD, tenant, job_id, msgspec.json.encode(ledger)))
+        return ledger
+
+    async def amend(self, tenant: str, job_id: str, amend: Amend) -> tuple[Ledger, Ledger] | None:
+        """What it was and what it is now. None: there is none, for the job never began."""
+        async with AsyncExitStack() as stack:
+            stack.callback(self._leave, job_id)
+            await stack.enter_async_context(self._turn(job_id))
+            while (record := await self._store.get_record(RECORD, tenant, job_id)) is not None:
+                before = _decoder.decode(record.body)
+                after = amend(before)
+                if after == before:
+                    return before, after
+                put = PutRecord(RECORD, tenant, job_id, msgspec.json.encode(after), expected=record.version)
+                if await self._store.put_record(put) is not None:
+                    return before, after
+            return None
+
+    async def drop(self, tenant: str, job_id: str) -> None:
+        await self._store.drop_record(DropRecord(RECORD, tenant, job_id))
+
+    def _turn(self, job_id: str) -> asyncio.Lock:
+        lock, waiting = self._turns.get(job_id) or (asyncio.Lock(), 0)
+        self._turns[job_id] = (lock, waiting + 1)
+        return lock
+
+    def _leave(self, job_id: str) -> None:
+        lock, waiting = self._turns[job_id]
+        if waiting == 1:
+            del self._turns[job_id]
+        else:
+            self._turns[job_id] = (lock, waiting - 1)

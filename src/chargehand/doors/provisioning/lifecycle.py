@@ -1,0 +1,259 @@
+"""The whole life of a job in one function: boot, wait, show the outcome, clean up. Whoever gets the job goes on where the run says.
+
+    queued -> provisioning -> succeeded | failed -> complete
+
+A machine is never reset again by itself once it was: a job that is taken over after the reset waits, or cleans up.
+"""
+
+import asyncio
+import contextlib
+
+import msgspec
+
+from chargehand.config import ProvisioningConfig
+from chargehand.doors.provisioning.boot import Boot
+from chargehand.doors.provisioning.cleanup import Cleanup
+from chargehand.doors.provisioning.journey import Journey, Overtaken, StepFailed
+from chargehand.doors.provisioning.ledger import Ledgers, Verdict
+from chargehand.doors.provisioning.metrics import ProvisioningMetrics
+from chargehand.doors.provisioning.names import KIND, Stage
+from chargehand.doors.provisioning.orders import Orders, asked_of
+from chargehand.doors.provisioning.run import CLEANUP, KEYS, Run, Runs, Step
+from chargehand.doors.provisioning.servers import Servers
+from chargehand.doors.provisioning.taxonomy import Key
+from chargehand.doors.provisioning.waiting import Waiting
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import SECOND, Job, State, topic_of
+from chargehand.engine.moves import Broke, Change, Lapsed, Moved, give_up
+from chargehand.engine.runner import Cancelled, Done, Hand, Outcome
+from chargehand.errors import Conflict, StoreError
+from chargehand.observability.logs import get_logger
+
+RESTING = "resting"  # the stage of a job whose owner is gone: callers go on seeing what they saw
+STAGES = {"succeeded": Stage.SUCCEEDED, "failed": Stage.FAILED, "cancelled": Stage.FAILED}
+PAUSE_SECONDS = 30.0  # after trouble of our own: the store away, a key that does not fit
+CANCEL_LOOKS = 40
+CANCEL_LOOK_SECONDS = 0.05
+
+log = get_logger(__name__)
+
+
+class Lifecycle:
+    def __init__(
+        self,
+        engine: Engine,
+        settings: ProvisioningConfig,
+        orders: Orders,
+        runs: Runs,
+        ledgers: Ledgers,
+        servers: Servers,
+        boot: Boot,
+        waiting: Waiting,
+        cleanup: Cleanup,
+        metrics: ProvisioningMetrics,
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._orders = orders
+        self._runs = runs
+        self._ledgers = ledgers
+        self._servers = servers
+        self._boot = boot
+        self._waiting = waiting
+        self._cleanup = cleanup
+        self._metrics = metrics
+
+    async def work(self, job: Job, hand: Hand) -> Outcome:
+        """What the runner calls for a job that it holds."""
+        journey = await self._begin(job)
+        verdict = (await journey.ledger()).verdict
+        if verdict is None:
+            await self._show_provisioning(journey)
+            verdict = await self._reach_verdict(journey)
+        await self.show(job, verdict, lease=job.lease)
+        try:
+            await self._cleanup.run(journey, verdict)
+        except (StoreError, Conflict):
+            raise
+        except Exception as error:
+            log.exception("cleaning up broke", job_id=job.id, server_serial=journey.serial)
+            await journey.warn(Key.CLEANUP_UNMOUNT, f"cleaning up broke: {type(error).__name__}")
+        return await self._finish(journey, verdict)
+
+    # beginning ----------------------------------------------------------------------------------------------------------
+
+    async def _begin(self, job: Job) -> Journey:
+        serial = asked_of(job).server_serial
+        recipe = self._orders.open(job)
+        found = await self._runs.get(job.tenant, job.id)
+        now = self._engine.now()
+        if found is None or (found[0].step is Step.DONE and job.topic == "queued"):
+            # A first start, or another one that an operator asked for: nothing of the last one counts. A job of which more
+            # was shown since it was queued is no new start, even if its run is over: its end was not written yet.
+            generation, expected = (found[0].generation + 1, found[1]) if found else (1, 0)
+            await self._ledgers.begin(job.tenant, job.id, generation)
+            run = Run(generation=generation, began_at=now, lease=job.lease)
+        else:
+            run, expected = found
+            run = msgspec.structs.replace(run, lease=job.lease)
+        # Written at once: from here on the owner before us can write nothing, and so do nothing.
+        version = await self._runs.put(job.tenant, job.id, run, expected)
+        await self._servers.point_at(job.tenant, serial, job.id)
+        return Journey(self._engine, self._runs, self._ledgers, job, serial, recipe, run, version)
+
+    async def _show_provisioning(self, journey: Journey) -> None:
+        fresh = journey.run.step is Step.BUILD and not journey.run.marks
+        message = "provisioning begins" if fresh else f"taken up again at {journey.run.step}"
+        await self._engine.advance(journey.job.id, journey.job.lease, Stage.PROVISIONING, message=message)
+        if fresh:
+            self._metrics.count_transition("queued", "provisioning")
+
+    # the verdict --------------------------------------------------------------------------------------------------------
+
+    async def _reach_verdict(self, journey: Journey) -> Verdict:
+        if journey.run.step in CLEANUP:  # a verdict was being written when the owner before us died
+            return await journey.judge("failed", key=str(Key.WEBHOOK_WAIT), error="the outcome was lost in a crash")
+        try:
+            await journey.unless_judged(self._boot.go(journey))
+            return await self._waiting.wait(journey)
+        except Overtaken:
+            verdict = (await journey.ledger()).verdict
+            assert verdict is not None  # noqa: S101 - that is what Overtaken says
+            return verdict
+        except StepFailed as failure:
+            return await self._failed(journey, str(failure.key), failure.message, failure.reason)
+        except (StoreError, Conflict):
+            raise
+        except Exception as error:
+            key = str(KEYS[journey.run.step])
+            log.exception(
+                "a step broke", job_id=journey.job.id, server_serial=journey.serial, step=str(journey.run.step)
+            )
+            return await self._failed(journey, key, f"an internal error: {type(error).__name__}", "internal")
+
+    async def _failed(self, journey: Journey, key: str, message: str, reason: str) -> Verdict:
+        if journey.run.marks:
+            await journey.leave("", ok=False, to=journey.run.step)
+        return await journey.judge("failed", key=key, error=message, reason=reason)
+
+    async def show(self, job: Job, verdict: Verdict, lease: int | None) -> bool:
+        """Callers see the outcome: at once, whoever found it. False: it was shown already, or cannot be from here."""
+        stage = STAGES[verdict.outcome]
+        seen = await self._engine.get(job.id)
+        if seen.stage == stage:
+            return False
+        failed = verdict.outcome == "failed"
+        message = {
+            "succeeded": "the machine is done",
+            "failed": f"failed at {verdict.failed_step}: {verdict.error}",
+            "cancelled": verdict.error,
+        }[verdict.outcome]
+        change = Change(
+            job.id,
+            "advance",
+            lease,
+            stage=stage,
+            error=verdict.error or None if verdict.outcome != "succeeded" else None,
+            failed_step=verdict.failed_step,
+            level="error" if failed else "info",
+            step=verdict.failed_step or "",
+            message=message,
+            data=_verdict_data(verdict),
+            kind=KIND,
+            seen_stage=None if lease is not None else Stage.PROVISIONING,
+        )
+        try:
+            await self._engine.change(change)
+        except Conflict:
+            if lease is not None:
+                raise
+            return False
+        if seen.topic != topic_of(State.RUNNING, stage):
+            self._metrics.count_transition("provisioning", stage)
+        return True
+
+    # the end ------------------------------------------------------------------------------------------------------------
+
+    async def _finish(self, journey: Journey, verdict: Verdict) -> Outcome:
+        now, job, run = self._engine.now(), journey.job, journey.run
+        await journey.close(now + int(self._settings.media_keep_seconds * SECOND))
+        metrics = self._metrics
+        metrics.cleanup_seconds.at()((now - (run.cleanup_at or now)) / SECOND)
+        metrics.job_seconds.at(verdict.outcome)((now - job.created_at) / SECOND)
+        metrics.count_transition(STAGES[verdict.outcome], "complete")
+        message = f"complete: {verdict.outcome}" + (f" with {len(run.warnings)} warnings" if run.warnings else "")
+        data = _verdict_data(verdict)
+        log.info(
+            "a job is complete",
+            job_id=job.id,
+            server_serial=journey.serial,
+            outcome=verdict.outcome,
+            failed_step=verdict.failed_step,
+            duration_ms=(now - job.created_at) // 1000,
+        )
+        if verdict.outcome == "succeeded":
+            return Done(msgspec.json.encode({"outcome": "succeeded", "warnings": run.warnings}), message, data)
+        if verdict.outcome == "cancelled":
+            return Cancelled(message, data)
+        metrics.failures.labels(verdict.failed_step or "").inc()
+        return Broke(verdict.error or "failed", verdict.failed_step, final=True, data=data)
+
+    # what the engine asks -------------------------------------------------------------------------------------------------
+
+    async def judge(self, job: Job, outcome: Broke | Lapsed) -> Change:
+        """Only a verdict ends a job. An owner that died, or lost the store, leaves it to the next one."""
+        if isinstance(outcome, Broke) and outcome.final:
+            change = give_up(job, outcome, None)
+            return msgspec.structs.replace(change, message=f"complete: failed at {outcome.failed_step}")
+        lapsed = isinstance(outcome, Lapsed)
+        gone = f"{job.lease_owner} is gone; another takes over"
+        message = gone if isinstance(outcome, Lapsed) else f"put back: {outcome.error}"
+        return Change(
+            job.id,
+            "park",
+            job.lease,
+            stage=RESTING,
+            delay_seconds=0.0 if lapsed else PAUSE_SECONDS,
+            lease_until=job.lease_until if lapsed else None,
+            level="warn",
+            step="lease" if lapsed else "",
+            message=message,
+        )
+
+    async def cancel(self, job: Job, message: str) -> Moved:
+        """A job that has begun is cleaned up before it ends; one that has not ends at once."""
+        verdict = Verdict("cancelled", self._engine.now(), message, None, "", message)
+        for _ in range(CANCEL_LOOKS):
+            if job.finished:
+                raise Conflict(f"job {job.id} is complete; there is nothing to cancel")
+            if job.topic != "queued":
+                return await self._stop(job, verdict)
+            if job.state is State.QUEUED:
+                plain = Change(
+                    job.id, "cancel", job.lease, job.tenant, error="cancelled", level="warn", message=message
+                )
+                with contextlib.suppress(Conflict):  # somebody takes it this very moment
+                    return await self._engine.change(plain)
+            await asyncio.sleep(CANCEL_LOOK_SECONDS)
+            job = await self._engine.get(job.id)
+        raise Conflict(f"job {job.id} is just being taken up; ask again")
+
+    async def _stop(self, job: Job, verdict: Verdict) -> Moved:
+        amended = await self._ledgers.amend(job.tenant, job.id, lambda ledger: ledger.with_verdict(verdict))
+        if amended is not None and amended[0].verdict is not None:
+            raise Conflict(
+                f"job {job.id} has its outcome already ({amended[0].verdict.outcome}) and is being cleaned up"
+            )
+        await self.show(job, verdict, lease=None)
+        return await self._moved(job.id)
+
+    async def _moved(self, job_id: str) -> Moved:
+        job = await self._engine.get(job_id)
+        return Moved(
+            job.id, job.tenant, job.kind, job.queue, "advance", job.state, job.stage, job.attempt, job.seq, job.run_at,
+            job.updated_at, job.created_at,
+        )  # fmt: skip
+
+
+def _verdict_data(verdict: Verdict) -> bytes:
+    return msgspec.json.encode({"kind": "outcome", **msgspec.to_builtins(verdict)})

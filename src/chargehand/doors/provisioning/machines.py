@@ -1,0 +1,33 @@
+"""How the rest of the door gets at a BMC: one client for each conversation, with this server's bounds and policy."""
+
+from random import Random
+
+from chargehand.config import ProvisioningConfig
+from chargehand.doors.provisioning.metrics import ProvisioningMetrics
+from chargehand.doors.provisioning.redfish.facts import Bmc
+from chargehand.doors.provisioning.redfish.machine import Machine
+from chargehand.webhooks.egress import EgressPolicy
+
+
+class Machines:
+    def __init__(
+        self,
+        settings: ProvisioningConfig,
+        policy: EgressPolicy,
+        metrics: ProvisioningMetrics,
+        random: Random | None = None,
+    ) -> None:
+        self._settings = settings
+        self._policy = policy
+        self._metrics = metrics
+        self._random = random or Random()  # noqa: S311 - for jitter
+
+    def open(self, bmc: Bmc) -> Machine:
+        """To be used as an async context manager: it logs out at the end."""
+        return Machine(
+            bmc,
+            policy=self._policy,
+            timeout_seconds=self._settings.redfish_timeout_seconds,
+            observe=self._metrics.observe_redfish,
+            random=self._random,
+        )

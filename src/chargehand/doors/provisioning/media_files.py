@@ -1,0 +1,193 @@
+"""Which files the media of a job are made of. A task medium that is not there, because another node built it, is built again: the
+same order gives the same bytes.
+"""
+
+import asyncio
+import hashlib
+import shutil
+import time
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from chargehand.config import Config
+from chargehand.doors.provisioning.combined import Combined
+from chargehand.doors.provisioning.iso import Built, IsoError, build_task_iso
+from chargehand.doors.provisioning.metrics import ProvisioningMetrics
+from chargehand.doors.provisioning.names import BASE, KIND
+from chargehand.doors.provisioning.orders import Orders, asked_of
+from chargehand.doors.provisioning.recipe import Recipe
+from chargehand.doors.provisioning.run import Runs
+from chargehand.doors.provisioning.source import Source
+from chargehand.doors.provisioning.tokens import JobTokens
+from chargehand.engine.ids import is_ulid
+from chargehand.engine.job import SECOND, Job
+from chargehand.engine.store import Store
+
+REPORT = "report.json"  # on the task medium: where to report, and with what
+REMEMBERED = 1000
+
+
+class Medium(StrEnum):
+    MAINTENANCE = "maintenance.iso"
+    TASK = "task.iso"
+    BOOT = "boot.iso"  # both in one, for a BMC with a single drive
+    INSTALLER = "installer.iso"
+
+
+class MediaMissing(Exception):
+    """A medium cannot be served."""
+
+
+class MediaFiles:
+    def __init__(
+        self, config: Config, store: Store, orders: Orders, runs: Runs, tokens: JobTokens, metrics: ProvisioningMetrics
+    ) -> None:
+        data = Path(config.server.data_dir)
+        self._settings = config.provisioning
+        self._tasks = data / "provisioning"
+        self._media = Path(config.provisioning.media_dir or data / "media")
+        self._store = store
+        self._orders = orders
+        self._runs = runs
+        self._tokens = tokens
+        self._metrics = metrics
+        self._built: dict[str, Built] = {}
+        self.base_url = ""  # how machines reach this server; known once it listens
+
+    # building -----------------------------------------------------------------------------------------------------------
+
+    async def build(self, job: Job, recipe: Recipe, generation: int) -> Built:
+        began = time.perf_counter()
+        files = {**recipe.files(job.id), REPORT: self._report(job, generation)}
+        path = self._path(job.id)
+        built = await asyncio.to_thread(_build, path, files, job.created_at // SECOND)
+        self._metrics.iso_seconds.at()(time.perf_counter() - began)
+        self._metrics.iso_bytes.at()(built.size)
+        return self._remember(job.id, built)
+
+    def _report(self, job: Job, generation: int) -> bytes:
+        serial = asked_of(job).server_serial
+        url = f"{self.base_url}{BASE}/status-webhook/{serial}"
+        report = {
+            "job_id": job.id,
+            "server_serial": serial,
+            "status_url": url,
+            "progress_url": f"{url}/progress",
+            "registry_url": self.base_url,
+            "token": self._tokens.make(job.id, generation),
+        }
+        return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+
+    async def check(self, job: Job, recipe: Recipe) -> None:
+        """That what the machine will boot can be read, before anything is done to it."""
+        path = self._installer(recipe) if recipe.kind == "esxi" else self._maintenance()
+        if path is None:
+            raise MediaMissing("there is no maintenance image: set provisioning.maintenance_iso to the file of one")
+        await asyncio.to_thread(_readable, path)
+
+    # serving ------------------------------------------------------------------------------------------------------------
+
+    async def find(self, job_id: str, name: str) -> Source | None:
+        """None: there is no such medium, or the job is over and nobody has a reason to ask."""
+        job = await self._store.get_job(job_id) if is_ulid(job_id) else None
+        if job is None or job.kind != KIND or job.finished:
+            return None
+        match name:
+            case Medium.TASK:
+                task = await self._task(job)
+                return None if task is None else await self._whole(task.path)
+            case Medium.MAINTENANCE:
+                return await self._whole(self._maintenance())
+            case Medium.BOOT:
+                return await self._both(self._maintenance(), await self._task(job))
+            case Medium.INSTALLER:
+                return await self._whole(self._installer(self._orders.open(job)))
+        return None
+
+    async def _task(self, job: Job) -> Built | None:
+        built = self._built.get(job.id) or await asyncio.to_thread(_find, self._path(job.id))
+        if built is None:
+            found = await self._runs.get(job.tenant, job.id)
+            if found is None:
+                return None
+            built = await self.build(job, self._orders.open(job), found[0].generation)
+        return self._remember(job.id, built)
+
+    def _remember(self, job_id: str, built: Built) -> Built:
+        """A BMC asks for a medium in a thousand small ranges."""
+        if len(self._built) >= REMEMBERED:
+            self._built.pop(next(iter(self._built)))
+        self._built[job_id] = built
+        return built
+
+    async def _whole(self, path: Path | None) -> Source | None:
+        size, changed = await asyncio.to_thread(_stat, path)
+        if path is None or size is None:
+            return None
+        return Source(size, f'"{size:x}-{changed:x}"', [(path, 0, size)])
+
+    async def _both(self, maintenance: Path | None, task: Built | None) -> Source | None:
+        if maintenance is None or task is None:
+            return None
+        try:
+            combined = await asyncio.to_thread(Combined, maintenance, task)
+        except IsoError:
+            return None
+        return Source(combined.size, combined.etag, list(combined.pieces(0, combined.size)))
+
+    # retention ----------------------------------------------------------------------------------------------------------
+
+    async def remove(self, job_id: str) -> None:
+        self._built.pop(job_id, None)
+        await asyncio.to_thread(shutil.rmtree, self._path(job_id).parent, ignore_errors=True)
+
+    # where --------------------------------------------------------------------------------------------------------------
+
+    def _path(self, job_id: str) -> Path:
+        return self._tasks / job_id / Medium.TASK
+
+    def _maintenance(self) -> Path | None:
+        return Path(self._settings.maintenance_iso) if self._settings.maintenance_iso else None
+
+    def _installer(self, recipe: Recipe) -> Path:
+        """The schema lets through a plain name only."""
+        return self._media / str(recipe.plain["installer_iso"])
+
+
+def _build(path: Path, files: dict[str, bytes], epoch: int) -> Built:
+    """In a directory of its own that nobody else may look into."""
+    try:
+        path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise IsoError(f"{path.parent} cannot be made: {error.strerror}") from None
+    return build_task_iso(path, files, epoch=epoch)
+
+
+def _readable(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            if not file.read(1):
+                raise MediaMissing(f"{path} is empty")
+    except OSError as error:
+        raise MediaMissing(f"{path} cannot be served: {error.strerror}") from None
+
+
+def _stat(path: Path | None) -> tuple[int | None, int]:
+    if path is None:
+        return None, 0
+    try:
+        found = path.stat()
+    except OSError:
+        return None, 0
+    return found.st_size, found.st_mtime_ns
+
+
+def _find(path: Path) -> Built | None:
+    try:
+        content = path.read_bytes()  # at most 10 MiB
+    except OSError:
+        return None
+    return Built(path, len(content), hashlib.sha256(content).hexdigest())

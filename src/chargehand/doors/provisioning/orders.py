@@ -1,0 +1,60 @@
+"""What was ordered: a server and a recipe. The recipe is kept sealed, for it holds passwords; beside it lies what may be shown."""
+
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from chargehand.doors.provisioning.recipe import Recipe
+from chargehand.doors.provisioning.vault import Vault
+from chargehand.engine.job import Job
+
+
+class Order(msgspec.Struct, frozen=True):
+    """The payload of a job."""
+
+    server_serial: str
+    recipe: dict[str, Any]  # without its secrets
+    sealed: str  # the whole, encrypted
+
+
+class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The metadata of a job: enough for a list."""
+
+    server_serial: str = ""
+    task_target: str = ""
+    metadata: dict[str, Any] = {}  # the caller's own
+
+
+_orders = msgspec.json.Decoder(Order)
+_asked = msgspec.json.Decoder(Asked)
+
+
+class Orders:
+    def __init__(self, vault: Vault) -> None:
+        self._vault = vault
+
+    def seal(self, job_id: str, server_serial: str, recipe: Recipe) -> bytes:
+        sealed = self._vault.seal(_context(job_id), msgspec.json.encode(recipe.plain))
+        return msgspec.json.encode(Order(server_serial, recipe.public(), sealed))
+
+    def open(self, job: Job) -> Recipe:
+        order = _orders.decode(job.payload)
+        return Recipe.of(msgspec.json.decode(self._vault.open(_context(job.id), order.sealed)))
+
+
+def order_of(job: Job) -> Order:
+    return _orders.decode(job.payload)
+
+
+def asked_of(job: Job) -> Asked:
+    return _decode_asked(job.metadata or b"{}")
+
+
+@lru_cache(maxsize=4096)
+def _decode_asked(metadata: bytes) -> Asked:
+    return _asked.decode(metadata)
+
+
+def _context(job_id: str) -> str:
+    return f"recipe/{job_id}"

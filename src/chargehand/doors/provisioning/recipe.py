@@ -1,0 +1,116 @@
+"""A recipe: what is done to one machine, as its caller gave it, checked.
+
+`check` is the only way in for what callers send. What it has let in is kept as it was given; `Recipe.of` takes that up again
+without a second judgement, so that a stricter version of this program does not lose the jobs that run.
+"""
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from chargehand.doors.provisioning.errors import Detail, Refused
+from chargehand.doors.provisioning.recipe_checks import cross_problems
+from chargehand.doors.provisioning.recipe_payloads import FILES, content
+from chargehand.doors.provisioning.recipe_schema import SCHEMA_BYTES, SCHEMA_ID, problems
+from chargehand.doors.provisioning.recipe_text import Unreadable, duplicates, read
+from chargehand.doors.provisioning.taxonomy import Key
+
+MAX_PROBLEMS = 50
+
+_KINDS = {
+    "install-linux.target": "install",
+    "install-windows.target": "install",
+    "install-esxi.target": "esxi",
+    "supermicro-update.target": "maintenance",
+}
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    plain: dict[str, Any]  # as it was given; holds secrets
+    target: str
+    kind: str  # install, esxi or maintenance
+    on_success: str
+    on_failure: str
+    timeout_minutes: int | None
+
+    schema_id: ClassVar[str] = SCHEMA_ID
+    secrets: ClassVar[tuple[str, ...]] = (*FILES, "env")  # the members that may hold secrets
+
+    @classmethod
+    def of(cls, plain: dict[str, Any]) -> "Recipe":
+        """Of a recipe that was checked when it came in."""
+        minutes = plain.get("timeout_minutes")
+        return cls(
+            plain=plain,
+            target=plain["task_target"],
+            kind=_KINDS[plain["task_target"]],
+            on_success=plain.get("on_success", "reboot"),
+            on_failure=plain.get("on_failure", "leave"),
+            timeout_minutes=None if minutes is None else int(minutes),  # 30.0 is an integer to JSON Schema
+        )
+
+    def files(self, job_id: str) -> dict[str, bytes]:
+        """What the task medium holds of it. The contents of payloads are files of their own, as they were given."""
+        held = {name: content(self.plain[name]) for name in FILES if name in self.plain}
+        pointers = {name: {"file": FILES[name]} for name in held}
+        made = {FILES[name]: data for name, data in held.items()}
+        made["recipe.json"] = _pretty({**self.plain, **pointers})
+        made["recipe.schema.json"] = SCHEMA_BYTES
+        if self.target == "install-linux.target" and "meta_data" not in held:
+            made["meta-data"] = _meta_data(job_id, self.plain.get("hostname"))
+        return dict(sorted(made.items()))
+
+    def public(self) -> dict[str, Any]:
+        """What may be shown: everything but what may hold secrets."""
+        shown = dict(self.plain)
+        for name in self.secrets:
+            if name in shown:
+                size = len(content(shown[name])) if name in FILES else len(msgspec.json.encode(shown[name]))
+                shown[name] = {"redacted": True, "bytes": size}
+        if "firmware_url" in shown:  # a query is where signed URLs carry their right to be fetched
+            url, mark, _ = shown["firmware_url"].partition("?")
+            shown["firmware_url"] = f"{url}?redacted" if mark else url
+        return shown
+
+
+def check(recipe: bytes, at: str = "") -> Recipe:
+    """The recipe, or Refused with everything that is wrong with it. `at`: where in the caller's document it stands."""
+    try:
+        document = read(recipe)
+        found = duplicates(recipe)
+    except Unreadable as error:
+        raise _refused([error.detail], at) from None
+    found += problems(document)
+    if isinstance(document, dict):
+        broken = {detail.path.split("/")[1] for detail in found if detail.path}
+        found += cross_problems(document, broken)
+    if found:
+        raise _refused(found, at)
+    return Recipe.of(document)
+
+
+def _refused(found: list[Detail], at: str) -> Refused:
+    count = len(found)
+    first = found[0]
+    message = f"the recipe cannot be used: {first.path.lstrip('/') or 'it'} {first.message}"
+    if count > 1:
+        message += f" (and {count - 1} more)"
+    details = [Detail(at + detail.path, detail.code, detail.message) for detail in found[:MAX_PROBLEMS]]
+    return Refused(400, Key.VALIDATION_SCHEMA, message, details)
+
+
+def _pretty(document: dict[str, Any]) -> bytes:
+    """Sorted and indented: the same recipe gives the same bytes, and a person on the machine can read them."""
+    return msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2) + b"\n"
+
+
+def _meta_data(job_id: str, hostname: str | None) -> bytes:
+    """YAML with every value in quotes, so that no name is taken for a number or for true."""
+    lines = [f"instance-id: {_quoted(job_id)}"]
+    if hostname is not None:
+        lines.append(f"local-hostname: {_quoted(hostname)}")
+    return "".join(line + "\n" for line in lines).encode()
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()

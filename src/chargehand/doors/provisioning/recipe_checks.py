@@ -1,0 +1,77 @@
+"""What a schema cannot say: how the fields of a recipe go together, and where its addresses lead.
+
+Each check looks only at members that fit the schema, so that one mistake is not told twice.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from chargehand.doors.provisioning.errors import Detail
+from chargehand.doors.provisioning.recipe_layout import bytes_of, fixed_bytes, layout_problems
+from chargehand.doors.provisioning.recipe_payloads import FILES, payload_problems
+from chargehand.errors import EgressRefused
+from chargehand.webhooks.egress import EgressPolicy
+
+# The machine fetches, not this server: its own network is what it is meant for. What no network may offer stays refused.
+_policy = EgressPolicy(allow_local=True)
+_METADATA_NAMES = {
+    "metadata",
+    "metadata.google.internal",
+    "metadata.goog",
+    "instance-data",
+    "instance-data.ec2.internal",
+}
+
+_PARTITION = re.compile(
+    r"/dev/(?:(?:sd|vd|hd|xvd)[a-z]+[0-9]+|(?:nvme[0-9]+n|mmcblk|nbd|loop)[0-9]+p[0-9]+|.*-part[0-9]+)"
+)
+_NO_DISK = re.compile(r"/dev/(?:sr[0-9]+|cdrom|dvd|ram[0-9]+|zram[0-9]+|null|zero|mem|fd[0-9]+)(?:/.*)?")
+
+
+def cross_problems(document: dict[str, Any], broken: set[str]) -> Iterator[Detail]:
+    """`broken`: the members that the schema has refused already."""
+    sound = {name: value for name, value in document.items() if name not in broken}
+    for name in FILES:
+        if name in sound:
+            yield from payload_problems(name, sound[name])
+    if "firmware_url" in sound:
+        yield from _address_problems("firmware_url", sound["firmware_url"])
+    if "oci_url" in sound:
+        yield from _address_problems("oci_url", "http://" + sound["oci_url"].partition("/")[0])
+    if "target_disk" in sound:
+        yield from _disk_problems(sound["target_disk"])
+    if "partition_layout" in sound:
+        yield from layout_problems(sound["partition_layout"], str(sound.get("task_target")))
+        yield from _fit_problems(sound["partition_layout"], sound.get("target_disk"))
+
+
+def _address_problems(name: str, url: str) -> Iterator[Detail]:
+    """Names are not resolved: what they mean on the machine's network is not known here."""
+    at = "/" + name
+    try:
+        host = _policy.check_url(name, url).partition("://")[2].partition("/")[0].partition(":")[0]
+    except EgressRefused as error:
+        yield Detail(at, "address", error.message.removeprefix(f"{name}: "))
+        return
+    if host.removesuffix(".") in _METADATA_NAMES:
+        yield Detail(at, "address", "the host is a cloud's metadata service and is never called")
+
+
+def _disk_problems(disk: str | dict[str, Any]) -> Iterator[Detail]:
+    at, path = ("/target_disk", disk) if isinstance(disk, str) else ("/target_disk/path", disk.get("path", ""))
+    if _NO_DISK.fullmatch(path):
+        yield Detail(at, "conflict", "is not a disk that can be installed to")
+    elif _PARTITION.fullmatch(path):
+        yield Detail(at, "conflict", "is a partition; name the whole disk")
+    limits = (
+        [bytes_of(disk[name]) for name in ("min_size", "max_size") if name in disk] if isinstance(disk, dict) else []
+    )
+    if limits != sorted(limits):
+        yield Detail("/target_disk/min_size", "conflict", "is more than max_size, so no disk can fit")
+
+
+def _fit_problems(layout: list[dict[str, Any]], disk: object) -> Iterator[Detail]:
+    if isinstance(disk, dict) and "max_size" in disk and fixed_bytes(layout) >= bytes_of(disk["max_size"]):
+        message = "the sizes add up to more than target_disk/max_size leaves room for"
+        yield Detail("/partition_layout", "conflict", message)

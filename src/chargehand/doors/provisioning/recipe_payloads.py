@@ -1,0 +1,76 @@
+"""Payloads: what a recipe carries for the machine and nobody here interprets, within limits.
+
+They are handed on as they are. What is refused is what would hurt the program that reads them there: control characters in
+text, XML with entities of its own, and YAML that grows when it is read.
+"""
+
+import base64
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from chargehand.doors.provisioning.errors import Detail
+from chargehand.doors.provisioning.recipe_schema import FIELDS
+from chargehand.doors.provisioning.recipe_text import pointer
+
+# The field, the file on the task medium, and the most bytes: all three as the schema has them.
+FILES: dict[str, str] = {
+    name: FIELDS[name]["properties"]["file"]["const"]
+    for name in ("user_data", "meta_data", "network_config", "unattend_xml", "ks_cfg")
+}
+LIMITS: dict[str, int] = {name: FIELDS[name]["maxLength"] for name in FILES}
+
+MAX_ALIASES = 32
+
+# `&name` and `*name` wherever they stand, also in quotes and scripts. That is more than YAML would see, and never less:
+# what hides an alias from this count would hide it from a parser as well. A name ends where PyYAML ends it.
+_ANCHORS_AND_ALIASES = re.compile(r"([&*])([A-Za-z0-9_-]+|[^\s,\[\]{}&*]+)")
+
+
+def content(value: str | Mapping[str, str]) -> bytes:
+    """Of a payload that was checked."""
+    if isinstance(value, str):
+        return value.encode()
+    if "base64" in value:
+        return base64.b64decode(value["base64"], validate=True)
+    return value["content"].encode()
+
+
+def payload_problems(name: str, value: Any) -> Iterator[Detail]:
+    at = pointer(name)
+    if isinstance(value, dict) and "file" in value:
+        yield Detail(
+            at + "/file", "conflict", "is what the controller writes onto the task medium; give content or base64"
+        )
+        return
+    try:
+        data = content(value)
+    except ValueError:
+        yield Detail(at + "/base64", "pattern", "is not base64")
+        return
+    if len(data) > LIMITS[name]:
+        yield Detail(at, "too_large", f"has {len(data)} bytes; at most {LIMITS[name]} are allowed")
+        return
+    text = data.decode("utf-8", "replace")
+    if name == "unattend_xml" and ("<!DOCTYPE" in text or "<!ENTITY" in text):
+        yield Detail(at, "xml_doctype", "has a document type or entities, which can grow without bound; leave them out")
+    if name in ("meta_data", "network_config") or (name == "user_data" and "#cloud-config" in text):
+        used = _aliases(text)
+        if used > MAX_ALIASES:
+            yield Detail(
+                at,
+                "yaml_aliases",
+                f"uses YAML anchors (&name) {used} times by aliases (*name); at most {MAX_ALIASES} are allowed, because "
+                f"aliases of aliases grow without bound. Write the values out; a script that only looks like this goes into write_files with encoding b64",
+            )
+
+
+def _aliases(text: str) -> int:
+    """Uses of names that have an anchor somewhere: a `*.txt` in a script is none."""
+    anchors, aliases = set(), []
+    for mark, name in _ANCHORS_AND_ALIASES.findall(text):
+        if mark == "&":
+            anchors.add(name)
+        else:
+            aliases.append(name)
+    return sum(name in anchors for name in aliases)

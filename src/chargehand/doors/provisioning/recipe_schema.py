@@ -1,0 +1,179 @@
+"""The schema of recipes, and its verdicts in words that say where, which rule and what is allowed.
+
+What is allowed is said by the schema's own descriptions, so that message, schema and documentation cannot drift apart.
+"""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+from jsonschema_rs import ValidationError
+from jsonschema_rs import ValidationErrorKind as Kind
+
+from chargehand.doors.provisioning.errors import Detail
+from chargehand.doors.provisioning.recipe_text import pointer, shown
+
+SCHEMA_BYTES = files("chargehand.doors.provisioning").joinpath("recipe.schema.json").read_bytes()
+SCHEMA: dict[str, Any] = msgspec.json.decode(SCHEMA_BYTES)
+SCHEMA_ID: str = SCHEMA["$id"]
+FIELDS: dict[str, Any] = SCHEMA["properties"]
+
+# Messages of the library would repeat what was given: masked. Its regular expressions run in linear time with RegexOptions.
+_validator = jsonschema_rs.Draft202012Validator(
+    SCHEMA, mask="…", pattern_options=jsonschema_rs.RegexOptions(), offline=True
+)
+
+_CODES: dict[type[Kind], str] = {
+    Kind.Type: "type",
+    Kind.Enum: "enum",
+    Kind.Constant: "enum",
+    Kind.Pattern: "pattern",
+    Kind.MaxLength: "too_large",
+    Kind.MaxItems: "too_large",
+    Kind.MaxProperties: "too_large",
+    Kind.MinLength: "too_small",
+    Kind.MinItems: "too_small",
+    Kind.MinProperties: "too_small",
+    Kind.Minimum: "out_of_range",
+    Kind.Maximum: "out_of_range",
+}
+
+# Values that a message may repeat: those that cannot be a secret, even when somebody mistook the field.
+_SHOWN = {"task_target", "schema_version", "image_format", "on_success", "on_failure", "partition_layout", "wipe"}
+_SHOWN |= {"wim_index", "timeout_minutes", "hostname", "installer_iso", "target_disk"}
+
+
+def problems(document: Any) -> Iterator[Detail]:
+    """Everything in which the document does not fit; at most one of a kind for each place."""
+    said = set()
+    for error in _validator.iter_errors(document):
+        for detail in _details(error, document):
+            key = (detail.path, detail.code, detail.message if not detail.path else "")
+            if key not in said:
+                said.add(key)
+                yield detail
+
+
+def _details(error: ValidationError, document: Any) -> Iterator[Detail]:
+    at = pointer(*error.instance_path)
+    allowed = _description(error.evaluation_path, error.instance_path)
+    match error.kind:
+        case Kind.Required(property=name):
+            wanted = _description([*error.schema_path[:-1], "properties", name], [*error.instance_path, name])
+            options = _options(error.schema_path, name)
+            yield Detail(at + pointer(name), "required", f"is missing{_who_needs(error, document)}{wanted}{options}")
+        case Kind.AdditionalProperties(unexpected=names):
+            fields = _fields(error.schema_path)
+            for name in names:
+                yield Detail(at + pointer(name), "unknown_field", _unknown(name, fields))
+        case Kind.PropertyNames(error=cause):
+            name = str(cause.instance)
+            yield Detail(at + pointer(name), "pattern", f"the name {shown(name)} is not allowed{allowed}")
+        case Kind.FalseSchema():
+            yield Detail(at, "conflict", _without_meaning(error.schema_path, document))
+        case kind:
+            yield Detail(at, _CODES.get(type(kind), "invalid"), f"{_wrong(error)}{allowed}")
+
+
+def _wrong(error: ValidationError) -> str:
+    where = error.instance_path
+    given = f", not {shown(error.instance)}" if where and where[0] in _SHOWN else ""
+    match error.kind:
+        case Kind.Type(types=types):
+            return f"must be {' or '.join(_article(name) for name in types)}, not {_kind_of(error.instance)}"
+        case Kind.Enum(options=options):
+            return f"must be {_alternatives(options)}{given}"
+        case Kind.Constant(expected_value=value):
+            return f"must be {shown(value)}{given}"
+        case Kind.MaxLength(limit=limit):
+            return f"is longer than {limit} characters"
+        case Kind.MaxItems(limit=limit):
+            return f"has more than {limit} entries"
+        case Kind.MaxProperties(limit=limit):
+            return f"has more than {limit} members"
+        case Kind.MinLength(limit=limit):
+            return f"is shorter than {limit} characters"
+        case Kind.MinItems(limit=limit) | Kind.MinProperties(limit=limit):
+            return f"is empty; at least {limit} is needed"
+        case Kind.Minimum(limit=limit):
+            return f"is less than {limit}{given}"
+        case Kind.Maximum(limit=limit):
+            return f"is more than {limit}{given}"
+        case _:
+            return f"does not have the form that is allowed{given.replace(', not', ', like')}"
+
+
+def _description(path: Sequence[str | int], instance_path: Sequence[str | int]) -> str:
+    """What the innermost part of the schema says of itself, on the way to the rule that was broken."""
+    node, found = SCHEMA, ""
+    for segment in path:
+        if segment == "$ref":
+            node = SCHEMA["$defs"][node["$ref"].rpartition("/")[2]]
+        else:
+            step = node.get(str(segment)) if isinstance(node, dict) else node[int(segment)]
+            if not isinstance(step, dict | list):
+                break
+            node = step  # type: ignore[assignment]
+        if isinstance(node, dict) and isinstance(node.get("description"), str):
+            found = node["description"]
+    if not found and instance_path:
+        found = FIELDS.get(str(instance_path[0]), {}).get("description", "")
+    return f": {found}" if found else ""
+
+
+def _who_needs(error: ValidationError, document: Any) -> str:
+    if error.schema_path[0] != "allOf":
+        return ""
+    return f", and {document['task_target']} needs it"
+
+
+def _options(path: Sequence[str | int], name: str) -> str:
+    values = FIELDS.get(name, {}).get("enum") if path[0] != "$defs" else None
+    return f", {_alternatives(values)}" if values else ""
+
+
+def _without_meaning(path: Sequence[str | int], document: Any) -> str:
+    if list(path).count("then") > 1:
+        return "has no meaning with image_format raw-disk, because the image brings its own disk: leave it out"
+    return f"has no meaning for {document['task_target']}: leave it out"
+
+
+def _fields(path: Sequence[str | int]) -> list[str]:
+    node: Any = SCHEMA
+    for segment in path[:-1]:
+        node = node[segment]
+    return [name for name in node["properties"] if not name.startswith("$") and name != "file"]
+
+
+def _unknown(name: str, fields: list[str]) -> str:
+    near = difflib.get_close_matches(name.replace(".", "_").replace("-", "_"), fields, n=1, cutoff=0.75)
+    return f"{shown(name)} is not a field here; " + (
+        f"did you mean {near[0]}?" if near else f"allowed are {', '.join(fields)}"
+    )
+
+
+def _alternatives(options: Sequence[Any]) -> str:
+    return shown(options[0]) if len(options) == 1 else f"one of {', '.join(str(option) for option in options)}"
+
+
+def _article(name: str) -> str:
+    return f"an {name}" if name[0] in "aio" else f"a {name}"
+
+
+def _kind_of(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case str():
+            return "a string"
+        case dict():
+            return "an object"
+        case list():
+            return "an array"
+        case _:
+            return "a number"

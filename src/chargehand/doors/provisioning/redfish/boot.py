@@ -1,0 +1,172 @@
+"""Booting from the virtual CD once, and no longer."""
+
+from chargehand.doors.provisioning.redfish.client import Client
+from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused
+from chargehand.doors.provisioning.redfish.facts import Facts, Slot
+from chargehand.doors.provisioning.redfish.quirks import Quirks
+from chargehand.doors.provisioning.redfish.resources import link, links, part, text, texts
+from chargehand.doors.provisioning.redfish.transport import Answer
+
+LOOK_SECONDS = 10.0
+CLEAR_LOOK_SECONDS = 3.0
+
+ENABLED = "BootSourceOverrideEnabled"
+TARGET = "BootSourceOverrideTarget"
+MODE = "BootSourceOverrideMode"
+_OTHER_WORDS = (400, 409, 415, 422)
+_LEGAL_MODES = ("UEFI", "Legacy")
+
+
+class Boot:
+    def __init__(self, client: Client, facts: Facts, quirks: Quirks) -> None:
+        self._client = client
+        self._facts = facts
+        self._quirks = quirks
+
+    async def once_from(self, slot: Slot, mode: str | None) -> None:
+        """Set the override and see that it is set. Asked again while the BMC is in trouble: twice the same is the same."""
+        if self._quirks.dell_attributes and await self._dell("VCD-DVD" if slot.kind == "cd" else "vFDD"):
+            return
+        while True:
+            try:
+                system = await self._client.get(self._facts.system)
+                wanted = self._wanted(system, slot, mode)
+                if _is_set(system, wanted):
+                    return
+                await self._set(system, wanted)
+                if await self._reads(wanted, LOOK_SECONDS):
+                    return
+                system = await self._client.get(self._facts.system)
+                raise RedfishError(
+                    f"the BMC took the boot override to {wanted[TARGET]}, but reads it back as {_describe(system)}",
+                    transient=False,
+                )
+            except RedfishError as error:
+                if not error.transient or not await self._client.patience.pause(error.retry_after_seconds):
+                    raise
+
+    async def clear(self) -> None:
+        """No override, or where a BMC knows only lasting ones, the disk."""
+        if self._quirks.dell_attributes:
+            await self._dell("Normal")
+        refused: RedfishError | None = None
+        while True:
+            try:
+                system = await self._client.get(self._facts.system)
+                if _is_clear(system):
+                    return
+                for wanted in self._ways_to_clear(system):
+                    try:
+                        await self._client.patch(system, {"Boot": wanted})
+                    except Refused as error:
+                        if error.status not in _OTHER_WORDS:
+                            raise
+                        refused = refused or error
+                        continue
+                    if await self._cleared():
+                        return
+                raise refused or RedfishError("the BMC does not give up its boot override", transient=False)
+            except RedfishError as error:
+                if not error.transient or not await self._client.patience.pause(error.retry_after_seconds):
+                    raise
+
+    # setting ----------------------------------------------------------------------------------------------------------
+
+    def _wanted(self, system: Answer, slot: Slot, mode: str | None) -> dict[str, str]:
+        boot = part(system.data, "Boot")
+        allowed = texts(boot.get(f"{TARGET}@Redfish.AllowableValues"))
+        names = self._quirks.cd_targets if slot.kind == "cd" else self._quirks.usb_targets
+        target = next((name for name in names if name in allowed), "" if allowed else names[0])
+        if not target:
+            raise Refused(f"the system cannot be told to boot from a {slot.kind} drive: it knows {', '.join(allowed)}")
+        often = texts(boot.get(f"{ENABLED}@Redfish.AllowableValues"))
+        lasting = often and "Once" not in often
+        wanted = {ENABLED: "Continuous" if lasting else "Once", TARGET: target}
+        if mode or self._quirks.names_mode:
+            shown = text(boot, MODE)
+            wanted[MODE] = mode or (shown if shown in _LEGAL_MODES else "UEFI")
+        return wanted
+
+    async def _set(self, system: Answer, wanted: dict[str, str]) -> None:
+        try:
+            await self._client.patch(system, {"Boot": wanted})
+        except Refused as error:
+            missing, unwanted = error.said.blames((MODE,))
+            shown = text(part(system.data, "Boot"), MODE)
+            if error.status not in _OTHER_WORDS or not (missing if MODE not in wanted else unwanted):
+                raise
+            wanted.pop(MODE, None)
+            if missing:
+                wanted[MODE] = shown if shown in _LEGAL_MODES else "UEFI"
+            await self._client.patch(system, {"Boot": wanted})
+
+    async def _reads(self, wanted: dict[str, str], seconds: float) -> bool:
+        patience = self._client.patience.within(seconds)
+        while not _is_set(await self._client.get(self._facts.system), wanted):
+            if not await patience.pause():
+                return False
+        return True
+
+    # clearing ---------------------------------------------------------------------------------------------------------
+
+    def _ways_to_clear(self, system: Answer) -> list[dict[str, str]]:
+        boot = part(system.data, "Boot")
+        allowed = texts(boot.get(f"{TARGET}@Redfish.AllowableValues"))
+        to_disk = {TARGET: "Hdd", ENABLED: text(boot, ENABLED) or "Continuous"}
+        ways = [] if self._quirks.only_continuous else [{ENABLED: "Disabled"}]
+        if not self._quirks.only_continuous and (not allowed or "None" in allowed):
+            ways.append({ENABLED: "Disabled", TARGET: "None"})
+        if not allowed or "Hdd" in allowed:
+            ways.append(to_disk)
+        return ways
+
+    async def _cleared(self) -> bool:
+        patience = self._client.patience.within(CLEAR_LOOK_SECONDS)
+        while not _is_clear(await self._client.get(self._facts.system)):
+            if not await patience.pause():
+                return False
+        return True
+
+    # Dell -------------------------------------------------------------------------------------------------------------
+
+    async def _dell(self, device: str) -> bool:
+        """The iDRAC's own way. False where this one has not got it, and the standard's must do."""
+        once = "Disabled" if device == "Normal" else "Enabled"
+        wanted = {"ServerBoot.1.BootOnce": once, "ServerBoot.1.FirstBootDevice": device}
+        for path in self._facts.managers:
+            attributes = await self._dell_attributes(path)
+            if attributes is None or "ServerBoot.1.FirstBootDevice" not in part(attributes.data, "Attributes"):
+                continue
+            await self._client.patch(attributes, {"Attributes": wanted})
+            now = part((await self._client.get(attributes.path)).data, "Attributes")
+            if now.get("ServerBoot.1.FirstBootDevice") != device:
+                raise RedfishError(
+                    f"the iDRAC took {device} as first boot device, but does not show it", transient=True
+                )
+            return True
+        return False
+
+    async def _dell_attributes(self, manager: str) -> Answer | None:
+        found = await self._client.find(manager)
+        if found is None:
+            return None
+        named = links(part(found.data, "Links", "Oem", "Dell"), "DellAttributes")
+        own = manager.rstrip("/").rpartition("/")[2]
+        path = next((each for each in named if each.rstrip("/").endswith(own)), link(found.data, "Attributes"))
+        return await self._client.find(path) if path else None
+
+
+def _is_set(system: Answer, wanted: dict[str, str]) -> bool:
+    boot = part(system.data, "Boot")
+    return text(boot, TARGET) == wanted[TARGET] and text(boot, ENABLED) in ("Once", "Continuous")
+
+
+def _is_clear(system: Answer) -> bool:
+    boot = part(system.data, "Boot")
+    enabled, target = text(boot, ENABLED), text(boot, TARGET)
+    return enabled in ("", "Disabled") or target in ("", "None") or (enabled == "Continuous" and target == "Hdd")
+
+
+def _describe(system: Answer) -> str:
+    boot = part(system.data, "Boot")
+    return f"{text(boot, TARGET) or 'nothing'} ({text(boot, ENABLED) or 'not enabled'})"

@@ -1,0 +1,206 @@
+"""Requests with what belongs around them: who we are, another try where that does no harm, ETags, tasks, words for errors.
+
+Reading may always be repeated. A write goes out once; its caller looks whether it took effect and decides. The one thing
+that repeats a write here is an answer which says that nothing was done: a session that had expired, or another ETag.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from random import Random
+from typing import Any
+
+from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused, Unreachable
+from chargehand.doors.provisioning.redfish.facts import Bmc
+from chargehand.doors.provisioning.redfish.login import ROOT, Login, bad_credentials
+from chargehand.doors.provisioning.redfish.patience import Patience
+from chargehand.doors.provisioning.redfish.quirks import vendor_of
+from chargehand.doors.provisioning.redfish.transport import Answer, Observe, Transport
+
+_RUNNING = ("New", "Starting", "Running", "Pending", "Stopping", "Suspended", "Service", "Interrupted", "Cancelling")
+_FAILED = ("Exception", "Killed", "Cancelled")
+
+
+class Client:
+    def __init__(
+        self,
+        bmc: Bmc,
+        transport: Transport,
+        observe: Observe,
+        random: Random,
+        sleep: Callable[[float], Awaitable[None]],
+        patience_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.vendor = vendor_of(bmc.vendor)
+        self._bmc = bmc
+        self._transport = transport
+        self._login = Login(bmc, transport)
+        self._observe = observe
+        self._patience_seconds = patience_seconds
+        self._random = random
+        self._sleep = sleep
+        self._clock = clock
+        self._operation = ""
+        self._root: Answer | None = None
+        self.begin("")
+
+    def begin(self, operation: str, patience_seconds: float | None = None) -> None:
+        """A call of our caller's begins, and with it new patience."""
+        self._operation = operation
+        seconds = self._patience_seconds if patience_seconds is None else patience_seconds
+        self.patience = Patience(seconds, self._random, self._sleep, self._clock)
+
+    def hide(self, secret: str, instead: str) -> None:
+        self._transport.hide(secret, instead)
+
+    async def close(self) -> None:
+        try:
+            await self._login.close()
+        finally:
+            await self._transport.close()
+
+    # reading ----------------------------------------------------------------------------------------------------------
+
+    async def root(self) -> Answer:
+        if self._root is None:
+            self._root = await self._patiently(self._read_root)
+        return self._root
+
+    async def get(self, path: str) -> Answer:
+        root = await self.root()
+
+        async def read() -> Answer:
+            return self._checked("GET", path, await self._as_user("GET", path, None, {}, root))
+
+        return await self._patiently(read)
+
+    async def find(self, path: str) -> Answer | None:
+        """As `get`; None when there is nothing of that name."""
+        try:
+            return await self.get(path)
+        except Refused as error:
+            if error.status in (404, 405, 410, 501):
+                return None
+            raise
+
+    # writing ----------------------------------------------------------------------------------------------------------
+
+    async def post(self, path: str, body: Any = None) -> None:
+        await self._write("POST", path, body, {})
+
+    async def patch(self, seen: Answer, body: Any) -> None:
+        """Change what was seen: with the ETag it had, and where that does not do, with those that BMCs want instead."""
+        refused: Refused | None = None
+        for tag in self._tags(seen):
+            try:
+                return await self._write("PATCH", seen.path, body, {"If-Match": tag} if tag else {})
+            except Refused as error:
+                if error.status not in (412, 428):
+                    raise
+                refused = refused or error
+        seen = await self.get(seen.path)
+        try:
+            await self._write("PATCH", seen.path, body, {"If-Match": seen.etag or "*"})
+        except Refused as error:
+            raise (refused or error) from None
+
+    def _tags(self, seen: Answer) -> Iterator[str]:
+        yield seen.etag
+        if seen.etag.startswith("W/"):
+            yield seen.etag[2:]  # some compare their own weak tag as if it were a strong one
+
+    async def _write(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> None:
+        answer = await self._as_user(method, path, body, headers, await self.root())
+        self._checked(method, path, answer)
+        if answer.status == 202:
+            await self._follow(answer)
+
+    async def _follow(self, answer: Answer) -> None:
+        """Stay with the task that a 202 names until it has ended. Without a name, looking is the caller's."""
+        monitor = answer.headers.get("Location") or answer.data.get("TaskMonitor") or answer.data.get("@odata.id")
+        if not isinstance(monitor, str) or (not answer.headers.get("Location") and not _is_task(answer.data)):
+            return
+        patience = self.patience
+        while True:
+            try:
+                answer = await self.get(monitor)
+            except Refused as error:
+                if error.status in (404, 410):
+                    return  # ended, and tidied away
+                raise
+            except Unreachable as error:
+                error.unclear = True
+                raise
+            state = str(answer.data.get("TaskState", ""))
+            if state in _FAILED or (state == "Completed" and answer.data.get("TaskStatus") == "Critical"):
+                words = answer.said
+                text = self._transport.clean(words.text) or "without a word"
+                raise Refused(f"the BMC's task ended as {state}: {text}", status=answer.status, said=words)
+            if answer.status != 202 and state not in _RUNNING:
+                return
+            if not await patience.pause(answer.retry_after_seconds):
+                raise Unreachable("the BMC's task has not ended in time", unclear=True)
+
+    # one request ------------------------------------------------------------------------------------------------------
+
+    async def _patiently(self, read: Callable[[], Awaitable[Answer]]) -> Answer:
+        while True:
+            try:
+                return await read()
+            except Unreachable as error:
+                if not error.transient or not await self.patience.pause(error.retry_after_seconds):
+                    raise
+
+    async def _read_root(self) -> Answer:
+        """The root is open to all by the standard. Not by every BMC."""
+        answer = await self._timed("GET", ROOT, None, {})
+        if answer.status in (401, 403):
+            answer = await self._timed("GET", ROOT, None, self._login.basic())
+        if answer.status == 401:
+            raise bad_credentials()
+        return self._checked("GET", ROOT, answer)
+
+    async def _as_user(self, method: str, path: str, body: Any, headers: Mapping[str, str], root: Answer) -> Answer:
+        answer = await self._timed(method, path, body, {**headers, **await self._login.headers(root)})
+        if answer.status == 401 and self._login.expired():
+            answer = await self._timed(method, path, body, {**headers, **await self._login.headers(root)})
+        if answer.status == 401:
+            raise bad_credentials()
+        return answer
+
+    async def _timed(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Answer:
+        began = time.monotonic()
+        ok = False
+        try:
+            answer = await self._transport.ask(method, path, body, headers)
+            ok = answer.status < 400
+            return answer
+        finally:
+            self._observe(self._operation, self.vendor, time.monotonic() - began, ok)
+
+    def _checked(self, method: str, path: str, answer: Answer) -> Answer:
+        if answer.ok:
+            return answer
+        raise self._complaint(method, path, answer)
+
+    def _complaint(self, method: str, path: str, answer: Answer) -> RedfishError:
+        status, words = answer.status, answer.said
+        text = self._transport.clean(
+            f"{method} {path}: the BMC answered {status}" + (f": {words.text}" if words.text else "")
+        )
+        if status == 429 or (status >= 500 and status not in (501, 505)):
+            return Unreachable(
+                text,
+                status=status,
+                unclear=status >= 500,
+                retry_after_seconds=answer.retry_after_seconds,
+                said=words,
+            )
+        # 409 is how many say "busy", so it is worth another look later.
+        return Refused(
+            text, status=status, transient=status == 409, retry_after_seconds=answer.retry_after_seconds, said=words
+        )
+
+
+def _is_task(data: Mapping[str, Any]) -> bool:
+    return "TaskState" in data or ".Task" in str(data.get("@odata.type", ""))

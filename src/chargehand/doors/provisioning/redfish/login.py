@@ -1,0 +1,103 @@
+"""How we are known to a BMC: by a session, which costs it one check of the password and not one for every request.
+
+A BMC without sessions, or whose sessions are all taken, gets the password with each request (Basic). Sessions are few, some
+BMCs have four, so every one that was made here is remembered until it is deleted.
+"""
+
+import asyncio
+from base64 import b64encode
+from collections.abc import Mapping
+
+from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused, Unreachable
+from chargehand.doors.provisioning.redfish.facts import Bmc
+from chargehand.doors.provisioning.redfish.transport import Answer, Transport
+
+ROOT = "/redfish/v1/"
+CLOSE_SECONDS = 3.0
+_NOT_NOW = (429, 503)
+
+
+class Login:
+    def __init__(self, bmc: Bmc, transport: Transport) -> None:
+        self._bmc = bmc
+        self._transport = transport
+        self._token = ""
+        self._made: list[tuple[str, str]] = []  # (token, path) of every session that may still be there
+        self._basic = not (bmc.username or bmc.password)
+
+    async def headers(self, root: Answer) -> Mapping[str, str]:
+        """What to send with a request; makes a session if there should be one."""
+        if not self._token and not self._basic:
+            await self._open(root)
+        return {"X-Auth-Token": self._token} if self._token else self.basic()
+
+    def basic(self) -> Mapping[str, str]:
+        if not (self._bmc.username or self._bmc.password):
+            return {}
+        pair = f"{self._bmc.username}:{self._bmc.password}".encode()
+        return {"Authorization": "Basic " + b64encode(pair).decode("ascii")}
+
+    def expired(self) -> bool:
+        """The BMC did not accept what it got: True when a new session may help."""
+        had, self._token = self._token, ""
+        return bool(had)
+
+    async def close(self) -> None:
+        """Delete every session, in little time: a BMC that is away loses them by itself."""
+        made, self._made, self._token = self._made, [], ""
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                for token, path in reversed(made):
+                    await self._transport.ask("DELETE", path, headers={"X-Auth-Token": token})
+        except (TimeoutError, RedfishError):
+            return
+
+    async def _open(self, root: Answer) -> None:
+        path = await self._collection(root)
+        if not path:
+            self._basic = True
+            return
+        try:
+            answer = await self._transport.ask(
+                "POST", path, {"UserName": self._bmc.username, "Password": self._bmc.password}
+            )
+        except Unreachable as error:
+            # It may have been made all the same, and is then one that we cannot delete: no second one.
+            self._basic = error.unclear
+            error.unclear = False  # nothing but the session was asked for
+            raise
+        if answer.status == 401:
+            raise bad_credentials()
+        if answer.status in _NOT_NOW and not answer.said.has("SessionLimitExceeded"):
+            raise Unreachable(
+                f"the BMC makes no session now: it answered {answer.status}",
+                status=answer.status,
+                retry_after_seconds=answer.retry_after_seconds,
+            )
+        token = answer.headers.get("X-Auth-Token", "")
+        if not answer.ok or not token:
+            self._basic = True
+            return
+        self._transport.hide(token)
+        self._token = token
+        where = answer.headers.get("Location") or answer.data.get("@odata.id")
+        if isinstance(where, str) and where:
+            self._made.append((token, where))
+
+    async def _collection(self, root: Answer) -> str:
+        links = root.data.get("Links")
+        direct = _link(links.get("Sessions")) if isinstance(links, dict) else ""
+        service = _link(root.data.get("SessionService"))
+        if direct or not service:
+            return direct
+        answer = await self._transport.ask("GET", service, headers=self.basic())
+        return _link(answer.data.get("Sessions")) if answer.ok else ""
+
+
+def bad_credentials() -> Refused:
+    return Refused("the BMC does not accept the user name and password on record", status=401)
+
+
+def _link(value: object) -> str:
+    link = value.get("@odata.id") if isinstance(value, dict) else None
+    return link if isinstance(link, str) else ""

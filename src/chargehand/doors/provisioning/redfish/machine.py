@@ -1,0 +1,143 @@
+"""One BMC and one system of it: everything that a job does to a machine goes through here.
+
+transport.py   one request: bounded, to one host only, through the one door out
+login.py       sessions, or Basic
+client.py      another try where that does no harm; ETags; tasks; words for errors
+resources.py   links, lists and actions as the BMC gives them
+identity.py    which system is the machine on record
+walk.py        from the root to all that is known about it
+media.py       images in and out
+boot.py        the one-time override
+power.py       reset, once
+quirks.py      what hardware does otherwise
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from types import TracebackType
+from typing import Self
+
+from chargehand.doors.provisioning.redfish.boot import Boot
+from chargehand.doors.provisioning.redfish.client import Client
+from chargehand.doors.provisioning.redfish.errors import RedfishError
+from chargehand.doors.provisioning.redfish.facts import Bmc, Facts, Glance, Slot, power_of
+from chargehand.doors.provisioning.redfish.identity import check
+from chargehand.doors.provisioning.redfish.media import Media, Same
+from chargehand.doors.provisioning.redfish.power import Power
+from chargehand.doors.provisioning.redfish.quirks import quirks_named
+from chargehand.doors.provisioning.redfish.resources import part, text
+from chargehand.doors.provisioning.redfish.transport import Observe, Transport
+from chargehand.doors.provisioning.redfish.walk import walk
+from chargehand.webhooks.egress import EgressPolicy
+
+__all__ = ["Bmc", "Facts", "Glance", "Machine", "Slot"]
+
+
+def _unobserved(operation: str, vendor: str, seconds: float, ok: bool) -> None:
+    """Nobody counts."""
+
+
+def _equal(there: str, wanted: str) -> bool:
+    return there == wanted
+
+
+class Machine:
+    """Calls go one after another: a BMC is a small computer. Use it in `async with`, which closes the session."""
+
+    def __init__(
+        self,
+        bmc: Bmc,
+        *,
+        policy: EgressPolicy,
+        timeout_seconds: float,
+        random: Random,
+        observe: Observe = _unobserved,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        patience_seconds: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._bmc = bmc
+        transport = Transport(bmc, policy, timeout_seconds)
+        self._client = Client(bmc, transport, observe, random, sleep, patience_seconds, clock)
+        self._media = Media(self._client)
+        self._facts: Facts | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.close()
+
+    async def discover(self) -> Facts:
+        """Who this is and what it can do. Mismatch if it is not the machine on record."""
+        async with self._operation("discover"):
+            self._facts = await walk(self._client, self._bmc)
+            return self._facts
+
+    async def resume(self, facts: Facts) -> None:
+        """Go on with what was discovered before, after a look that it is still that machine."""
+        async with self._operation("resume"):
+            self._client.vendor = facts.vendor
+            system = await self._client.get(facts.system)
+            check(self._bmc, system.data)
+            self._facts = facts
+
+    async def insert(self, slot: Slot, url: str, same: Same = _equal) -> None:
+        """See that the image is in the drive. `same(there, wanted)` says whether what is there already will do."""
+        async with self._operation("insert"):
+            await self._media.insert(slot, url, same)
+
+    async def eject(self, slot: Slot, only: Callable[[str], bool] | None = None) -> bool:
+        """See that the drive is empty, or holds nothing that `only` says is ours. False when there was nothing to do."""
+        async with self._operation("eject"):
+            return await self._media.eject(slot, only)
+
+    async def boot_from_cd(self, slot: Slot, mode: str | None = None) -> None:
+        """Once, at the next boot. `mode` is "UEFI" or "Legacy"; None leaves it as it is where the BMC lets us."""
+        async with self._operation("boot-override"):
+            await self._boot().once_from(slot, mode)
+
+    async def clear_override(self) -> None:
+        async with self._operation("clear-override"):
+            await self._boot().clear()
+
+    async def glance(self, patience_seconds: float | None = None) -> Glance:
+        """One look. With patience 0 the first answer counts, and so does its absence."""
+        async with self._operation("glance", patience_seconds):
+            data = (await self._client.get(self._known().system)).data
+            return Glance(
+                power=power_of(data.get("PowerState")),
+                last_reset_at=text(data, "LastResetTime"),
+                boot_progress=text(part(data, "BootProgress"), "LastState"),
+                override=text(part(data, "Boot"), "BootSourceOverrideEnabled"),
+            )
+
+    async def reset(self) -> str:
+        """Make the system boot afresh; the kind of reset that did it. Sent once: an error that is `unclear` may have done it."""
+        async with self._operation("reset"):
+            return await Power(self._client, self._known()).reset()
+
+    async def power_off(self) -> None:
+        async with self._operation("power-off"):
+            await Power(self._client, self._known()).off()
+
+    @asynccontextmanager
+    async def _operation(self, name: str, patience_seconds: float | None = None) -> AsyncIterator[None]:
+        async with self._one_at_a_time:
+            self._client.begin(name, patience_seconds)
+            yield
+
+    def _boot(self) -> Boot:
+        facts = self._known()
+        return Boot(self._client, facts, quirks_named(facts.quirks))
+
+    def _known(self) -> Facts:
+        if self._facts is None:
+            raise RedfishError("the machine was not discovered yet")
+        return self._facts

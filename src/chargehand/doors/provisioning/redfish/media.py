@@ -1,0 +1,220 @@
+"""Putting an image into a virtual drive and taking it out, whatever words the BMC wants to hear.
+
+Both are idempotent: look, ask only for what is not so yet, and look again. That is also what makes it safe to ask again
+after an answer that never came.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from chargehand.doors.provisioning.redfish.client import Client
+from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused
+from chargehand.doors.provisioning.redfish.facts import Slot
+from chargehand.doors.provisioning.redfish.resources import Action, action, text
+from chargehand.doors.provisioning.redfish.transport import Answer
+
+INSERT = "VirtualMedia.InsertMedia"
+EJECT = "VirtualMedia.EjectMedia"
+LOOK_SECONDS = 10.0  # how long a BMC may take to show what it has already said yes to
+
+Same = Callable[[str, str], bool]
+Keys = frozenset[str]
+
+_IMAGE = frozenset({"Image"})
+_TRANSFER = frozenset({"TransferProtocolType"})
+_STREAM = frozenset({"TransferMethod"})
+_FLAGS = frozenset({"Inserted", "WriteProtected"})
+_USER = frozenset({"UserName", "Password"})
+# The least first: what the standard requires is only the image, and BMCs refuse what they do not know.
+POSTED: Sequence[Keys] = (
+    _IMAGE,
+    _IMAGE | _TRANSFER,
+    _IMAGE | _TRANSFER | _STREAM,
+    _IMAGE | _FLAGS,
+    _IMAGE | _FLAGS | _TRANSFER | _STREAM,
+    _IMAGE | _TRANSFER | _STREAM | _USER,
+)
+# Where a drive is written to and not told to act, "Inserted" is what makes it do so.
+PATCHED: Sequence[Keys] = (_IMAGE | {"Inserted"}, _IMAGE | _FLAGS, _IMAGE, _IMAGE | {"Inserted"} | _TRANSFER)
+EMPTIED: Sequence[dict[str, Any]] = ({"Image": None, "Inserted": False}, {"Image": None}, {"Inserted": False})
+
+_OTHER_WORDS = (400, 415, 422)
+_NO_ACTION = (404, 405, 501)
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """What a drive says is in it."""
+
+    inserted: bool
+    image: str
+
+    @classmethod
+    def of(cls, answer: Answer) -> "Shown":
+        image = text(answer.data, "Image")
+        flag = answer.data.get("Inserted")
+        return cls(flag if isinstance(flag, bool) else bool(image), image)
+
+
+class Media:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._liked: dict[str, Keys] = {}  # by method: what this BMC took last time
+
+    async def insert(self, slot: Slot, url: str, same: Same) -> None:
+        self._client.hide(url, "the image")
+
+        async def once(member: Answer, asked: bool) -> bool:
+            shown = Shown.of(member)
+            if shown.inserted and (same(shown.image, url) or (asked and _abbreviates(shown.image, url))):
+                return True
+            if shown.inserted:
+                await self._take_out(member)
+                if not await self._shows(slot, lambda now: not now.inserted):
+                    raise RedfishError(
+                        f"{slot.name} says that it ejected what was in it, but still shows it", transient=True
+                    )
+                member = await self._client.get(slot.path)
+            await self._put_in(member, url)
+            return await self._shows(
+                slot, lambda now: now.inserted and (same(now.image, url) or _abbreviates(now.image, url))
+            )
+
+        await self._until(slot, once, f"{slot.name} took the image, but does not show it")
+
+    async def eject(self, slot: Slot, only: Callable[[str], bool] | None) -> bool:
+        found = False
+
+        async def once(member: Answer, asked: bool) -> bool:
+            nonlocal found
+            shown = Shown.of(member)
+            if not shown.inserted or (only is not None and not only(shown.image)):
+                return True
+            found = True
+            if shown.image:
+                self._client.hide(shown.image, "the image")
+            await self._take_out(member)
+            return await self._shows(slot, lambda now: not now.inserted or now.image != shown.image)
+
+        await self._until(slot, once, f"{slot.name} says that it ejected the image, but still shows it")
+        return found
+
+    async def _until(self, slot: Slot, once: Callable[[Answer, bool], Awaitable[bool]], problem: str) -> None:
+        """Try until it is so, or until patience ends; what the BMC said last is then the reason."""
+        asked = False
+        while True:
+            try:
+                member = await self._client.get(slot.path)
+                if await once(member, asked):
+                    return
+                trouble = RedfishError(problem, transient=True)
+            except RedfishError as error:
+                if not error.transient:
+                    raise
+                trouble = error
+            asked = True
+            if not await self._client.patience.pause(trouble.retry_after_seconds):
+                raise trouble
+
+    async def _shows(self, slot: Slot, so: Callable[[Shown], bool]) -> bool:
+        patience = self._client.patience.within(LOOK_SECONDS)
+        while not so(Shown.of(await self._client.get(slot.path))):
+            if not await patience.pause():
+                return False
+        return True
+
+    # asking -----------------------------------------------------------------------------------------------------------
+
+    async def _put_in(self, member: Answer, url: str) -> None:
+        offered = await action(self._client, member.data, INSERT)
+        if offered is not None:
+            try:
+                return await self._negotiate(
+                    "POST", POSTED, offered, url, lambda body: self._client.post(offered.target, body)
+                )
+            except Refused as error:
+                if error.status not in _NO_ACTION:
+                    raise
+        return await self._negotiate("PATCH", PATCHED, None, url, lambda body: self._client.patch(member, body))
+
+    async def _negotiate(
+        self,
+        method: str,
+        rungs: Sequence[Keys],
+        offered: Action | None,
+        url: str,
+        send: Callable[[dict[str, Any]], Awaitable[None]],
+    ) -> None:
+        """Say it in other words until the BMC takes it; what it misses or does not want by name counts before our order."""
+        values = _values(url, offered)
+        known = frozenset(values)
+        first = self._liked.get(method) or (rungs[0] | (offered.required & known if offered else frozenset()))
+        waiting = [first, *(rung for rung in rungs if rung != first)]
+        tried: set[Keys] = set()
+        refused: Refused | None = None
+        while waiting:
+            keys = waiting.pop(0)
+            if keys in tried:
+                continue
+            tried.add(keys)
+            try:
+                await send({key: values[key] for key in values if key in keys})
+            except Refused as error:
+                if error.status not in _OTHER_WORDS:
+                    raise
+                refused = refused or error
+                missing, unwanted = error.said.blames(known)
+                if error.said.about_image or "Image" in missing | unwanted:
+                    raise
+                if missing or unwanted:
+                    waiting.insert(0, (keys | missing) - unwanted)
+            else:
+                self._liked[method] = keys
+                return
+        raise refused or Refused("the BMC offers no way to insert an image")
+
+    async def _take_out(self, member: Answer) -> None:
+        offered = await action(self._client, member.data, EJECT)
+        if offered is not None:
+            try:
+                return await _any_of((None, {}), lambda body: self._client.post(offered.target, body))
+            except Refused as error:
+                if error.status not in _NO_ACTION:
+                    raise
+        return await _any_of(EMPTIED, lambda body: self._client.patch(member, body))
+
+
+async def _any_of(bodies: Sequence[Any], send: Callable[[Any], Awaitable[None]]) -> None:
+    refused: Refused | None = None
+    for body in bodies:
+        try:
+            await send(body)
+            return
+        except Refused as error:
+            if error.status not in _OTHER_WORDS:
+                raise
+            refused = refused or error
+    raise refused or Refused("the BMC offers no way to eject")
+
+
+def _values(url: str, offered: Action | None) -> dict[str, Any]:
+    """Everything that may be said about an image, in a fixed order."""
+    allowed = offered.allowed if offered else {}
+    methods = allowed.get("TransferMethod", ())
+    return {
+        "Image": url,
+        "TransferProtocolType": urlsplit(url).scheme.upper(),
+        "TransferMethod": methods[0] if methods and "Stream" not in methods else "Stream",
+        "Inserted": True,
+        "WriteProtected": True,
+        "UserName": "",
+        "Password": "",
+    }
+
+
+def _abbreviates(shown: str, url: str) -> bool:
+    """Some show nothing, or only the file's name. Right after we have put it there, that is enough."""
+    path = urlsplit(url).path
+    return not shown or (len(shown) < len(url) and shown.rpartition("/")[2] == path.rpartition("/")[2])

@@ -1,0 +1,103 @@
+"""Making a system boot afresh, once.
+
+A reset cannot be taken back and cannot be recognised as a repeat, so it is sent once. Where the answer does not come, or says
+that something broke, nobody knows whether it happened; that is told (`unclear`), and the caller looks.
+"""
+
+from collections.abc import Callable
+
+from chargehand.doors.provisioning.redfish.client import Client
+from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused, Unreachable
+from chargehand.doors.provisioning.redfish.facts import Facts, power_of
+from chargehand.doors.provisioning.redfish.resources import Action, action
+from chargehand.doors.provisioning.redfish.transport import Answer
+from chargehand.doors.provisioning.redfish.walk import RESET
+
+SETTLE_SECONDS = 10.0  # a system that is going on or off is given so long to arrive
+OFF_THEN_ON = "ForceOff+On"
+
+_MOVING = ("PoweringOn", "PoweringOff", "Resetting")
+_WAKE = ("On", "ForceOn", "PushPowerButton")
+# Asking the operating system politely comes last: one that hangs, or is not there, says yes and does nothing.
+_AGAIN = ("ForceRestart", "PowerCycle", OFF_THEN_ON, "FullPowerCycle", "GracefulRestart")
+_OFF = ("ForceOff", "GracefulShutdown")
+_NEXT_ONE = (400, 405, 422, 501)
+
+
+class Power:
+    def __init__(self, client: Client, facts: Facts) -> None:
+        self._client = client
+        self._facts = facts
+
+    async def reset(self) -> str:
+        system = await self._settled()
+        reset = await self._action(system)
+        off = power_of(system.data.get("PowerState")) == "Off"
+        refused: Refused | None = None
+        for kind in _offered(reset, _WAKE if off else _AGAIN):
+            try:
+                await self._send(reset, "ForceOff" if kind == OFF_THEN_ON else kind)
+            except Refused as error:  # it said no, so nothing happened and another kind may be asked for
+                if error.status not in _NEXT_ONE:
+                    raise
+                refused = refused or error
+                continue
+            if kind == OFF_THEN_ON:
+                await self._until_off()
+                await self._send(reset, "On")
+            return kind
+        raise refused or Refused(
+            f"the system offers no reset that boots it; it has {', '.join(_allowed(reset)) or 'none'}"
+        )
+
+    async def off(self) -> None:
+        system = await self._settled()
+        if power_of(system.data.get("PowerState")) == "Off":
+            return
+        reset = await self._action(system)
+        kind = next(iter(_offered(reset, _OFF)), "")
+        if not kind:
+            raise Refused(f"the system cannot be switched off; it has {', '.join(_allowed(reset)) or 'no reset'}")
+        try:
+            await self._send(reset, kind)
+        except Unreachable as error:
+            if not error.unclear:
+                raise
+        await self._until_off()
+
+    async def _action(self, system: Answer) -> Action:
+        reset = await action(self._client, system.data, RESET)
+        if reset is None:
+            raise Refused("the system offers no reset")
+        return reset
+
+    async def _send(self, reset: Action, kind: str) -> None:
+        await self._client.post(reset.target, {"ResetType": kind})
+
+    async def _settled(self) -> Answer:
+        """The system, once its power is not on the way to somewhere; as it is, if it never arrives."""
+        return await self._look(lambda power: power not in _MOVING, SETTLE_SECONDS)
+
+    async def _until_off(self) -> None:
+        system = await self._look(lambda power: power == "Off", self._client.patience.left)
+        if power_of(system.data.get("PowerState")) != "Off":
+            raise RedfishError("the system was told to go off and is not off", transient=True, unclear=True)
+
+    async def _look(self, so: Callable[[str], bool], seconds: float) -> Answer:
+        patience = self._client.patience.within(seconds)
+        while True:
+            system = await self._client.get(self._facts.system)
+            if so(power_of(system.data.get("PowerState"))) or not await patience.pause():
+                return system
+
+
+def _allowed(reset: Action) -> tuple[str, ...]:
+    return reset.allowed.get("ResetType", ())
+
+
+def _offered(reset: Action, wanted: tuple[str, ...]) -> list[str]:
+    """Those of the wanted kinds that the system has, in our order; the first, where it does not say what it has."""
+    allowed = _allowed(reset)
+    if not allowed:
+        return list(wanted[:1])
+    return [kind for kind in wanted if kind in allowed or (kind == OFF_THEN_ON and {"ForceOff", "On"} <= set(allowed))]

@@ -1,0 +1,97 @@
+"""Reading resources: links, lists and actions as the BMC gives them, never put together from strings."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from chargehand.doors.provisioning.redfish.client import Client
+from chargehand.doors.provisioning.redfish.errors import Refused
+from chargehand.doors.provisioning.redfish.transport import Answer
+
+MAX_MEMBERS = 64
+MAX_PAGES = 8
+
+
+class Action(msgspec.Struct, frozen=True):
+    """Something a resource can do: where to ask for it, and what may be said."""
+
+    target: str
+    allowed: dict[str, tuple[str, ...]]  # by parameter; one that is not listed takes anything
+    required: frozenset[str] = frozenset()
+
+
+def text(data: dict[str, Any], key: str) -> str:
+    value = data.get(key)
+    return value.strip() if isinstance(value, str) else ""
+
+
+def part(data: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """A structure within a structure; empty where there is none."""
+    for key in keys:
+        value = data.get(key)
+        data = value if isinstance(value, dict) else {}
+    return data
+
+
+def link(data: dict[str, Any], *keys: str) -> str:
+    return text(part(data, *keys), "@odata.id")
+
+
+def links(data: dict[str, Any], key: str) -> tuple[str, ...]:
+    value = data.get(key)
+    items = value if isinstance(value, list) else []
+    return tuple(dict.fromkeys(path for item in items if isinstance(item, dict) and (path := text(item, "@odata.id"))))
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
+
+
+async def members(client: Client, path: str) -> AsyncIterator[Answer]:
+    """Each member of a collection that can be read, page by page, up to a number that no machine reaches."""
+    count = 0
+    for _ in range(MAX_PAGES):
+        page = await client.find(path)
+        if page is None:
+            return
+        for member in links(page.data, "Members"):
+            count += 1
+            if count > MAX_MEMBERS:
+                return
+            if (answer := await client.find(member)) is not None:
+                yield answer
+        path = text(page.data, "Members@odata.nextLink")
+        if not path:
+            return
+
+
+async def action(client: Client, data: dict[str, Any], name: str) -> Action | None:
+    """The action of that name, with the values it allows; those may be in a resource of their own."""
+    offered = part(data, "Actions", f"#{name}")
+    target = text(offered, "target")
+    if not target:
+        return None
+    allowed = {
+        key.partition("@")[0]: texts(value)
+        for key, value in offered.items()
+        if key.endswith("@Redfish.AllowableValues") and texts(value)
+    }
+    required: set[str] = set()
+    if (where := text(offered, "@Redfish.ActionInfo")) and (info := await _info(client, where)) is not None:
+        parameters = info.data.get("Parameters")
+        for parameter in parameters if isinstance(parameters, list) else []:
+            if isinstance(parameter, dict) and (key := text(parameter, "Name")):
+                if values := texts(parameter.get("AllowableValues")):
+                    allowed.setdefault(key, values)
+                if parameter.get("Required") is True:
+                    required.add(key)
+    return Action(target, allowed, frozenset(required))
+
+
+async def _info(client: Client, path: str) -> Answer | None:
+    """What an action takes is good to know, and no reason to fail where it cannot be read."""
+    try:
+        return await client.find(path)
+    except Refused:
+        return None

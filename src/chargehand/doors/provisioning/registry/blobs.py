@@ -1,0 +1,62 @@
+"""Blobs that are complete. A repository has a blob when it says so: what another one has cannot be read through it."""
+
+import os
+from collections.abc import Callable
+from io import FileIO
+
+from chargehand.doors.provisioning.registry.disk import SHARED, stamp, sync, translated
+from chargehand.doors.provisioning.registry.errors import Code, Refused
+from chargehand.doors.provisioning.registry.layout import Layout
+from chargehand.doors.provisioning.registry.uploads import link
+
+
+class Blobs:
+    """Everything here blocks and belongs into a thread."""
+
+    def __init__(self, layout: Layout, now: Callable[[], int]) -> None:
+        self._layout = layout
+        self._now = now
+
+    @translated()
+    def open(self, name: str, digits: str) -> tuple[FileIO, int]:
+        """An open file stays readable if the blob is removed meanwhile."""
+        try:
+            self._layout.layer(name, digits).stat()
+            file = FileIO(self._layout.blob(digits))
+        except FileNotFoundError:
+            raise _unknown() from None
+        return file, os.fstat(file.fileno()).st_size
+
+    @translated()
+    def size(self, name: str, digits: str) -> int:
+        try:
+            self._layout.layer(name, digits).stat()
+            return self._layout.blob(digits).stat().st_size
+        except FileNotFoundError:
+            raise _unknown() from None
+
+    @translated()
+    def mount(self, name: str, digits: str, source: str) -> bool:
+        """The repository has the blob as well, if the other one has it."""
+        with self._layout.locked(SHARED):
+            if not self._layout.layer(source, digits).exists() or not stamp(self._layout.blob(digits), self._now()):
+                return False
+            link(self._layout, name, digits, self._now())
+        sync(self._layout.layer(name, digits).parent)
+        return True
+
+    @translated()
+    def delete(self, name: str, digits: str) -> None:
+        """From this repository. The bytes go when their grace is over, unless something refers to them."""
+        path = self._layout.layer(name, digits)
+        with self._layout.locked(SHARED):
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                raise _unknown() from None
+            stamp(self._layout.blob(digits), self._now())
+        sync(path.parent)
+
+
+def _unknown() -> Refused:
+    return Refused(404, Code.BLOB_UNKNOWN, "the repository has no such blob")

@@ -1,0 +1,94 @@
+"""How refusals look to registry clients: `{"errors": [{"code", "message", "detail"}]}`, with the codes of the OCI spec."""
+
+import math
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+from falcon.asgi import Response
+
+from chargehand.errors import ChargehandError
+
+API_VERSION = ("docker-distribution-api-version", "registry/2.0")
+CHALLENGE = ("www-authenticate", 'Basic realm="chargehand"')  # to which every client answers with what `login` stored
+
+
+class Code(StrEnum):
+    BLOB_UNKNOWN = "BLOB_UNKNOWN"
+    BLOB_UPLOAD_INVALID = "BLOB_UPLOAD_INVALID"
+    BLOB_UPLOAD_UNKNOWN = "BLOB_UPLOAD_UNKNOWN"
+    DIGEST_INVALID = "DIGEST_INVALID"
+    MANIFEST_BLOB_UNKNOWN = "MANIFEST_BLOB_UNKNOWN"
+    MANIFEST_INVALID = "MANIFEST_INVALID"
+    MANIFEST_UNKNOWN = "MANIFEST_UNKNOWN"
+    NAME_INVALID = "NAME_INVALID"
+    NAME_UNKNOWN = "NAME_UNKNOWN"
+    SIZE_INVALID = "SIZE_INVALID"
+    UNAUTHORIZED = "UNAUTHORIZED"
+    DENIED = "DENIED"
+    UNSUPPORTED = "UNSUPPORTED"
+    TOOMANYREQUESTS = "TOOMANYREQUESTS"
+    UNAVAILABLE = "UNAVAILABLE"  # not of the spec: the disk is full, or away
+    UNKNOWN = "UNKNOWN"  # not of the spec: our fault
+
+
+_BY_STATUS = {
+    400: Code.UNSUPPORTED,
+    401: Code.UNAUTHORIZED,
+    403: Code.DENIED,
+    404: Code.NAME_UNKNOWN,
+    413: Code.SIZE_INVALID,
+    429: Code.TOOMANYREQUESTS,
+    503: Code.UNAVAILABLE,
+    507: Code.UNAVAILABLE,
+}
+
+
+class Refused(ChargehandError):
+    """A request that the registry will not do as it is."""
+
+    title = "Refused"
+
+    def __init__(
+        self,
+        status: int,
+        code: Code,
+        message: str,
+        detail: Sequence[Mapping[str, Any]] = (),
+        headers: Mapping[str, str] = {},
+    ) -> None:
+        super().__init__(message)
+        self.http_status = status
+        self.oci_code = code
+        self.detail = detail  # where several things are wrong, one for each
+        self.headers = headers
+
+
+class OneError(msgspec.Struct, omit_defaults=True):
+    code: str
+    message: str
+    detail: Any = None
+
+
+class ErrorBody(msgspec.Struct):
+    errors: list[OneError]
+
+
+def write_oci(resp: Response, error: ChargehandError) -> None:
+    status = error.http_status if isinstance(error, Refused) else error.status
+    if isinstance(error, Refused):
+        errors = [OneError(error.oci_code, error.message, each) for each in error.detail or (None,)]
+        for name, value in error.headers.items():
+            resp.set_header(name, value)
+    else:
+        errors = [OneError(_BY_STATUS.get(status, Code.UNKNOWN), error.message)]
+    resp.status = status
+    resp.content_type = "application/json"
+    resp.set_header(*API_VERSION)
+    if error.retry_after_seconds is not None:
+        resp.set_header("retry-after", str(max(1, math.ceil(error.retry_after_seconds))))
+    if status == 401:
+        resp.set_header(*CHALLENGE)
+    resp.stream = None
+    resp.data = msgspec.json.encode(ErrorBody(errors))

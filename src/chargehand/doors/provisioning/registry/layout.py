@@ -1,0 +1,73 @@
+"""Where everything lies in the registry's directory.
+
+    lock                                     between writers and the sweep
+    drafts/                                  small files on their way to their place
+    blobs/sha256/<2 digits>/<digits>         bytes, once, whoever refers to them; manifests too
+    repositories/<name…>/
+        _layers/<digits>                     empty: the repository has this blob
+        _manifests/<digits>                  the media type under which this manifest was pushed
+        _tags/<tag>                          the digits of a manifest
+        _referrers/<digits>/<digits>         the second has the first as its subject; its descriptor
+        _uploads/<id>                        what has arrived of a blob
+
+No part of a name begins with an underscore, so a repository may lie within another one. The time of a file says when it was
+last pushed or referred to.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from chargehand.doors.provisioning.registry.disk import listed, locked, make
+from chargehand.doors.provisioning.registry.names import is_hex
+
+LAYERS, MANIFESTS, TAGS, REFERRERS, UPLOADS = "_layers", "_manifests", "_tags", "_referrers", "_uploads"
+
+
+class Layout:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.drafts = root / "drafts"
+        self.blobs = root / "blobs" / "sha256"
+        self.repositories = root / "repositories"
+
+    @contextlib.contextmanager
+    def locked(self, how: int) -> Iterator[None]:
+        make(self.root)
+        with locked(self.root / "lock", how):
+            yield
+
+    def blob(self, digits: str) -> Path:
+        return self.blobs / digits[:2] / digits
+
+    def repository(self, name: str) -> Path:
+        return self.repositories / name
+
+    def layer(self, name: str, digits: str) -> Path:
+        return self.repositories / name / LAYERS / digits
+
+    def manifest(self, name: str, digits: str) -> Path:
+        return self.repositories / name / MANIFESTS / digits
+
+    def tag(self, name: str, tag: str) -> Path:
+        return self.repositories / name / TAGS / tag
+
+    def referrers(self, name: str, subject: str) -> Path:
+        return self.repositories / name / REFERRERS / subject
+
+    def upload(self, name: str, upload: str) -> Path:
+        return self.repositories / name / UPLOADS / upload
+
+    def names(self) -> Iterator[str]:
+        """Every repository, however deep, parents first; also those with nothing left in them."""
+        waiting = [self.repositories]
+        while waiting:
+            directory = waiting.pop()
+            entries = sorted(listed(directory), key=lambda entry: entry.name, reverse=True)
+            if any(entry.name.startswith("_") for entry in entries):
+                yield str(directory.relative_to(self.repositories))
+            waiting += [Path(entry.path) for entry in entries if entry.is_dir() and not entry.name.startswith("_")]
+
+    def digits_in(self, name: str, kind: str) -> list[os.DirEntry[str]]:
+        return [entry for entry in listed(self.repositories / name / kind) if is_hex(entry.name)]

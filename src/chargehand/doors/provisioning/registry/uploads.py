@@ -1,0 +1,221 @@
+"""Blobs that are not complete yet: a file each, that grows.
+
+How far an upload is, is the size of its file, so it can be resumed after a restart and on another node. Each piece is written
+under a lock of that file alone, and only where the file ends: of two who send the same upload, one is told that the other was
+faster. Everything here blocks and belongs into a thread.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from io import FileIO
+from typing import NamedTuple, Protocol
+
+from chargehand.doors.provisioning.registry.disk import FULL, SHARED, listed, make, stamp, stamped_at, sync, translated
+from chargehand.doors.provisioning.registry.errors import Code, Refused
+from chargehand.doors.provisioning.registry.layout import UPLOADS, Layout
+from chargehand.doors.provisioning.registry.names import is_hex
+
+PIECE_BYTES = 1 << 20
+REMEMBERED = 256
+
+
+class Hash(Protocol):
+    def update(self, data: bytes, /) -> None: ...
+
+    def hexdigest(self) -> str: ...
+
+
+class Hashed(NamedTuple):
+    """The hash of the first bytes of an upload. A file only grows, so it never becomes wrong, only too short."""
+
+    size: int
+    hash: Hash
+
+
+class Uploads:
+    def __init__(self, layout: Layout, max_bytes: int, now: Callable[[], int]) -> None:
+        self._layout = layout
+        self._max_bytes = max_bytes
+        self._now = now
+        # Saves reading a file again when it is finished; what is not in here is read.
+        self._hashes: OrderedDict[str, Hashed] = OrderedDict()
+        self._turn = threading.Lock()
+
+    @translated()
+    def begin(self, name: str) -> str:
+        upload = secrets.token_hex(16)
+        path = self._layout.upload(name, upload)
+        with self._layout.locked(SHARED):  # else a sweep could take the directory between the two lines
+            make(path.parent)
+            path.touch(mode=0o600, exist_ok=False)
+            stamp(path, self._now())
+        self._remember(upload, Hashed(0, hashlib.sha256()))
+        return upload
+
+    @translated()
+    def size(self, name: str, upload: str) -> int:
+        try:
+            return self._layout.upload(name, _checked(upload)).stat().st_size
+        except FileNotFoundError:
+            raise _unknown() from None
+
+    @translated()
+    def append(self, name: str, upload: str, offset: int, data: bytes) -> int:
+        """The new size. What does not fit, on the disk or within the bound, ends the upload and leaves nothing of it."""
+        with self._opened(name, upload) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != offset:
+                raise out_of_order(name, upload, size)
+            if size + len(data) > self._max_bytes:
+                self._discard(name, upload)
+                raise too_large(self._max_bytes)
+            try:
+                _write(file, offset, data)
+            except OSError as error:
+                if error.errno in FULL:
+                    self._discard(name, upload)
+                raise
+            hashed = self._recall(upload)
+            if hashed is not None and hashed.size == offset:
+                hashed.hash.update(data)
+                hashed = Hashed(offset + len(data), hashed.hash)
+            if hashed is not None:
+                self._remember(upload, hashed)
+            stamp(self._layout.upload(name, upload), self._now())
+            return offset + len(data)
+
+    @translated()
+    def finish(self, name: str, upload: str, digits: str) -> None:
+        """A blob of the repository, durable; or, if these are other bytes than was said, nothing at all."""
+        with self._opened(name, upload) as file:
+            if self._hash_all(file, upload) != digits:
+                self._discard(name, upload)
+                raise Refused(400, Code.DIGEST_INVALID, "what arrived has another digest; the upload is discarded")
+            try:
+                os.fsync(file.fileno())
+            except OSError:
+                self._discard(
+                    name, upload
+                )  # some file systems find room only now; what is in the file is anybody's guess
+                raise
+            self._keep(name, upload, digits)
+
+    def _keep(self, name: str, upload: str, digits: str) -> None:
+        path, blob, now = self._layout.upload(name, upload), self._layout.blob(digits), self._now()
+        with self._layout.locked(SHARED):
+            # Also over one that is there already: the same bytes, but new, so that no sweep takes them now.
+            stamp(path, now)
+            make(blob.parent)
+            path.rename(blob)
+            link(self._layout, name, digits, now)
+        sync(blob.parent)
+        sync(self._layout.layer(name, digits).parent)
+
+    @translated()
+    def cancel(self, name: str, upload: str) -> None:
+        with self._opened(name, upload):
+            self._discard(name, upload)
+
+    @translated()
+    def expire(self, name: str, before: int) -> int:
+        """Removes uploads to which nothing was added since then."""
+        count = 0
+        for entry in listed(self._layout.repository(name) / UPLOADS):
+            with contextlib.suppress(Refused, FileNotFoundError):
+                if stamped_at(entry.stat()) <= before:
+                    with self._opened(name, entry.name) as file:
+                        if stamped_at(os.fstat(file.fileno())) <= before:
+                            self._discard(name, entry.name)
+                            count += 1
+        return count
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _opened(self, name: str, upload: str) -> Iterator[FileIO]:
+        path = self._layout.upload(name, _checked(upload))
+        try:
+            file = FileIO(path, "r+")
+        except FileNotFoundError:
+            raise _unknown() from None
+        with file:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+            # While we waited it may have become a blob, to which nothing may be added.
+            if os.fstat(file.fileno()).st_nlink == 0 or not path.exists():
+                raise _unknown()
+            yield file
+
+    def _discard(self, name: str, upload: str) -> None:
+        self._recall(upload)
+        self._layout.upload(name, upload).unlink(missing_ok=True)
+
+    def _hash_all(self, file: FileIO, upload: str) -> str:
+        hashed = self._recall(upload) or Hashed(0, hashlib.sha256())
+        file.seek(hashed.size)
+        while piece := file.read(PIECE_BYTES):
+            hashed.hash.update(piece)
+        return hashed.hash.hexdigest()
+
+    def _recall(self, upload: str) -> Hashed | None:
+        with self._turn:
+            return self._hashes.pop(upload, None)
+
+    def _remember(self, upload: str, hashed: Hashed) -> None:
+        with self._turn:
+            self._hashes[upload] = hashed
+            if len(self._hashes) > REMEMBERED:
+                self._hashes.popitem(last=False)
+
+
+def link(layout: Layout, name: str, digits: str, now: int) -> None:
+    """Says that the repository has the blob; the caller holds the lock, and syncs the directory."""
+    path = layout.layer(name, digits)
+    make(path.parent)
+    path.touch(mode=0o600)
+    stamp(path, now)
+
+
+def location(name: str, upload: str) -> str:
+    return f"/v2/{name}/blobs/uploads/{upload}"
+
+
+def range_of(size: int) -> str:
+    """How far an upload is, as clients expect it: with the last byte that is there, and `0-0` also for none."""
+    return f"0-{max(0, size - 1)}"
+
+
+def out_of_order(name: str, upload: str, size: int) -> Refused:
+    headers = {"location": location(name, upload), "range": range_of(size)}
+    return Refused(416, Code.BLOB_UPLOAD_INVALID, f"the upload goes on at byte {size}", headers=headers)
+
+
+def too_large(max_bytes: int) -> Refused:
+    return Refused(
+        413,
+        Code.SIZE_INVALID,
+        f"the blob is over {max_bytes} bytes, the most that is accepted (provisioning.registry_max_blob_bytes)",
+    )
+
+
+def _checked(upload: str) -> str:
+    """The ids are ours: nothing else is looked for on the disk."""
+    if len(upload) != 32 or not is_hex(upload + upload):
+        raise _unknown()
+    return upload
+
+
+def _unknown() -> Refused:
+    return Refused(404, Code.BLOB_UPLOAD_UNKNOWN, "there is no such upload here; begin a new one")
+
+
+def _write(file: FileIO, offset: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(file.fileno(), rest, offset)
+        rest, offset = rest[written:], offset + written

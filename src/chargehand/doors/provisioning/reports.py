@@ -1,0 +1,346 @@
+"""What machines say: `POST /api/v1/status-webhook/{server_serial}`, the one word that ends a job, and `…/progress` before it.
+
+At least once from them, exactly once in effect here: the first word is the verdict, every other one is answered 200 and changes
+nothing. Who may speak: whoever has the job's own token (then only for that job), the shared secret, or a client certificate.
+"""
+
+import hmac
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from falcon.asgi import Request, Response
+from msgspec import Meta
+from msgspec.structs import replace
+
+from chargehand.config import ProvisioningConfig
+from chargehand.doors.provisioning.errors import Refused, write_error
+from chargehand.doors.provisioning.journey import one_line
+from chargehand.doors.provisioning.ledger import MAX_STEPS, MAX_TAIL, Ledger, Ledgers, UnitProgress, Verdict
+from chargehand.doors.provisioning.lifecycle import Lifecycle
+from chargehand.doors.provisioning.metrics import ProvisioningMetrics
+from chargehand.doors.provisioning.names import BASE, KIND, TAG
+from chargehand.doors.provisioning.orders import asked_of
+from chargehand.doors.provisioning.servers import Servers
+from chargehand.doors.provisioning.taxonomy import of_unit
+from chargehand.doors.provisioning.tokens import JobTokens, Meant
+from chargehand.engine.engine import Engine
+from chargehand.engine.ids import is_ulid
+from chargehand.engine.job import SECOND, Job
+from chargehand.engine.store import Note
+from chargehand.errors import ChargehandError, Forbidden, NotFound, Unauthenticated
+from chargehand.http.route import Route, decode, read_body, reply
+from chargehand.http.tls import client_names
+from chargehand.observability.logs import get_logger
+
+SECRET = "X-Webhook-Secret"  # noqa: S105 - the name of a header
+MAX_BODY = 262_144
+EVENT_PERCENT = 10.0  # a step's progress is worth a line in the job's log each so many percent
+MAX_EVENTS = 1000  # and no more lines than this for what machines say of one job
+
+log = get_logger(__name__)
+
+Line = Annotated[str, Meta(max_length=1024)]
+
+
+class Status(msgspec.Struct):
+    """Other members are ignored."""
+
+    status: Annotated[Literal["success", "failed"], Meta(description="How it ended")]
+    failed_step: (
+        Annotated[str, Meta(min_length=1, max_length=256, description="With failed: the unit that failed")] | None
+    ) = None
+    delivery_id: Annotated[str, Meta(min_length=1, max_length=128, description="The same on each retry")] | None = None
+    job_id: Line | None = None
+    task_target: Line | None = None
+    dispatcher_version: Line | None = None
+    schema_id: Line | None = None
+    started_at: Line | None = None
+    finished_at: Line | None = None
+    exit_code: int | None = None
+    log_tail: Annotated[str, Meta(description="The end of the unit's log; cut to 64 Ki characters")] | None = None
+
+
+class Progress(msgspec.Struct):
+    step: Annotated[str, Meta(min_length=1, max_length=256, description="The unit that is at work")]
+    percent: Annotated[float, Meta(ge=0, le=100)] | None = None
+    message: Annotated[str, Meta(max_length=2000)] = ""
+    finished: Annotated[bool, Meta(description="The step is done")] = False
+    log_tail: str | None = None
+    boot_id: (
+        Annotated[
+            str, Meta(max_length=64, description="Of the machine's boot: the first one that asks may work, no other")
+        ]
+        | None
+    ) = None
+    job_id: Line | None = None
+
+
+class Accepted(msgspec.Struct):
+    job_id: str
+    status: str
+    duplicate: bool
+
+
+class Going(msgspec.Struct):
+    job_id: str
+    go_on: Annotated[bool, Meta(description="False: the job is over or belongs to another boot; touch nothing")]
+    reason: str
+
+
+_status = msgspec.json.Decoder(Status)
+_progress = msgspec.json.Decoder(Progress)
+
+
+class Reports:
+    def __init__(
+        self,
+        engine: Engine,
+        settings: ProvisioningConfig,
+        tokens: JobTokens,
+        ledgers: Ledgers,
+        servers: Servers,
+        lifecycle: Lifecycle,
+        metrics: ProvisioningMetrics,
+    ) -> None:
+        self._engine = engine
+        self._tokens = tokens
+        self._ledgers = ledgers
+        self._servers = servers
+        self._lifecycle = lifecycle
+        self._metrics = metrics
+        self._secrets = [
+            each.reveal().encode() for each in (settings.webhook_secret, settings.previous_webhook_secret) if each
+        ]
+        self._client_names = frozenset(settings.client_names)
+
+    def routes(self) -> list[Route]:
+        path = f"{BASE}/status-webhook/{{server_serial}}"
+        headers = {
+            SECRET: "provisioning.webhook_secret, or the one before it",
+            "Authorization": "Instead: Bearer and the job's token, from report.json on the task medium",
+        }
+        common: dict[str, Any] = {
+            "tag": TAG,
+            "headers": headers,
+            "error_writer": write_error,
+            "errors": (Unauthenticated, Forbidden, NotFound),
+        }
+        # fmt: off
+        return [
+            Route("POST", path, self.take_status, "For machines: how the job ended", request=Status, reply=Accepted,
+                  description="200 also for a repeated one. Without valid credentials 401 or 403.", **common),
+            Route("POST", f"{path}/progress", self.take_progress, "For machines: where they are", request=Progress, reply=Going, **common),
+        ]
+        # fmt: on
+
+    # the terminal word --------------------------------------------------------------------------------------------------
+
+    async def take_status(self, req: Request, resp: Response, server_serial: str) -> None:
+        try:
+            meant, scheme = self._admit(req, server_serial)
+            said = decode(_status, await read_body(req, MAX_BODY))
+            if said.status == "failed" and not (said.failed_step or "").strip():
+                raise Refused(
+                    400, "request.invalid_field", "failed_step: is required when status is failed: the unit that failed"
+                )
+            job = await self._job(server_serial, meant, said.job_id)
+        except ChargehandError:
+            self._metrics.webhooks.labels("refused").inc()
+            raise
+        duplicate = await self._judge(job, meant, said, scheme)
+        self._metrics.webhooks.labels("duplicate" if duplicate else said.status).inc()
+        reply(resp, Accepted(job.id, said.status, duplicate))
+
+    async def _judge(self, job: Job, meant: Meant | None, said: Status, scheme: str) -> bool:
+        """False: this was the word that decided."""
+        now = self._engine.now()
+        unit = (said.failed_step or "").strip()
+        failed = said.status == "failed"
+        verdict = Verdict(
+            "failed" if failed else "succeeded",
+            now,
+            "webhook",
+            of_unit(unit) if failed else None,
+            one_line(unit) if failed else "",
+            one_line(f"{unit} failed" + (f" with exit code {said.exit_code}" if said.exit_code is not None else ""))
+            if failed
+            else "",
+        )
+
+        def amend(ledger: Ledger) -> Ledger:
+            if not _is_for(ledger, meant) or (said.delivery_id and ledger.knows(said.delivery_id)):
+                return ledger
+            if ledger.verdict is None and said.log_tail:
+                ledger = replace(ledger, tail=said.log_tail[-MAX_TAIL:])
+            return replace(ledger.with_verdict(verdict).with_delivery(said.delivery_id or ""), heard_at=now)
+
+        amended = await self._ledgers.amend(job.tenant, job.id, amend)
+        if amended is None or job.topic == "queued":
+            raise NotFound(f"no job is active for server {asked_of(job).server_serial}")
+        before, after = amended
+        if not _is_for(before, meant) or (said.delivery_id and before.knows(said.delivery_id)):
+            return True
+        decided = before.verdict is None
+        await self._note(job, said, scheme, decided)
+        if decided and after.verdict is not None:
+            self._observe(said, now)
+            log.info(
+                "a machine reported",
+                job_id=job.id,
+                server_serial=asked_of(job).server_serial,
+                status=said.status,
+                step=verdict.failed_step,
+                auth=scheme,
+            )
+            await self._lifecycle.show(job, after.verdict, lease=None)
+        return not decided
+
+    async def _note(self, job: Job, said: Status, scheme: str, decided: bool) -> None:
+        told = f"webhook: {said.status}" + (f", {said.failed_step}" if said.failed_step else "")
+        message = told if decided else f"{told}; the outcome was known already, nothing changed"
+        data = {
+            "kind": "webhook",
+            "auth": scheme,
+            **{
+                name: value
+                for name in (
+                    "status",
+                    "failed_step",
+                    "delivery_id",
+                    "task_target",
+                    "dispatcher_version",
+                    "schema_id",
+                    "started_at",
+                    "finished_at",
+                    "exit_code",
+                )
+                if (value := getattr(said, name)) is not None
+            },
+        }
+        note = Note(
+            job.id,
+            message=one_line(message),
+            step=one_line(said.failed_step or "webhook"),
+            data=msgspec.json.encode(data),
+        )
+        await self._engine.note(note)
+
+    def _observe(self, said: Status, now: int) -> None:
+        try:
+            finished = datetime.fromisoformat(said.finished_at or "")
+            seconds = now / SECOND - finished.timestamp()
+        except (ValueError, OverflowError):
+            return
+        self._metrics.webhook_seconds.at()(max(0.0, seconds))
+
+    # before it ----------------------------------------------------------------------------------------------------------
+
+    async def take_progress(self, req: Request, resp: Response, server_serial: str) -> None:
+        meant, _ = self._admit(req, server_serial)
+        said = decode(_progress, await read_body(req, MAX_BODY))
+        job = await self._job(server_serial, meant, said.job_id)
+        now = self._engine.now()
+        amended = await self._ledgers.amend(job.tenant, job.id, _hear(said, meant, now))
+        if amended is None:
+            raise NotFound(f"no job is active for server {server_serial}")
+        before, after = amended
+        reason = _objection(after, said, meant, job)
+        if not reason and before.told < after.told <= MAX_EVENTS:
+            shown = f" {said.percent:g} %" if said.percent is not None else ""
+            message = (
+                f"{said.step}{' is done' if said.finished else shown}{': ' + said.message if said.message else ''}"
+            )
+            data = {"kind": "progress", "percent": said.percent, "finished": said.finished}
+            await self._engine.note(
+                Note(job.id, step=one_line(said.step), message=one_line(message), data=msgspec.json.encode(data))
+            )
+        reply(resp, Going(job.id, not reason, reason), 409 if reason else 200)
+
+    # who, and about what ------------------------------------------------------------------------------------------------
+
+    def _admit(self, req: Request, serial: str) -> tuple[Meant | None, str]:
+        """The job that the credentials are for, if they are for one, and the kind of credentials. Never what was sent."""
+        scheme, _, token = (req.get_header("authorization") or "").partition(" ")
+        given = req.get_header(SECRET)
+        if scheme.lower() == "bearer" and token:
+            meant = self._tokens.read(token.strip())
+            if meant is None:
+                raise Forbidden("this token is no job's")
+            return meant, "job-token"
+        if given is not None:
+            # Every one is compared, so that the time says nothing about which was closer.
+            matches = [
+                hmac.compare_digest(given.encode("utf-8", "surrogateescape"), secret) for secret in self._secrets
+            ]
+            if not any(matches):
+                raise Forbidden(f"the {SECRET} is not valid")
+            return None, "secret"
+        names = client_names(req)
+        if serial in names or self._client_names.intersection(names):
+            return None, "certificate"
+        if names:
+            raise Forbidden("the client certificate may not report for this server")
+        raise Unauthenticated(f"send {SECRET}, or `Authorization: Bearer` with the token on the task medium")
+
+    async def _job(self, serial: str, meant: Meant | None, job_id: str | None) -> Job:
+        """The token says which job; else the payload may, and else it is the one that the server was last started for."""
+        owner = await self._servers.owner(serial)
+        asked = meant.job_id if meant else job_id if job_id and is_ulid(job_id) else owner.job_id if owner else ""
+        job = await self._engine.store.get_job(asked) if asked else None
+        if (
+            job is None
+            or owner is None
+            or job.kind != KIND
+            or job.tenant != owner.tenant
+            or asked_of(job).server_serial != serial
+        ):
+            raise NotFound(f"no job is active for server {one_line(serial)[:64]}")
+        return job
+
+
+def _is_for(ledger: Ledger, meant: Meant | None) -> bool:
+    """A token of an earlier start says nothing about this one."""
+    return meant is None or meant.generation == ledger.generation
+
+
+def _hear(said: Progress, meant: Meant | None, now: int) -> Callable[[Ledger], Ledger]:
+    def amend(ledger: Ledger) -> Ledger:
+        if ledger.verdict is not None or not _is_for(ledger, meant):
+            return ledger
+        if said.boot_id:
+            if ledger.boot_id and ledger.boot_id != said.boot_id:
+                return ledger
+            ledger = replace(ledger, boot_id=said.boot_id)
+        known = next((each for each in ledger.steps if each.step == said.step), None)
+        others = tuple(each for each in ledger.steps if each.step != said.step)
+        current = UnitProgress(
+            said.step,
+            known.began_at if known else now,
+            now,
+            said.percent if said.percent is not None else known.percent if known else None,
+            one_line(said.message) or (known.message if known else ""),
+            said.finished,
+        )
+        tail = ledger.tail if said.log_tail is None else said.log_tail[-MAX_TAIL:]
+        told = ledger.told + _worth_telling(known, said)
+        return replace(ledger, heard_at=now, steps=(*others, current)[-MAX_STEPS:], tail=tail, told=told)
+
+    return amend
+
+
+def _objection(ledger: Ledger, said: Progress, meant: Meant | None, job: Job) -> str:
+    if not _is_for(ledger, meant):
+        return "this start of the job is over"
+    if ledger.verdict is not None or job.finished:
+        return f"the job is over: {ledger.verdict.outcome if ledger.verdict else 'complete'}"
+    if said.boot_id and ledger.boot_id != said.boot_id:
+        return "another boot of this machine is at work, or was: a machine is not imaged twice for one job"
+    return ""
+
+
+def _worth_telling(known: UnitProgress | None, said: Progress) -> bool:
+    if known is None or said.finished != known.finished:
+        return True
+    return int((said.percent or 0) / EVENT_PERCENT) > int((known.percent or 0) / EVENT_PERCENT)

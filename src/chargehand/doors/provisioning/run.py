@@ -1,0 +1,119 @@
+"""Where a job is: the cursor, and what must be known to go on from it. Written before each step is taken, by the owner alone.
+
+A step that may not be done twice says what it is about to do before it does it. Whoever finds that word and no answer looks at
+the machine and does not guess.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from chargehand.doors.provisioning.redfish.facts import Facts
+from chargehand.doors.provisioning.taxonomy import Key
+from chargehand.engine.record import DropRecord, PutRecord, Record
+from chargehand.engine.store import Store
+from chargehand.errors import StaleLease
+
+RECORD = "provision-run"
+
+
+class Step(StrEnum):
+    BUILD = "build-media"
+    DISCOVER = "discover"
+    MOUNT_MAINTENANCE = "mount-maintenance"
+    MOUNT_TASK = "mount-task"
+    BOOT_OVERRIDE = "boot-override"
+    RESET = "reset"
+    POLL = "poll"
+    WAIT = "wait"
+    EJECT = "eject"
+    CLEAR_OVERRIDE = "clear-override"
+    FINAL_RESET = "final-reset"
+    DONE = "done"
+
+
+# What a failure of a step is called. A medium that is not there to be served is found while building.
+KEYS: dict[Step, Key] = {
+    Step.BUILD: Key.ISO_BUILD,
+    Step.DISCOVER: Key.REDFISH_DISCOVER,
+    Step.MOUNT_MAINTENANCE: Key.REDFISH_MOUNT_MAINTENANCE,
+    Step.MOUNT_TASK: Key.REDFISH_MOUNT_TASK,
+    Step.BOOT_OVERRIDE: Key.REDFISH_BOOT_OVERRIDE,
+    Step.RESET: Key.REDFISH_RESET,
+    Step.POLL: Key.REDFISH_POLL,
+    Step.WAIT: Key.WEBHOOK_WAIT,
+    Step.EJECT: Key.CLEANUP_UNMOUNT,
+    Step.CLEAR_OVERRIDE: Key.CLEANUP_UNMOUNT,
+    Step.FINAL_RESET: Key.CLEANUP_RESET,
+}
+AFTER: dict[Step, Step] = dict(zip(list(Step)[:-1], list(Step)[1:], strict=True))
+BOOTING = (Step.DISCOVER, Step.MOUNT_MAINTENANCE, Step.MOUNT_TASK, Step.BOOT_OVERRIDE, Step.RESET, Step.POLL)
+CLEANUP = frozenset({Step.EJECT, Step.CLEAR_OVERRIDE, Step.FINAL_RESET, Step.DONE})
+
+
+class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A step that was begun, for whoever watches."""
+
+    step: Step
+    began_at: int
+    ended_at: int | None = None
+    ok: bool = True
+
+
+class ResetIntent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Written before a reset is sent, with what the machine looked like: by this a later look tells whether it happened."""
+
+    asked_at: int
+    power: str = ""
+    last_reset_at: str = ""
+    sent: str = ""  # the type, once the BMC took it
+    tries: int = 1
+
+
+class Run(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    generation: int = 1
+    lease: int = 0  # under which it was last written
+    step: Step = Step.BUILD
+    began_at: int = 0
+    cleanup_at: int | None = None  # when cleaning up began
+    facts: Facts | None = None  # what the BMC showed
+    combined: bool = False  # one drive: both media in one image
+    slots: dict[
+        str, str
+    ] = {}  # name of a medium -> path of the drive that we put it into, written before it is put there
+    override: bool = False  # we set the boot override
+    reset: ResetIntent | None = None
+    booted_at: int | None = None  # when the machine was seen to come back
+    final_reset: ResetIntent | None = None
+    installer: str = ""  # what was last seen of an installer's own reboot
+    iso_size: int = 0
+    iso_sha256: str = ""
+    warnings: tuple[str, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    media_gone: bool = False  # retention took the files
+
+
+_decoder = msgspec.json.Decoder(Run)
+
+
+class Runs:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def get(self, tenant: str, job_id: str) -> "tuple[Run, int] | None":
+        record = await self._store.get_record(RECORD, tenant, job_id)
+        return None if record is None else (_decoder.decode(record.body), record.version)
+
+    async def put(self, tenant: str, job_id: str, run: Run, expected: int, *, due_at: int | None = None) -> int:
+        """The new version. An owner that was replaced does not get past this, and so does nothing more."""
+        body = msgspec.json.encode(run)
+        record = await self._store.put_record(PutRecord(RECORD, tenant, job_id, body, expected=expected, due_at=due_at))
+        if record is None:
+            raise StaleLease(f"job {job_id} has another owner now")
+        return record.version
+
+    async def due(self, limit: int) -> list[tuple[Record, Run]]:
+        return [(record, _decoder.decode(record.body)) for record in await self._store.due_records(RECORD, limit)]
+
+    async def drop(self, tenant: str, job_id: str) -> None:
+        await self._store.drop_record(DropRecord(RECORD, tenant, job_id))

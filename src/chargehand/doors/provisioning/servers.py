@@ -1,0 +1,307 @@
+"""The servers there are: where their BMC is and how it opens. A password comes in, is encrypted, and never goes out again."""
+
+from typing import Annotated, Any
+
+import msgspec
+from falcon.asgi import Request, Response
+from msgspec import Meta
+from msgspec.structs import replace
+
+from chargehand.doors.provisioning.errors import Refused, write_error
+from chargehand.doors.provisioning.machines import Machines
+from chargehand.doors.provisioning.names import BASE, KIND, READ, SERIAL, SERVERS, TAG, server_queue
+from chargehand.doors.provisioning.redfish.errors import RedfishError
+from chargehand.doors.provisioning.redfish.facts import Bmc, Facts
+from chargehand.doors.provisioning.taxonomy import Key
+from chargehand.doors.provisioning.vault import Vault
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import FINAL, SECOND, Job, rfc3339
+from chargehand.engine.record import DropRecord, PutRecord, Record
+from chargehand.engine.store import JobFilter
+from chargehand.errors import InvalidField, NotFound
+from chargehand.http.paging import Limit
+from chargehand.http.route import Route, decode, query, read_body, reply
+from chargehand.webhooks.egress import EgressPolicy
+
+RECORD = "server"
+OWNER = "server-owner"  # by serial alone: machines report with it, and know no tenant
+EVERYBODY = "*"
+MAX_BODY = 65_536
+
+Text = Annotated[str, Meta(max_length=1024)]
+Label = Annotated[str, Meta(max_length=200)]
+
+
+class PutServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    bmc_address: Annotated[str, Meta(min_length=1, max_length=2048, examples=["https://10.0.0.5"])]
+    bmc_username: Text = ""
+    bmc_password: (
+        Annotated[str, Meta(max_length=1024, description="Never returned. Left out: stays as it is")] | None
+    ) = None
+    system_uuid: (
+        Annotated[
+            str,
+            Meta(
+                pattern=r"^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}\Z",
+                description="Where the BMC reports a UUID and no serial",
+            ),
+        ]
+        | None
+    ) = None
+    vendor: Annotated[str, Meta(max_length=64, description="Where the BMC does not say it")] | None = None
+    tls: Annotated[
+        str,
+        Meta(
+            pattern=r"^(verify|insecure|sha256:[0-9A-Fa-f]{64})\Z",
+            description="verify, insecure, or sha256: and the fingerprint of the BMC's certificate",
+        ),
+    ] = "verify"
+    unidentified: Annotated[
+        bool, Meta(description="The BMC reports neither serial nor UUID, and has one system: take it for this server")
+    ] = False
+    labels: Annotated[dict[Label, Label], Meta(max_length=64)] = {}
+
+
+class Kept(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The body of a record."""
+
+    bmc_address: str
+    bmc_username: str = ""
+    sealed_password: str = ""
+    system_uuid: str | None = None
+    vendor: str | None = None
+    tls: str = "verify"
+    unidentified: bool = False
+    labels: dict[str, str] = {}
+    facts: Facts | None = None
+    probed_at: int | None = None
+    problem: str = ""  # why the last probe found nothing
+
+
+class Owner(msgspec.Struct, frozen=True):
+    tenant: str
+    job_id: str = ""  # the job that this machine was last started for
+
+
+class Probe(msgspec.Struct):
+    at: str
+    ok: bool
+    problem: str
+    facts: Facts | None
+
+
+class ServerView(msgspec.Struct, kw_only=True):
+    server_serial: str
+    bmc_address: str
+    bmc_username: str
+    has_password: bool
+    system_uuid: str | None
+    vendor: str | None
+    tls: str
+    unidentified: bool
+    labels: dict[str, str]
+    probe: Annotated[Probe, Meta(description="What was found when it was last probed")] | None
+    active_job: str | None
+    created_at: str
+    updated_at: str
+
+
+class ServerPage(msgspec.Struct):
+    servers: list[ServerView]
+    next: str | None
+
+
+class ServerQuery(msgspec.Struct, forbid_unknown_fields=True):
+    after: Annotated[str, Meta(max_length=64, description="`next` of the page before")] = ""
+    limit: Limit = 100
+
+
+_put = msgspec.json.Decoder(PutServer)
+_kept = msgspec.json.Decoder(Kept)
+_owner = msgspec.json.Decoder(Owner)
+
+
+class Servers:
+    def __init__(self, engine: Engine, vault: Vault, policy: EgressPolicy, machines: Machines) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._vault = vault
+        self._policy = policy
+        self._machines = machines
+
+    def routes(self) -> list[Route]:
+        one = f"{BASE}/servers/{{server_serial}}"
+        # fmt: off
+        rows: list[dict[str, Any]] = [
+            {"method": "GET", "path": f"{BASE}/servers", "handler": self.list_servers, "summary": "List the servers",
+             "scope": READ, "query": ServerQuery, "reply": ServerPage},
+            {"method": "GET", "path": one, "handler": self.get_server, "summary": "Read a server",
+             "scope": READ, "reply": ServerView, "errors": (NotFound,)},
+            {"method": "PUT", "path": one, "handler": self.put_server, "summary": "Register a server, or change it",
+             "scope": SERVERS, "request": PutServer, "reply": ServerView},
+            {"method": "DELETE", "path": one, "handler": self.delete_server, "summary": "Forget a server",
+             "scope": SERVERS, "status": 204, "errors": (NotFound,)},
+            {"method": "POST", "path": f"{one}/probe", "handler": self.probe_server, "summary": "Ask its BMC what it is and what it can do",
+             "scope": SERVERS,
+             "description": "Nothing is changed at the machine. Answers 200 also when the BMC could not be asked: `ok` is false then.",
+             "reply": Probe, "errors": (NotFound,)},
+        ]
+        # fmt: on
+        return [Route(**row, tag=TAG, error_writer=write_error) for row in rows]
+
+    # over HTTP ----------------------------------------------------------------------------------------------------------
+
+    async def list_servers(self, req: Request, resp: Response) -> None:
+        by, tenant = query(req, ServerQuery), req.context.caller.tenant
+        found = await self._store.list_records(RECORD, tenant, by.after, by.limit)
+        servers = [await self._view(record) for record in found]
+        reply(resp, ServerPage(servers, found[-1].name if len(found) == by.limit else None))
+
+    async def get_server(self, req: Request, resp: Response, server_serial: str) -> None:
+        reply(resp, await self._view(await self._record(req.context.caller.tenant, server_serial)))
+
+    async def put_server(self, req: Request, resp: Response, server_serial: str) -> None:
+        self._vault.require_open()
+        tenant, serial = req.context.caller.tenant, checked_serial(server_serial)
+        asked = decode(_put, await read_body(req, MAX_BODY))
+        address = self._policy.check_url("bmc_address", asked.bmc_address).rstrip("/")
+        if "?" in address:
+            raise InvalidField("bmc_address", "must have no query: it is the address under which /redfish/v1 stands")
+        await self._own(tenant, serial)
+        while True:
+            known = await self._store.get_record(RECORD, tenant, serial)
+            kept = _changed(None if known is None else _kept.decode(known.body), asked, address)
+            if asked.bmc_password is not None:
+                kept = replace(
+                    kept, sealed_password=self._vault.seal(_context(tenant, serial), asked.bmc_password.encode())
+                )
+            expected = 0 if known is None else known.version
+            put = PutRecord(RECORD, tenant, serial, msgspec.json.encode(kept), expected=expected)
+            if (record := await self._store.put_record(put)) is not None:
+                return reply(resp, await self._view(record), 201 if known is None else 200)
+
+    async def delete_server(self, req: Request, resp: Response, server_serial: str) -> None:
+        tenant = req.context.caller.tenant
+        record = await self._record(tenant, server_serial)
+        if (job := await self.active_job(tenant, record.name)) is not None:
+            raise Refused(409, Key.CONFLICT_ACTIVE_JOB, f"job {job.id} is active for this server; cancel it, or wait")
+        await self._store.drop_record(DropRecord(RECORD, tenant, record.name))
+        await self._store.drop_record(DropRecord(OWNER, EVERYBODY, record.name))
+        resp.status = 204
+
+    async def probe_server(self, req: Request, resp: Response, server_serial: str) -> None:
+        tenant = req.context.caller.tenant
+        record = await self._record(tenant, server_serial)
+        facts, problem = None, ""
+        try:
+            async with self._machines.open(self.bmc_of(tenant, record.name, _kept.decode(record.body))) as machine:
+                facts = await machine.discover()
+        except RedfishError as error:
+            problem = error.message
+        at = self._engine.now()
+        await self._remember(tenant, record.name, facts, problem, at)
+        reply(resp, Probe(rfc3339(at), facts is not None, problem, facts))
+
+    # for the rest of the door -------------------------------------------------------------------------------------------
+
+    async def bmc(self, tenant: str, serial: str) -> Bmc:
+        record = await self._store.get_record(RECORD, tenant, serial)
+        if record is None:
+            raise NotFound(f"there is no server {serial}")
+        return self.bmc_of(tenant, serial, _kept.decode(record.body))
+
+    def bmc_of(self, tenant: str, serial: str, kept: Kept) -> Bmc:
+        sealed = kept.sealed_password
+        password = self._vault.open(_context(tenant, serial), sealed).decode() if sealed else ""
+        return Bmc(
+            kept.bmc_address, kept.bmc_username, password, serial, kept.system_uuid, kept.vendor, kept.tls, kept.unidentified
+        )  # fmt: skip
+
+    async def active_job(self, tenant: str, serial: str) -> Job | None:
+        """The newest is the only one that can be active."""
+        found = await self._store.list_jobs(JobFilter(tenant, KIND, server_queue(tenant, serial), limit=1, exact=True))
+        return found[0] if found and found[0].state not in FINAL else None
+
+    async def owner(self, serial: str) -> Owner | None:
+        record = await self._store.get_record(OWNER, EVERYBODY, serial) if SERIAL.fullmatch(serial) else None
+        return None if record is None else _owner.decode(record.body)
+
+    async def point_at(self, tenant: str, serial: str, job_id: str) -> None:
+        """From now on, what this machine reports is about this job."""
+        body = msgspec.json.encode(Owner(tenant, job_id))
+        await self._store.put_record(PutRecord(OWNER, EVERYBODY, serial, body))
+
+    # keeping ------------------------------------------------------------------------------------------------------------
+
+    async def _record(self, tenant: str, serial: str) -> Record:
+        record = await self._store.get_record(RECORD, tenant, serial) if SERIAL.fullmatch(serial) else None
+        if record is None:
+            raise NotFound(f"there is no server {serial[:64]!r}; PUT it first")
+        return record
+
+    async def _own(self, tenant: str, serial: str) -> None:
+        body = msgspec.json.encode(Owner(tenant))
+        if await self._store.put_record(PutRecord(OWNER, EVERYBODY, serial, body, expected=0)) is None:
+            owner = await self.owner(serial)
+            if owner is not None and owner.tenant != tenant:
+                raise Refused(409, "conflict.serial", "this serial is registered by another tenant")
+
+    async def _remember(self, tenant: str, serial: str, facts: Facts | None, problem: str, at: int) -> None:
+        while (record := await self._store.get_record(RECORD, tenant, serial)) is not None:
+            kept = _kept.decode(record.body)
+            kept = replace(kept, facts=facts or kept.facts, probed_at=at, problem=problem)
+            put = PutRecord(RECORD, tenant, serial, msgspec.json.encode(kept), expected=record.version)
+            if await self._store.put_record(put) is not None:
+                return
+
+    async def _view(self, record: Record) -> ServerView:
+        kept = _kept.decode(record.body)
+        active = await self.active_job(record.tenant, record.name)
+        probe = None
+        if kept.probed_at is not None:
+            probe = Probe(rfc3339(kept.probed_at), not kept.problem, kept.problem, kept.facts)
+        return ServerView(
+            server_serial=record.name,
+            bmc_address=kept.bmc_address,
+            bmc_username=kept.bmc_username,
+            has_password=bool(kept.sealed_password),
+            system_uuid=kept.system_uuid,
+            vendor=kept.vendor,
+            tls=kept.tls,
+            unidentified=kept.unidentified,
+            labels=kept.labels,
+            probe=probe,
+            active_job=None if active is None else active.id,
+            created_at=rfc3339(record.created_at // SECOND * SECOND),
+            updated_at=rfc3339(record.updated_at // SECOND * SECOND),
+        )
+
+
+def checked_serial(serial: str) -> str:
+    if not SERIAL.fullmatch(serial):
+        raise InvalidField(
+            "server_serial", "must have 1 to 64 letters, digits and . _ : + -, beginning with a letter or a digit"
+        )
+    return serial
+
+
+def _changed(kept: Kept | None, asked: PutServer, address: str) -> Kept:
+    """What is given replaces all but the password. What was found by probing another address is forgotten."""
+    same = kept is not None and kept.bmc_address == address
+    return Kept(
+        bmc_address=address,
+        bmc_username=asked.bmc_username,
+        sealed_password=kept.sealed_password if kept else "",
+        system_uuid=asked.system_uuid,
+        vendor=asked.vendor,
+        tls=asked.tls.lower(),
+        unidentified=asked.unidentified,
+        labels=asked.labels,
+        facts=kept.facts if kept and same else None,
+        probed_at=kept.probed_at if kept and same else None,
+        problem=kept.problem if kept and same else "",
+    )
+
+
+def _context(tenant: str, serial: str) -> str:
+    return f"bmc/{tenant}/{serial}"

@@ -1,0 +1,129 @@
+"""A medium as it is sent: pieces of files and bytes in a row, read as if they were one file.
+
+A combined ISO is the maintenance system's image, padding, the task's image and a trailer; it never exists on disk as a whole.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import NamedTuple
+
+from chargehand.errors import NotFound
+from chargehand.http.hangup import BreakOff
+from chargehand.observability.logs import get_logger
+
+Part = tuple[Path | bytes, int, int]  # where from, the first byte there, and how many
+
+ISO = "application/x-iso9660-image"
+PIECE_BYTES = 256 << 10  # larger ones were slower: they leave the processor's cache before they are sent
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    size: int
+    etag: str  # with its quotes
+    parts: Sequence[Part]
+    media_type: str = ISO
+
+    def __post_init__(self) -> None:
+        short = any(isinstance(part, bytes) and len(part) < start + length for part, start, length in self.parts)
+        if short or self.size != sum(length for _, _, length in self.parts):
+            raise ValueError("the parts of a medium do not make up its size")
+
+    async def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
+        """From `start` up to, not including, `end`. NotFound before the first piece if a file is not as it should be;
+        BreakOff later, when one changes: a medium of two halves that do not belong together must not be booted.
+        """
+        with ExitStack() as stack:
+            parts = await asyncio.to_thread(_open, self.parts, start, end)
+            for content, _, _ in parts:
+                if isinstance(content, _Opened):
+                    stack.enter_context(content.file)
+            for content, first, length in parts:
+                for offset in range(first, first + length, PIECE_BYTES):
+                    count = min(PIECE_BYTES, first + length - offset)
+                    if isinstance(content, bytes):
+                        yield content[offset : offset + count]
+                    else:
+                        yield await _piece(content, offset, count)
+                    await asyncio.sleep(0)  # a reader that is fast enough would never let anybody else have a turn
+
+
+class _Opened(NamedTuple):
+    file: FileIO
+    path: Path
+    stamp: tuple[int, int]  # size and time of the last change
+
+    def check(self) -> None:
+        if _stamp(self.file) != self.stamp:
+            log.error("a medium changed while it was sent", path=str(self.path))
+            raise BreakOff(f"{self.path} changed while it was sent")
+
+
+def _open(parts: Sequence[Part], start: int, end: int) -> list[tuple[_Opened | bytes, int, int]]:
+    """The parts between start and end, cut to them. A file stays the same one even if another gets its name."""
+    cut: list[tuple[_Opened | bytes, int, int]] = []
+    at = 0
+    with ExitStack() as unless_all:
+        for content, first, length in parts:
+            skip, most = max(0, start - at), min(length, end - at)
+            if skip < most:
+                opened = content if isinstance(content, bytes) else _opened(content, first + length)
+                if isinstance(opened, _Opened):
+                    unless_all.enter_context(opened.file)
+                cut.append((opened, first + skip, most - skip))
+            at += length
+        unless_all.pop_all()
+    return cut
+
+
+def _opened(path: Path, least: int) -> _Opened:
+    try:
+        file = FileIO(path)
+        stamp = _stamp(file)
+    except OSError as error:
+        log.error("a medium cannot be read", path=str(path), error=str(error))
+        raise NotFound("there is no such medium") from None
+    if stamp[0] < least:
+        file.close()
+        log.error("a medium is shorter than it was", path=str(path), size=stamp[0], least=least)
+        raise NotFound("there is no such medium")
+    return _Opened(file, path, stamp)
+
+
+async def _piece(file: _Opened, offset: int, count: int) -> bytes:
+    """What the system has in memory is copied at once; only what must come from the disk is worth a trip to a thread."""
+    piece = bytearray(count)
+    try:
+        got = os.preadv(file.file.fileno(), [piece], offset, _NOWAIT) if _NOWAIT else 0
+    except OSError:  # it would have to wait, or this file system does not know
+        got = 0
+    if got < count:
+        await asyncio.to_thread(_fill, file, memoryview(piece)[got:], offset + got)
+    file.check()
+    return piece  # type: ignore[return-value]  # as good as bytes to whoever only sends it, and not copied
+
+
+def _fill(file: _Opened, rest: memoryview, offset: int) -> None:
+    while rest:
+        try:
+            got = os.preadv(file.file.fileno(), [rest], offset)
+        except OSError as error:
+            log.error("a medium cannot be read", path=str(file.path), error=str(error))
+            raise BreakOff(str(error)) from None
+        if not got:
+            file.check()
+            raise BreakOff(f"{file.path} ended too soon")
+        rest, offset = rest[got:], offset + got
+
+
+def _stamp(file: FileIO) -> tuple[int, int]:
+    found = os.fstat(file.fileno())
+    return found.st_size, found.st_mtime_ns

@@ -1,0 +1,94 @@
+"""Secrets at rest: passwords of BMCs and whole recipes are encrypted; tokens and media URLs are made from keys that derive from
+one secret. It is the setting `provisioning.key`, or a file beside the database of a server that is alone.
+"""
+
+import base64
+import contextlib
+import hmac
+import os
+import secrets
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from chargehand.config import Config
+from chargehand.doors.provisioning.errors import Refused
+from chargehand.errors import ConfigError
+
+KEY_FILE = "provisioning.key"
+NONCE_BYTES = 12
+MISSING = (
+    "set provisioning.key (32 or more random characters, the same on every node): without it nothing can be encrypted"
+)
+
+
+class Vault:
+    def __init__(self, secret: bytes | None) -> None:
+        self.is_open = secret is not None
+        # Closed, it still has keys, so that nothing that was signed or sealed elsewhere is believed.
+        self._secret = secret or secrets.token_bytes(32)
+
+    @classmethod
+    def of(cls, config: Config) -> "Vault":
+        given = config.provisioning.key.reveal()
+        if given:
+            return cls(given.encode())
+        if not config.store_url.startswith("sqlite:"):
+            return cls(None)  # nodes share the database: a key of one node's own would lock the others out
+        return cls(_file_key(Path(config.server.data_dir) / KEY_FILE))
+
+    def require_open(self) -> None:
+        if not self.is_open:
+            raise Refused(503, "config.missing", MISSING)
+
+    def key(self, purpose: str) -> bytes:
+        """Keys for different things have nothing to do with each other."""
+        return hmac.digest(self._secret, f"chargehand/provisioning/{purpose}".encode(), "sha256")
+
+    def seal(self, context: str, plain: bytes) -> str:
+        """What was sealed for one thing cannot be passed off as another's."""
+        self.require_open()
+        nonce = os.urandom(NONCE_BYTES)
+        sealed = AESGCM(self.key("seal")).encrypt(nonce, plain, context.encode())
+        return base64.b64encode(nonce + sealed).decode()
+
+    def open(self, context: str, sealed: str) -> bytes:
+        raw = base64.b64decode(sealed)
+        try:
+            return AESGCM(self.key("seal")).decrypt(raw[:NONCE_BYTES], raw[NONCE_BYTES:], context.encode())
+        except InvalidTag:
+            raise Refused(
+                503,
+                "config.key",
+                "what is stored was encrypted with another provisioning.key; give this server that key",
+            ) from None
+
+
+def _file_key(path: Path) -> bytes:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            _make(path)
+        key = path.read_bytes().strip()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; it holds the key of what is encrypted") from None
+    if len(key) < 32:
+        raise ConfigError(f"{path} is damaged: it should hold at least 32 bytes; restore it from a backup")
+    return key
+
+
+def _make(path: Path) -> None:
+    """Whole or not at all: half a key would lock everything up."""
+    if path.exists():
+        return
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(secrets.token_urlsafe(32).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(draft, path)  # unlike a rename, this does not replace what another process just made
+    finally:
+        draft.unlink()

@@ -1,0 +1,455 @@
+"""HTTPS with real certificates: who is served, who is refused, what is said, and that a renewal needs no restart."""
+
+import asyncio
+import datetime
+import io
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+import falcon.asgi
+import pytest
+import uvloop
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from falcon.asgi import Request, Response
+
+from chargehand.app import Server
+from chargehand.config import load_config
+from chargehand.errors import ConfigError
+from chargehand.http.hangup import gone, with_receive
+from chargehand.http.server import Bounds, HttpServer
+from chargehand.http.tls import Tls, client_names
+
+T = TypeVar("T")
+WIDE = Bounds(
+    max_header_bytes=8192,
+    header_timeout_seconds=30,
+    body_timeout_seconds=30,
+    keep_alive_seconds=30,
+    max_connections=100,
+    drain_seconds=5,
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A certificate and its key, as objects and as files."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+    certificate_path: Path
+    key_path: Path
+
+
+def pair(folder: Path, name: str, issuer: Pair | None = None, *, dns: tuple[str, ...] = ()) -> Pair:
+    """An authority when nobody issues it, a server with a DNS name localhost, else a client."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer.certificate.subject if issuer else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+    )
+    if dns:
+        builder = builder.add_extension(x509.SubjectAlternativeName(list(map(x509.DNSName, dns))), critical=False)
+    if issuer:
+        use = ExtendedKeyUsageOID.SERVER_AUTH if "localhost" in dns else ExtendedKeyUsageOID.CLIENT_AUTH
+        builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+    certificate = builder.sign(issuer.key if issuer else key, hashes.SHA256())
+    stem = f"{name}-{certificate.serial_number}"
+    made = Pair(certificate, key, folder / f"{stem}.pem", folder / f"{stem}.key")
+    made.certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    made.key_path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return made
+
+
+class Certificates:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority = pair(folder, "authority")
+        self.server = self.renewed()
+        self.client = pair(folder, "SERIAL-1", self.authority, dns=("one.example", "two.example"))
+        self.stranger = pair(folder, "SERIAL-1", pair(folder, "elsewhere"))
+
+    def renewed(self) -> Pair:
+        return pair(self.folder, "server", self.authority, dns=("localhost",))
+
+    def trusting(self, client: Pair | None = None) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(self.authority.certificate_path))
+        if client:
+            context.load_cert_chain(client.certificate_path, client.key_path)
+        return context
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+class Names:
+    """Tells the caller by which names it is known."""
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        resp.media = list(client_names(req))
+
+    async def on_post(self, req: Request, resp: Response) -> None:
+        resp.data = await req.stream.read()
+
+
+class Endless:
+    """A body that goes on for as long as somebody takes it."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        resp.stream = self.pieces(req)
+
+    async def pieces(self, req: Request) -> AsyncIterator[bytes]:
+        leaving = asyncio.ensure_future(gone(req))
+        while not leaving.done():
+            yield bytes(256 << 10)
+            await asyncio.sleep(0)
+        self.ended.set()
+
+
+class Running:
+    """A server on a loop of its own in a thread of its own, so that the tests can use whatever client they like."""
+
+    def __init__(self, loop_factory: Callable[[], asyncio.AbstractEventLoop], certificates: Certificates) -> None:
+        self.certificates = certificates
+        self.loop = loop_factory()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self.servers: list[HttpServer] = []
+        self.endless = Endless()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout=20)
+
+    def start(self, tls: Tls | None = None, bounds: Bounds = WIDE) -> int:
+        app = falcon.asgi.App()
+        app.add_route("/names", Names())
+        app.add_route("/endless", self.endless)
+        server = HttpServer(bounds)
+        self.call(server.start(with_receive(app), "127.0.0.1", 0, tls or self.tls()))
+        self.servers.append(server)
+        return server.addresses[0][1]
+
+    def tls(self) -> Tls:
+        own = self.certificates.server
+        return Tls(own.certificate_path, own.key_path, self.certificates.authority.certificate_path)
+
+    def stop(self) -> None:
+        for server in self.servers:
+            self.call(server.drain())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+@pytest.fixture(params=[uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+def running(request: pytest.FixtureRequest, certificates: Certificates) -> Iterator[Running]:
+    running = Running(request.param, certificates)
+    yield running
+    running.stop()
+
+
+async def names(port: int, context: ssl.SSLContext) -> list[str]:
+    async with aiohttp.ClientSession() as session, session.get(f"https://localhost:{port}/names", ssl=context) as got:
+        assert got.status == 200
+        told: list[str] = await got.json()
+        return told
+
+
+def connected(port: int, context: ssl.SSLContext) -> ssl.SSLSocket:
+    return context.wrap_socket(socket.create_connection(("127.0.0.1", port), timeout=10), server_hostname="localhost")
+
+
+def shown(port: int, context: ssl.SSLContext) -> int:
+    """The number of the certificate that the server shows now."""
+    with connected(port, context) as secured:
+        certificate = secured.getpeercert()
+        assert certificate is not None
+        return int(str(certificate["serialNumber"]), 16)
+
+
+async def test_a_caller_without_a_certificate_is_served_and_has_no_name(
+    running: Running, certificates: Certificates
+) -> None:
+    assert await names(running.start(), certificates.trusting()) == []
+
+
+async def test_a_callers_certificate_tells_its_names(running: Running, certificates: Certificates) -> None:
+    told = await names(running.start(), certificates.trusting(certificates.client))
+    assert told == ["SERIAL-1", "one.example", "two.example"]
+
+
+async def test_a_certificate_of_a_strange_authority_is_refused(running: Running, certificates: Certificates) -> None:
+    port = running.start()
+    with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
+        await names(port, certificates.trusting(certificates.stranger))
+    assert await names(port, certificates.trusting()) == []
+
+
+async def test_the_certificate_of_a_server_does_not_pass_for_that_of_a_client(
+    running: Running, certificates: Certificates
+) -> None:
+    with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
+        await names(running.start(), certificates.trusting(certificates.server))
+
+
+async def test_without_an_authority_no_certificate_is_asked_for_or_believed(
+    running: Running, certificates: Certificates
+) -> None:
+    own = certificates.server
+    port = running.start(Tls(own.certificate_path, own.key_path, None))
+    assert await names(port, certificates.trusting(certificates.client)) == []
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_curl_is_served_with_and_without_a_certificate(running: Running, certificates: Certificates) -> None:
+    port, client = running.start(), certificates.client
+    known = ["--cert", str(client.certificate_path), "--key", str(client.key_path)]
+    for arguments, told in ([], []), (known, ["SERIAL-1", "one.example", "two.example"]):
+        command = ["curl", "-sS", "--cacert", str(certificates.authority.certificate_path), *arguments]
+        printed = subprocess.run(
+            [*command, f"https://localhost:{port}/names"], check=True, capture_output=True, timeout=20
+        ).stdout
+        assert json.loads(printed) == told
+
+
+def test_plain_http_is_closed_and_harms_nobody(running: Running, certificates: Certificates) -> None:
+    port = running.start()
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+        plain.sendall(b"GET /names HTTP/1.1\r\nHost: here\r\n\r\n")
+        answer = b""
+        while piece := plain.recv(1000):
+            answer += piece
+    assert not answer.startswith(b"HTTP")
+    assert shown(port, certificates.trusting()) == certificates.server.certificate.serial_number
+
+
+def test_old_versions_of_tls_are_refused(running: Running, certificates: Certificates) -> None:
+    port = running.start()
+    old = certificates.trusting()
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    with connected(port, old) as secured:
+        assert secured.version() == "TLSv1.2"
+    older = certificates.trusting()
+    older.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning, match="TLSv1_1 is deprecated"):
+        older.minimum_version = older.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        connected(port, older)
+
+
+def test_a_handshake_that_does_not_come_is_given_up(running: Running) -> None:
+    port = running.start(bounds=replace(WIDE, header_timeout_seconds=0.3))
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
+        assert silent.recv(1) == b""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as half:
+        half.sendall(b"\x16\x03\x01\x02\x00\x01")
+        assert half.recv(1) == b""
+    assert time.monotonic() - began < 5
+
+
+def test_a_header_that_does_not_come_is_given_up(running: Running, certificates: Certificates) -> None:
+    port = running.start(bounds=replace(WIDE, header_timeout_seconds=0.3))
+    began = time.monotonic()
+    with connected(port, certificates.trusting()) as slow:
+        slow.sendall(b"GET /names HTTP/1.1\r\nX: ")
+        assert slow.recv(12) == b"HTTP/1.1 408"
+    assert time.monotonic() - began < 5
+
+
+def test_a_caller_that_stops_reading_is_cut_off(running: Running, certificates: Certificates) -> None:
+    port = running.start(bounds=replace(WIDE, stall_seconds=0.5))
+    with connected(port, certificates.trusting()) as stalled:
+        stalled.sendall(b"GET /endless HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert stalled.recv(12) == b"HTTP/1.1 200"
+        assert running.endless.ended.wait(10)
+
+
+def test_a_request_that_is_refused_is_told_why_and_cut_off(running: Running, certificates: Certificates) -> None:
+    port = running.start(bounds=replace(WIDE, keep_alive_seconds=0.2))
+    with connected(port, certificates.trusting()) as wrong:
+        wrong.sendall(b"no HTTP\r\n\r\n")
+        reader = wrong.makefile("rb")
+        assert reader.readline().startswith(b"HTTP/1.1 400")
+        assert b"not a valid HTTP/1.1 request" in reader.read()
+        reader.close()
+
+
+async def test_a_large_body_goes_there_and_back(running: Running, certificates: Certificates) -> None:
+    body = os.urandom(3 << 20)
+    async with aiohttp.ClientSession() as session:
+        url = f"https://localhost:{running.start()}/names"
+        async with session.post(url, data=io.BytesIO(body), ssl=certificates.trusting()) as got:
+            assert await got.read() == body
+
+
+# A renewal
+
+
+class Files:
+    """The files that a server is told of, which change while it runs."""
+
+    def __init__(self, folder: Path, first: Pair) -> None:
+        self.certificate, self.key = folder / "server.pem", folder / "server.key"
+        self.put(first)
+
+    def put(self, new: Pair) -> None:
+        for source, target in ((new.certificate_path, self.certificate), (new.key_path, self.key)):
+            replacement = target.with_suffix(".new")
+            shutil.copyfile(source, replacement)
+            replacement.rename(target)
+
+
+def test_a_renewed_certificate_is_shown_without_a_restart(
+    running: Running, certificates: Certificates, tmp_path: Path
+) -> None:
+    files = Files(tmp_path, certificates.server)
+    port = running.start(Tls(files.certificate, files.key, certificates.authority.certificate_path, look_seconds=0.05))
+    trusting = certificates.trusting()
+    assert shown(port, trusting) == certificates.server.certificate.serial_number
+    with connected(port, trusting) as open_before:
+        new = certificates.renewed()
+        files.put(new)
+        until = time.monotonic() + 10
+        while shown(port, trusting) != new.certificate.serial_number:
+            assert time.monotonic() < until
+        open_before.sendall(b"GET /names HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert open_before.recv(12) == b"HTTP/1.1 200"
+
+
+async def test_another_authority_is_believed_after_the_renewal_and_the_old_one_is_not(
+    running: Running, certificates: Certificates, tmp_path: Path
+) -> None:
+    authority = tmp_path / "clients.pem"
+    shutil.copyfile(certificates.authority.certificate_path, authority)
+    own, other = certificates.server, pair(tmp_path, "other")
+    tls = Tls(own.certificate_path, own.key_path, authority)
+    port = running.start(tls)
+    old = certificates.trusting(certificates.client)
+    assert await names(port, old) != []
+    shutil.copyfile(other.certificate_path, authority)
+    tls.refresh()
+    assert await names(port, certificates.trusting(pair(tmp_path, "SERIAL-2", other))) == ["SERIAL-2"]
+    with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
+        await names(port, old)
+
+
+def test_files_that_do_not_belong_together_do_not_replace_those_that_do(
+    running: Running, certificates: Certificates, tmp_path: Path
+) -> None:
+    files = Files(tmp_path, certificates.server)
+    tls = Tls(files.certificate, files.key, None)
+    port, trusting = running.start(tls), certificates.trusting()
+    new = certificates.renewed()
+    shutil.copyfile(new.certificate_path, files.certificate)  # and the key is still on its way
+    tls.refresh()
+    assert shown(port, trusting) == certificates.server.certificate.serial_number
+    shutil.copyfile(new.key_path, files.key)
+    tls.refresh()
+    assert shown(port, trusting) == new.certificate.serial_number
+    files.key.unlink()
+    tls.refresh()
+    assert shown(port, trusting) == new.certificate.serial_number
+
+
+# Files that cannot be used
+
+
+def test_a_file_that_is_not_there_is_named(certificates: Certificates, tmp_path: Path) -> None:
+    own, missing = certificates.server, tmp_path / "missing.pem"
+    for setting, arguments in (
+        ("tls_certificate", (missing, own.key_path, None)),
+        ("tls_key", (own.certificate_path, missing, None)),
+        ("tls_client_ca", (own.certificate_path, own.key_path, missing)),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            Tls(*arguments)
+        assert str(refused.value) == f"server.{setting}: {missing} cannot be read: No such file or directory"
+
+
+def test_a_file_with_something_else_in_it_is_named(certificates: Certificates, tmp_path: Path) -> None:
+    own, other, empty = certificates.server, tmp_path / "other.pem", tmp_path / "empty.pem"
+    other.write_text("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")
+    empty.touch()
+    for wrong in other, empty, own.key_path:
+        with pytest.raises(ConfigError, match=r"^server\.tls_certificate: .* is no certificate in PEM$"):
+            Tls(wrong, own.key_path, None)
+        with pytest.raises(ConfigError, match=r"^server\.tls_client_ca: .* is no certificate in PEM$"):
+            Tls(own.certificate_path, own.key_path, wrong)
+    for wrong in other, empty, own.certificate_path:
+        with pytest.raises(ConfigError, match=r"^server\.tls_key: .* is no key in PEM without a passphrase$"):
+            Tls(own.certificate_path, wrong, None)
+
+
+def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    locked = tmp_path / "locked.key"
+    secret = serialization.BestAvailableEncryption(b"passphrase")
+    locked.write_bytes(
+        certificates.server.key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, secret)
+    )
+    with pytest.raises(ConfigError, match=r"^server\.tls_key: .* without a passphrase$"):
+        Tls(certificates.server.certificate_path, locked, None)
+
+
+def test_a_key_of_another_certificate_is_refused(certificates: Certificates) -> None:
+    with pytest.raises(ConfigError, match=r"^server\.tls_key: .* is not the key of server\.tls_certificate$"):
+        Tls(certificates.server.certificate_path, certificates.client.key_path, None)
+
+
+# The whole server
+
+
+async def test_the_server_serves_https_and_says_so(certificates: Certificates, tmp_path: Path) -> None:
+    own = certificates.server
+    config = load_config(
+        environ={},
+        overrides={
+            "server.listen": "127.0.0.1:0",
+            "server.data_dir": str(tmp_path),
+            "server.tls_certificate": str(own.certificate_path),
+            "server.tls_key": str(own.key_path),
+            "inference.embedded": "off",
+        },
+    )
+    server = await Server.open(config)
+    try:
+        await server.start()
+        url = server.url.replace("127.0.0.1", "localhost")
+        assert url.startswith("https://")
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{url}/healthz", ssl=certificates.trusting()) as got,
+        ):
+            assert got.status == 200
+    finally:
+        await server.close()

@@ -1,0 +1,119 @@
+"""A server, a BMC and a machine in one room: a recipe goes in, and what comes of it can be looked at from all sides."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from chargehand.app import Server
+from tests.api.serving import Answer, Api, serving, talking, until
+from tests.provisioning.bmc import FakeBmc
+from tests.provisioning.bmc_habits import PASSWORD, USER, Habits
+from tests.provisioning.guest import Guest, Script
+
+SERIAL = "SN-1"
+SECRET = "the shared secret of all machines"
+MAINTENANCE = b"the maintenance system's image, as far as these tests are concerned" * 100
+RECIPE: dict[str, Any] = {
+    "task_target": "install-linux.target",
+    "target_disk": "/dev/vda",
+    "wipe": True,
+    "oci_url": "127.0.0.1:5000/os-images/debian:12",
+    "partition_layout": [
+        {"size": "512M", "type_guid": "ef00", "format": "vfat", "label": "ESP", "mountpoint": "/boot/efi"},
+        {"size": "100%", "type_guid": "8300", "format": "ext4", "label": "root", "mountpoint": "/"},
+    ],
+    "hostname": "n1",
+    "user_data": "#cloud-config\npassword: swordfish-in-user-data\n",
+}
+QUICK: dict[str, Any] = {
+    "provisioning.poll_seconds": 0.03,
+    "provisioning.boot_seconds": 3,
+    "provisioning.bmc_back_seconds": 2,
+    "provisioning.fetch_seconds": 10,
+    "provisioning.install_seconds": 10,
+    "provisioning.silence_seconds": 10,
+    "provisioning.cleanup_seconds": 2,
+    "provisioning.redfish_timeout_seconds": 1,
+    "provisioning.lease_seconds": 5,
+    "provisioning.webhook_secret": SECRET,
+}
+
+
+@dataclass
+class Lab:
+    server: Server
+    api: Api
+    bmc: FakeBmc
+    guest: Guest
+
+    async def register(self, serial: str = SERIAL, **fields: Any) -> Any:
+        body = {"bmc_address": self.bmc.url, "bmc_username": USER, "bmc_password": PASSWORD, **fields}
+        answer = await self.api.call("PUT", f"/api/v1/servers/{serial}", body)
+        assert answer.status in (200, 201), answer.body
+        return answer.json
+
+    async def submit(self, serial: str = SERIAL, recipe: Mapping[str, Any] = RECIPE, **fields: Any) -> str:
+        answer = await self.api.post("/api/v1/jobs", {"server_serial": serial, "recipe": recipe, **fields})
+        return cast(str, answer.good(202)["job_id"])
+
+    async def job(self, job_id: str) -> dict[str, Any]:
+        return cast(dict[str, Any], (await self.api.get(f"/api/v1/jobs/{job_id}")).good())
+
+    async def events(self, job_id: str) -> list[dict[str, Any]]:
+        return cast(list[dict[str, Any]], (await self.api.get(f"/api/v1/jobs/{job_id}/events")).good()["events"])
+
+    async def reaches(self, job_id: str, status: str, seconds: float = 15) -> dict[str, Any]:
+        seen: list[Any] = []
+
+        async def there() -> Any:
+            job = await self.job(job_id)
+            seen[:] = [job]
+            return job if job["status"] == status else None
+
+        try:
+            return cast(dict[str, Any], await until(there, seconds))
+        except AssertionError:
+            events = await self.events(job_id)
+            lines = [f"{event['level']} {event['step']} {event['message']}" for event in events]
+            raise AssertionError(f"{seen}\n" + "\n".join(lines) + f"\n{self.guest.trouble}") from None
+
+    async def waits(self, job_id: str) -> dict[str, Any]:
+        """Until the controller waits for the machine."""
+
+        async def there() -> Any:
+            job = await self.job(job_id)
+            return job if job["deadlines"].keys() & {"webhook.wait", "redfish.reset"} else None
+
+        return cast(dict[str, Any], await until(there))
+
+    async def report(self, status: Mapping[str, Any], serial: str = SERIAL, secret: str | None = SECRET, **headers: str) -> Answer:
+        given = {**({"X-Webhook-Secret": secret} if secret is not None else {}), **headers}
+        return await self.api.post(f"/api/v1/status-webhook/{serial}", status, given)
+
+
+@asynccontextmanager
+async def lab(
+    store_url: str,
+    folder: Path,
+    habits: Habits | None = None,
+    script: Script | None = None,
+    settings: Mapping[str, Any] = {},
+    token: str = "",
+) -> AsyncIterator[Lab]:
+    iso = folder / "maintenance.iso"
+    iso.write_bytes(MAINTENANCE)
+    given = {
+        **QUICK,
+        "server.data_dir": str(folder / "data"),
+        "provisioning.maintenance_iso": str(iso),
+        "provisioning.key": "a key for tests of more than thirty-two bytes",
+        **settings,
+    }
+    guest = Guest(script or Script())
+    async with AsyncExitStack() as stack:
+        bmc = await stack.enter_async_context(FakeBmc(habits, guest.boot))
+        server = await stack.enter_async_context(serving(store_url, given))
+        api = await stack.enter_async_context(talking(server, token))
+        yield Lab(server, api, bmc, guest)

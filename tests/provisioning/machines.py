@@ -1,0 +1,54 @@
+"""A machine to talk to a BMC of the tests, with time that passes only when somebody waits."""
+
+import asyncio
+from random import Random
+from typing import Any
+
+from chargehand.doors.provisioning.redfish.machine import Bmc, Machine
+from chargehand.webhooks.egress import EgressPolicy
+from tests.provisioning.bmc import FakeBmc
+from tests.provisioning.bmc_habits import PASSWORD, USER
+
+LOCAL = EgressPolicy(allow_local=True)
+
+
+class Time:
+    """The clock and the sleep of a test; what was slept is kept."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+        await asyncio.sleep(0)
+
+
+def record(bmc: FakeBmc, **changes: Any) -> Bmc:
+    return Bmc(**{"address": bmc.url, "username": USER, "password": PASSWORD, "serial": "SN-1", **changes})
+
+
+def machine(
+    bmc: FakeBmc,
+    time: Time | None = None,
+    *,
+    timeout_seconds: float = 5.0,
+    patience_seconds: float = 60.0,
+    **changes: Any,
+) -> Machine:
+    time = time or Time()
+    observe = changes.pop("observe", None)
+    return Machine(
+        record(bmc, **changes),
+        policy=LOCAL,
+        timeout_seconds=timeout_seconds,
+        random=Random(7),
+        sleep=time.sleep,
+        clock=time,
+        patience_seconds=patience_seconds,
+        **({"observe": observe} if observe else {}),
+    )

@@ -1,0 +1,12 @@
+"""sushy-emulator, but its fake machines take as long to go on and off as SUSHY_DELAY_SECONDS says (0), and not 1 to 11 s."""
+
+import os
+from types import SimpleNamespace
+
+from sushy_tools.emulator import main
+from sushy_tools.emulator.resources.systems import fakedriver
+
+if __name__ == "__main__":
+    delay = int(os.environ.get("SUSHY_DELAY_SECONDS", "0"))
+    fakedriver.random = SimpleNamespace(randint=lambda _low, _high: delay)
+    main.main()

@@ -1,0 +1,64 @@
+"""The BMC of the tests as a process of its own: it keeps its state when it is killed, and runs a program at each boot."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import aiohttp
+
+from chargehand.doors.provisioning.redfish.machine import Bmc, Machine
+from tests.provisioning.bmc_habits import PASSWORD, USER
+from tests.provisioning.machines import LOCAL
+
+ISO = "http://media.example/job-1/maintenance.iso"
+WRITER = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text(sys.stdin.read())"
+
+
+@asynccontextmanager
+async def running(*arguments: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.provisioning.bmc", *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(20):
+            yield json.loads(await process.stdout.readline())["url"], process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.communicate()
+
+
+def machine(url: str) -> Machine:
+    return Machine(Bmc(url, USER, PASSWORD, "SN-1"), policy=LOCAL, timeout_seconds=5, random=Random(7))
+
+
+async def told(url: str) -> dict[str, object]:
+    async with aiohttp.ClientSession() as http, http.get(f"{url}/_bmc") as response:
+        plain: dict[str, object] = await response.json()
+        return plain
+
+
+async def test_a_bmc_that_is_killed_comes_back_as_it_was_and_boots_what_is_inserted(tmp_path: Path) -> None:
+    state, seen = tmp_path / "state.json", tmp_path / "boot.json"
+    habits = json.dumps({"slots": [["Cd1", ["CD"]]], "power": "On"})
+    given = ("--state", str(state), "--habits", habits)
+    async with running(*given) as (url, process), machine(url) as it:
+        facts = await it.discover()
+        await it.insert(facts.cds[0], ISO)
+        await it.boot_from_cd(facts.cds[0])
+        process.kill()
+        await process.wait()
+    async with running(*given, "--boot-command", sys.executable, "-c", WRITER, str(seen)) as (url, _):
+        async with machine(url) as it:
+            await it.resume(facts)
+            assert await it.reset() == "ForceRestart"
+        while not seen.exists() or not seen.read_text():
+            await asyncio.sleep(0.01)
+        assert (await told(url))["counts"] == {"session": 2, "insert": 1, "override": 1, "reset": 1}
+    boot = json.loads(seen.read_text())
+    assert (boot["images"], boot["cd"], boot["number"]) == ({"Cd1": ISO}, True, 1)

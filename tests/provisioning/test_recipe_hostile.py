@@ -1,0 +1,155 @@
+"""Recipes that want to hurt: bounded in time, told clearly, and never repeated in what is told."""
+
+import base64
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chargehand.doors.provisioning.errors import Detail, Refused
+from chargehand.doors.provisioning.recipe import check
+from chargehand.doors.provisioning.recipe_text import MAX_SHOWN
+
+LINUX = json.loads((Path(__file__).parents[2] / "docs/examples/recipes/linux.json").read_bytes())
+MIB = 1 << 20
+
+
+def linux(**changes: Any) -> bytes:
+    return json.dumps({**LINUX, **changes}).encode()
+
+
+def refused(text: bytes) -> tuple[Detail, ...]:
+    with pytest.raises(Refused) as caught:
+        check(text)
+    assert (caught.value.http_status, caught.value.key) == (400, "validation.schema")
+    assert len(caught.value.message) < 2000
+    return caught.value.details
+
+
+HOSTILE = {
+    "a string of 10 MB": (linux(user_data="a" * 10_000_000), "", "too_large"),
+    "a string of 3 MB": (linux(user_data="a" * (3 * MIB)), "/user_data", "too_large"),
+    "a string of 3 MB where a word is expected": (linux(hostname="a" * (3 * MIB)), "/hostname", "too_large"),
+    "a name of 3 MB": (linux(**{"a" * (3 * MIB): 1}), "", "too_large"),
+    "a million brackets": (b"[" * MIB, "", "too_deep"),
+    "a million pairs of brackets": (b"[" + b"[]," * MIB + b"0]", "", "too_large"),
+    "deep in a field": (linux(notes=json.loads("[" * 50 + "]" * 50)), "", "too_deep"),
+    "a million duplicates": (b"{" + b'"a":1,' * (MIB // 2) + b'"a":1}', "", "too_large"),
+    "quotes that never end": (b'{"a":"' + b'\\"' * (3 * MIB // 2), "", "syntax"),
+    "a backslash at the end": (b'{"a":"\\', "", "syntax"),
+    "two thousand variables with long names": (linux(env={"X" * n: 1 for n in range(2000)}), "/env", "too_large"),
+    "a hundred wrong variables": (linux(env={f"x{n}": "y" * 30_000 for n in range(120)}), "/env", "too_large"),
+    "nine thousand wrong partitions": (linux(partition_layout=[1] * 9000), "/partition_layout", "too_large"),
+    "a number of four million digits": (b'{"wim_index":' + b"9" * (4 * MIB - 50) + b"}", "", "syntax"),
+    "a number of four thousand digits": (b'{"wim_index":' + b"9" * 4000 + b"}", "/task_target", "required"),
+    "an exponent beyond all numbers": (b'{"wim_index":1e999}', "", "syntax"),
+    "NaN": (b'{"wim_index":NaN}', "", "syntax"),
+    "Infinity": (b'{"wim_index":-Infinity}', "", "syntax"),
+    "half of a surrogate pair": (b'{"notes":"\\ud800"}', "", "syntax"),
+    "no UTF-8": (b'{"notes":"\xff"}', "", "syntax"),
+    "UTF-16": (json.dumps(LINUX).encode("utf-16"), "", "syntax"),
+    "a byte order mark": (b"\xef\xbb\xbf{}", "", "syntax"),
+    "nothing": (b"", "", "syntax"),
+    "something behind the end": (b"{} {}", "", "syntax"),
+    "a comment": (b"{/* */}", "", "syntax"),
+}
+
+
+@pytest.mark.parametrize(("text", "path", "code"), HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_text_is_refused_clearly_within_a_second(text: bytes, path: str, code: str) -> None:
+    started = time.process_time()
+    details = refused(text)
+    assert time.process_time() - started < 1.0
+    assert (path, code) in {(detail.path, detail.code) for detail in details}
+
+
+def test_duplicate_members_are_told_where_they_are() -> None:
+    text = linux().replace(b'"wipe": true', b'"wipe": true, "wipe": true')
+    text = text.replace(b'"transport": "nvme"', b'"transport": "nvme", "transport": "sas"')
+    assert [(detail.path, detail.code) for detail in refused(text)] == [
+        ("/wipe", "duplicate"),
+        ("/target_disk/transport", "duplicate"),
+    ]
+
+
+def bomb(levels: int, fan: int) -> str:
+    lines = ["a0: &a0 [lol]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * fan)}]" for n in range(1, levels)]
+    return "#cloud-config\n" + "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        bomb(9, 9),
+        bomb(30, 2),
+        bomb(9, 9).replace(" ", "\t"),
+        bomb(9, 9).replace("\n", "\r\n"),
+        "## template: jinja\n" + bomb(9, 9),
+        "Content-Type: multipart/mixed; boundary=x\n\n--x\nContent-Type: text/cloud-config\n\n" + bomb(9, 9),
+        "#cloud-config\n" + json.dumps({"write_files": ["'", '"', "|"]}) + bomb(9, 9),
+        '#cloud-config\n{a:&a: 1,"b":[' + "*a," * 50 + "]}",
+    ],
+)
+def test_a_yaml_bomb_is_refused(text: str) -> None:
+    for value in (text, {"content": text}, {"base64": base64.b64encode(text.encode()).decode()}):
+        assert [(detail.path, detail.code) for detail in refused(linux(user_data=value))] == [
+            ("/user_data", "yaml_aliases")
+        ]
+    assert [detail.path for detail in refused(linux(network_config=text, meta_data=text))] == [
+        "/meta_data",
+        "/network_config",
+    ]
+
+
+def test_a_few_aliases_and_scripts_that_look_like_them_are_no_bomb() -> None:
+    shared = "#cloud-config\nbase: &base {a: 1}\n" + "".join(f"u{n}: *base\n" for n in range(32))
+    assert check(linux(user_data=shared)).plain["user_data"] == shared
+    script = "#!/bin/sh\n" + "a & b *a & *b\n" * 1000  # no cloud-config: nobody reads it as YAML
+    assert check(linux(user_data=script))
+    loop = "#cloud-config\nruncmd:\n" + "- for f in *.conf /etc/*; do cp $f /tmp && sync & done; cmd 2>&1\n" * 500
+    assert check(linux(user_data=loop))
+
+
+SECRET = "correct-horse-battery-staple"
+LONG = "v" * (MAX_SHOWN + 1)
+
+
+@pytest.mark.parametrize("field", ["user_data", "meta_data", "network_config", "unattend_xml", "ks_cfg", "env"])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda secret: secret + "\0",
+        lambda secret: {"content": secret + "\0"},
+        lambda secret: {"base64": secret},
+        lambda secret: {"file": secret},
+        lambda secret: [secret],
+        lambda secret: {"content": "#cloud-config &a " + "*a " * 40 + secret},
+        lambda secret: {"USER_A": secret + "\0", "b": secret},
+    ],
+)
+def test_a_secret_is_never_in_what_is_told(field: str, wrap: Any) -> None:
+    with pytest.raises(Refused) as caught:
+        check(linux(**{field: wrap(SECRET)}))
+    assert SECRET not in caught.value.message
+    assert SECRET not in str(caught.value.details)
+
+
+@pytest.mark.parametrize("field", ["task_target", "hostname", "target_disk", "notes", "oci_url", "on_success", "wipe"])
+def test_a_long_value_is_never_in_what_is_told(field: str) -> None:
+    details = refused(linux(**{field: LONG + "\0"}))
+    assert details
+    assert LONG not in str(details)
+
+
+def test_a_url_is_never_in_what_is_told() -> None:
+    for field in ("firmware_url", "oci_url"):
+        assert SECRET not in str(refused(linux(**{field: f"https://user:{SECRET}@host/x"})))
+
+
+def test_control_characters_of_a_name_are_told_escaped() -> None:
+    details = refused(linux(**{"a\x1b[2Jb": 1}))
+    assert "\x1b" not in details[0].message
+    assert "\\x1b" in details[0].message

@@ -1,0 +1,286 @@
+"""Images in and out of virtual drives, in whatever words a BMC wants to hear it."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused, Unreachable
+from tests.provisioning.bmc import FakeBmc
+from tests.provisioning.bmc_habits import CD_AND_USB, Habits
+from tests.provisioning.machines import Time, machine
+
+ISO = "http://media.example/job-1/maintenance.iso"
+OTHER = "http://media.example/somebody/else.iso"
+
+
+async def insert(bmc: FakeBmc, time: Time | None = None, **changes: Any) -> None:
+    async with machine(bmc, time, **changes) as it:
+        facts = await it.discover()
+        await it.insert(facts.slots[0], ISO)
+    assert bmc.image("Cd1") == ISO
+
+
+def bodies(bmc: FakeBmc) -> list[set[str]]:
+    """The parameters of each try to insert."""
+    return [set(call.body) for call in bmc.log if isinstance(call.body, dict) and call.body.get("Image")]
+
+
+# inserting --------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_least_is_said_first_and_is_enough_for_a_bmc_after_the_standard() -> None:
+    async with FakeBmc() as bmc:
+        await insert(bmc)
+        assert bodies(bmc) == [{"Image"}]
+        assert bmc.count("insert") == 1
+
+
+async def test_a_bmc_that_wants_the_protocol_gets_it() -> None:
+    async with FakeBmc(Habits(wants=("TransferProtocolType",))) as bmc:
+        await insert(bmc)
+        assert bodies(bmc) == [{"Image"}, {"Image", "TransferProtocolType"}]
+        assert bmc.calls("POST", "InsertMedia")[-1].body["TransferProtocolType"] == "HTTP"
+
+
+async def test_a_bmc_that_wants_inserted_and_write_protected_gets_them() -> None:
+    async with FakeBmc(Habits(wants=("Inserted", "WriteProtected"))) as bmc:
+        await insert(bmc)
+        assert bodies(bmc)[-1] == {"Image", "Inserted", "WriteProtected"}
+
+
+async def test_a_bmc_that_refuses_inserted_and_write_protected_never_hears_them() -> None:
+    async with FakeBmc(Habits(refuses=("Inserted", "WriteProtected"), wants=("TransferProtocolType",))) as bmc:
+        await insert(bmc)
+        assert not any({"Inserted", "WriteProtected"} & body for body in bodies(bmc))
+
+
+async def test_a_bmc_that_wants_everything_gets_it() -> None:
+    wants = ("TransferProtocolType", "TransferMethod", "UserName", "Password")
+    async with FakeBmc(Habits(wants=wants)) as bmc:
+        await insert(bmc)
+        assert bodies(bmc)[-1] == {"Image", *wants}
+
+
+@pytest.mark.parametrize(
+    ("wants", "refuses"),
+    [
+        (("TransferProtocolType",), ("Inserted",)),
+        (("TransferMethod",), ("Inserted",)),
+        (("Inserted", "WriteProtected"), ("TransferMethod",)),
+        (("Inserted", "TransferMethod"), ()),
+    ],
+)
+async def test_a_bmc_that_refuses_without_a_word_hears_every_way_in_turn(
+    wants: tuple[str, ...], refuses: tuple[str, ...]
+) -> None:
+    async with FakeBmc(Habits(wants=wants, refuses=refuses, mute=True)) as bmc:
+        await insert(bmc)
+        assert bmc.count("insert") == 1
+
+
+async def test_the_words_that_did_are_used_first_for_the_next_drive() -> None:
+    async with FakeBmc(Habits(wants=("TransferProtocolType",))) as bmc:
+        async with machine(bmc) as it:
+            first, second = (await it.discover()).cds
+            await it.insert(first, ISO)
+            await it.insert(second, OTHER)
+        assert bodies(bmc)[-1] == {"Image", "TransferProtocolType"}
+        assert len(bodies(bmc)) == 3
+
+
+async def test_a_bmc_that_likes_no_words_is_refused_with_what_it_said_first() -> None:
+    async with FakeBmc(Habits(wants=("Image2",))) as bmc:
+        with pytest.raises(Refused, match="requires the parameter Image2"):
+            await insert(bmc)
+        assert len(bodies(bmc)) == 6
+
+
+async def test_a_drive_without_actions_is_written_to() -> None:
+    async with FakeBmc(Habits(patch_only=True)) as bmc:
+        await insert(bmc)
+        assert bmc.calls("POST", "InsertMedia") == []
+        assert bodies(bmc) == [{"Image", "Inserted"}]
+
+
+async def test_a_drive_without_actions_that_requires_an_etag_is_written_to() -> None:
+    async with FakeBmc(Habits(patch_only=True, etag="required")) as bmc:
+        await insert(bmc)
+        assert bmc.calls("PATCH", "/Cd1")[0].headers["If-Match"].startswith('"')
+
+
+async def test_actions_are_where_the_bmc_says() -> None:
+    async with FakeBmc(Habits(odd_targets=True)) as bmc:
+        await insert(bmc)
+        assert [call.path for call in bmc.calls("POST", "-insert")] == ["/redfish/v1/Oem/Do/1-Cd1-insert"]
+
+
+async def test_drives_under_the_manager_work() -> None:
+    async with FakeBmc(Habits(media_under="manager", slots=CD_AND_USB)) as bmc:
+        await insert(bmc)
+
+
+async def test_the_same_image_is_left_where_it_is() -> None:
+    async with FakeBmc() as bmc:
+        await insert(bmc)
+        await insert(bmc)
+        assert (bmc.count("insert"), bmc.count("eject")) == (1, 0)
+
+
+async def test_what_counts_as_the_same_image_is_the_callers_to_say() -> None:
+    signed = [f"http://media.example/{signature}/maintenance.iso" for signature in ("aaaa", "bbbb")]
+    async with FakeBmc() as bmc, machine(bmc) as it:
+        slot = (await it.discover()).cds[0]
+        for url in signed:
+            await it.insert(slot, url, same=lambda there, wanted: there.split("/")[-1] == wanted.split("/")[-1])
+        assert bmc.image("Cd1") == signed[0]
+        assert bmc.count("insert") == 1
+
+
+async def test_another_image_is_ejected_first() -> None:
+    async with FakeBmc() as bmc:
+        bmc.system.drives["Cd1"].image = OTHER
+        await insert(bmc)
+        assert (bmc.count("eject"), bmc.count("insert")) == (1, 1)
+
+
+async def test_an_image_that_is_shown_by_its_file_name_only_is_recognised() -> None:
+    async with FakeBmc(Habits(abbreviates=True)) as bmc:
+        await insert(bmc)
+        assert bmc.count("insert") == 1
+
+
+async def test_an_insert_that_fails_while_the_last_eject_goes_on_is_tried_again() -> None:
+    time = Time()
+    async with FakeBmc(Habits(insert_failures=3)) as bmc:
+        await insert(bmc, time)
+        assert bmc.count("insert") == 1
+    assert len(time.slept) == 3
+
+
+async def test_a_bmc_that_reboots_after_the_insert_is_looked_at_and_not_told_again() -> None:
+    time = Time()
+    async with FakeBmc(Habits(away_after=("insert",), away_seconds=20), clock=time) as bmc:
+        await insert(bmc, time)
+        assert bmc.count("insert") == 1
+
+
+async def test_a_busy_bmc_is_told_again_when_it_said() -> None:
+    time = Time()
+    async with FakeBmc(Habits(sessions="no", busy=2, busy_methods=("POST",), retry_after="9")) as bmc:
+        await insert(bmc, time)
+    assert time.slept == [9, 9]
+
+
+async def test_an_insert_that_is_said_to_be_done_and_is_not_is_an_error() -> None:
+    async with FakeBmc(Habits(insert_silent=True)) as bmc:
+        with pytest.raises(RedfishError, match="took the image, but does not show it") as caught:
+            await insert(bmc)
+    assert caught.value.transient
+
+
+async def test_an_insert_that_always_fails_ends_with_what_the_bmc_said() -> None:
+    async with FakeBmc(Habits(insert_failures=1000)) as bmc:
+        with pytest.raises(Unreachable, match=r"500.*The last eject is still under way"):
+            await insert(bmc)
+
+
+# tasks ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["succeeds", "state-succeeds", "vanishes"])
+async def test_a_task_is_followed_to_its_end(task: Any) -> None:
+    async with FakeBmc(Habits(task=task)) as bmc:
+        await insert(bmc)
+        assert list(bmc.tasks.values()) == [3]
+
+
+async def test_a_task_that_fails_is_refused_with_its_words() -> None:
+    async with FakeBmc(Habits(task="fails")) as bmc:
+        with pytest.raises(Refused, match=r"Exception: The share could not be mounted"):
+            await insert(bmc)
+
+
+# really fetched images --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def media() -> AsyncIterator[str]:
+    app = web.Application()
+    app.router.add_get("/there.iso", _iso)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await runner.cleanup()
+
+
+async def _iso(_request: web.Request) -> web.Response:
+    return web.Response(body=b"\0" * 4096)
+
+
+async def test_an_image_that_the_bmc_can_fetch_is_inserted(media: str) -> None:
+    async with FakeBmc(Habits(fetches=True)) as bmc, machine(bmc) as it:
+        await it.insert((await it.discover()).cds[0], f"{media}/there.iso")
+        assert bmc.image("Cd1") == f"{media}/there.iso"
+
+
+async def test_an_image_that_is_not_there_is_refused_at_once_and_in_no_other_words(media: str) -> None:
+    async with FakeBmc(Habits(fetches=True)) as bmc, machine(bmc) as it:
+        slot = (await it.discover()).cds[0]
+        with pytest.raises(Refused, match="Could not fetch the image: HEAD answered 404"):
+            await it.insert(slot, f"{media}/away.iso")
+        assert len(bodies(bmc)) == 1
+
+
+# ejecting ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "habits",
+    [
+        Habits(),
+        Habits(eject_body="empty"),
+        Habits(eject_body="object"),
+        Habits(patch_only=True),
+        Habits(patch_only=True, etag="strong"),
+        Habits(odd_targets=True),
+        Habits(task="succeeds"),
+        Habits(media_under="manager"),
+    ],
+)
+async def test_an_image_is_ejected_whatever_the_bmc_wants_to_hear(habits: Habits) -> None:
+    async with FakeBmc(habits) as bmc, machine(bmc) as it:
+        slot = (await it.discover()).cds[0]
+        bmc.system.drives["Cd1"].image = ISO
+        assert await it.eject(slot) is True
+        assert bmc.image("Cd1") == ""
+        assert bmc.count("eject") == 1
+
+
+async def test_an_empty_drive_is_not_ejected() -> None:
+    async with FakeBmc() as bmc, machine(bmc) as it:
+        assert await it.eject((await it.discover()).cds[0]) is False
+        assert bmc.count("eject") == 0
+
+
+async def test_somebody_elses_image_is_left_in() -> None:
+    async with FakeBmc() as bmc, machine(bmc) as it:
+        slot = (await it.discover()).cds[0]
+        bmc.system.drives["Cd1"].image = OTHER
+        assert await it.eject(slot, only=lambda image: "/job-1/" in image) is False
+        assert bmc.image("Cd1") == OTHER
+        bmc.system.drives["Cd1"].image = ISO
+        assert await it.eject(slot, only=lambda image: "/job-1/" in image) is True
+        assert bmc.image("Cd1") == ""
+
+
+async def test_an_eject_whose_answer_is_lost_is_looked_at() -> None:
+    time = Time()
+    async with FakeBmc(clock=time) as bmc, machine(bmc, time) as it:
+        slot = (await it.discover()).cds[0]
+        bmc.system.drives["Cd1"].image = ISO
+        bmc.go_away(15)
+        assert await it.eject(slot) is True
+        assert bmc.image("Cd1") == ""

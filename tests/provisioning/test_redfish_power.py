@@ -1,0 +1,272 @@
+"""The one-time boot from CD, and the reset that is sent once and no more."""
+
+from typing import Any
+
+import pytest
+
+from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused, Unreachable
+from chargehand.doors.provisioning.redfish.machine import Facts, Machine
+from tests.provisioning.bmc import FakeBmc
+from tests.provisioning.bmc_habits import Boot, Habits
+from tests.provisioning.machines import Time, machine
+
+ISO = "http://media.example/job-1/maintenance.iso"
+
+
+async def ready(it: Machine) -> Facts:
+    facts = await it.discover()
+    await it.insert(facts.cds[0], ISO)
+    await it.boot_from_cd(facts.cds[0])
+    return facts
+
+
+# the override -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("habits", "target"),
+    [
+        (Habits(), "Cd"),
+        (Habits(etag="required"), "Cd"),
+        (Habits(etag="strong"), "Cd"),
+        (Habits(wants_mode=True), "Cd"),
+        (Habits(manufacturer="Supermicro", targets=("None", "Cd", "UsbCd")), "UsbCd"),
+        (Habits(manufacturer="Supermicro", refuses_mode=True), "Cd"),
+        (Habits(override="continuous"), "Cd"),
+        (Habits(redirect="same"), "Cd"),
+    ],
+)
+async def test_the_next_boot_is_from_the_cd_and_the_one_after_is_not(habits: Habits, target: str) -> None:
+    boots: list[Boot] = []
+
+    async def on_boot(boot: Boot) -> None:
+        boots.append(boot)
+
+    async with FakeBmc(habits, on_boot) as bmc, machine(bmc) as it:
+        await ready(it)
+        assert bmc.system.target == target
+        await it.reset()
+        await it.clear_override()
+        await it.reset()
+    assert [boot.cd for boot in boots] == [True, False]
+    assert boots[0].images == {"Cd1": ISO}
+
+
+async def test_an_override_that_is_taken_and_ignored_is_an_error_and_not_a_surprise() -> None:
+    async with FakeBmc(Habits(override="ignored")) as bmc, machine(bmc) as it:
+        with pytest.raises(RedfishError, match=r"took the boot override to Cd, but reads it back as None \(Disabled\)"):
+            await ready(it)
+
+
+async def test_a_system_that_cannot_boot_from_cd_is_refused_with_what_it_can() -> None:
+    async with FakeBmc(Habits(targets=("Pxe", "Hdd"))) as bmc, machine(bmc) as it:
+        with pytest.raises(Refused, match="it knows Pxe, Hdd"):
+            await ready(it)
+
+
+async def test_a_dell_boots_its_virtual_cd_by_its_own_attributes() -> None:
+    habits = Habits(manufacturer="Dell Inc.", dell_attributes=True, media_under="manager")
+    async with FakeBmc(habits) as bmc, machine(bmc) as it:
+        await ready(it)
+        assert bmc.system.attributes["ServerBoot.1.FirstBootDevice"] == "VCD-DVD"
+        await it.reset()
+        assert bmc.boots[-1].cd
+        await it.clear_override()
+        assert bmc.system.attributes["ServerBoot.1.BootOnce"] == "Disabled"
+
+
+async def test_a_dell_without_those_attributes_is_told_as_the_standard_has_it() -> None:
+    async with FakeBmc(Habits(manufacturer="Dell Inc.")) as bmc, machine(bmc) as it:
+        await ready(it)
+        await it.reset()
+        assert bmc.boots[-1].cd
+
+
+async def test_a_mode_can_be_asked_for() -> None:
+    async with FakeBmc() as bmc, machine(bmc) as it:
+        facts = await it.discover()
+        await it.boot_from_cd(facts.cds[0], mode="Legacy")
+        assert bmc.system.mode == "Legacy"
+
+
+async def test_setting_and_clearing_what_is_so_already_writes_nothing() -> None:
+    async with FakeBmc() as bmc, machine(bmc) as it:
+        facts = await ready(it)
+        await it.boot_from_cd(facts.cds[0])
+        assert bmc.count("override") == 1
+        await it.clear_override()
+        await it.clear_override()
+        assert bmc.count("override") == 2
+
+
+async def test_a_busy_bmc_is_asked_again_for_the_override() -> None:
+    time = Time()
+    habits = Habits(busy=2, busy_methods=("PATCH",), retry_after="4")
+    async with FakeBmc(habits) as bmc, machine(bmc, time) as it:
+        await ready(it)
+        assert bmc.count("override") == 1
+    assert time.slept == [4, 4]
+
+
+# the reset --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_system_that_is_off_is_switched_on() -> None:
+    async with FakeBmc(Habits(power="Off")) as bmc, machine(bmc) as it:
+        await ready(it)
+        assert await it.reset() == "On"
+        assert bmc.boots[-1].cd
+
+
+@pytest.mark.parametrize(
+    ("resets", "expected"),
+    [
+        (("On", "ForceOff", "GracefulRestart", "ForceRestart"), "ForceRestart"),
+        (("On", "ForceOff", "GracefulRestart", "PowerCycle"), "PowerCycle"),
+        (("On", "ForceOff", "GracefulRestart"), "ForceOff+On"),
+        (("On", "GracefulRestart"), "GracefulRestart"),
+    ],
+)
+async def test_a_system_that_is_on_is_restarted_by_the_surest_means_it_has(
+    resets: tuple[str, ...], expected: str
+) -> None:
+    async with FakeBmc(Habits(power="On", resets=resets)) as bmc, machine(bmc) as it:
+        await ready(it)
+        assert await it.reset() == expected
+        assert len(bmc.boots) == 1
+        assert bmc.boots[-1].cd
+
+
+async def test_values_in_an_action_info_count_and_so_does_an_odd_target() -> None:
+    habits = Habits(power="On", resets=("On", "PowerCycle"), action_info=True, odd_targets=True)
+    async with FakeBmc(habits) as bmc, machine(bmc) as it:
+        await ready(it)
+        assert await it.reset() == "PowerCycle"
+        assert bmc.calls("POST", "/1-all-reset")
+
+
+async def test_a_system_without_a_reset_that_boots_it_is_refused_with_what_it_has() -> None:
+    async with FakeBmc(Habits(power="On", resets=("Nmi",))) as bmc, machine(bmc) as it:
+        await ready(it)
+        with pytest.raises(Refused, match="it has Nmi"):
+            await it.reset()
+
+
+@pytest.mark.parametrize("power", ["On", "Resetting"])
+async def test_a_power_state_that_lies_does_not_keep_us_from_one_reset(power: str) -> None:
+    async with FakeBmc(Habits(power="On", shows_power=power)) as bmc, machine(bmc) as it:
+        await ready(it)
+        assert await it.reset() == "ForceRestart"
+        assert (bmc.count("reset"), len(bmc.boots)) == (1, 1)
+        assert (await it.glance()).power == power
+
+
+async def test_a_reset_that_is_said_to_be_done_and_is_not_shows_in_a_glance() -> None:
+    async with FakeBmc(Habits(power="On", reset="nothing")) as bmc, machine(bmc) as it:
+        await ready(it)
+        before = await it.glance()
+        await it.reset()
+        assert (bmc.count("reset"), bmc.boots) == (1, [])
+        assert await it.glance() == before
+
+
+async def test_a_reset_that_happened_shows_in_a_glance() -> None:
+    async with FakeBmc(Habits(power="On")) as bmc, machine(bmc) as it:
+        await ready(it)
+        before = await it.glance()
+        await it.reset()
+        after = await it.glance()
+    assert before.last_reset_at != after.last_reset_at
+    assert (before.override, after.override) == ("Once", "Disabled")
+
+
+async def test_a_reset_without_an_answer_is_unclear_and_not_sent_again() -> None:
+    async with FakeBmc(Habits(power="On", reset="hangs")) as bmc:
+        async with machine(bmc, timeout_seconds=0.3) as it:
+            await ready(it)
+            with pytest.raises(Unreachable, match="no answer") as caught:
+                await it.reset()
+            assert (caught.value.unclear, caught.value.transient) == (True, True)
+            assert len(bmc.boots) == 1
+            assert (await it.glance()).last_reset_at.endswith("000001Z")
+        assert bmc.count("reset") == 1
+
+
+@pytest.mark.parametrize(("habit", "boots"), [("error", 0), ("error-done", 1)])
+async def test_a_reset_that_answers_500_is_unclear_and_not_sent_again(habit: Any, boots: int) -> None:
+    async with FakeBmc(Habits(power="On", reset=habit)) as bmc, machine(bmc) as it:
+        await ready(it)
+        with pytest.raises(Unreachable, match="Something broke while resetting") as caught:
+            await it.reset()
+        assert caught.value.unclear
+        assert (bmc.count("reset"), len(bmc.boots)) == (1, boots)
+
+
+async def test_a_reset_that_a_busy_bmc_turned_away_is_clear() -> None:
+    habits = Habits(power="On", sessions="no", busy=1, busy_status=429, busy_methods=("POST",), patch_only=True)
+    async with FakeBmc(habits) as bmc, machine(bmc) as it:
+        await ready(it)
+        with pytest.raises(Unreachable) as caught:
+            await it.reset()
+        assert (caught.value.unclear, caught.value.transient, caught.value.retry_after_seconds) == (False, True, 1)
+        assert bmc.count("reset") == 0
+        assert await it.reset() == "ForceRestart"
+
+
+async def test_a_session_that_ends_at_the_reset_is_renewed_and_the_reset_sent_once() -> None:
+    async with FakeBmc(Habits(power="On")) as bmc, machine(bmc) as it:
+        await ready(it)
+        bmc.sessions.clear()
+        await it.reset()
+        assert (bmc.count("reset"), bmc.count("session"), len(bmc.sessions)) == (1, 2, 1)
+
+
+async def test_a_bmc_that_reboots_with_the_system_is_back_after_a_while() -> None:
+    time = Time()
+    habits = Habits(power="On", away_after=("reset",), away_seconds=25)
+    async with FakeBmc(habits, clock=time) as bmc, machine(bmc, time) as it:
+        await ready(it)
+        await it.reset()
+        assert (await it.glance()).last_reset_at.endswith("000001Z")
+        assert bmc.count("reset") == 1
+    assert sum(time.slept) >= 25
+
+
+async def test_a_reset_that_becomes_a_task_is_followed() -> None:
+    async with FakeBmc(Habits(power="On", task="succeeds", patch_only=True)) as bmc, machine(bmc) as it:
+        await ready(it)
+        bmc.tasks.clear()
+        assert await it.reset() == "ForceRestart"
+        assert list(bmc.tasks.values()) == [3]
+
+
+async def test_a_system_on_its_way_is_waited_for_before_it_is_reset() -> None:
+    time = Time()
+    async with FakeBmc(Habits(power_seconds=5, power="On"), clock=time) as bmc, machine(bmc, time) as it:
+        await ready(it)
+        await it.power_off()
+        assert (await it.glance()).power == "Off"
+        await it.reset()
+        assert (await it.glance()).power == "PoweringOn"
+        assert await it.reset() == "ForceRestart"
+        assert [boot.reset_type for boot in bmc.boots] == ["On", "ForceRestart"]
+
+
+# off --------------------------------------------------------------------------------------------------------------------
+
+
+async def test_power_off_is_seen_to_be_off_and_not_repeated() -> None:
+    async with FakeBmc(Habits(power="On")) as bmc, machine(bmc) as it:
+        await it.discover()
+        await it.power_off()
+        await it.power_off()
+        assert bmc.system.power == "Off"
+        assert bmc.count("reset") == 1
+
+
+async def test_a_system_that_stays_on_is_not_called_off() -> None:
+    async with FakeBmc(Habits(power="On", reset="nothing")) as bmc, machine(bmc) as it:
+        await it.discover()
+        with pytest.raises(RedfishError, match="is not off"):
+            await it.power_off()
+        assert bmc.count("reset") == 1

@@ -1,0 +1,193 @@
+"""Whatever is pushed, tagged, untagged and deleted in whatever order: a collection keeps all that a tag leads to, and all that
+is younger than the grace; and once the grace is over nothing else is left.
+
+What is reachable is worked out here once more, from what was pushed and not from the disk.
+"""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import Set
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from chargehand.doors.provisioning.registry.blobs import Blobs
+from chargehand.doors.provisioning.registry.collector import Collector
+from chargehand.doors.provisioning.registry.errors import Code, Refused
+from chargehand.doors.provisioning.registry.layout import LAYERS, MANIFESTS, Layout
+from chargehand.doors.provisioning.registry.manifests import Manifests
+from chargehand.doors.provisioning.registry.uploads import Uploads
+from tests.conftest import Clock
+from tests.provisioning.registering import CONFIG, IMAGE, INDEX, LAYER, described, digest, image, index
+
+GRACE = 100.0
+NAMES = st.sampled_from(["a", "a/b", "a/b/c/d", "z"])
+DATA = st.sampled_from([f"blob {number}".encode() for number in range(5)])
+TAGS = st.sampled_from(["", "1", "2"])
+
+
+def digits(data: bytes) -> str:
+    return digest(data).removeprefix("sha256:")
+
+
+class Collections(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.clock = Clock()
+        self.layout = Layout(Path(self.folder.name))
+        self.blobs = Blobs(self.layout, self.clock)
+        self.manifests = Manifests(self.layout, self.clock)
+        self.uploads = Uploads(self.layout, 1 << 20, self.clock)
+        self.collector = Collector(
+            self.layout, self.manifests, self.uploads, grace_seconds=GRACE, upload_seconds=GRACE, now=self.clock
+        )
+        self.runner = asyncio.Runner()
+        self.pushed: dict[str, bytes] = {}  # every manifest that ever was
+        self.tags: dict[str, dict[str, str]] = {}
+        self.since: dict[tuple[str, str], int] = {}  # what a repository got, and when last
+
+    def teardown(self) -> None:
+        self.runner.close()
+        self.folder.cleanup()
+
+    # what callers do --------------------------------------------------------------------------------------------------
+
+    @rule(name=NAMES, data=DATA)
+    def push(self, name: str, data: bytes) -> None:
+        upload = self.uploads.begin(name)
+        self.uploads.append(name, upload, 0, data)
+        self.uploads.finish(name, upload, digits(data))
+        self.since[name, digits(data)] = self.clock.now
+
+    @rule(name=NAMES, data=DATA, source=NAMES)
+    def mount(self, name: str, data: bytes, source: str) -> None:
+        if self.blobs.mount(name, digits(data), source):
+            self.since[name, digits(data)] = self.clock.now
+
+    @rule(name=NAMES, tag=TAGS, data=st.lists(DATA, max_size=3), subject=st.integers(-9, 9), sent=st.booleans())
+    def put_image(self, name: str, tag: str, data: list[bytes], subject: int, sent: bool) -> None:
+        """As clients do it, blobs first; or hoping that they are there."""
+        for each in [b"{}", *data] if sent else []:
+            self.push(name, each)
+        others = self.manifests_of(name)
+        more = {"subject": self.descriptor(others[subject])} if 0 <= subject < len(others) else {}
+        body = image(described(CONFIG, b"{}"), *[described(LAYER, each) for each in data], **more)
+        self.put(name, tag, body, IMAGE)
+
+    @rule(name=NAMES, tag=TAGS, chosen=st.sets(st.integers(0, 9), min_size=1, max_size=3))
+    def put_index(self, name: str, tag: str, chosen: set[int]) -> None:
+        others = self.manifests_of(name)
+        self.put(name, tag, index(*[self.descriptor(others[n]) for n in sorted(chosen) if n < len(others)]), INDEX)
+
+    @rule(name=NAMES, tag=st.sampled_from(["1", "2"]))
+    def delete_tag(self, name: str, tag: str) -> None:
+        with contextlib.suppress(Refused):
+            self.manifests.delete(name, tag)
+            del self.tags[name][tag]
+
+    @rule(name=NAMES, chosen=st.integers(0, 9))
+    def delete_manifest(self, name: str, chosen: int) -> None:
+        others = self.manifests_of(name)
+        if chosen < len(others):
+            self.manifests.delete(name, f"sha256:{others[chosen]}")
+            self.since.pop((name, others[chosen]), None)
+            self.tags[name] = {tag: to for tag, to in self.tags.get(name, {}).items() if to != others[chosen]}
+
+    @rule(name=NAMES, data=DATA)
+    def delete_blob(self, name: str, data: bytes) -> None:
+        with contextlib.suppress(Refused):
+            self.blobs.delete(name, digits(data))
+            self.since.pop((name, digits(data)), None)
+
+    @rule(seconds=st.sampled_from([1.0, GRACE / 3, GRACE / 2, GRACE + 1]))
+    def wait(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    # what a collection may do and must do -----------------------------------------------------------------------------
+
+    @rule()
+    def collect(self) -> None:
+        had = self.held()
+        young = {item for item, when in self.since.items() if when > self.clock.now - int(GRACE * 1_000_000)}
+        must = had & self.reachable(had & young)
+        self.runner.run(self.collector.collect())
+        assert must <= self.held() <= had
+        assert all(self.layout.blob(item).exists() for _, item in must)
+
+    @rule()
+    def collect_when_the_grace_is_over(self) -> None:
+        self.clock.advance(GRACE + 1)
+        had, reachable = self.held(), self.reachable()
+        self.runner.run(self.collector.collect())
+        assert self.held() == had & reachable
+        assert {path.name for path in self.layout.blobs.rglob("*") if path.is_file()} <= {item for _, item in reachable}
+
+    @invariant()
+    def every_tag_leads_to_a_manifest(self) -> None:
+        for name, tags in self.tags.items():
+            for tag, item in tags.items():
+                assert self.manifests.get(name, tag).body == self.pushed[item]
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def put(self, name: str, tag: str, body: bytes, media_type: str) -> None:
+        try:
+            self.manifests.put(name, tag or digest(body), body, media_type)
+        except Refused as refused:
+            assert refused.oci_code is Code.MANIFEST_BLOB_UNKNOWN  # noqa: PT017
+            return
+        self.pushed[digits(body)] = body
+        self.since[name, digits(body)] = self.clock.now
+        if tag:
+            self.tags.setdefault(name, {})[tag] = digits(body)
+
+    def manifests_of(self, name: str) -> list[str]:
+        return sorted(entry.name for entry in self.layout.digits_in(name, MANIFESTS))
+
+    def descriptor(self, item: str) -> dict[str, Any]:
+        return described(msgspec.json.decode(self.pushed[item])["mediaType"], self.pushed[item])
+
+    def held(self) -> set[tuple[str, str]]:
+        names = ["a", "a/b", "a/b/c/d", "z"]
+        return {
+            (name, entry.name)
+            for name in names
+            for kind in (LAYERS, MANIFESTS)
+            for entry in self.layout.digits_in(name, kind)
+        }
+
+    def reachable(self, young: Set[tuple[str, str]] = frozenset()) -> set[tuple[str, str]]:
+        """By going over all manifests again and again until nothing more is found."""
+        found = {(name, item) for name, tags in self.tags.items() for item in tags.values()} | young
+        while True:
+            more = set(found)
+            for name, item in self.held():
+                if item not in self.pushed:
+                    continue
+                document = msgspec.json.decode(self.pushed[item])
+                subject = document.get("subject", {}).get("digest", "").removeprefix("sha256:")
+                if (name, subject) in self.held() and (name, subject) in found:
+                    more.add((name, item))
+                if (name, item) in found:
+                    listed = [document.get("config"), document.get("subject")]
+                    listed += [*document.get("layers", []), *document.get("manifests", [])]
+                    more |= {(name, each["digest"].removeprefix("sha256:")) for each in listed if each}
+            if more == found:
+                return found
+            found = more
+
+
+Collections.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=30,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestCollections = Collections.TestCase
