@@ -16,7 +16,7 @@ import msgspec
 
 from bench.bench import Bench
 from bench.processes import Server, running
-from bench.report import Row, Sample, at, megabytes
+from bench.report import Row, Sample, Target, at, megabytes
 
 SIZE = 256 << 20
 CONNECTIONS = (1, 8)
@@ -58,19 +58,20 @@ async def media(bench: Bench) -> AsyncIterator[Row]:
 
 
 def _rows(connections: int, ours: list[Sample], nginx: list[Sample] | None) -> list[Row]:
-    def row(what: str, unit: str, mine: list[float], theirs: list[float] | None) -> Row:
+    def row(what: str, unit: str, mine: list[float], theirs: list[float], target: Target | None = None) -> Row:
         return Row(
             measurement=f"media, {at(connections)}: {what}",
             value=median(mine),
             unit=unit,
             baseline=median(theirs) if theirs else None,
             ratio=median(one / other for one, other in zip(mine, theirs, strict=True)) if theirs else None,
+            target=target if theirs else None,
             samples={"measured": ours, **({"baseline": nginx} if nginx else {})},
         )
 
     return [
-        row("beside nginx's sendfile", "MB/s", *[_rates(each) for each in (ours, nginx)]),
-        row("CPU beside nginx's sendfile", "ms/GB", *[_costs(each) for each in (ours, nginx)]),
+        row("beside nginx's sendfile", "MB/s", _rates(ours), _rates(nginx), Target("≥", 0.7)),
+        row("CPU beside nginx's sendfile", "ms/GB", _costs(ours), _costs(nginx)),
     ]
 
 

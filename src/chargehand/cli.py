@@ -15,6 +15,7 @@ from chargehand.errors import ChargehandError, ConfigError
 from chargehand.http.credentials import hash_password, hash_token, new_token, new_webhook_secret
 from chargehand.listen import listen as receive
 from chargehand.observability.logs import configure_logs
+from chargehand.provision_command import app as provision
 
 if TYPE_CHECKING:
     from chargehand.app import Server
@@ -25,6 +26,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+app.add_typer(provision, name="provision")
 
 
 def _version(wanted: bool) -> None:

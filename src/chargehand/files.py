@@ -204,7 +204,7 @@ class Files:
         new = NewFile(self._new_id(), tenant, name, media_type, blob.size, blob.sha256, job_id, purpose)
         return await self._store.put_file(new)
 
-    def read(self, file: File, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+    def read(self, file: File, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
         return self._blobs.read(file.sha256, start, file.size if end is None else end)
 
     async def drop(self, file_id: str, tenant: str | None = None) -> bool:

@@ -10,8 +10,8 @@ import pytest
 from chargehand.config import load_config
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, Job, State
-from chargehand.engine.moves import Broke, Change
-from chargehand.engine.runner import IN_PROCESS, Done, Hand, Handler, Holder, Outcome, Parked, Runner
+from chargehand.engine.moves import Broke, Change, Moved
+from chargehand.engine.runner import IN_PROCESS, Cancelled, Done, Hand, Handler, Holder, Outcome, Parked, Runner
 from chargehand.engine.store import Store
 from chargehand.engine.upkeep import keep_up
 from chargehand.errors import StoreUnavailable
@@ -431,3 +431,80 @@ async def accepted(engine: Engine) -> str:
     while True:
         with suppress(StoreUnavailable):
             return await submitted(engine)
+
+
+# ── rest, and cancelling with care ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_job_that_is_handed_back_to_rest_shows_callers_what_they_saw_before(store: Store, clock: Clock) -> None:
+    engine, handler = an_engine(store, clock), Stuck()
+    await engine.submit(a_job(id="1"))
+    runner = Runner(engine, "test", ("q",), handler, lease_seconds=LONG, resting_stage="resting")
+    task = asyncio.create_task(runner.run())
+    await until(lambda: handler.started.is_set())
+    [held] = handler.jobs
+    await engine.advance(held.id, held.lease, "building")
+    task.cancel()
+    await asyncio.wait({task}, timeout=5)
+    job = await engine.get(held.id)
+    assert (job.state, job.stage, job.topic) == (State.QUEUED, "resting", "running:building")
+
+
+async def test_a_job_that_goes_on_after_a_rest_tells_nobody_a_second_time(store: Store, clock: Clock) -> None:
+    engine = an_engine(store, clock)
+    await engine.submit(a_job(id="1"))
+    [first] = await engine.claim(("q",), "one", LONG)
+    told = await engine.advance(first.id, first.lease, "building")
+    await engine.park(first.id, first.lease, "", stage="resting")
+    [second] = await engine.claim(("q",), "two", LONG)
+    again = await engine.advance(second.id, second.lease, "building")
+    job = await engine.get(first.id)
+    assert (job.topic, job.previous, job.attempt) == ("running:building", "queued", 1)
+    assert again.seq > told.seq
+
+
+async def test_of_two_who_saw_the_same_stage_one_moves_the_job(store: Store, clock: Clock) -> None:
+    engine = an_engine(store, clock)
+    await engine.submit(a_job(id="1"))
+    [job] = await engine.claim(("q",), "one", LONG)
+    await engine.advance(job.id, job.lease, "building")
+    changes = [Change(job.id, "advance", stage=stage, seen_stage="building") for stage in ("good", "bad", "ugly")]
+    moved = await asyncio.gather(*[store.change(change) for change in changes])
+    assert [each is not None for each in moved].count(True) == 1
+
+
+async def test_a_handler_that_was_asked_to_stop_may_put_things_in_order_and_then_end_as_cancelled(
+    engine: Engine,
+) -> None:
+    async def cancelled(job: Job, hand: Hand) -> Outcome:
+        return Cancelled("put in order", b'{"x":1}')
+
+    await engine.submit(a_job(id="1"))
+    moves: list[str] = []
+    engine.on_move(lambda moved: moves.append(moved.move))
+    async with running(engine, cancelled):
+        await until(lambda: "cancel" in moves)
+    assert (await engine.get("1")).state is State.CANCELLED
+
+
+async def test_a_door_may_have_its_own_way_of_cancelling(engine: Engine) -> None:
+    asked: list[tuple[str, str]] = []
+
+    async def cancel(job: Job, message: str) -> Moved:
+        asked.append((job.id, message))
+        return await engine.change(Change(job.id, "cancel", error="gently"))
+
+    engine.cancel_by("job", cancel)
+    await engine.submit(a_job(id="1"))
+    await engine.cancel("1", message="please")
+    assert asked == [("1", "please")]
+    assert (await engine.get("1")).error == "gently"
+
+
+async def test_a_runner_claims_no_more_than_its_handlers_can_take(engine: Engine) -> None:
+    handler = Stuck()
+    for number in range(5):
+        await engine.submit(a_job(id=str(number)))
+    async with running(engine, handler, concurrency=3):
+        await until(lambda: len(handler.jobs) == 3)
+        assert [count.running for count in await engine.store.count_queues()] == [3]

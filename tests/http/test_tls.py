@@ -140,6 +140,8 @@ class Running:
     def __init__(self, loop_factory: Callable[[], asyncio.AbstractEventLoop], certificates: Certificates) -> None:
         self.certificates = certificates
         self.loop = loop_factory()
+        self.troubles: list[dict[str, Any]] = []
+        self.loop.set_exception_handler(lambda _, trouble: self.troubles.append(trouble))
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
         self.servers: list[HttpServer] = []
@@ -174,6 +176,7 @@ def running(request: pytest.FixtureRequest, certificates: Certificates) -> Itera
     running = Running(request.param, certificates)
     yield running
     running.stop()
+    assert not running.troubles
 
 
 async def names(port: int, context: ssl.SSLContext) -> list[str]:

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from tests.provisioning.bmc_acts import Acts, OnBoot
+from tests.provisioning.bmc_acts import HANG_SECONDS, Acts, OnBoot
 from tests.provisioning.bmc_habits import PASSWORD, USER, Boot, Habits
 from tests.provisioning.bmc_state import BASE, State, System, error, link
 
@@ -154,14 +154,14 @@ class FakeBmc(Acts):
     async def _answer(self, request: web.Request, body: Any, raw: bytes) -> web.StreamResponse:
         path, method = request.path.rstrip("/"), request.method
         if path.startswith(f"{BASE}/SessionService"):
-            return self._session(method, path, body)
+            return await self._session(method, path, body)
         if path.startswith(f"{BASE}/TaskService"):
             return self._task(path)
         for system in self.state.systems:
             if path == self.pages.target(system, "", "Reset") and method == "POST":
                 return await self._reset(system, body)
             for name in system.drives:
-                if method == "POST" and not self.habits.patch_only:
+                if method == "POST" and not (self.habits.patch_only or self.habits.hollow_actions):
                     if path == self.pages.target(system, name, "Insert"):
                         return await self._insert(system, name, body)
                     if path == self.pages.target(system, name, "Eject"):
@@ -196,12 +196,12 @@ class FakeBmc(Acts):
         page = self.pages.page(path)
         if page is None:
             return web.json_response(error("ResourceMissingAtURI", f"There is no resource at {path}."), status=404)
-        headers = {"ETag": self._etag(path)} if self.habits.etag != "no" else {}
+        headers = {"ETag": self._etag(path)} if self.habits.etag not in ("no", "hidden") else {}
         return web.json_response(page, headers=headers)
 
     # sessions and ETags -----------------------------------------------------------------------------------------------
 
-    def _session(self, method: str, path: str, body: Any) -> web.Response:
+    async def _session(self, method: str, path: str, body: Any) -> web.Response:
         if self.habits.sessions == "no":
             return web.json_response(error("ResourceMissingAtURI", "There are no sessions."), status=404)
         if method == "GET":
@@ -215,7 +215,12 @@ class FakeBmc(Acts):
         token = secrets.token_hex(8)
         self.sessions[token] = 0
         self.state.count("session")
-        headers = {"X-Auth-Token": token, "Location": f"{self.url}{BASE}/SessionService/Sessions/{token}"}
+        if self.habits.session_hangs:
+            await asyncio.sleep(HANG_SECONDS)
+        headers = {
+            "X-Auth-Token": token,
+            "Location": f"{self.habits.calls_itself or self.url}{BASE}/SessionService/Sessions/{token}",
+        }
         return web.json_response({"@odata.id": f"{BASE}/SessionService/Sessions/{token}"}, status=201, headers=headers)
 
     def _etag(self, path: str) -> str:
@@ -226,6 +231,8 @@ class FakeBmc(Acts):
         if self.habits.etag == "no":
             return None
         given = request.headers.get("If-Match")
+        if self.habits.etag == "broken":
+            return None if given is None else web.json_response(error("PreconditionFailed", "Another."), status=412)
         if given is None:
             return web.json_response(error("PreconditionRequired", "An ETag is required."), status=428)
         wanted = self._etag(path).removeprefix("W/") if self.habits.etag == "strong" else self._etag(path)

@@ -37,9 +37,11 @@ class Acts:
         """The answer of an action: done, or a task that will tell."""
         if not self.habits.task:
             return web.Response(status=status)
+        if self.habits.task == "nameless":
+            return web.Response(status=202)
         name = secrets.token_hex(4)
         self.tasks[name] = 0
-        where = f"{BASE}/TaskService/{'Tasks' if self.habits.task == 'state-succeeds' else 'Monitors'}/{name}"
+        where = f"{self.habits.calls_itself}{BASE}/TaskService/{'Tasks' if self.habits.task == 'state-succeeds' else 'Monitors'}/{name}"
         return web.json_response(
             {"@odata.type": "#Task.v1_4_3.Task", "TaskState": "New"}, status=202, headers={"Location": where}
         )
@@ -47,7 +49,9 @@ class Acts:
     def _task(self, path: str) -> web.Response:
         name, habit = path.rpartition("/")[2], self.habits.task
         self.tasks[name] += 1
-        if self.tasks[name] < 3:  # one that names the task answers 200 at once, a monitor 202 until it has ended
+        if (
+            self.tasks[name] < 3 or habit == "endless"
+        ):  # one that names the task answers 200 at once, a monitor 202 until it has ended
             status = 200 if habit == "state-succeeds" else 202
             return web.json_response({"@odata.type": "#Task.v1_4_3.Task", "TaskState": "Running"}, status=status)
         if habit == "vanishes":
@@ -73,6 +77,8 @@ class Acts:
         if not (self.habits.insert_silent or self.habits.task == "fails"):
             system.drives[name].image = url
         self.state.count("insert")
+        if self.habits.insert_hangs:
+            await asyncio.sleep(HANG_SECONDS)
         if "insert" in self.habits.away_after:
             self.go_away(self.habits.away_seconds)
         return self._done()
@@ -102,12 +108,13 @@ class Acts:
             return web.json_response(
                 error("MalformedJSON", "The body is not as it should be."), status=400 if raw else 415
             )
-        system.drives[name].image = ""
+        if not self.habits.eject_silent:
+            system.drives[name].image = ""
         self.state.count("eject")
         return self._done()
 
     async def _patch_drive(self, system: System, name: str, body: dict[str, Any]) -> web.Response:
-        if not self.habits.patch_only:
+        if not (self.habits.patch_only or self.habits.hollow_actions):
             return web.json_response(error("PropertyNotWritable", "The property Image is read only."), status=405)
         if body.get("Image") is None:
             system.drives[name].image = ""
@@ -138,6 +145,8 @@ class Acts:
             return self._refusal(
                 "PropertyValueNotInList", f"The value for the property {mode} is not in the list.", mode
             )
+        if self._clearing(boot) and not self._clears(boot):
+            return self._refusal("PropertyValueNotInList", "The override cannot be cleared like this.")
         if self.habits.override != "ignored":
             system.target = boot.get("BootSourceOverrideTarget", system.target)
             system.enabled = boot.get("BootSourceOverrideEnabled", system.enabled)
@@ -149,12 +158,29 @@ class Acts:
         self.state.count("override")
         return web.Response(status=204)
 
+    def _clearing(self, boot: dict[str, Any]) -> bool:
+        return boot.get("BootSourceOverrideEnabled") == "Disabled" or boot.get("BootSourceOverrideTarget") == "Hdd"
+
+    def _clears(self, boot: dict[str, Any]) -> bool:
+        enabled, target = boot.get("BootSourceOverrideEnabled"), boot.get("BootSourceOverrideTarget")
+        match self.habits.clears:
+            case "disabled":
+                return True
+            case "none":
+                return enabled == "Disabled" and target == "None"
+            case "hdd":
+                return target == "Hdd"
+            case _:
+                return False
+
     async def _reset(self, system: System, body: dict[str, Any]) -> web.Response:
         habit, kind = self.habits.reset, body.get("ResetType", "")
         if kind not in self.habits.resets:
             return web.json_response(
                 error("ActionParameterNotSupported", f"ResetType {kind} is not supported."), status=400
             )
+        if kind in self.habits.resets_refused:
+            return web.json_response(error("ActionNotSupported", f"{kind} cannot be done now."), status=400)
         self.state.count("reset")
         if habit in ("works", "hangs", "error-done"):
             await self._act(system, kind)

@@ -34,8 +34,11 @@ class Habits:
     refuses: tuple[str, ...] = ()  # … and with which
     mute: bool = False  # refusals without a word
     patch_only: bool = False  # no actions for media; the drive is written to
+    hollow_actions: bool = False  # actions that are offered and not there; the drive is written to
+    eject_silent: bool = False  # says that it ejected and did not
     eject_body: Literal["any", "empty", "object"] = "any"
     insert_failures: int = 0  # 500 so often, for the last eject is not over
+    insert_hangs: bool = False  # puts the image in and never says so
     insert_silent: bool = False  # says yes and puts nothing in
     abbreviates: bool = False  # shows only the file name of an image
     fetches: bool = False  # really asks for the image: HEAD and the first bytes, and again at each boot from it
@@ -43,20 +46,25 @@ class Habits:
     # boot
     override: Literal["works", "ignored", "continuous"] = "works"
     targets: tuple[str, ...] = TARGETS
+    clears: Literal["disabled", "none", "hdd", "never"] = "disabled"  # what it takes to be rid of an override
     wants_mode: bool = False
     refuses_mode: bool = False
     dell_attributes: bool = False  # the override of the standard is taken and means nothing
 
     # power
     resets: tuple[str, ...] = RESETS
+    reset_list: bool = True  # False: it does not say which it has
+    resets_refused: tuple[str, ...] = ()  # offered, but not now
     action_info: bool = False  # the values of an action are in a resource of their own
     shows_power: str = ""  # whatever happens
+    tells_reset: bool = True  # LastResetTime
     power_seconds: float = 0.0  # PoweringOn and PoweringOff take so long
     reset: Literal["works", "nothing", "hangs", "error", "error-done"] = "works"
 
     # the wire
     odd_targets: bool = False  # actions at paths that nobody could guess
-    task: Literal["", "succeeds", "fails", "state-succeeds", "vanishes"] = ""
+    managed_by: bool = True  # False: the system does not name its manager
+    task: Literal["", "succeeds", "fails", "state-succeeds", "vanishes", "endless", "nameless"] = ""
     busy: int = 0  # so many requests are turned away …
     busy_status: int = 503
     busy_methods: tuple[str, ...] = ("GET",)
@@ -65,11 +73,14 @@ class Habits:
     sessions: Literal["yes", "no", "full", "service"] = "yes"  # "service": only behind SessionService
     session_requests: int = 0  # a session is over after so many; 0 = never
     closed_root: bool = False  # even the root wants a password
-    etag: Literal["no", "required", "strong"] = "no"  # "strong": shows W/"x" and wants "x"
+    session_hangs: bool = False  # makes the session and never says so
+    # "strong": shows W/"x" and wants "x"; "broken": shows one and takes none; "hidden": wants one and shows none
+    etag: Literal["no", "required", "strong", "broken", "hidden"] = "no"
     away_after: tuple[str, ...] = ()  # "reset", "insert": then it drops all connections …
     away_seconds: float = 0.0  # … for so long
     slow_seconds: float = 0.0
     body: Literal["", "huge", "deep", "html", "stranger"] = ""  # instead of the system, or of the root
+    calls_itself: str = ""  # the origin that it writes into Location, instead of the one it was called by
     redirect: str = ""  # "same": the system is behind a 307; else the URL that it points to
     echoes: bool = False  # refusals repeat what was sent, and by whom
 

@@ -134,7 +134,7 @@ class Pages:
         reset: dict[str, Any] = {"target": self.target(system, "", "Reset")}
         if habits.action_info:
             reset["@Redfish.ActionInfo"] = f"{system.path}/ResetActionInfo"
-        else:
+        elif habits.reset_list:
             reset["ResetType@Redfish.AllowableValues"] = list(habits.resets)
         page: dict[str, Any] = {
             "@odata.id": system.path,
@@ -143,7 +143,6 @@ class Pages:
             "Model": habits.model,
             "PowerState": self.power(system),
             "BiosVersion": "2.1",
-            "LastResetTime": system.last_reset,
             "BootProgress": {"LastState": "OSRunning" if system.power == "On" else "None"},
             "Boot": {
                 "BootSourceOverrideEnabled": system.enabled,
@@ -152,9 +151,10 @@ class Pages:
                 "BootSourceOverrideMode": system.mode,
                 "BootSourceOverrideMode@Redfish.AllowableValues": ["UEFI", "Legacy"],
             },
-            "Links": {"ManagedBy": [link(system.manager)]},
-            "Actions": {"#ComputerSystem.Reset": reset},
+            "Links": {"ManagedBy": [link(system.manager)]} if habits.managed_by else {},
+            "Actions": {"#ComputerSystem.Reset": reset} if habits.resets else {},
         }
+        page |= {"LastResetTime": system.last_reset} if habits.tells_reset else {}
         page |= {"SerialNumber": system.serial} if system.serial is not None else {}
         page |= {"UUID": system.uuid} if system.uuid is not None else {}
         page |= {"SKU": habits.sku} if habits.sku is not None else {}
@@ -180,7 +180,7 @@ class Pages:
         page: dict[str, Any] = {
             "@odata.id": f"{self.owner(system)}/VirtualMedia/{name}",
             "Id": name,
-            "MediaTypes": list(drive.media),
+            **({"MediaTypes": list(drive.media)} if drive.media else {}),
             "Image": shown or None,
             "Inserted": bool(drive.image),
         }

@@ -3,6 +3,7 @@ from the medium, asks whether it may work, tells of its steps, and reports once.
 """
 
 import asyncio
+import contextlib
 import io
 import json
 import uuid
@@ -15,7 +16,13 @@ import pycdlib
 from chargehand.doors.provisioning.combined import find_task
 from tests.provisioning.bmc_habits import Boot
 
-LINUX = ("provision-dispatcher.service", "partition.service", "image-linux.service", "bootloader-linux.service", "config-drive.service")
+LINUX = (
+    "provision-dispatcher.service",
+    "partition.service",
+    "image-linux.service",
+    "bootloader-linux.service",
+    "config-drive.service",
+)
 
 
 @dataclass
@@ -54,6 +61,9 @@ class Guest:
             self.trouble.append(repr(error))
             raise
 
+    async def before(self, what: str) -> None:
+        """For tests that have something to do just before a step, or before the report."""
+
     async def _run(self, session: aiohttp.ClientSession, boot: Boot) -> None:
         images = {drive: await fetch(session, url) for drive, url in boot.images.items() if url}
         self.task = next(files for image in images.values() if (files := task_files(image)))
@@ -62,8 +72,15 @@ class Guest:
         boot_id = str(uuid.uuid4())
         status: dict[str, Any] = {"status": "success", "delivery_id": str(uuid.uuid4()), "job_id": report["job_id"]}
         for number, step in enumerate(self.script.steps):
+            await self.before(step)
             if self.script.progress:
-                said = {"step": step, "percent": 50, "message": f"at {step}", "boot_id": boot_id, "log_tail": f"log of {step}\n"}
+                said = {
+                    "step": step,
+                    "percent": 50,
+                    "message": f"at {step}",
+                    "boot_id": boot_id,
+                    "log_tail": f"log of {step}\n",
+                }
                 answer = await say(session, report["progress_url"], said, headers)
                 if answer[0] == 409:
                     self.refused.append(answer[1]["reason"])
@@ -77,18 +94,28 @@ class Guest:
                 status |= {"status": "failed", "failed_step": step, "exit_code": 3, "log_tail": f"{step}: no such disk"}
                 break
             if self.script.progress:
-                await say(session, report["progress_url"], {"step": step, "finished": True, "boot_id": boot_id}, headers)
+                await say(
+                    session, report["progress_url"], {"step": step, "finished": True, "boot_id": boot_id}, headers
+                )
         if self.script.reports:
+            await self.before("report")
             self.answers.append(await say(session, report["status_url"], status, headers))
 
 
 async def fetch(session: aiohttp.ClientSession, url: str) -> bytes:
-    async with session.get(url) as response:
-        assert response.status == 200, (url, response.status)
-        return await response.read()
+    """As a BMC does: again, when the connection breaks."""
+    for _ in range(400):
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            async with session.get(url) as response:
+                assert response.status == 200, (url, response.status)
+                return await response.read()
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{url} was never reached")
 
 
-async def say(session: aiohttp.ClientSession, url: str, said: dict[str, Any], headers: dict[str, str]) -> tuple[int, Any]:
+async def say(
+    session: aiohttp.ClientSession, url: str, said: dict[str, Any], headers: dict[str, str]
+) -> tuple[int, Any]:
     """As systemd has it: again until it was heard."""
     for _ in range(400):
         try:

@@ -1,8 +1,8 @@
 """A server, a BMC and a machine in one room: a recipe goes in, and what comes of it can be looked at from all sides."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +28,7 @@ RECIPE: dict[str, Any] = {
     "user_data": "#cloud-config\npassword: swordfish-in-user-data\n",
 }
 QUICK: dict[str, Any] = {
+    "provisioning.enabled": True,
     "provisioning.poll_seconds": 0.03,
     "provisioning.boot_seconds": 3,
     "provisioning.bmc_back_seconds": 2,
@@ -47,6 +48,23 @@ class Lab:
     api: Api
     bmc: FakeBmc
     guest: Guest
+    open: Callable[[], AbstractAsyncContextManager[Server]]
+    life: AsyncExitStack = field(default_factory=AsyncExitStack)  # of the server alone
+
+    async def stop(self) -> None:
+        await self.life.aclose()
+
+    async def start(self) -> None:
+        """Again, with the same store and the same settings; at the same address where the settings name its port."""
+        self.server = await self.life.enter_async_context(self.open())
+        self.api.url = self.server.url
+
+    async def waiting(self, serial: str = SERIAL, recipe: Mapping[str, Any] = RECIPE, **fields: Any) -> str:
+        """A job of a newly registered server that waits for its machine's word."""
+        await self.register(serial)
+        job_id = await self.submit(serial, recipe, **fields)
+        await self.waits(job_id)
+        return job_id
 
     async def register(self, serial: str = SERIAL, **fields: Any) -> Any:
         body = {"bmc_address": self.bmc.url, "bmc_username": USER, "bmc_password": PASSWORD, **fields}
@@ -88,7 +106,9 @@ class Lab:
 
         return cast(dict[str, Any], await until(there))
 
-    async def report(self, status: Mapping[str, Any], serial: str = SERIAL, secret: str | None = SECRET, **headers: str) -> Answer:
+    async def report(
+        self, status: Mapping[str, Any], serial: str = SERIAL, secret: str | None = SECRET, **headers: str
+    ) -> Answer:
         given = {**({"X-Webhook-Secret": secret} if secret is not None else {}), **headers}
         return await self.api.post(f"/api/v1/status-webhook/{serial}", status, given)
 
@@ -101,6 +121,7 @@ async def lab(
     script: Script | None = None,
     settings: Mapping[str, Any] = {},
     token: str = "",
+    bmc_class: type[FakeBmc] = FakeBmc,
 ) -> AsyncIterator[Lab]:
     iso = folder / "maintenance.iso"
     iso.write_bytes(MAINTENANCE)
@@ -113,7 +134,8 @@ async def lab(
     }
     guest = Guest(script or Script())
     async with AsyncExitStack() as stack:
-        bmc = await stack.enter_async_context(FakeBmc(habits, guest.boot))
-        server = await stack.enter_async_context(serving(store_url, given))
+        bmc = await stack.enter_async_context(bmc_class(habits, guest.boot))
+        life = await stack.enter_async_context(AsyncExitStack())
+        server = await life.enter_async_context(serving(store_url, given))
         api = await stack.enter_async_context(talking(server, token))
-        yield Lab(server, api, bmc, guest)
+        yield Lab(server, api, bmc, guest, lambda: serving(store_url, given), life)

@@ -162,6 +162,11 @@ def digest(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
+def files_in(root: Path) -> list[Path]:
+    """What is stored there, complete or not."""
+    return [path for path in root.rglob("*") if path.is_file() and path.name != "lock"]
+
+
 def described(media_type: str, data: bytes) -> dict[str, Any]:
     return {"mediaType": media_type, "digest": digest(data), "size": len(data)}
 

@@ -3,8 +3,8 @@
 import os
 from types import SimpleNamespace
 
-from sushy_tools.emulator import main
-from sushy_tools.emulator.resources.systems import fakedriver
+from sushy_tools.emulator import main  # type: ignore[import-untyped]
+from sushy_tools.emulator.resources.systems import fakedriver  # type: ignore[import-untyped]
 
 if __name__ == "__main__":
     delay = int(os.environ.get("SUSHY_DELAY_SECONDS", "0"))

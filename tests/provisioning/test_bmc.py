@@ -15,7 +15,9 @@ from tests.provisioning.bmc_habits import PASSWORD, USER
 from tests.provisioning.machines import LOCAL
 
 ISO = "http://media.example/job-1/maintenance.iso"
-WRITER = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text(sys.stdin.read())"
+TELLER = (
+    "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1]))).sendall(sys.stdin.buffer.read())"
+)
 
 
 @asynccontextmanager
@@ -44,21 +46,28 @@ async def told(url: str) -> dict[str, object]:
 
 
 async def test_a_bmc_that_is_killed_comes_back_as_it_was_and_boots_what_is_inserted(tmp_path: Path) -> None:
-    state, seen = tmp_path / "state.json", tmp_path / "boot.json"
+    heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.set_result(await reader.read())
+        writer.close()
+
     habits = json.dumps({"slots": [["Cd1", ["CD"]]], "power": "On"})
-    given = ("--state", str(state), "--habits", habits)
+    given = ("--state", str(tmp_path / "state.json"), "--habits", habits)
     async with running(*given) as (url, process), machine(url) as it:
         facts = await it.discover()
         await it.insert(facts.cds[0], ISO)
         await it.boot_from_cd(facts.cds[0])
         process.kill()
         await process.wait()
-    async with running(*given, "--boot-command", sys.executable, "-c", WRITER, str(seen)) as (url, _):
-        async with machine(url) as it:
+    async with await asyncio.start_server(hear, "127.0.0.1", 0) as server:
+        port = str(server.sockets[0].getsockname()[1])
+        async with (
+            running(*given, "--boot-command", sys.executable, "-c", TELLER, port) as (url, _),
+            machine(url) as it,
+        ):
             await it.resume(facts)
             assert await it.reset() == "ForceRestart"
-        while not seen.exists() or not seen.read_text():
-            await asyncio.sleep(0.01)
-        assert (await told(url))["counts"] == {"session": 2, "insert": 1, "override": 1, "reset": 1}
-    boot = json.loads(seen.read_text())
+            boot = json.loads(await heard)
+            assert (await told(url))["counts"] == {"session": 2, "insert": 1, "override": 1, "reset": 1}
     assert (boot["images"], boot["cd"], boot["number"]) == ({"Cd1": ISO}, True, 1)

@@ -40,6 +40,7 @@ HOSTILE = {
     "quotes that never end": (b'{"a":"' + b'\\"' * (3 * MIB // 2), "", "syntax"),
     "a backslash at the end": (b'{"a":"\\', "", "syntax"),
     "two thousand variables with long names": (linux(env={"X" * n: 1 for n in range(2000)}), "/env", "too_large"),
+    "five thousand wrong variables": (linux(env={f"x{n}": 1 for n in range(5000)}), "/env", "too_large"),
     "a hundred wrong variables": (linux(env={f"x{n}": "y" * 30_000 for n in range(120)}), "/env", "too_large"),
     "nine thousand wrong partitions": (linux(partition_layout=[1] * 9000), "/partition_layout", "too_large"),
     "a number of four million digits": (b'{"wim_index":' + b"9" * (4 * MIB - 50) + b"}", "", "syntax"),

@@ -4,11 +4,13 @@ import copy
 import json
 from typing import Any
 
+import yaml  # type: ignore[import-untyped]
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chargehand.doors.provisioning.errors import Refused
 from chargehand.doors.provisioning.recipe import check
+from chargehand.doors.provisioning.recipe_payloads import aliases
 from chargehand.doors.provisioning.recipe_schema import FIELDS, problems
 
 Document = dict[str, Any]
@@ -167,3 +169,23 @@ def test_no_bytes_do_more_than_be_refused(body: bytes) -> None:
     error = refusal(body)
     assert error is not None
     assert error.http_status == 400
+
+
+pieces = ["&a ", "*a ", "&b ", "*b ", "*a", "&a", "*a:", "- ", "a: ", "? ", "[", "]", "{", "}", ", ", "b", "1", '"b":']
+pieces += ["\n", "\n  ", "\n- ", "\nb: ", "\n---\n", "|\n ", ">\n ", "'", '"', "# ", "!t ", "%", "\t"]
+
+
+@given(st.lists(st.sampled_from(pieces), max_size=14).map("".join))
+@settings(max_examples=400, deadline=None)
+def test_no_alias_that_a_yaml_parser_sees_is_missed(document: str) -> None:
+    try:
+        yaml.compose(document)
+        seen = sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(document))
+    except yaml.YAMLError:
+        return
+    assert aliases(document) >= seen
+
+
+def test_aliases_are_seen_by_both() -> None:
+    document = "a: &x [1]\nb: [*x, *x]\nc: {*x : 1}\n"
+    assert aliases(document) == sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(document)) == 3

@@ -87,6 +87,32 @@ async def test_of_several_systems_none_is_taken_unidentified() -> None:
             await discover(bmc, unidentified=True)
 
 
+async def test_two_systems_of_one_serial_are_not_guessed_between() -> None:
+    async with FakeBmc(Habits(systems=2)) as bmc:
+        bmc.state.systems[0].serial = "SN-1"
+        with pytest.raises(Mismatch, match="2 systems"):
+            await discover(bmc)
+        facts = await discover(bmc, system_uuid="11111111-2222-3333-4444-555555555555")
+    assert facts.system == "/redfish/v1/Systems/2"
+
+
+async def test_a_manager_that_the_system_does_not_name_is_found_by_what_it_manages() -> None:
+    async with FakeBmc(Habits(managed_by=False, media_under="manager", systems=2)) as bmc:
+        facts = await discover(bmc)
+    assert facts.managers == ("/redfish/v1/Managers/BMC2",)
+    assert len(facts.cds) == 2
+
+
+async def test_a_drive_that_does_not_say_what_it_takes_goes_by_its_name() -> None:
+    async with FakeBmc(Habits(slots=(("Thing", ()), ("DVD0", ())))) as bmc:
+        assert [slot.name for slot in (await discover(bmc)).cds] == ["DVD0"]
+
+
+async def test_a_bmc_without_drives_is_told_as_such() -> None:
+    async with FakeBmc(Habits(slots=())) as bmc:
+        assert (await discover(bmc)).slots == ()
+
+
 async def test_a_single_cd_drive_is_found() -> None:
     async with FakeBmc(Habits(slots=ONE_CD)) as bmc:
         facts = await discover(bmc)

@@ -56,6 +56,15 @@ async def test_a_bmc_that_refuses_inserted_and_write_protected_never_hears_them(
         assert not any({"Inserted", "WriteProtected"} & body for body in bodies(bmc))
 
 
+async def test_what_a_bmc_says_by_name_counts_more_than_our_order() -> None:
+    async with FakeBmc(
+        Habits(wants=("Inserted", "TransferMethod"), refuses=("WriteProtected", "TransferProtocolType"))
+    ) as bmc:
+        await insert(bmc)
+        assert bodies(bmc)[-1] == {"Image", "Inserted", "TransferMethod"}
+        assert len(bodies(bmc)) == 3
+
+
 async def test_a_bmc_that_wants_everything_gets_it() -> None:
     wants = ("TransferProtocolType", "TransferMethod", "UserName", "Password")
     async with FakeBmc(Habits(wants=wants)) as bmc:
@@ -108,6 +117,15 @@ async def test_a_drive_without_actions_that_requires_an_etag_is_written_to() -> 
     async with FakeBmc(Habits(patch_only=True, etag="required")) as bmc:
         await insert(bmc)
         assert bmc.calls("PATCH", "/Cd1")[0].headers["If-Match"].startswith('"')
+
+
+async def test_a_drive_whose_actions_are_offered_and_not_there_is_written_to() -> None:
+    async with FakeBmc(Habits(hollow_actions=True)) as bmc, machine(bmc) as it:
+        slot = (await it.discover()).cds[0]
+        await it.insert(slot, ISO)
+        assert bmc.image("Cd1") == ISO
+        assert await it.eject(slot) is True
+        assert bmc.image("Cd1") == ""
 
 
 async def test_actions_are_where_the_bmc_says() -> None:
@@ -166,6 +184,12 @@ async def test_a_bmc_that_reboots_after_the_insert_is_looked_at_and_not_told_aga
         assert bmc.count("insert") == 1
 
 
+async def test_an_insert_without_an_answer_is_looked_for_before_it_is_asked_for_again() -> None:
+    async with FakeBmc(Habits(insert_hangs=True)) as bmc:
+        await insert(bmc, timeout_seconds=0.3)
+        assert bmc.count("insert") == 1
+
+
 async def test_a_busy_bmc_is_told_again_when_it_said() -> None:
     time = Time()
     async with FakeBmc(Habits(sessions="no", busy=2, busy_methods=("POST",), retry_after="9")) as bmc:
@@ -187,6 +211,20 @@ async def test_an_insert_that_always_fails_ends_with_what_the_bmc_said() -> None
 
 
 # tasks ------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_202_that_names_no_task_is_seen_by_looking() -> None:
+    async with FakeBmc(Habits(task="nameless")) as bmc:
+        await insert(bmc)
+
+
+async def test_a_task_that_never_ends_is_given_up_and_what_is_in_the_drive_counts() -> None:
+    async with FakeBmc(Habits(task="endless")) as bmc:
+        await insert(bmc)
+        assert bmc.count("insert") == 1
+    async with FakeBmc(Habits(task="endless", insert_silent=True)) as bmc:
+        with pytest.raises(Unreachable, match="task has not ended in time"):
+            await insert(bmc)
 
 
 @pytest.mark.parametrize("task", ["succeeds", "state-succeeds", "vanishes"])
@@ -274,6 +312,17 @@ async def test_somebody_elses_image_is_left_in() -> None:
         bmc.system.drives["Cd1"].image = ISO
         assert await it.eject(slot, only=lambda image: "/job-1/" in image) is True
         assert bmc.image("Cd1") == ""
+
+
+async def test_an_eject_that_is_said_to_be_done_and_is_not_is_an_error() -> None:
+    async with FakeBmc(Habits(eject_silent=True)) as bmc, machine(bmc) as it:
+        slot = (await it.discover()).cds[0]
+        bmc.system.drives["Cd1"].image = OTHER
+        with pytest.raises(RedfishError, match="says that it ejected the image, but still shows it"):
+            await it.eject(slot)
+        with pytest.raises(RedfishError, match="says that it ejected what was in it, but still shows it"):
+            await it.insert(slot, ISO)
+        assert bmc.count("insert") == 0
 
 
 async def test_an_eject_whose_answer_is_lost_is_looked_at() -> None:

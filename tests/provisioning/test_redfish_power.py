@@ -29,6 +29,8 @@ async def ready(it: Machine) -> Facts:
         (Habits(), "Cd"),
         (Habits(etag="required"), "Cd"),
         (Habits(etag="strong"), "Cd"),
+        (Habits(etag="broken"), "Cd"),
+        (Habits(etag="hidden"), "Cd"),
         (Habits(wants_mode=True), "Cd"),
         (Habits(manufacturer="Supermicro", targets=("None", "Cd", "UsbCd")), "UsbCd"),
         (Habits(manufacturer="Supermicro", refuses_mode=True), "Cd"),
@@ -99,6 +101,32 @@ async def test_setting_and_clearing_what_is_so_already_writes_nothing() -> None:
         assert bmc.count("override") == 2
 
 
+@pytest.mark.parametrize("clears", ["disabled", "none", "hdd"])
+async def test_an_override_is_cleared_in_the_way_the_bmc_knows(clears: Any) -> None:
+    async with FakeBmc(Habits(clears=clears, power="On")) as bmc, machine(bmc) as it:
+        await ready(it)
+        if clears == "hdd":
+            bmc.system.enabled = "Continuous"
+        await it.clear_override()
+        await it.reset()
+        assert not bmc.boots[-1].cd
+
+
+async def test_an_override_that_cannot_be_cleared_is_an_error_with_what_the_bmc_said() -> None:
+    async with FakeBmc(Habits(clears="never")) as bmc, machine(bmc) as it:
+        await ready(it)
+        with pytest.raises(Refused, match="cannot be cleared like this"):
+            await it.clear_override()
+
+
+async def test_a_lasting_override_of_somebody_elses_becomes_one_for_once() -> None:
+    async with FakeBmc() as bmc, machine(bmc) as it:
+        facts = await it.discover()
+        bmc.system.enabled, bmc.system.target = "Continuous", "Cd"
+        await it.boot_from_cd(facts.cds[0])
+        assert bmc.system.enabled == "Once"
+
+
 async def test_a_busy_bmc_is_asked_again_for_the_override() -> None:
     time = Time()
     habits = Habits(busy=2, busy_methods=("PATCH",), retry_after="4")
@@ -143,6 +171,27 @@ async def test_values_in_an_action_info_count_and_so_does_an_odd_target() -> Non
         await ready(it)
         assert await it.reset() == "PowerCycle"
         assert bmc.calls("POST", "/1-all-reset")
+
+
+async def test_a_system_that_does_not_say_which_resets_it_has_gets_the_usual_ones() -> None:
+    async with FakeBmc(Habits(reset_list=False)) as bmc, machine(bmc) as it:
+        await ready(it)
+        assert [await it.reset(), await it.reset()] == ["On", "ForceRestart"]
+        assert len(bmc.boots) == 2
+
+
+async def test_a_reset_that_is_offered_and_refused_gives_way_to_the_next() -> None:
+    async with FakeBmc(Habits(power="On", resets_refused=("ForceRestart",))) as bmc, machine(bmc) as it:
+        await ready(it)
+        assert await it.reset() == "PowerCycle"
+        assert bmc.count("reset") == 1
+
+
+async def test_a_system_without_any_reset_is_refused() -> None:
+    async with FakeBmc(Habits(power="On", resets=())) as bmc, machine(bmc) as it:
+        await ready(it)
+        with pytest.raises(Refused, match="offers no reset"):
+            await it.reset()
 
 
 async def test_a_system_without_a_reset_that_boots_it_is_refused_with_what_it_has() -> None:
@@ -202,6 +251,39 @@ async def test_a_reset_that_answers_500_is_unclear_and_not_sent_again(habit: Any
         assert (bmc.count("reset"), len(bmc.boots)) == (1, boots)
 
 
+async def test_trouble_before_the_reset_is_clear() -> None:
+    async with FakeBmc(Habits(power="On")) as bmc, machine(bmc, patience_seconds=0) as it:
+        await ready(it)
+        bmc.go_away(1000)
+        with pytest.raises(Unreachable) as caught:
+            await it.reset()
+        assert not caught.value.unclear
+        assert bmc.count("reset") == 0
+
+
+async def test_a_system_that_does_not_go_off_on_the_way_to_on_leaves_it_unclear() -> None:
+    habits = Habits(power="On", resets=("On", "ForceOff"), shows_power="On")
+    async with FakeBmc(habits) as bmc, machine(bmc) as it:
+        await ready(it)
+        with pytest.raises(RedfishError, match="is not off") as caught:
+            await it.reset()
+        assert caught.value.unclear
+        assert [call.body["ResetType"] for call in bmc.calls("POST", "Reset")] == ["ForceOff"]
+
+
+async def test_a_bmc_that_is_lost_between_off_and_on_leaves_it_unclear() -> None:
+    time = Time()
+    habits = Habits(power="On", resets=("On", "ForceOff"), away_after=("reset",), away_seconds=1000)
+    async with FakeBmc(habits, clock=time) as bmc, machine(bmc, time) as it:
+        await ready(it)
+        with pytest.raises(Unreachable) as caught:
+            await it.reset()
+        assert caught.value.unclear
+        time.now += 1000
+        assert await it.reset() == "On"
+        assert bmc.boots[-1].cd
+
+
 async def test_a_reset_that_a_busy_bmc_turned_away_is_clear() -> None:
     habits = Habits(power="On", sessions="no", busy=1, busy_status=429, busy_methods=("POST",), patch_only=True)
     async with FakeBmc(habits) as bmc, machine(bmc) as it:
@@ -240,6 +322,15 @@ async def test_a_reset_that_becomes_a_task_is_followed() -> None:
         assert list(bmc.tasks.values()) == [3]
 
 
+async def test_a_reset_whose_task_does_not_end_is_unclear() -> None:
+    async with FakeBmc(Habits(power="On", task="endless", hollow_actions=True)) as bmc, machine(bmc) as it:
+        await it.discover()
+        with pytest.raises(Unreachable, match="task has not ended in time") as caught:
+            await it.reset()
+        assert caught.value.unclear
+        assert bmc.count("reset") == 1
+
+
 async def test_a_system_on_its_way_is_waited_for_before_it_is_reset() -> None:
     time = Time()
     async with FakeBmc(Habits(power_seconds=5, power="On"), clock=time) as bmc, machine(bmc, time) as it:
@@ -252,6 +343,16 @@ async def test_a_system_on_its_way_is_waited_for_before_it_is_reset() -> None:
         assert [boot.reset_type for boot in bmc.boots] == ["On", "ForceRestart"]
 
 
+async def test_a_system_that_is_going_off_is_switched_on_when_it_is_off() -> None:
+    time = Time()
+    async with FakeBmc(clock=time) as bmc, machine(bmc, time) as it:
+        await ready(it)
+        bmc.system.moving_until = time.now + 4
+        assert (await it.glance()).power == "PoweringOff"
+        assert await it.reset() == "On"
+        assert bmc.boots[-1].cd
+
+
 # off --------------------------------------------------------------------------------------------------------------------
 
 
@@ -262,6 +363,20 @@ async def test_power_off_is_seen_to_be_off_and_not_repeated() -> None:
         await it.power_off()
         assert bmc.system.power == "Off"
         assert bmc.count("reset") == 1
+
+
+async def test_power_off_without_an_answer_is_looked_at() -> None:
+    async with FakeBmc(Habits(power="On", reset="hangs")) as bmc, machine(bmc, timeout_seconds=0.3) as it:
+        await it.discover()
+        await it.power_off()
+        assert bmc.count("reset") == 1
+
+
+async def test_a_system_that_cannot_be_switched_off_is_refused() -> None:
+    async with FakeBmc(Habits(power="On", resets=("On", "Nmi"))) as bmc, machine(bmc) as it:
+        await it.discover()
+        with pytest.raises(Refused, match="cannot be switched off; it has On, Nmi"):
+            await it.power_off()
 
 
 async def test_a_system_that_stays_on_is_not_called_off() -> None:

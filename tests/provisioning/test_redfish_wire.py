@@ -70,6 +70,19 @@ async def test_a_bmc_whose_sessions_are_all_taken_gets_basic() -> None:
         assert len(bmc.calls("POST", "/Sessions")) == 1
 
 
+async def test_a_busy_bmc_is_asked_again_for_a_session() -> None:
+    time = Time()
+    async with FakeBmc(Habits(busy=2, busy_methods=("POST",), retry_after="3")) as bmc, machine(bmc, time) as it:
+        await it.discover()
+        assert (bmc.count("session"), time.slept) == (1, [3, 3])
+
+
+async def test_a_session_whose_making_was_not_answered_is_not_made_again() -> None:
+    async with FakeBmc(Habits(session_hangs=True)) as bmc, machine(bmc, timeout_seconds=0.2) as it:
+        assert (await it.discover()).serial == "SN-1"
+        assert bmc.count("session") == 1
+
+
 async def test_sessions_are_found_behind_the_session_service() -> None:
     async with FakeBmc(Habits(sessions="service")) as bmc:
         async with machine(bmc) as it:
@@ -80,6 +93,15 @@ async def test_sessions_are_found_behind_the_session_service() -> None:
 async def test_a_root_that_wants_a_password_gets_one() -> None:
     async with FakeBmc(Habits(closed_root=True)) as bmc, machine(bmc) as it:
         assert (await it.discover()).serial == "SN-1"
+
+
+async def test_a_bmc_that_calls_itself_by_another_name_is_still_asked_by_the_one_on_record() -> None:
+    async with FakeBmc() as other, FakeBmc(Habits(calls_itself=other.url, task="succeeds")) as bmc:
+        async with machine(bmc) as it:
+            await it.insert((await it.discover()).cds[0], "http://media.example/a.iso")
+        assert list(bmc.tasks.values()) == [3]
+        assert bmc.sessions == {}
+        assert other.log == []
 
 
 @pytest.mark.parametrize("sessions", ["yes", "no"])

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.api.serving import until
 from tests.provisioning.registering import (
     CONFIG,
     IMAGE,
@@ -18,6 +19,7 @@ from tests.provisioning.registering import (
     calling,
     described,
     digest,
+    files_in,
     image,
     index,
     only,
@@ -57,7 +59,10 @@ async def test_a_path_or_a_method_that_is_none_is_refused_as_registries_do(clien
 
 async def test_a_blob_is_pushed_in_one_request_and_pulled(client: Client) -> None:
     answer = (await client.call("POST", f"/v2/{NAME}/blobs/uploads/?digest={digest(DATA)}", DATA)).of(201)
-    assert (answer.location, answer.headers["docker-content-digest"]) == (f"/v2/{NAME}/blobs/{digest(DATA)}", digest(DATA))
+    assert (answer.location, answer.headers["docker-content-digest"]) == (
+        f"/v2/{NAME}/blobs/{digest(DATA)}",
+        digest(DATA),
+    )
     pulled = (await client.call("GET", answer.location)).of(200)
     assert (pulled.body, pulled.headers["etag"]) == (DATA, f'"{digest(DATA)}"')
     assert pulled.headers["content-type"] == "application/octet-stream"
@@ -123,9 +128,44 @@ async def test_a_content_range_that_is_not_what_is_sent_is_refused(client: Clien
 
 async def test_two_who_send_the_same_upload_cannot_mix_their_bytes(client: Client) -> None:
     upload = await begun(client)
-    answers = await asyncio.gather(*(client.call("PATCH", upload, DATA, {"Content-Range": f"0-{len(DATA) - 1}"}) for _ in range(8)))
+    answers = await asyncio.gather(
+        *(client.call("PATCH", upload, DATA, {"Content-Range": f"0-{len(DATA) - 1}"}) for _ in range(8))
+    )
     assert sorted(answer.status for answer in answers) == [202, *[416] * 7]
     (await client.call("PUT", f"{upload}?digest={digest(DATA)}")).of(201)
+
+
+async def test_an_upload_that_stalls_keeps_nobody_waiting(client: Client) -> None:
+    go_on = asyncio.Event()
+
+    async def stalling() -> AsyncIterator[bytes]:
+        yield b"x" * (2 << 20)
+        await go_on.wait()
+        yield b"the end"
+
+    upload = await begun(client)
+    sending = asyncio.ensure_future(client.call("PATCH", upload, stalling()))
+    await until(lambda: is_under_way(client, upload))
+    async with asyncio.timeout(10):
+        await client.image(NAME, "1", DATA)
+        (await client.manifest(NAME, "1")).of(200)
+        await client.registry.collect()
+    assert not sending.done()
+    go_on.set()
+    assert (await sending).of(202).headers["range"] == f"0-{(2 << 20) + 6}"
+
+
+async def is_under_way(client: Client, upload: str) -> bool:
+    return (await client.call("GET", upload)).of(204).headers["range"] != "0-0"
+
+
+async def test_a_finished_upload_is_not_copied(client: Client, tmp_path: Path) -> None:
+    upload = await begun(client)
+    (await client.call("PATCH", upload, DATA)).of(202)
+    before = {path.stat().st_ino for path in files_in(tmp_path)}
+    (await client.call("PUT", f"{upload}?digest={digest(DATA)}")).of(201)
+    [blob] = [path for path in files_in(tmp_path) if path.stat().st_size]
+    assert {blob.stat().st_ino} == before
 
 
 async def test_a_digest_mismatch_is_refused_and_leaves_nothing(client: Client, tmp_path: Path) -> None:
@@ -134,7 +174,7 @@ async def test_a_digest_mismatch_is_refused_and_leaves_nothing(client: Client, t
     (await client.call("GET", upload)).refused(404, "BLOB_UPLOAD_UNKNOWN")
     (await client.call("POST", f"/v2/{NAME}/blobs/uploads/?digest={ABSENT}", DATA)).refused(400, "DIGEST_INVALID")
     (await client.blob(NAME, ABSENT)).refused(404, "BLOB_UNKNOWN")
-    assert [path for path in (tmp_path / "registry").rglob("*") if path.is_file() and path.name != "lock"] == []
+    assert files_in(tmp_path / "registry") == []
 
 
 @pytest.mark.parametrize(
@@ -165,7 +205,8 @@ async def test_an_upload_can_be_given_up(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "start", "end"), [("0-99", 0, 100), ("100-", 100, 10240), ("-7", 10233, 10240), ("10239-99999", 10239, 10240)]
+    ("asked", "start", "end"),
+    [("0-99", 0, 100), ("100-", 100, 10240), ("-7", 10233, 10240), ("10239-99999", 10239, 10240)],
 )
 async def test_a_range_is_served_also_from_the_end(client: Client, asked: str, start: int, end: int) -> None:
     await client.push(NAME, DATA)
@@ -204,7 +245,9 @@ async def test_a_blob_is_mounted_from_another_repository(client: Client) -> None
     assert (await client.call("POST", mount + NAME)).of(201).location == f"/v2/other/blobs/{digest(DATA)}"
     assert (await client.blob("other", DATA)).of(200).body == DATA
     for source in ("not/there", "../../etc", ""):  # where it is not, it is to be sent
-        upload = (await client.call("POST", f"/v2/third/blobs/uploads/?mount={digest(DATA)}&from={source}")).of(202).location
+        upload = (
+            (await client.call("POST", f"/v2/third/blobs/uploads/?mount={digest(DATA)}&from={source}")).of(202).location
+        )
         (await client.call("DELETE", upload)).of(204)
     (await client.blob("third", DATA)).refused(404, "BLOB_UNKNOWN")
 
@@ -246,6 +289,15 @@ async def test_a_manifest_must_refer_to_what_is_there(client: Client) -> None:
     (await client.put(NAME, "1", index(described(IMAGE, b"nowhere")), INDEX)).refused(400, "MANIFEST_BLOB_UNKNOWN")
     (await client.manifest(NAME, "1")).refused(404, "MANIFEST_UNKNOWN")
     (await client.put(NAME, "1", image({**config, "size": 3}))).refused(400, "MANIFEST_INVALID")
+
+
+async def test_an_index_is_checked_down_to_the_last_blob(client: Client) -> None:
+    inner = index(await client.image(NAME, "", DATA))
+    (await client.put(NAME, digest(inner), inner, INDEX)).of(201)
+    (await client.put(NAME, "1", index(described(INDEX, inner)), INDEX)).of(201)
+    (await client.call("DELETE", f"/v2/{NAME}/blobs/{digest(DATA)}")).of(202)
+    errors = (await client.put(NAME, "2", index(described(INDEX, inner)), INDEX)).refused(400, "MANIFEST_BLOB_UNKNOWN")
+    assert [error["detail"]["digest"] for error in errors] == [digest(DATA)]
 
 
 async def test_a_layer_that_may_not_be_passed_on_need_not_be_there(client: Client) -> None:
@@ -350,7 +402,11 @@ async def test_referrers_are_listed_by_their_subject_and_filtered_by_kind(client
         answer = (await client.put(NAME, digest(body), body)).of(201)
         assert answer.headers["oci-subject"] == subject["digest"]
     expected: dict[str, Any] = {
-        digest(sbom): {**described(IMAGE, sbom), "artifactType": "application/vnd.example.sbom", "annotations": {"by": "us"}},
+        digest(sbom): {
+            **described(IMAGE, sbom),
+            "artifactType": "application/vnd.example.sbom",
+            "annotations": {"by": "us"},
+        },
         digest(signature): {**described(IMAGE, signature), "artifactType": "application/vnd.example.signature"},
     }
     answer = (await client.call("GET", path)).of(200)
@@ -377,10 +433,17 @@ async def test_many_referrers_come_in_pages_that_clients_can_read(client: Client
 # names, bounds, who may -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["..", "../x", "a/../b", "A", "a//b", "/a", "a/", "_tags", "a/_tags", "a..b", "a" * 256, "a b", "ä"])
+@pytest.mark.parametrize(
+    "name", ["..", "../x", "a/../b", "A", "a//b", "/a", "a/", "_tags", "a/_tags", "a..b", "a" * 256, "a b", "ä"]
+)
 async def test_a_name_never_leaves_the_directory(client: Client, tmp_path: Path, name: str) -> None:
     escaped = quote(name, safe="").replace(".", "%2e")
-    for method, rest in [("POST", "blobs/uploads/"), ("GET", "manifests/1"), ("PUT", "manifests/1"), ("GET", "tags/list")]:
+    for method, rest in [
+        ("POST", "blobs/uploads/"),
+        ("GET", "manifests/1"),
+        ("PUT", "manifests/1"),
+        ("GET", "tags/list"),
+    ]:
         (await client.call(method, f"/v2/{escaped}/{rest}")).refused(400, "NAME_INVALID")
     assert not (tmp_path / "registry").exists()
 
@@ -403,15 +466,21 @@ async def test_a_blob_over_the_bound_is_refused_and_leaves_nothing(tmp_path: Pat
             upload = await begun(client)
             (await client.call("PATCH", upload, body)).refused(413, "SIZE_INVALID")
             (await client.call("GET", upload)).refused(404, "BLOB_UPLOAD_UNKNOWN")
-        (await client.call("POST", f"/v2/{NAME}/blobs/uploads/?digest={ABSENT}", streamed())).refused(413, "SIZE_INVALID")
-        assert [path for path in root.rglob("*") if path.is_file() and path.name != "lock"] == []
+        (await client.call("POST", f"/v2/{NAME}/blobs/uploads/?digest={ABSENT}", streamed())).refused(
+            413, "SIZE_INVALID"
+        )
+        assert files_in(root) == []
         await client.push(NAME, b"x" * 2500)
 
 
 async def test_who_may_not_is_told_how_to_say_who_they_are(tmp_path: Path) -> None:
     admit = only(puller="p", puller_may="registry:pull", pusher="q", pusher_may="registry:push", both="b")
     async with calling(a_registry(tmp_path, admit=admit)) as client:
-        for method, path in [("GET", "/v2/"), ("GET", f"/v2/{NAME}/manifests/1"), ("POST", f"/v2/{NAME}/blobs/uploads/")]:
+        for method, path in [
+            ("GET", "/v2/"),
+            ("GET", f"/v2/{NAME}/manifests/1"),
+            ("POST", f"/v2/{NAME}/blobs/uploads/"),
+        ]:
             answer = await client.call(method, path)
             answer.refused(401, "UNAUTHORIZED")
             assert answer.headers["www-authenticate"] == 'Basic realm="chargehand"'

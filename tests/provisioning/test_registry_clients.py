@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import oras.client
+import oras.client  # type: ignore[import-untyped]
 import pytest
 
 from tests.provisioning.registering import (
@@ -61,23 +61,19 @@ async def test_oras_pushes_and_pulls_an_artifact(
         (tmp_path / name).write_bytes(hashlib.shake_128(name.encode()).digest(3_000_000 - 2_999_000 * number))
     target = f"{client.address}/{NAME}:1.0"
 
-    def there_and_back() -> list[str]:
+    def there_and_back() -> dict[str, bytes]:
         files = [str(tmp_path / name) for name in names]
-        robot.push(
-            target, files=files, disable_path_validation=True, do_chunked=chunked, chunk_size=1_000_000
-        )
+        robot.push(target, files=files, disable_path_validation=True, do_chunked=chunked, chunk_size=1_000_000)
         # One whose blob is there already.
         robot.push(f"{client.address}/{NAME}:latest", files=files[:1], disable_path_validation=True)
         tags: list[str] = robot.get_tags(target)
         assert tags == ["1.0", "latest"]
         pulled: list[str] = robot.pull(target=target, outdir=str(tmp_path / "back"))
         robot.delete_tags(target, ["1.0"])
-        return pulled
+        return {Path(path).name: Path(path).read_bytes() for path in pulled}
 
     pulled = await asyncio.to_thread(there_and_back)
-    assert {Path(path).name: Path(path).read_bytes() for path in pulled} == {
-        name: (tmp_path / name).read_bytes() for name in names
-    }
+    assert pulled == {name: (tmp_path / name).read_bytes() for name in names}
     assert (await client.call("GET", f"/v2/{NAME}/tags/list")).of(200).json["tags"] == ["latest"]
 
 
@@ -154,7 +150,9 @@ PULL = ("skopeo", "--insecure-policy", "copy", "--all", "--src-tls-verify=false"
 
 
 @needs_skopeo
-async def test_skopeo_pushes_and_pulls_an_index_of_images_unchanged(client: Client, images: Path, tmp_path: Path) -> None:
+async def test_skopeo_pushes_and_pulls_an_index_of_images_unchanged(
+    client: Client, images: Path, tmp_path: Path
+) -> None:
     target = f"docker://{client.address}/{NAME}:1"
     await good(*PUSH, f"--dest-creds={LOGIN}", f"oci:{images}:all", target)
     await good(*PULL, f"--src-creds={LOGIN}", target, f"oci:{tmp_path}/back:all")
@@ -171,7 +169,9 @@ async def test_skopeo_pushes_and_pulls_an_index_of_images_unchanged(client: Clie
 
 @needs_skopeo
 async def test_skopeo_without_the_right_password_is_kept_out(client: Client, images: Path) -> None:
-    code, said = await run(*PUSH, "--dest-creds=robot:wrong", f"oci:{images}:one", f"docker://{client.address}/{NAME}:1")
+    code, said = await run(
+        *PUSH, "--dest-creds=robot:wrong", f"oci:{images}:one", f"docker://{client.address}/{NAME}:1"
+    )
     assert code != 0
     assert "authentication required" in said or "unauthorized" in said, said
 
@@ -189,9 +189,7 @@ async def test_skopeo_pulls_without_a_name_where_everybody_may(images: Path, tmp
 
 @needs_podman
 @needs_skopeo
-async def test_podman_pulls_an_image_and_pushes_it_elsewhere(
-    client: Client, images: Path, short_path: Path
-) -> None:
+async def test_podman_pulls_an_image_and_pushes_it_elsewhere(client: Client, images: Path, short_path: Path) -> None:
     podman = ("podman", "--root", short_path / "p", "--runroot", short_path / "r", "--storage-driver", "vfs")
     code, said = await run(*podman, "images")
     if code:

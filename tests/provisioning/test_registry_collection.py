@@ -102,7 +102,9 @@ async def test_what_is_referred_to_again_is_not_removed(client: Client, clock: C
     await is_whole(client, NAME, "1")
 
 
-async def test_a_blob_that_is_pushed_or_mounted_again_counts_as_new(client: Client, clock: Clock, tmp_path: Path) -> None:
+async def test_a_blob_that_is_pushed_or_mounted_again_counts_as_new(
+    client: Client, clock: Clock, tmp_path: Path
+) -> None:
     await client.push(NAME, DATA)
     await client.push("other", b"mounted")
     clock.advance(GRACE - 1)

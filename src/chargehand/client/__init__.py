@@ -4,6 +4,7 @@ from chargehand.client.attempt import TaskEnded
 from chargehand.client.client import Client
 from chargehand.client.errors import ClientError, Fail, Retry
 from chargehand.client.held import Held
+from chargehand.client.provisioning import Provisioning
 from chargehand.client.webhook import verify_webhook
 from chargehand.client.wire import Artifact, Created, Nacked, NewTask, Result, Subscription, Task
 from chargehand.client.worker import Worker
@@ -18,6 +19,7 @@ __all__ = [
     "Held",
     "Nacked",
     "NewTask",
+    "Provisioning",
     "Result",
     "Retry",
     "SignatureError",

@@ -1,4 +1,5 @@
-"""The tasks of a server, as calls: for producers, and for workers that want more than `Worker` gives them.
+"""The tasks of a server, as calls: for producers, and for workers that want more than `Worker` gives them. What concerns
+machines and their provisioning is under `client.provisioning`.
 
     async with Client("http://127.0.0.1:8484", token="…") as client:
         task = await client.create("render_video", {"file": "cat.mp4"})
@@ -21,6 +22,7 @@ import msgspec
 
 from chargehand.client.errors import ClientError
 from chargehand.client.lines import TaskStream
+from chargehand.client.provisioning import BASE, Provisioning
 from chargehand.client.transport import Transport
 from chargehand.client.wire import (
     Claimed,
@@ -55,6 +57,8 @@ class Client:
         given = os.environ.get("CHARGEHAND_TOKEN", "") if token is None else token
         self._http = Transport(self.url, given, timeout=timeout, retries=retries)
         self._timeout = timeout
+        self._machines = Transport(self.url, given, base=BASE, timeout=timeout, retries=retries)
+        self.provisioning = Provisioning(self._machines)
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,6 +70,7 @@ class Client:
 
     async def close(self) -> None:
         await self._http.close()
+        await self._machines.close()
 
     # for producers
 

@@ -3,6 +3,9 @@
 `ClientError` is the only thing that calls raise. `Retry` and `Fail` are for the functions of a worker.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
 
 NO_ANSWER = 0
@@ -10,11 +13,26 @@ NO_ANSWER = 0
 _LOST = {404, 409}
 
 
+class Detail(msgspec.Struct, frozen=True):
+    """One of several things that are wrong with a request: where (a JSON pointer), which rule, and what to do."""
+
+    path: str = ""
+    code: str = ""
+    message: str = ""
+
+
 class ClientError(Exception):
     """The server refused (`status`, its `text` and `detail`), or there was no answer (`status` 0)."""
 
     def __init__(
-        self, status: int, text: str, detail: str = "", *, retry_after_seconds: float | None = None, sent: bool = True
+        self,
+        status: int,
+        text: str,
+        detail: str = "",
+        *,
+        retry_after_seconds: float | None = None,
+        sent: bool = True,
+        details: Sequence[Detail] = (),
     ) -> None:
         what = text if status == NO_ANSWER else f"{status} {text}"
         super().__init__(f"{what}: {detail}" if detail else what)
@@ -23,6 +41,7 @@ class ClientError(Exception):
         self.detail = detail
         self.retry_after_seconds = retry_after_seconds
         self.sent = sent  # False: the request never left, so that it may be repeated whatever it is
+        self.details = tuple(details)
 
     @property
     def away(self) -> bool:
@@ -58,11 +77,22 @@ def refusal(status: int, body: bytes, retry_after: str | None) -> ClientError:
     if retry_after is not None and retry_after.isascii() and retry_after.isdigit():
         seconds = float(retry_after[:9])
     text, detail = body[:200].decode("utf-8", "replace").strip(), ""
+    details: Sequence[Detail] = ()
     try:
         told = msgspec.json.decode(body)
     except msgspec.DecodeError:
         told = None
     if isinstance(told, dict):
         text = str(told.get("error") or told.get("title") or text)
-        detail = str(told.get("detail") or "")
-    return ClientError(status, text or "no text", detail if detail != text else "", retry_after_seconds=seconds)
+        detail = str(told.get("detail") or told.get("message") or "")
+        details = _details(told.get("details"))
+    return ClientError(
+        status, text or "no text", detail if detail != text else "", retry_after_seconds=seconds, details=details
+    )
+
+
+def _details(told: Any) -> list[Detail]:
+    try:
+        return msgspec.convert(told or [], list[Detail])
+    except msgspec.ValidationError:
+        return []

@@ -20,9 +20,16 @@ class Transport:
     """The connections of one client. Opened by the first call, so that it belongs to the loop that makes the calls."""
 
     def __init__(
-        self, url: str, token: str, *, timeout: float = 30.0, retries: int = 4, chance: Random = random.random
+        self,
+        url: str,
+        token: str,
+        *,
+        base: str = BASE,
+        timeout: float = 30.0,
+        retries: int = 4,
+        chance: Random = random.random,
     ) -> None:
-        self._url = url.rstrip("/") + BASE
+        self._url = url.rstrip("/") + base
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._timeout = timeout
         self._retries = retries
@@ -42,6 +49,7 @@ class Transport:
         *,
         safe: bool,
         query: Mapping[str, str] = {},
+        headers: Mapping[str, str] = {},
         timeout: float | None = None,
         retries: int | None = None,
     ) -> tuple[int, bytes]:
@@ -51,7 +59,7 @@ class Transport:
         failures = 0
         while True:
             try:
-                return await self._once(method, path, data, query, timeout or self._timeout)
+                return await self._once(method, path, data, query, headers, timeout or self._timeout)
             except ClientError as error:
                 if failures >= left or not _repeatable(error, safe):
                     raise
@@ -60,17 +68,26 @@ class Transport:
                 failures += 1
 
     async def _once(
-        self, method: str, path: str, data: bytes | None, query: Mapping[str, str], timeout: float
+        self,
+        method: str,
+        path: str,
+        data: bytes | None,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        timeout: float,
     ) -> tuple[int, bytes]:
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=10)
-        async with self._answer(method, path, data, limits, query) as answer:
+        async with self._answer(method, path, data, limits, query, headers) as answer:
             return answer.status, await answer.read()
 
     @asynccontextmanager
-    async def stream(self, path: str, body: Any, silence_seconds: float) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer without an end; it counts as broken after so long a silence."""
+    async def stream(
+        self, path: str, body: Any, silence_seconds: float, *, headers: Mapping[str, str] = {}
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer without an end; it counts as broken after so long a silence. Without a body it is a GET."""
         limits = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=silence_seconds)
-        async with self._answer("POST", path, msgspec.json.encode(body), limits) as answer:
+        method, data = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
+        async with self._answer(method, path, data, limits, headers=headers) as answer:
             yield answer
 
     @asynccontextmanager
@@ -81,15 +98,16 @@ class Transport:
         data: bytes | None,
         timeout: aiohttp.ClientTimeout,
         query: Mapping[str, str] = {},
+        headers: Mapping[str, str] = {},
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        headers = self._headers if data is None else {**self._headers, "Content-Type": "application/json"}
+        kind = {} if data is None else {"Content-Type": "application/json"}
         try:
             # A redirect would make a GET of a POST, or lose the token: the error shows it instead.
             async with self._connections().request(
                 method,
                 self._url + path,
                 data=data,
-                headers=headers,
+                headers={**self._headers, **kind, **headers},
                 params=query,
                 timeout=timeout,
                 allow_redirects=False,

@@ -7,7 +7,6 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import cast
 from urllib.parse import quote
 
 from falcon.asgi import Request, Response
@@ -38,7 +37,7 @@ async def send_file(req: Request, resp: Response, files: Files, file: File) -> N
     resp.set_header("content-disposition", f"attachment; filename*=UTF-8''{quote(file.name, safe='')}")
 
     def read(start: int, end: int) -> AsyncGenerator[bytes, None]:
-        return cast(AsyncGenerator[bytes, None], files.read(file, start, end))
+        return files.read(file, start, end)
 
     await send_content(req, resp, Content(file.size, f'"{file.sha256}"', file.media_type, read))
 

@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from chargehand.config import ProvisioningConfig
 from chargehand.doors.provisioning.iso import IsoError
 from chargehand.doors.provisioning.journey import Journey, StepFailed, again_until
@@ -26,6 +28,7 @@ from chargehand.errors import NotFound
 RESET_TRIES = 3
 LOOKS = 12  # for signs of a reset whose answer was not heard, one each poll_seconds
 SURE_LOOKS = 3  # after which a BMC that tells the time of the last reset is believed that there was none
+UNKNOWN = "sent before, and nothing shows whether it happened: not sent again"
 
 T = TypeVar("T")
 
@@ -50,7 +53,7 @@ class Boot:
             bmc = await self._servers.bmc(journey.job.tenant, journey.serial)
         except NotFound as error:
             raise StepFailed(Key.REDFISH_DISCOVER, error.message) from None
-        async with self._machines.open(bmc) as machine:
+        async with self._machines.open(bmc, self._settings.boot_seconds, journey.require) as machine:
             facts = journey.run.facts
             if facts is not None and journey.run.step is not Step.DISCOVER:
                 await self._persist(journey, journey.run.step, lambda: machine.resume(facts))
@@ -138,41 +141,54 @@ class Boot:
     async def reset_once(self, journey: Journey, machine: Machine, which: str) -> str:
         """Sends a reset unless one was sent already; `which` names the intent in the run."""
         intent: ResetIntent | None = getattr(journey.run, which)
-        if intent is not None and (intent.sent or await self._happened(journey, machine, intent)):
-            sent = intent.sent or "sent before, and it happened"
-        else:
-            tries = intent.tries + 1 if intent else 1
-            if tries > RESET_TRIES:
-                raise RedfishError(f"the reset was sent {RESET_TRIES} times and nothing shows that it happened")
-            glance = await machine.glance()
-            intent = ResetIntent(journey.engine.now(), glance.power, glance.last_reset_at, tries=tries)
-            await journey.save(**{which: intent})
-            try:
-                sent = await machine.reset()
-            except RedfishError as error:
-                if not error.unclear or not await self._happened(journey, machine, intent):
-                    raise
-                sent = "the answer was not heard, but it happened"
-        await journey.save(
-            **{which: ResetIntent(intent.asked_at, intent.power, intent.last_reset_at, sent, intent.tries)}
-        )
+        if intent is None:
+            return await self._send(journey, machine, which, tries=1)
+        if intent.sent:
+            return intent.sent
+        happened = await self._happened(journey, machine, intent)
+        if happened is False:
+            return await self._send(journey, machine, which, tries=intent.tries + 1)
+        return await self._sent(journey, which, "sent before, and it happened" if happened else UNKNOWN)
+
+    async def _send(self, journey: Journey, machine: Machine, which: str, tries: int) -> str:
+        if tries > RESET_TRIES:
+            raise RedfishError(f"the reset was sent {RESET_TRIES} times and nothing shows that it happened")
+        glance = await machine.glance()
+        intent = ResetIntent(journey.engine.now(), glance.power, glance.last_reset_at, glance.override, tries=tries)
+        await journey.save(**{which: intent})
+        try:
+            return await self._sent(journey, which, await machine.reset())
+        except RedfishError as error:
+            if not error.unclear:  # it was not sent, or refused: whoever comes next need not look for signs
+                await journey.save(**{which: None})
+                raise
+            happened = await self._happened(journey, machine, intent)
+            if happened is False:
+                raise
+            return await self._sent(
+                journey, which, "the answer was not heard, but it happened" if happened else UNKNOWN
+            )
+
+    async def _sent(self, journey: Journey, which: str, sent: str) -> str:
+        await journey.save(**{which: replace(getattr(journey.run, which), sent=sent)})
         return sent
 
-    async def _happened(self, journey: Journey, machine: Machine, intent: ResetIntent) -> bool:
-        """Whether a reset that may have been sent was carried out. Looks for signs until it is sure or patience ends."""
+    async def _happened(self, journey: Journey, machine: Machine, intent: ResetIntent) -> bool | None:
+        """Whether a reset that may have been sent was carried out. Looks for signs until it is sure or patience ends; None:
+        nothing shows it either way. Then it must not be sent again: the machine may be at work on its disk.
+        """
+        happened = None
         for look in range(LOOKS):
             if signs_of_life(await journey.ledger(), intent.asked_at):
                 return True
             try:
-                glance = await machine.glance()
+                happened = was_reset(intent, await machine.glance(patience_seconds=0))
             except RedfishError:
-                glance = None
-            if glance is not None and was_reset(intent, glance):
-                return True
-            if glance is not None and intent.last_reset_at and look + 1 >= SURE_LOOKS:
-                return False
+                happened = None
+            if happened or (happened is False and intent.last_reset_at and look + 1 >= SURE_LOOKS):
+                return happened
             await asyncio.sleep(self._settings.poll_seconds)
-        return False
+        return happened
 
     async def _poll(self, journey: Journey, machine: Machine) -> str:
         """The BMC may go away with the machine. Over when the system is on, or the machine itself was heard of."""
@@ -180,11 +196,12 @@ class Boot:
         assert intent is not None  # noqa: S101 - there is no way here but through the reset
         seen = "the BMC did not answer"
         looks = 0
-        while journey.left(intent.asked_at, self._settings.bmc_back_seconds) > 0:
+        while journey.left(max(intent.asked_at, journey.run.taken_at), self._settings.bmc_back_seconds) > 0:
             if signs_of_life(await journey.ledger(), intent.asked_at):
                 return await self._is_back(journey, "the machine fetches its medium")
             try:
-                glance = await machine.glance()
+                # Without patience, so that neither the deadline nor the machine waits for it.
+                glance = await machine.glance(patience_seconds=0)
                 seen = f"the system's power is {glance.power}"
                 looks += 1
                 if glance.power == "On" and not _still_the_same(intent, glance):
@@ -210,7 +227,7 @@ class Boot:
         assert intent is not None  # noqa: S101
         if intent.tries >= RESET_TRIES:
             raise StepFailed(Key.REDFISH_RESET, f"the BMC accepted {RESET_TRIES} resets and carried out none")
-        await journey.save(reset=ResetIntent(intent.asked_at, intent.power, intent.last_reset_at, tries=intent.tries))
+        await journey.save(reset=replace(intent, sent=""))
         await self.reset_once(journey, machine, "reset")
 
     async def _is_back(self, journey: Journey, seen: str) -> str:
@@ -222,8 +239,11 @@ class Boot:
     async def _persist(self, journey: Journey, step: Step, do: Callable[[], Awaitable[T]]) -> T:
         """What is worth trying again is tried while the budget of the boot phase lasts."""
         key = KEYS[step]
+        trouble = ""
 
         async def told(message: str, pause: float) -> None:
+            nonlocal trouble
+            trouble = f": {message}"
             await journey.note(f"{message}; again in {pause:g} s", level="warn", step=str(key))
 
         def left() -> float:
@@ -233,7 +253,7 @@ class Boot:
             async with asyncio.timeout(left() + self._settings.redfish_timeout_seconds):
                 return await again_until(do, _transient, left, told, self._settings.poll_seconds)
         except TimeoutError:
-            raise StepFailed(key, f"not done within {self._settings.boot_seconds:g} s") from None
+            raise StepFailed(key, f"not done within {self._settings.boot_seconds:g} s{trouble}") from None
         except RedfishError as error:
             raise StepFailed(key, error.message) from None
 
@@ -251,15 +271,26 @@ def signs_of_life(ledger: Ledger, since: int) -> bool:
     return (ledger.heard_at or 0) >= since or ledger.fetched_since(since)
 
 
-def was_reset(intent: ResetIntent, glance: Glance) -> bool:
-    if intent.last_reset_at or glance.last_reset_at:
-        return glance.last_reset_at != intent.last_reset_at
-    return glance.power not in (intent.power, "Unknown") and intent.power != ""
+def was_reset(intent: ResetIntent, glance: Glance) -> bool | None:
+    """What a look at the machine says of a reset; None: nothing. One that is off does nothing, and can be told again."""
+    if glance.power == "Off":
+        return False
+    if glance.last_reset_at != intent.last_reset_at or _used_up(intent, glance):
+        return True
+    if glance.power not in (intent.power, "Unknown") and intent.power not in ("", "Unknown"):
+        return True
+    # The firmware takes the override before it boots from the medium: while that is there, nothing has begun.
+    return False if intent.last_reset_at or intent.override == glance.override == "Once" else None
+
+
+def _used_up(intent: ResetIntent, glance: Glance) -> bool:
+    return intent.override == "Once" and glance.override == "Disabled"
 
 
 def _still_the_same(intent: ResetIntent, glance: Glance) -> bool:
     """The BMC tells the time of the last reset, and it is the one from before ours."""
-    return bool(intent.last_reset_at) and glance.last_reset_at == intent.last_reset_at
+    same = bool(intent.last_reset_at) and glance.last_reset_at == intent.last_reset_at
+    return same and not _used_up(intent, glance)
 
 
 def _facts(journey: Journey) -> Facts:

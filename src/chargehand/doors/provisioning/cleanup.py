@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from chargehand.config import ProvisioningConfig
-from chargehand.doors.provisioning.boot import Boot
+from chargehand.doors.provisioning.boot import UNKNOWN, Boot
 from chargehand.doors.provisioning.journey import Journey, again_until
 from chargehand.doors.provisioning.ledger import Verdict
 from chargehand.doors.provisioning.machines import Machines
@@ -43,7 +43,7 @@ class Cleanup:
         except ChargehandError as error:
             await journey.warn(Key.CLEANUP_UNMOUNT, f"the machine is left as it is: {error.message}")
             return
-        async with self._machines.open(bmc) as machine:
+        async with self._machines.open(bmc, self._settings.cleanup_seconds, journey.require) as machine:
             while journey.run.step is not Step.DONE:
                 await self._take(journey, machine, verdict)
 
@@ -88,7 +88,7 @@ class Cleanup:
         problems = []
         for name, path in journey.run.slots.items():
             try:
-                if await machine.eject(drives.get(path) or Slot(path, path, "cd"), only=self._ours(journey)):
+                if await machine.eject(drives.get(path) or Slot(path, path, "cd"), only=self._ours(journey, name)):
                     ejected.append(name)
             except RedfishError as error:
                 problems.append(error)
@@ -96,15 +96,19 @@ class Cleanup:
             raise problems[0]
         return f"ejected {', '.join(ejected)}" if ejected else "there was nothing of ours to eject"
 
-    def _ours(self, journey: Journey) -> Callable[[str], bool]:
-        return lambda image: self._urls.is_ours(image, journey.job.id)
+    def _ours(self, journey: Journey, name: str) -> Callable[[str], bool]:
+        # Some BMCs show only the name of the file. In the drive that we put it into, that will do.
+        return lambda image: image == name or self._urls.is_ours(image, journey.job.id)
 
     async def _reset(self, journey: Journey, machine: Machine, verdict: Verdict) -> str:
         wish = journey.recipe.on_success if verdict.outcome == "succeeded" else journey.recipe.on_failure
         if journey.run.reset is None or (journey.recipe.kind == "esxi" and verdict.outcome == "succeeded"):
             return "the machine is left as it is"
         if wish == "reboot":
-            return f"last reset: {await self._boot.reset_once(journey, machine, 'final_reset')}"
+            sent = await self._boot.reset_once(journey, machine, "final_reset")
+            if sent == UNKNOWN:
+                await journey.warn(Key.CLEANUP_RESET, f"last reset: {sent}")
+            return f"last reset: {sent}"
         if wish == "power-off":
             await machine.power_off()
             return "powered off"

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from chargehand.doors.provisioning.iso import MAX_BYTES, Built, IsoError
 from chargehand.doors.provisioning.iso_dates import SECTOR
+from chargehand.doors.provisioning.taxonomy import Key
 
 MAGIC = b"CHARGEHAND-TASK-1\n"
 SEARCHED_SECTORS = 16  # from the end: drives may add some
@@ -42,7 +43,9 @@ class Combined:
         try:
             found = os.stat(maintenance)
         except OSError as error:
-            raise IsoError(f"the maintenance image {maintenance} cannot be read: {error.strerror}") from error
+            raise IsoError(
+                f"the maintenance image {maintenance} cannot be read: {error.strerror}", Key.ISO_SERVE
+            ) from error
         boot = found.st_size
         padding = -boot % SECTOR
         trailer = _trailer(Task(boot + padding, task.size, task.sha256))

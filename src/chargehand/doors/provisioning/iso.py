@@ -26,15 +26,18 @@ MAX_FILES = 64
 EARLIEST = 315532800  # 1980: what every file system can say
 LATEST = 4102444800  # 2100
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")  # of 64 characters, Joliet's limit
+# 64 characters are Joliet's limit. No dot at the end: there some readers of Joliet cut it off.
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9_-])?")
 _LABEL = re.compile(r"[A-Z0-9_]{1,16}")  # of 16 characters, Joliet's limit
 _FILE_MODE = 0o100444
 
 
 class IsoError(Exception):
-    """The medium could not be built."""
+    """A medium could not be built, or is not there to be served."""
 
-    key = Key.ISO_BUILD
+    def __init__(self, message: str, key: Key = Key.ISO_BUILD) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class Built(NamedTuple):
@@ -65,7 +68,8 @@ def _check(files: Mapping[str, bytes], label: str, epoch: int) -> None:
         if not _NAME.fullmatch(name):
             raise IsoError(
                 f"{name[:60]!a} is no name for a file on the task medium: "
-                "1 to 64 small letters, digits, dots, hyphens and underscores, beginning with a letter or a digit"
+                "1 to 64 small letters, digits, dots, hyphens and underscores, "
+                "beginning with a letter or a digit and not ending with a dot"
             )
     size = sum(map(len, files.values()))
     if size > MAX_BYTES:
@@ -76,8 +80,8 @@ def _mastered(files: Mapping[str, bytes], label: str) -> bytes:
     image = BytesIO()
     iso = PyCdlib()
     try:
-        # Interchange level 3 allows names of 31 characters without Rock Ridge; 1.12 is what Linux reads inode numbers by.
-        iso.new(interchange_level=3, vol_ident=label, app_ident_str="CHARGEHAND", joliet=3, rock_ridge="1.12")
+        # Interchange level 3 allows names of 31 characters without Rock Ridge; of that, 1.09 is what most readers know.
+        iso.new(interchange_level=3, vol_ident=label, app_ident_str="CHARGEHAND", joliet=3, rock_ridge="1.09")
         for (name, content), plain in zip(sorted(files.items()), _plain_names(sorted(files)), strict=True):
             iso.add_fp(
                 BytesIO(content),

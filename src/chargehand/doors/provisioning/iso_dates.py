@@ -36,8 +36,7 @@ def stamp(image: bytearray, epoch: int) -> None:
         image[root + _DATE : root + _DATE + 7] = short
         for record in _records(image, root):
             image[record + _DATE : record + _DATE + 7] = short
-            for start, end in _system_use(image, record):
-                _stamp_entries(image, start, end, short, long)
+            _stamp_entries(image, record, short, long)
 
 
 def _descriptors(image: bytearray) -> Iterator[int]:
@@ -59,31 +58,16 @@ def _records(image: bytearray, directory: int) -> Iterator[int]:
             at += SECTOR - at % SECTOR
 
 
-def _system_use(image: bytearray, record: int) -> Iterator[tuple[int, int]]:
-    """The area behind the name, and those that it is continued in."""
+def _stamp_entries(image: bytearray, record: int, short: bytes, long: bytes) -> None:
+    """In the system use area behind the name. Names are too short for dates to be moved into a continuation of it."""
     name = image[record + _NAME_LENGTH]
     at = record + _NAME + name + (name + 1) % 2  # an even length is padded
-    areas = [(at, record + image[record])]
-    while areas:
-        start, end = areas.pop()
-        yield start, end
-        for entry in _entries(image, start, end):
-            if image[entry : entry + 2] == b"CE":
-                start = _number(image, entry + 4) * SECTOR + _number(image, entry + 12)
-                areas.append((start, start + _number(image, entry + 20)))
-
-
-def _stamp_entries(image: bytearray, start: int, end: int, short: bytes, long: bytes) -> None:
-    for entry in _entries(image, start, end):
-        if image[entry : entry + 2] == b"TF":
-            flags = image[entry + 4]
-            dates = (long if flags & _TF_LONG else short) * (flags & _TF_DATES).bit_count()
-            image[entry + 5 : entry + 5 + len(dates)] = dates
-
-
-def _entries(image: bytearray, at: int, end: int) -> Iterator[int]:
+    end = record + image[record]
     while at + 4 <= end and image[at + 2] >= 4:
-        yield at
+        if image[at : at + 2] == b"TF":
+            flags = image[at + 4]
+            dates = (long if flags & _TF_LONG else short) * (flags & _TF_DATES).bit_count()
+            image[at + 5 : at + 5 + len(dates)] = dates
         at += image[at + 2]
 
 

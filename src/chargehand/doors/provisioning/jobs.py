@@ -25,7 +25,7 @@ from chargehand.engine.delivery import endpoint_id
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, Job, NewJob, Report, State, rfc3339
 from chargehand.engine.store import JobFilter
-from chargehand.errors import Conflict, IdempotencyMismatch, InvalidField, NotFound
+from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, InvalidField, NotFound
 from chargehand.http.inputs import (
     IDEMPOTENCY_KEY,
     fingerprint,
@@ -42,6 +42,7 @@ from chargehand.webhooks.egress import EgressPolicy
 MAX_BODY = 4 << 20
 MAX_METADATA = 16_384
 EVENTS_PAGE = 1000
+SCHEMA_MEDIA = "application/schema+json"
 
 StatusName = Literal["queued", "provisioning", "succeeded", "failed", "complete"]
 
@@ -129,7 +130,7 @@ class ProvisioningJobs:
             {"method": "POST", "path": jobs, "handler": self.submit_job, "summary": "Provision a server by a recipe",
              "scope": WRITE, "request": SubmitJob, "status": 202, "reply": Submitted,
              "description": "Durable when the 202 is there; its webhooks too. One job at a time for each server.",
-             "headers": {"Idempotency-Key": IDEMPOTENCY_KEY}, "errors": (NotFound, Conflict, IdempotencyMismatch)},
+             "headers": {"Idempotency-Key": IDEMPOTENCY_KEY}, "errors": (NotFound, Conflict, EgressRefused, IdempotencyMismatch)},
             {"method": "GET", "path": jobs, "handler": self.list_jobs, "summary": "List jobs, newest first",
              "scope": READ, "query": JobQuery, "reply": JobPage},
             {"method": "GET", "path": one, "handler": self.get_job, "summary": "Read a job, with its progress step by step",
@@ -145,7 +146,7 @@ class ProvisioningJobs:
             {"method": "POST", "path": f"{BASE}/recipes/validate", "handler": self.validate_recipe, "summary": "Check a recipe without submitting it",
              "scope": READ, "request": dict[str, Any], "reply": Valid},
             {"method": "GET", "path": f"{BASE}/recipe-schema", "handler": self.get_schema, "summary": "The JSON Schema of recipes",
-             "scope": READ, "reply": dict[str, Any]},
+             "scope": READ, "reply": dict[str, Any], "reply_media": SCHEMA_MEDIA},
         ]
         # fmt: on
         return [Route(**row, tag=TAG, error_writer=write_error) for row in rows]
@@ -251,7 +252,8 @@ class ProvisioningJobs:
                 deadline = self._waiting.deadline(run, recipe.kind, recipe.timeout_minutes, ledger)
                 deadlines[deadline.key] = deadline.at
             elif run.step is Step.POLL and run.reset is not None:
-                deadlines[Key.REDFISH_POLL] = run.reset.asked_at + int(settings.bmc_back_seconds * SECOND)
+                since = max(run.reset.asked_at, run.taken_at)
+                deadlines[Key.REDFISH_POLL] = since + int(settings.bmc_back_seconds * SECOND)
             else:
                 deadlines["boot"] = run.began_at + int(settings.boot_seconds * SECOND)
         reply(resp, views.job_view(job, order.recipe, run, ledger, deadlines))
@@ -312,7 +314,7 @@ class ProvisioningJobs:
         reply(resp, Valid(True, Recipe.schema_id))
 
     async def get_schema(self, req: Request, resp: Response) -> None:
-        resp.content_type = "application/schema+json"
+        resp.content_type = SCHEMA_MEDIA
         resp.data = SCHEMA_BYTES
 
 

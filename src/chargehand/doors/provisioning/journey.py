@@ -16,6 +16,7 @@ from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, Job, Level
 from chargehand.engine.store import Note
+from chargehand.errors import ChargehandError, StaleLease
 from chargehand.observability.logs import get_logger
 
 MAX_MARKS = 100
@@ -61,15 +62,28 @@ class Journey:
     # the run ------------------------------------------------------------------------------------------------------------
 
     async def save(self, **changes: Any) -> None:
-        run = replace(self.run, **changes)
-        self._version = await self._runs.put(self.job.tenant, self.job.id, run, self._version)
-        self.run = run
+        await self._write(replace(self.run, **changes))
 
     async def close(self, due_at: int) -> None:
         """The last word; `due_at`: when retention must look at it."""
-        run = replace(self.run, step=Step.DONE)
-        self._version = await self._runs.put(self.job.tenant, self.job.id, run, self._version, due_at=due_at)
-        self.run = run
+        await self._write(replace(self.run, step=Step.DONE), due_at)
+
+    async def _write(self, run: Run, due_at: int | None = None) -> None:
+        put = self._runs.put(self.job.tenant, self.job.id, run, self._version, due_at=due_at)
+        writing = asyncio.ensure_future(put)
+        try:
+            self._version, self.run = await asyncio.shield(writing), run
+        except asyncio.CancelledError:
+            # A verdict stops the work, perhaps in the midst of this write. Not to hear that it was made would make us
+            # take our own hand for another owner's.
+            with contextlib.suppress(ChargehandError):
+                self._version, self.run = await writing, run
+            raise
+
+    async def require(self) -> None:
+        """StaleLease if the job has another owner. Asked before every word to a BMC that changes something."""
+        if not await self.engine.store.holds(self.job.id, self.job.lease):
+            raise StaleLease(f"job {self.job.id} has another owner now")
 
     async def enter(self, step: Step) -> None:
         marks = self.run.marks

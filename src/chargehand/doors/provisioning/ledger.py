@@ -98,11 +98,18 @@ class Ledgers:
         record = await self._store.get_record(RECORD, tenant, job_id)
         return None if record is None else _decoder.decode(record.body)
 
-    async def begin(self, tenant: str, job_id: str, generation: int) -> Ledger:
-        """A new page for a new start; what the last start left is gone."""
-        ledger = Ledger(generation)
-        await self._store.put_record(PutRecord(RECORD, tenant, job_id, msgspec.json.encode(ledger)))
-        return ledger
+    async def begin(self, tenant: str, job_id: str, generation: int) -> None:
+        """A new page for a new start; what the last start left is gone. A page of this start stays as it is: whoever comes
+        late, having been replaced meanwhile, wipes out nothing.
+        """
+        while True:
+            record = await self._store.get_record(RECORD, tenant, job_id)
+            if record is not None and _decoder.decode(record.body).generation >= generation:
+                return
+            expected = 0 if record is None else record.version
+            body = msgspec.json.encode(Ledger(generation))
+            if await self._store.put_record(PutRecord(RECORD, tenant, job_id, body, expected=expected)) is not None:
+                return
 
     async def amend(self, tenant: str, job_id: str, amend: Amend) -> tuple[Ledger, Ledger] | None:
         """What it was and what it is now. None: there is none, for the job never began."""

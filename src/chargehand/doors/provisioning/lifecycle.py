@@ -91,13 +91,13 @@ class Lifecycle:
             # A first start, or another one that an operator asked for: nothing of the last one counts. A job of which more
             # was shown since it was queued is no new start, even if its run is over: its end was not written yet.
             generation, expected = (found[0].generation + 1, found[1]) if found else (1, 0)
-            await self._ledgers.begin(job.tenant, job.id, generation)
-            run = Run(generation=generation, began_at=now, lease=job.lease)
+            run = Run(generation=generation, began_at=now, taken_at=now, lease=job.lease)
         else:
             run, expected = found
-            run = msgspec.structs.replace(run, lease=job.lease)
+            run = msgspec.structs.replace(run, taken_at=now, lease=job.lease)
         # Written at once: from here on the owner before us can write nothing, and so do nothing.
         version = await self._runs.put(job.tenant, job.id, run, expected)
+        await self._ledgers.begin(job.tenant, job.id, run.generation)
         await self._servers.point_at(job.tenant, serial, job.id)
         return Journey(self._engine, self._runs, self._ledgers, job, serial, recipe, run, version)
 
@@ -160,12 +160,12 @@ class Lifecycle:
             message=message,
             data=_verdict_data(verdict),
             kind=KIND,
-            seen_stage=None if lease is not None else Stage.PROVISIONING,
+            seen_stage=seen.stage if lease is not None else Stage.PROVISIONING,
         )
         try:
             await self._engine.change(change)
         except Conflict:
-            if lease is not None:
+            if lease is not None and (await self._engine.get(job.id)).stage != stage:
                 raise
             return False
         if seen.topic != topic_of(State.RUNNING, stage):

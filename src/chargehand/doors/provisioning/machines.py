@@ -4,9 +4,12 @@ from random import Random
 
 from chargehand.config import ProvisioningConfig
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
+from chargehand.doors.provisioning.redfish.client import Permit
 from chargehand.doors.provisioning.redfish.facts import Bmc
 from chargehand.doors.provisioning.redfish.machine import Machine
 from chargehand.webhooks.egress import EgressPolicy
+
+PATIENCE_SECONDS = 60.0
 
 
 class Machines:
@@ -22,12 +25,17 @@ class Machines:
         self._metrics = metrics
         self._random = random or Random()  # noqa: S311 - for jitter
 
-    def open(self, bmc: Bmc) -> Machine:
-        """To be used as an async context manager: it logs out at the end."""
+    def open(self, bmc: Bmc, budget_seconds: float = 2 * PATIENCE_SECONDS, permit: Permit | None = None) -> Machine:
+        """To be used as an async context manager: it logs out at the end.
+
+        One call bears trouble for half of the budget at most, so that what the trouble was is heard before time is up.
+        """
         return Machine(
             bmc,
             policy=self._policy,
             timeout_seconds=self._settings.redfish_timeout_seconds,
             observe=self._metrics.observe_redfish,
             random=self._random,
+            patience_seconds=min(PATIENCE_SECONDS, budget_seconds / 2),
+            permit=permit,
         )

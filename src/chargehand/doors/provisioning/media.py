@@ -27,7 +27,9 @@ _PASS = re.compile(r"([0-9]{1,12})-([A-Za-z0-9_-]{24})")
 _URL = re.compile(r"(.*)/media/([^/]+)/([^/]+)/([^/]+)")
 
 Find = Callable[[str, str], Awaitable[Source | None]]  # job id, name
-Fetched = Callable[[str, str, int, int, bool], None]  # job id, name, and as `chargehand.http.files.Sent`
+Fetched = Callable[
+    [str, str, int, int, bool], None
+]  # job id, name, first byte, bytes sent, whether all of the medium was
 
 
 class _Parsed(NamedTuple):
@@ -107,7 +109,7 @@ class Media:
             raise NotFound("there is no such medium")
 
         def sent(first: int, count: int, whole: bool) -> None:
-            self._fetched(job_id, name, first, count, whole)
+            self._fetched(job_id, name, first, count, whole and count == source.size)
 
         await send_content(req, resp, Content(source.size, source.etag, source.media_type, source.read), sent)
 

@@ -55,7 +55,7 @@ def payload_problems(name: str, value: Any) -> Iterator[Detail]:
     if name == "unattend_xml" and ("<!DOCTYPE" in text or "<!ENTITY" in text):
         yield Detail(at, "xml_doctype", "has a document type or entities, which can grow without bound; leave them out")
     if name in ("meta_data", "network_config") or (name == "user_data" and "#cloud-config" in text):
-        used = _aliases(text)
+        used = aliases(text)
         if used > MAX_ALIASES:
             yield Detail(
                 at,
@@ -65,7 +65,7 @@ def payload_problems(name: str, value: Any) -> Iterator[Detail]:
             )
 
 
-def _aliases(text: str) -> int:
+def aliases(text: str) -> int:
     """Uses of names that have an anchor somewhere: a `*.txt` in a script is none."""
     anchors, aliases = set(), []
     for mark, name in _ANCHORS_AND_ALIASES.findall(text):

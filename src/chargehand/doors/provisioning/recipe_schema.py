@@ -21,7 +21,7 @@ SCHEMA: dict[str, Any] = msgspec.json.decode(SCHEMA_BYTES)
 SCHEMA_ID: str = SCHEMA["$id"]
 FIELDS: dict[str, Any] = SCHEMA["properties"]
 
-# Messages of the library would repeat what was given: masked. Its regular expressions run in linear time with RegexOptions.
+# Its own messages, which are not used, would repeat what was given: masked. With RegexOptions patterns take linear time.
 _validator = jsonschema_rs.Draft202012Validator(
     SCHEMA, mask="…", pattern_options=jsonschema_rs.RegexOptions(), offline=True
 )

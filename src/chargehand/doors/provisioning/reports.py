@@ -176,8 +176,9 @@ class Reports:
                 ledger = replace(ledger, tail=said.log_tail[-MAX_TAIL:])
             return replace(ledger.with_verdict(verdict).with_delivery(said.delivery_id or ""), heard_at=now)
 
-        amended = await self._ledgers.amend(job.tenant, job.id, amend)
-        if amended is None or job.topic == "queued":
+        # What comes for a job that has not begun, or not begun again, is about another start: it may decide nothing here.
+        amended = None if job.topic == "queued" else await self._ledgers.amend(job.tenant, job.id, amend)
+        if amended is None:
             raise NotFound(f"no job is active for server {asked_of(job).server_serial}")
         before, after = amended
         if not _is_for(before, meant) or (said.delivery_id and before.knows(said.delivery_id)):

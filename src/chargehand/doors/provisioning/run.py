@@ -66,6 +66,7 @@ class ResetIntent(msgspec.Struct, frozen=True, omit_defaults=True):
     asked_at: int
     power: str = ""
     last_reset_at: str = ""
+    override: str = ""  # "Once": used up by the boot, where the BMC shows that
     sent: str = ""  # the type, once the BMC took it
     tries: int = 1
 
@@ -75,6 +76,7 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     lease: int = 0  # under which it was last written
     step: Step = Step.BUILD
     began_at: int = 0
+    taken_at: int = 0  # when its owner took it up: nobody listened for a while before that, perhaps
     cleanup_at: int | None = None  # when cleaning up began
     facts: Facts | None = None  # what the BMC showed
     combined: bool = False  # one drive: both media in one image

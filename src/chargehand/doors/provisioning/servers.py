@@ -18,7 +18,7 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.job import FINAL, SECOND, Job, rfc3339
 from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.engine.store import JobFilter
-from chargehand.errors import InvalidField, NotFound
+from chargehand.errors import Conflict, EgressRefused, InvalidField, NotFound
 from chargehand.http.paging import Limit
 from chargehand.http.route import Route, decode, query, read_body, reply
 from chargehand.webhooks.egress import EgressPolicy
@@ -138,9 +138,9 @@ class Servers:
             {"method": "GET", "path": one, "handler": self.get_server, "summary": "Read a server",
              "scope": READ, "reply": ServerView, "errors": (NotFound,)},
             {"method": "PUT", "path": one, "handler": self.put_server, "summary": "Register a server, or change it",
-             "scope": SERVERS, "request": PutServer, "reply": ServerView},
+             "scope": SERVERS, "request": PutServer, "reply": ServerView, "errors": (Conflict, EgressRefused)},
             {"method": "DELETE", "path": one, "handler": self.delete_server, "summary": "Forget a server",
-             "scope": SERVERS, "status": 204, "errors": (NotFound,)},
+             "scope": SERVERS, "status": 204, "errors": (NotFound, Conflict)},
             {"method": "POST", "path": f"{one}/probe", "handler": self.probe_server, "summary": "Ask its BMC what it is and what it can do",
              "scope": SERVERS,
              "description": "Nothing is changed at the machine. Answers 200 also when the BMC could not be asked: `ok` is false then.",
@@ -178,7 +178,7 @@ class Servers:
             expected = 0 if known is None else known.version
             put = PutRecord(RECORD, tenant, serial, msgspec.json.encode(kept), expected=expected)
             if (record := await self._store.put_record(put)) is not None:
-                return reply(resp, await self._view(record), 201 if known is None else 200)
+                return reply(resp, await self._view(record))
 
     async def delete_server(self, req: Request, resp: Response, server_serial: str) -> None:
         tenant = req.context.caller.tenant

@@ -53,7 +53,8 @@ class ErrorView(msgspec.Struct):
     unit: str
     message: str
     reason: str
-    advice: str
+    meaning: Annotated[str, Meta(description="What failed_step says, in words")]
+    advice: Annotated[str, Meta(description="What to do about it")]
     can_retry: bool
 
 
@@ -142,16 +143,17 @@ def _failure(job: Job, ledger: Ledger | None) -> ErrorView | None:
     verdict = ledger.verdict if ledger and job.topic != "queued" else None
     if verdict is None or verdict.outcome == "succeeded":
         return None
-    advice, can_retry = advise(verdict.failed_step)
-    return ErrorView(verdict.failed_step, verdict.unit, verdict.error, verdict.reason, advice, can_retry)
+    meaning, advice, can_retry = advise(verdict.failed_step)
+    return ErrorView(verdict.failed_step, verdict.unit, verdict.error, verdict.reason, meaning, advice, can_retry)
 
 
-def advise(failed_step: str | None) -> tuple[str, bool]:
+def advise(failed_step: str | None) -> tuple[str, str, bool]:
+    """Of a unit that is not in the taxonomy nothing is known but its name."""
     try:
         entry = Key(failed_step or "").entry
     except ValueError:
-        return "", True
-    return entry.advice, entry.can_retry
+        return "", "", True
+    return entry.meaning, entry.advice, entry.can_retry
 
 
 def _progress(run: Run | None, ledger: Ledger | None) -> ProgressView:

@@ -71,11 +71,16 @@ class Waiting:
         """The next moment at which something is amiss, and what that would be."""
         settings = self._settings
         reset_at = run.reset.asked_at if run.reset else run.began_at
+        # While nobody owned the job nobody listened, perhaps: the machine gets the time to say it again.
+        since = run.taken_at
         seconds = timeout_minutes * 60 if timeout_minutes else (
             settings.maintenance_seconds if kind == "maintenance" else settings.install_seconds
         )  # fmt: skip
         first = Deadline(
-            (run.booted_at or reset_at) + int(seconds * SECOND),
+            max(
+                (run.booted_at or reset_at) + int(seconds * SECOND),
+                since + int(min(seconds, settings.silence_seconds) * SECOND),
+            ),
             Key.WEBHOOK_WAIT,
             "no_report",
             f"no report of success or failure within {seconds:g} s",
@@ -85,7 +90,7 @@ class Waiting:
             doing = ledger.steps[-1].step if ledger.steps else "it started"
             others.append(
                 Deadline(
-                    ledger.heard_at + int(settings.silence_seconds * SECOND),
+                    max(ledger.heard_at, since) + int(settings.silence_seconds * SECOND),
                     Key.WEBHOOK_WAIT,
                     "agent_silent",
                     f"the machine was last heard of at {doing}, and then not for {settings.silence_seconds:g} s",
@@ -95,7 +100,7 @@ class Waiting:
             fetched = bool(ledger.fetches)
             others.append(
                 Deadline(
-                    reset_at + int(settings.fetch_seconds * SECOND),
+                    max(reset_at, since) + int(settings.fetch_seconds * SECOND),
                     Key.WEBHOOK_WAIT if _turned(run) else Key.REDFISH_RESET,
                     "never_booted" if fetched else "never_fetched",
                     f"{'nobody read on in' if fetched else 'nobody fetched'} the medium within {settings.fetch_seconds:g} s after the reset"

@@ -31,7 +31,7 @@ class Boot:
             try:
                 system = await self._client.get(self._facts.system)
                 wanted = self._wanted(system, slot, mode)
-                if _is_set(system, wanted):
+                if _is_set(system, wanted) and (_often(system) == wanted[ENABLED] or self._quirks.only_continuous):
                     return
                 await self._set(system, wanted)
                 if await self._reads(wanted, LOOK_SECONDS):
@@ -159,6 +159,10 @@ class Boot:
 def _is_set(system: Answer, wanted: dict[str, str]) -> bool:
     boot = part(system.data, "Boot")
     return text(boot, TARGET) == wanted[TARGET] and text(boot, ENABLED) in ("Once", "Continuous")
+
+
+def _often(system: Answer) -> str:
+    return text(part(system.data, "Boot"), ENABLED)
 
 
 def _is_clear(system: Answer) -> bool:

@@ -5,7 +5,7 @@ that repeats a write here is an answer which says that nothing was done: a sessi
 """
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -19,6 +19,8 @@ from chargehand.doors.provisioning.redfish.transport import Answer, Observe, Tra
 _RUNNING = ("New", "Starting", "Running", "Pending", "Stopping", "Suspended", "Service", "Interrupted", "Cancelling")
 _FAILED = ("Exception", "Killed", "Cancelled")
 
+Permit = Callable[[], Awaitable[None]]  # raises, if what was begun is no longer ours to go on with
+
 
 class Client:
     def __init__(
@@ -30,6 +32,7 @@ class Client:
         sleep: Callable[[float], Awaitable[None]],
         patience_seconds: float,
         clock: Callable[[], float] = time.monotonic,
+        permit: Permit | None = None,
     ) -> None:
         self.vendor = vendor_of(bmc.vendor)
         self._bmc = bmc
@@ -40,6 +43,7 @@ class Client:
         self._random = random
         self._sleep = sleep
         self._clock = clock
+        self._permit = permit
         self._operation = ""
         self._root: Answer | None = None
         self.begin("")
@@ -89,25 +93,25 @@ class Client:
         await self._write("POST", path, body, {})
 
     async def patch(self, seen: Answer, body: Any) -> None:
-        """Change what was seen: with the ETag it had, and where that does not do, with those that BMCs want instead."""
+        """Change what was seen: with the ETag it had, and where that does not do, with what BMCs want instead."""
         refused: Refused | None = None
-        for tag in self._tags(seen):
+        async for tag in self._tags(seen):
             try:
                 return await self._write("PATCH", seen.path, body, {"If-Match": tag} if tag else {})
             except Refused as error:
                 if error.status not in (412, 428):
                     raise
                 refused = refused or error
-        seen = await self.get(seen.path)
-        try:
-            await self._write("PATCH", seen.path, body, {"If-Match": seen.etag or "*"})
-        except Refused as error:
-            raise (refused or error) from None
+        raise refused or Refused(f"PATCH {seen.path}: no ETag does")
 
-    def _tags(self, seen: Answer) -> Iterator[str]:
+    async def _tags(self, seen: Answer) -> AsyncIterator[str]:
         yield seen.etag
         if seen.etag.startswith("W/"):
             yield seen.etag[2:]  # some compare their own weak tag as if it were a strong one
+        now = (await self.get(seen.path)).etag
+        yield now or "*"
+        if now:
+            yield ""
 
     async def _write(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> None:
         answer = await self._as_user(method, path, body, headers, await self.root())
@@ -148,6 +152,7 @@ class Client:
             try:
                 return await read()
             except Unreachable as error:
+                error.unclear = False  # reading changes nothing
                 if not error.transient or not await self.patience.pause(error.retry_after_seconds):
                     raise
 
@@ -161,12 +166,18 @@ class Client:
         return self._checked("GET", ROOT, answer)
 
     async def _as_user(self, method: str, path: str, body: Any, headers: Mapping[str, str], root: Answer) -> Answer:
-        answer = await self._timed(method, path, body, {**headers, **await self._login.headers(root)})
+        answer = await self._permitted(method, path, body, {**headers, **await self._login.headers(root)})
         if answer.status == 401 and self._login.expired():
-            answer = await self._timed(method, path, body, {**headers, **await self._login.headers(root)})
+            answer = await self._permitted(method, path, body, {**headers, **await self._login.headers(root)})
         if answer.status == 401:
             raise bad_credentials()
         return answer
+
+    async def _permitted(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Answer:
+        """A BMC knows nothing of our leases, so the last thing before a change is to ask whether we may still make it."""
+        if method != "GET" and self._permit is not None:
+            await self._permit()
+        return await self._timed(method, path, body, headers)
 
     async def _timed(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Answer:
         began = time.monotonic()

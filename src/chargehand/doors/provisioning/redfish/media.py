@@ -66,11 +66,11 @@ class Media:
     async def insert(self, slot: Slot, url: str, same: Same) -> None:
         self._client.hide(url, "the image")
 
-        async def once(member: Answer, asked: bool) -> bool:
-            shown = Shown.of(member)
-            if shown.inserted and (same(shown.image, url) or (asked and _abbreviates(shown.image, url))):
-                return True
-            if shown.inserted:
+        def arrived(now: Shown) -> bool:
+            return now.inserted and (same(now.image, url) or _abbreviates(now.image, url))
+
+        async def ask(member: Answer) -> None:
+            if Shown.of(member).inserted:
                 await self._take_out(member)
                 if not await self._shows(slot, lambda now: not now.inserted):
                     raise RedfishError(
@@ -78,43 +78,54 @@ class Media:
                     )
                 member = await self._client.get(slot.path)
             await self._put_in(member, url)
-            return await self._shows(
-                slot, lambda now: now.inserted and (same(now.image, url) or _abbreviates(now.image, url))
-            )
 
-        await self._until(slot, once, f"{slot.name} took the image, but does not show it")
+        def there(now: Shown) -> bool:
+            return now.inserted and same(now.image, url)
+
+        await self._until(slot, there, ask, arrived, f"{slot.name} took the image, but does not show it")
 
     async def eject(self, slot: Slot, only: Callable[[str], bool] | None) -> bool:
         found = False
 
-        async def once(member: Answer, asked: bool) -> bool:
-            nonlocal found
-            shown = Shown.of(member)
-            if not shown.inserted or (only is not None and not only(shown.image)):
-                return True
-            found = True
-            if shown.image:
-                self._client.hide(shown.image, "the image")
-            await self._take_out(member)
-            return await self._shows(slot, lambda now: not now.inserted or now.image != shown.image)
+        def gone(now: Shown) -> bool:
+            return not now.inserted or (only is not None and not only(now.image))
 
-        await self._until(slot, once, f"{slot.name} says that it ejected the image, but still shows it")
+        async def ask(member: Answer) -> None:
+            nonlocal found
+            found = True
+            self._client.hide(text(member.data, "Image"), "the image")
+            await self._take_out(member)
+
+        await self._until(slot, gone, ask, gone, f"{slot.name} says that it ejected the image, but still shows it")
         return found
 
-    async def _until(self, slot: Slot, once: Callable[[Answer, bool], Awaitable[bool]], problem: str) -> None:
-        """Try until it is so, or until patience ends; what the BMC said last is then the reason."""
-        asked = False
+    async def _until(
+        self,
+        slot: Slot,
+        already: Callable[[Shown], bool],
+        ask: Callable[[Answer], Awaitable[None]],
+        done: Callable[[Shown], bool],
+        problem: str,
+    ) -> None:
+        """Ask until it is so, or until patience ends; what the BMC said last is then the reason."""
         while True:
+            asked = False
             try:
                 member = await self._client.get(slot.path)
-                if await once(member, asked):
+                if already(Shown.of(member)):
                     return
+                asked = True
+                await ask(member)
                 trouble = RedfishError(problem, transient=True)
             except RedfishError as error:
                 if not error.transient:
                     raise
                 trouble = error
-            asked = True
+            if asked:
+                already = done
+                # It said yes, or it said nothing and is perhaps still at it: both show in a while.
+                if not trouble.status and await self._shows(slot, done):
+                    return
             if not await self._client.patience.pause(trouble.retry_after_seconds):
                 raise trouble
 
@@ -166,10 +177,10 @@ class Media:
                     raise
                 refused = refused or error
                 missing, unwanted = error.said.blames(known)
-                if error.said.about_image or "Image" in missing | unwanted:
+                if (missing | unwanted) - _IMAGE:
+                    waiting.insert(0, (keys | missing) - (unwanted - _IMAGE))
+                elif error.said.about_image or missing | unwanted:
                     raise
-                if missing or unwanted:
-                    waiting.insert(0, (keys | missing) - unwanted)
             else:
                 self._liked[method] = keys
                 return

@@ -43,12 +43,19 @@ class Power:
                 refused = refused or error
                 continue
             if kind == OFF_THEN_ON:
-                await self._until_off()
-                await self._send(reset, "On")
+                await self._on_after_off(reset)
             return kind
         raise refused or Refused(
             f"the system offers no reset that boots it; it has {', '.join(_allowed(reset)) or 'none'}"
         )
+
+    async def _on_after_off(self, reset: Action) -> None:
+        try:
+            await self._until_off()
+            await self._send(reset, "On")
+        except RedfishError as error:
+            error.unclear = True  # the half of it was done
+            raise
 
     async def off(self) -> None:
         system = await self._settled()

@@ -11,6 +11,8 @@ from chargehand.doors.provisioning.redfish.transport import Answer
 
 MAX_MEMBERS = 64
 MAX_PAGES = 8
+MAX_TEXT = 2048
+MAX_WORD = 64
 
 
 class Action(msgspec.Struct, frozen=True):
@@ -22,8 +24,9 @@ class Action(msgspec.Struct, frozen=True):
 
 
 def text(data: dict[str, Any], key: str) -> str:
+    """What is written there, made fit to be stored and shown: a BMC may say anything."""
     value = data.get(key)
-    return value.strip() if isinstance(value, str) else ""
+    return "".join(c if c.isprintable() else " " for c in value[:MAX_TEXT]).strip() if isinstance(value, str) else ""
 
 
 def part(data: dict[str, Any], *keys: str) -> dict[str, Any]:
@@ -45,7 +48,8 @@ def links(data: dict[str, Any], key: str) -> tuple[str, ...]:
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
+    items = value[:MAX_MEMBERS] if isinstance(value, list) else []
+    return tuple(item for item in items if isinstance(item, str) and item.isprintable() and len(item) <= MAX_WORD)
 
 
 async def members(client: Client, path: str) -> AsyncIterator[Answer]:

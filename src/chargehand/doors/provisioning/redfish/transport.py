@@ -78,7 +78,7 @@ class Transport:
 
     async def ask(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
         """The answer, whatever its status. Redirects are followed on the same host only: that is where the credentials go."""
-        url = self.locate(path)
+        url = self._located(path)
         trust = _ssl(self._bmc.tls, url.scheme)
         data = None if body is None else msgspec.json.encode(body)
         given = {**(headers or {}), **({} if data is None else {"Content-Type": "application/json"})}
@@ -87,23 +87,36 @@ class Transport:
             target = answered.get("Location")
             if status not in (_REDIRECTS if method == "GET" else _KEEPS_METHOD) or not target:
                 return Answer(url.raw_path_qs, status, answered, self._decode(method, url, status, content))
-            url = self.locate(target, url)
+            url = self._redirected(target, url)
         raise Refused(f"{method} {self._shown(url)}: more than {MAX_REDIRECTS} redirects, one after another")
 
-    def locate(self, link: str, base: URL | None = None) -> URL:
-        """Where a link of the BMC leads, or Untrusted when that is another host."""
-        origin = _origin(self._bmc.address)
+    def _located(self, link: str) -> URL:
+        """Where a link of the BMC leads, on the host that we know: many write another of their names into it."""
         try:
-            url = (base or origin).join(URL(link, encoded=True))
-            same = url.origin() == origin
-        except (ValueError, TypeError):
+            url = URL(link, encoded=True)
+            path = url.raw_path_qs if url.absolute else link
+            if not path.startswith("/") or not path.isprintable():
+                raise ValueError
+            return self._origin().join(URL(path, encoded=True)).with_fragment(None)
+        except ValueError:
             raise Refused(f"the BMC names a link that is none: {one_line(link)[:100]!r}") from None
+
+    def _redirected(self, target: str, base: URL) -> URL:
+        """Unlike a link, a redirect says that somebody else has it."""
+        try:
+            url = base.join(URL(target, encoded=True))
+            same = url.origin() == self._origin()
+        except ValueError:
+            raise Refused(f"the BMC redirects to what is no URL: {one_line(target)[:100]!r}") from None
         if not same:
             raise Untrusted(
                 f"the BMC sends us to {url.host}:{url.port} ({url.scheme}), and credentials go to no other host: if that "
                 "is its right address, register it"
             )
         return url.with_fragment(None)
+
+    def _origin(self) -> URL:
+        return _origin(self._bmc.address)
 
     async def _send(
         self, method: str, url: URL, data: bytes | None, headers: Mapping[str, str], trust: bool | aiohttp.Fingerprint
@@ -162,6 +175,7 @@ class Transport:
                 timeout=aiohttp.ClientTimeout(total=self._timeout_seconds, sock_connect=connect),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=False,
+                skip_auto_headers=("Content-Type",),  # a POST without a body has no type either
                 # Not all BMCs can leave a body as it is, but those that can should.
                 headers={
                     "User-Agent": f"chargehand/{__version__}",

@@ -25,7 +25,7 @@ async def walk(client: Client, bmc: Bmc) -> Facts:
     system = choose(bmc, systems)
     data = system.data
     model = text(data, "Model")
-    vendor = vendor_of(text(data, "Manufacturer"), text(root.data, "Vendor"), model, bmc.vendor)
+    vendor = vendor_of(bmc.vendor, text(data, "Manufacturer"), text(root.data, "Vendor"), model)
     quirks = quirks_of(vendor, model)
     client.vendor = vendor
     managers = await _managers(client, root, system, len(systems))

@@ -23,7 +23,7 @@ from chargehand.doors.provisioning.registry.manifests import Manifests
 from chargehand.doors.provisioning.registry.names import SHA256, checked_name, digest_hex, is_hex, is_name
 from chargehand.doors.provisioning.registry.paths import Thing, parse, scope
 from chargehand.doors.provisioning.registry.uploads import Uploads, location, range_of
-from chargehand.errors import Forbidden, StoreError, Unauthenticated
+from chargehand.errors import Forbidden, StoreError
 from chargehand.http.route import Route, read_body, reply
 from chargehand.observability.logs import get_logger
 
@@ -95,23 +95,12 @@ class Registry:
         # fmt: on
 
     def routes(self) -> list[Route]:
-        """Names have slashes, so one row for each method must do; the paths are a table in paths.py."""
-        shape: dict[str, Any] = {"error_writer": write_oci, "tag": TAG}
+        """Names have slashes, so one row for each method must do: docs/reference/registry.md describes what is behind it."""
+        shape: dict[str, Any] = {"tag": TAG, "error_writer": write_oci, "hidden": True}
         methods = ("GET", "HEAD", "POST", "PATCH", "PUT", "DELETE")
         return [
-            Route(
-                "GET",
-                "/v2",
-                self._ping,
-                "Ask whether this is a registry",
-                description="An OCI registry (Distribution Spec 1.1) is under `/v2/`; docs/reference/registry.md lists its paths.",
-                errors=(Unauthenticated, Forbidden),
-                **shape,
-            ),
-            *(
-                Route(method, "/v2/{rest:path}", self._serve, "The OCI registry", hidden=True, **shape)
-                for method in methods
-            ),
+            *(Route(method, "/v2", self._ping, "Whether this is a registry", **shape) for method in ("GET", "HEAD")),
+            *(Route(method, "/v2/{rest:path}", self._serve, "The OCI registry", **shape) for method in methods),
         ]
 
     async def run(self) -> None:

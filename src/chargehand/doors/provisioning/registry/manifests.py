@@ -49,21 +49,22 @@ class Manifests:
         digits = hashlib.sha256(body).hexdigest()
         tag = _tag_for(reference, digits)
         document, media_type = check(body, content_type)
-        layout, now = self._layout, self._now()
-        with Drafts(layout.drafts, now) as drafts:
+        layout = self._layout
+        with Drafts(layout.drafts, self._now()) as drafts:
             content, link = drafts.write(body), drafts.write(media_type.encode())
             named = drafts.write(digits.encode()) if tag else None
             about = drafts.write(_described(document, digits, media_type, len(body))) if document.subject else None
             with layout.locked(SHARED):
+                now = self._now()  # not before: a collection that began while we waited must find all of it younger
                 self._check_references(name, document)
-                if tag:
-                    self._renew_tagged(name, tag, now)
                 drafts.place(content, layout.blob(digits))
                 drafts.place(link, layout.manifest(name, digits))
                 if document.subject and about:
                     drafts.place(about, layout.referrers(name, digest_hex(document.subject.digest)) / digits)
                 reach.renew(layout, name, reach.reach(layout, name, [digits]), now)
                 if tag and named:
+                    drafts.sync()  # first: a tag that was elsewhere must not lead nowhere if the machine loses power
+                    self._renew_tagged(name, tag, now)
                     drafts.place(named, layout.tag(name, tag))
             drafts.sync()
         return Put(digits, None if document.subject is None else document.subject.digest)
@@ -89,7 +90,8 @@ class Manifests:
                 if named == digits:
                     self._layout.tag(name, tag).unlink(missing_ok=True)
             self.forget(name, digits)
-        sync(self._layout.manifest(name, digits).parent)
+        for kind in (TAGS, MANIFESTS):
+            sync(self._layout.repository(name) / kind)
 
     def forget(self, name: str, digits: str) -> None:
         """The caller holds the lock, alone."""
@@ -168,12 +170,19 @@ class Manifests:
             stamp(self._layout.manifest(name, self._layout.tag(name, tag).read_text()), now)
 
     def _check_references(self, name: str, document: Manifest) -> None:
-        missing = [each for each in document.content if not self._has(name, each, self._layout.layer)]
-        missing += [
-            each
-            for each in document.children
-            if not self._has(name, each, self._layout.manifest) and not self._has(name, each, self._layout.layer)
-        ]
+        """Down to the last blob: of an index within an index a sweep may have taken a part and not yet the whole."""
+        missing: list[Descriptor] = []
+        waiting, seen = [document], set[str]()
+        while waiting:
+            current = waiting.pop()
+            missing += [each for each in current.content if not self._has(name, each, self._layout.layer)]
+            for child in current.children:
+                if self._has(name, child, self._layout.manifest):
+                    if child.digest not in seen:
+                        seen.add(child.digest)
+                        waiting.append(reach.read(self._layout, digest_hex(child.digest)))
+                elif not self._has(name, child, self._layout.layer):
+                    missing.append(child)
         if missing:
             message = "the manifest refers to what the repository does not have"
             detail = [

@@ -11,6 +11,7 @@ import hashlib
 import os
 import secrets
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from io import FileIO
@@ -23,6 +24,7 @@ from chargehand.doors.provisioning.registry.names import is_hex
 
 PIECE_BYTES = 1 << 20
 REMEMBERED = 256
+LOCK_SECONDS = 1.0  # how long a request waits for another one at the same upload
 
 
 class Hash(Protocol):
@@ -107,8 +109,9 @@ class Uploads:
             self._keep(name, upload, digits)
 
     def _keep(self, name: str, upload: str, digits: str) -> None:
-        path, blob, now = self._layout.upload(name, upload), self._layout.blob(digits), self._now()
+        path, blob = self._layout.upload(name, upload), self._layout.blob(digits)
         with self._layout.locked(SHARED):
+            now = self._now()  # not before: a collection that began while we waited must find it younger
             # Also over one that is there already: the same bytes, but new, so that no sweep takes them now.
             stamp(path, now)
             make(blob.parent)
@@ -145,7 +148,7 @@ class Uploads:
         except FileNotFoundError:
             raise _unknown() from None
         with file:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+            _lock(file)
             # While we waited it may have become a blob, to which nothing may be added.
             if os.fstat(file.fileno()).st_nlink == 0 or not path.exists():
                 raise _unknown()
@@ -212,6 +215,19 @@ def _checked(upload: str) -> str:
 
 def _unknown() -> Refused:
     return Refused(404, Code.BLOB_UPLOAD_UNKNOWN, "there is no such upload here; begin a new one")
+
+
+def _lock(file: FileIO) -> None:
+    """A piece is written in no time; whoever finishes a large upload may hash it for minutes, and no thread waits for that."""
+    until = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise Refused(409, Code.BLOB_UPLOAD_INVALID, "another request is at work on this upload") from None
+            time.sleep(0.005)
 
 
 def _write(file: FileIO, offset: int, data: bytes) -> None:

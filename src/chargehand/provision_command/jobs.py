@@ -1,0 +1,204 @@
+"""`chargehand provision submit`, and everything about a job once it is there."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from chargehand.provision_command.calling import (
+    DEFAULT_URL,
+    Json,
+    Token,
+    Url,
+    ask,
+    interruptible,
+    read_file,
+    refuse,
+    show_json,
+)
+
+if TYPE_CHECKING:
+    from chargehand.client import Provisioning
+    from chargehand.client.machines import Event, Summary
+
+EXIT_CODES = {"succeeded": 0, "failed": 1, "cancelled": 3}
+STATUSES = ("queued", "provisioning", "succeeded", "failed", "complete")
+
+app = typer.Typer()
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as `submit` and `list` show it.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Stay and show what happens, as `watch` does.")]
+
+
+@app.command("submit")
+def submit(
+    serial: Annotated[str, typer.Argument(metavar="SERIAL", help="The server, by its serial.")],
+    recipe: Annotated[str, typer.Argument(metavar="FILE", help="The recipe, a JSON file; - is stdin.")],
+    watch: Watch = False,
+    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Told of every change of status.")] = None,
+    idempotency_key: Annotated[
+        str,
+        typer.Option(help="The same key with the same recipe gives the same job: a script may safely run twice."),
+    ] = "",
+    url: Url = DEFAULT_URL,
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Provision a server by a recipe. Prints the job's id when the job is safe on the server's disk.
+
+    Example: chargehand provision submit SN-1 linux.json --watch
+    """
+    import msgspec
+
+    given = read_file(recipe)
+    try:
+        msgspec.json.decode(given)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        refuse(f"{recipe} is not JSON: {error}")
+    made = ask(url, token, lambda api: api.submit(serial, given, webhook=webhook, idempotency_key=idempotency_key))
+    if json:
+        show_json(made)
+    else:
+        typer.echo(made.job_id if not watch else f"job {made.job_id}")
+        if not watch and sys.stdout.isatty():
+            typer.echo(f"see it happen: chargehand provision watch {made.job_id}", err=True)
+    if watch:
+        _watch(made.job_id, url, token, json)
+
+
+@app.command("watch")
+def watch_job(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
+    """Show a job step by step until it is complete: live on a terminal, else a line for each event; --json: an object a line.
+
+    Exit code 0: succeeded; 1: failed; 3: cancelled. A server that restarts meanwhile is waited for. Ctrl-C leaves the job
+    running.
+
+    Example: chargehand provision watch 01K8Z4T5Y6
+    """
+    _watch(job, url, token, json)
+
+
+@app.command("list")
+def list_jobs(
+    status: Annotated[str, typer.Option(metavar="|".join(STATUSES), help="Only jobs with this status.")] = "",
+    server: Annotated[str, typer.Option(metavar="SERIAL", help="Only jobs of this server.")] = "",
+    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 50,
+    url: Url = DEFAULT_URL,
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """List jobs, newest first.
+
+    Example: chargehand provision list --server SN-1 --status provisioning
+    """
+    if status and status not in STATUSES:
+        refuse(f"--status {status}: say one of {', '.join(STATUSES)}")
+
+    async def do(api: "Provisioning") -> "list[Summary]":
+        found: list[Summary] = []
+        async for job in api.jobs(status=status, serial=server):
+            found.append(job)
+            if len(found) == limit:
+                break
+        return found
+
+    jobs = ask(url, token, do)
+    if json:
+        show_json(jobs)
+    elif jobs:
+        from chargehand.provision_command.texts import jobs_table
+
+        typer.echo("\n".join(jobs_table(jobs)))
+    else:
+        typer.echo(
+            "There are none." if status or server else "There are none yet: chargehand provision submit SERIAL FILE"
+        )
+
+
+@app.command("show")
+def show(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
+    """Show a job: where it is, its steps with their times, and of one that failed why, and what to do.
+
+    Example: chargehand provision show 01K8Z4T5Y6
+    """
+    found = ask(url, token, lambda api: api.job(job))
+    if json:
+        show_json(found)
+        return
+    from chargehand.provision_command.texts import job_lines
+
+    typer.echo("\n".join(job_lines(found)))
+
+
+@app.command("cancel")
+def cancel(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
+    """Cancel a job. Its media are ejected before it is complete.
+
+    A machine that is at work already is left as it is unless the recipe's on_failure says otherwise.
+
+    Example: chargehand provision cancel 01K8Z4T5Y6
+    """
+    found = ask(url, token, lambda api: api.cancel(job))
+    if json:
+        show_json(found)
+    else:
+        done = "cancelled" if found.status == "complete" else "cancelled; its media are being ejected"
+        typer.echo(f"{found.job_id} is {done}.")
+
+
+@app.command("retry")
+def retry(job: JobId, watch: Watch = False, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
+    """Start a job that failed or was cancelled again, from the beginning, with the same recipe.
+
+    Example: chargehand provision retry 01K8Z4T5Y6 --watch
+    """
+
+    async def do(api: "Provisioning") -> "tuple[Summary, int]":
+        seen = 0
+        if watch:
+            async for event in api.events(job):
+                seen = event.sequence
+        return await api.retry(job), seen
+
+    found, seen = ask(url, token, do)
+    if json:
+        show_json(found)
+    else:
+        typer.echo(f"{found.job_id} is {found.status} again.")
+    if watch:
+        _watch(job, url, token, json, seen)
+
+
+@app.command("events")
+def events(
+    job: JobId,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with what happens, until the job is complete.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Print what happened to a job, a line for each event.
+
+    Example: chargehand provision events 01K8Z4T5Y6 --follow
+    """
+    from chargehand.provision_command.watching import away, print_event
+
+    async def do(api: "Provisioning") -> None:
+        found = api.watch(job, away=away) if follow else api.events(job)
+        event: Event
+        async for event in found:
+            print_event(event, json)
+
+    with interruptible(f"The job goes on: chargehand provision watch {job}"):
+        ask(url, token, do)
+
+
+def _watch(job_id: str, url: str, token: str, json: bool, after: int = 0) -> None:
+    from chargehand.provision_command.watching import watch
+
+    ending = f"Job {job_id} goes on. To see it again: chargehand provision watch {job_id}; to end it: chargehand provision cancel {job_id}"
+    with interruptible(ending):
+        outcome = ask(url, token, lambda api: watch(api, job_id, after, as_json=json))
+    raise typer.Exit(EXIT_CODES.get(outcome or "", 1))

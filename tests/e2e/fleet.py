@@ -1,0 +1,280 @@
+"""Machines that outlive their controller: BMCs and guests in the test's own process, the controller as one that can be killed.
+
+A machine can hold a request of the controller, or stop on its way, at a point that a test names: there the blow falls.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from tests.provisioning.bmc import FakeBmc
+from tests.provisioning.bmc_acts import OnBoot
+from tests.provisioning.bmc_habits import PASSWORD, USER, Boot, Habits
+from tests.provisioning.bmc_state import System
+from tests.provisioning.guest import Guest, Script
+from tests.provisioning.lab import MAINTENANCE, RECIPE, SECRET
+
+from .receiver import Receiver
+from .server import Server, eventually
+
+# A request that is held must not run out of time, and a machine that is held must not be given up.
+SETTINGS: dict[str, Any] = {
+    "provisioning_poll_seconds": 0.05,
+    "provisioning_boot_seconds": 60,
+    "provisioning_bmc_back_seconds": 30,
+    "provisioning_fetch_seconds": 4,
+    "provisioning_install_seconds": 60,
+    "provisioning_silence_seconds": 30,
+    "provisioning_cleanup_seconds": 30,
+    "provisioning_redfish_timeout_seconds": 30,
+    "provisioning_lease_seconds": 1.5,
+    "provisioning_webhook_secret": SECRET,
+    "provisioning_key": "a key for tests of more than thirty-two bytes",
+    "engine_poll_seconds": 0.1,
+    # What a dead controller was sending lies under a lease of 33 times the time limit for a receiver.
+    "webhooks_timeout_seconds": 0.1,
+    "webhooks_backoff_base_seconds": 0.1,
+    "webhooks_breaker_seconds": 0.1,
+}
+SOON = 60.0
+
+
+@dataclass(frozen=True)
+class Point:
+    """The request at which a BMC stops: the `nth` one of its kind since something was done ("override", "reset")."""
+
+    method: str
+    path: str  # a pattern
+    nth: int = 1
+    done: bool = False  # carried out before it is held
+    since: str = ""
+
+
+class HeldBmc(FakeBmc):
+    """It never answers the request that its point names, and starts its machine anew at each reset."""
+
+    def __init__(self, habits: Habits, on_boot: OnBoot, point: Point | None) -> None:
+        super().__init__(habits, on_boot)
+        self.reached = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self._point = point
+        self._seen = 0
+
+    @property
+    def has_point(self) -> bool:
+        return self._point is not None
+
+    async def _answer(self, request: web.Request, body: Any, raw: bytes) -> web.StreamResponse:
+        if not self._is_it(request):
+            return await super()._answer(request, body, raw)
+        assert self._point is not None
+        answer = await super()._answer(request, body, raw) if self._point.done else None
+        self.reached.set()
+        await self.go_on.wait()  # ends with the connection, when the controller dies
+        return answer or await super()._answer(request, body, raw)
+
+    def _is_it(self, request: web.Request) -> bool:
+        point = self._point
+        if point is None or request.method != point.method or not re.search(point.path, request.path):
+            return False
+        if point.since and not self.count(point.since):
+            return False
+        self._seen += 1
+        return self._seen == point.nth
+
+    async def _boot(self, system: System, kind: str) -> None:
+        for task in self._running:
+            task.cancel()
+        await super()._boot(system, kind)
+
+
+class HeldGuest(Guest):
+    """Stops at a step, at "boot" or before its "report", until it is let go."""
+
+    def __init__(self, script: Script, stops_before: str) -> None:
+        super().__init__(script)
+        self.reached = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self.stops_before = stops_before
+
+    async def boot(self, boot: Boot) -> None:
+        if boot.cd:
+            await self.before("boot")
+        await super().boot(boot)
+
+    async def before(self, what: str) -> None:
+        if what == self.stops_before:
+            self.reached.set()
+            await self.go_on.wait()
+
+
+@dataclass
+class Metal:
+    """One machine, and what is to become of its job."""
+
+    name: str
+    bmc: HeldBmc
+    guest: HeldGuest
+    ends: str  # "succeeded", or the key at which it fails
+    recipe: Mapping[str, Any] = field(default_factory=lambda: RECIPE)
+    job_id: str = ""
+
+    @property
+    def serial(self) -> str:
+        return cast(str, self.bmc.system.serial)
+
+    @property
+    def empty(self) -> bool:
+        return not any(drive.image for drive in self.bmc.system.drives.values())
+
+    @property
+    def cd_boots(self) -> int:
+        """For the job."""
+        return sum(boot.cd and self.job_id in boot.image for boot in self.bmc.boots)
+
+    @property
+    def imaged(self) -> int:
+        return self.guest.imaged.count(self.job_id)
+
+    @property
+    def override_is_off(self) -> bool:
+        return self.bmc.system.enabled == "Disabled" or self.bmc.system.target in ("None", "Hdd")
+
+
+class Fleet:
+    """What the tests do with many machines and the controllers of them."""
+
+    def __init__(self, metals: Sequence[Metal], receiver: Receiver, http: aiohttp.ClientSession) -> None:
+        self.metals = metals
+        self.receiver = receiver
+        self._http = http
+
+    async def call(self, server: Server, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        async with self._http.request(method, f"{server.url}/api/v1{path}", json=body) as response:
+            return response.status, await response.json()
+
+    async def register(self, server: Server) -> None:
+        for metal in self.metals:
+            body = {"bmc_address": metal.bmc.url, "bmc_username": USER, "bmc_password": PASSWORD}
+            status, said = await self.call(server, "PUT", f"/servers/{metal.serial}", body)
+            assert status == 201, said
+
+    async def submit(self, server: Server, metals: Iterable[Metal] | None = None) -> None:
+        for metal in self.metals if metals is None else metals:
+            body = {
+                "server_serial": metal.serial,
+                "recipe": metal.recipe,
+                "webhook": {"url": f"{self.receiver.url}/hook"},
+            }
+            status, said = await self.call(server, "POST", "/jobs", body)
+            assert status == 202, said
+            metal.job_id = said["job_id"]
+
+    async def job(self, server: Server, metal: Metal) -> dict[str, Any]:
+        return cast(dict[str, Any], (await self.call(server, "GET", f"/jobs/{metal.job_id}"))[1])
+
+    async def events(self, server: Server, metal: Metal) -> list[dict[str, Any]]:
+        said = (await self.call(server, "GET", f"/jobs/{metal.job_id}/events"))[1]
+        return cast(list[dict[str, Any]], said["events"])
+
+    async def waits(self, server: Server, metal: Metal) -> None:
+        """Until the controller waits for the machine, or for nothing more."""
+
+        async def there() -> bool:
+            job = await self.job(server, metal)
+            return job["status"] not in ("queued", "provisioning") or not job["deadlines"].keys() & {"boot", "redfish.poll"}
+
+        await eventually(there, SOON, f"{metal.name}: the controller waits for the machine")
+
+    async def complete(self, server: Server) -> None:
+        """Every job, with its outcome, the machine imaged once or never, nothing left behind and everything told once."""
+        jobs: dict[str, dict[str, Any]] = {}
+
+        async def ended(metal: Metal) -> bool:
+            jobs[metal.name] = await self.job(server, metal)
+            return jobs[metal.name]["status"] == "complete"
+
+        def pending() -> str:
+            return "complete: " + ", ".join(f"{name} {job['status']} {job['progress']['step']}" for name, job in jobs.items())
+
+        async with asyncio.TaskGroup() as group:
+            for metal in self.metals:
+                group.create_task(eventually(lambda metal=metal: ended(metal), SOON, pending))
+        await eventually(lambda: all("complete" in self.told(metal) for metal in self.metals), SOON, "all ends are told")
+        wrong = [
+            f"{metal.name}: {problem}"
+            for metal in self.metals
+            for problem in self.problems(metal, jobs[metal.name], await self.events(server, metal))
+        ]
+        assert not wrong, "\n".join(wrong)
+        assert not self.receiver.forged
+
+    def told(self, metal: Metal) -> list[str]:
+        """The statuses that the caller was told, each copy of a delivery counted once."""
+        copies = {each.webhook_id: each for each in self.receiver.taken if each.job_id == metal.job_id}
+        return [msgspec.json.decode(each.body)["status"] for each in sorted(copies.values(), key=lambda each: each.sequence)]
+
+    def problems(self, metal: Metal, job: dict[str, Any], events: list[dict[str, Any]]) -> list[str]:
+        reached = "succeeded" if metal.ends == "succeeded" else "failed"
+        key = None if metal.ends == "succeeded" else metal.ends
+        ran = key is None or key.startswith("workflow.")
+        held = {
+            "ended": (job["outcome"], job["failed_step"]) == (reached, key),
+            "was imaged": metal.imaged == 1 if ran else metal.imaged <= (key == "webhook.wait"),
+            "is empty": metal.empty,
+            "has no override": metal.override_is_off,
+            "booted once from CD": metal.cd_boots == 1 if ran else metal.cd_boots <= 1,
+            "is over": job["progress"]["step"] == "done",
+            "numbers": [event["sequence"] for event in events] == list(range(1, len(events) + 1)),
+            "was told": self.told(metal) == ["queued", "provisioning", reached, "complete"],
+        }
+        if all(held.values()):
+            return []
+        seen = {"job": (job["outcome"], job["failed_step"], job["error"], job["warnings"]), "imaged": metal.imaged}
+        seen |= {"told": self.told(metal), "boots": metal.bmc.boots, "trouble": metal.guest.trouble}
+        log = "\n    ".join(f"{event['sequence']} {event['step']} {event['message']}" for event in events)
+        return [f"not so: {[name for name, so in held.items() if not so]}\n  {seen}\n    {log}"]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A machine that a test wants."""
+
+    name: str
+    point: Point | None = None
+    stops_before: str = ""
+    habits: Mapping[str, Any] = field(default_factory=dict)
+    script: Script = field(default_factory=Script)
+    ends: str = "succeeded"
+    recipe: Mapping[str, Any] = field(default_factory=lambda: RECIPE)
+
+
+@asynccontextmanager
+async def fleet(wishes: Sequence[Wish], receiver: Receiver) -> AsyncIterator[Fleet]:
+    async with AsyncExitStack() as stack:
+        metals = []
+        for number, wish in enumerate(wishes):
+            guest = HeldGuest(wish.script, wish.stops_before)
+            habits = Habits(**{"serial": f"SN-{number}", **wish.habits})
+            bmc = await stack.enter_async_context(HeldBmc(habits, guest.boot, wish.point))
+            metals.append(Metal(wish.name, bmc, guest, wish.ends, wish.recipe))
+        connector = aiohttp.TCPConnector(limit=20)
+        http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+        yield Fleet(metals, receiver, http)
+
+
+def controller(store_url: str, folder: Path, name: str = "server", **settings: Any) -> Server:
+    image = folder / "maintenance.iso"
+    if not image.exists():
+        image.write_bytes(MAINTENANCE)
+    data = folder / f"data-{name}"
+    given = {**SETTINGS, "server_data_dir": data, "provisioning_maintenance_iso": image, **settings}
+    return Server(store_url, folder, name, **given)

@@ -1,0 +1,353 @@
+"""The controller is killed at every step of a job, and each machine is imaged once all the same.
+
+CHARGEHAND_CHAOS_ROUNDS says how often, CHARGEHAND_CHAOS_SEED repeats a run's random choices (a failure prints its seed).
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from tempfile import mkdtemp
+from typing import Any
+
+import asyncpg
+import pytest
+
+from chargehand.doors.provisioning.taxonomy import UNITS
+from tests.provisioning.bmc import Call
+from tests.provisioning.bmc_habits import CD_AND_USB, ONE_CD, TWO_CDS
+from tests.provisioning.guest import LINUX, Script
+from tests.provisioning.lab import MAINTENANCE, RECIPE
+
+from .fleet import SOON, Fleet, Metal, Point, Wish, controller, fleet
+from .receiver import Receiver
+from .server import SECRET, Server, eventually
+
+ROUNDS = int(os.environ.get("CHARGEHAND_CHAOS_ROUNDS", "0"))
+
+pytestmark = [
+    pytest.mark.xdist_group("processes"),
+    pytest.mark.chaos,
+    pytest.mark.timeout(120 + 15 * ROUNDS),
+]
+
+ON: dict[str, Any] = {"power": "On"}
+MUTE: dict[str, Any] = {"power": "On", "tells_reset": False}  # nothing but the override shows that it was reset
+BLIND: dict[str, Any] = {**MUTE, "override": "continuous"}  # nothing at all does
+REBOOTS = {**RECIPE, "on_failure": "reboot"}
+INSERT, EJECT, RESET = r"\.InsertMedia$", r"\.EjectMedia$", r"\.Reset$"
+SYSTEM, SESSION = r"/Systems/1$", "/Sessions/"
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with Receiver(SECRET) as receiver:
+        yield receiver
+
+
+def both(name: str, point: Point, **fields: Any) -> list[Wish]:
+    """Killed before the BMC has carried it out, and after that but before it could say so."""
+    return [
+        Wish(f"{name}, not yet done", point, **fields),
+        Wish(f"{name}, done and not told", replace(point, done=True), **fields),
+    ]
+
+
+CASES = [
+    Wish("submitted"),
+    Wish("discover, at its beginning", Point("GET", "/Systems$")),
+    Wish("discover, on the way", Point("GET", "/VirtualMedia$")),
+    *both("mount-maintenance", Point("POST", INSERT)),
+    *both("mount-task", Point("POST", INSERT, 2)),
+    *both("boot-override", Point("PATCH", SYSTEM)),
+    *both("reset of one that is off", Point("POST", RESET), stops_before="boot"),
+    *both("reset of one that is off, mute", Point("POST", RESET), stops_before="boot", habits={"tells_reset": False}),
+    *both("reset", Point("POST", RESET), stops_before="boot", habits=ON),
+    *both("reset, mute", Point("POST", RESET), stops_before="boot", habits=MUTE),
+    Wish("reset, blind, not yet done", Point("POST", RESET), "boot", BLIND, ends="redfish.reset"),
+    Wish("reset, blind, done and not told", Point("POST", RESET, done=True), "boot", BLIND),
+    Wish("poll", Point("GET", SYSTEM, since="reset"), "boot", ON),
+    Wish("between boot and wait", Point("DELETE", SESSION), "boot"),
+    Wish("wait, before the machine works", None, "partition.service"),
+    Wish("wait, while the machine works", None, "image-linux.service"),
+    Wish("wait, before the report", None, "report"),
+    *both("eject, the first", Point("POST", EJECT)),
+    *both("eject, the second", Point("POST", EJECT, 2)),
+    *both("clear-override", Point("PATCH", SYSTEM, 2), habits={"override": "continuous"}),
+    *both("final-reset", Point("POST", RESET, 2)),
+    *both("final-reset, mute", Point("POST", RESET, 2), habits=MUTE),
+    Wish("after the last step", Point("DELETE", SESSION, 2)),
+]
+
+
+def with_script(wish: Wish, script: Script, ends: str) -> Wish:
+    return replace(wish, script=script, ends=ends if wish.ends == "succeeded" else wish.ends, recipe=REBOOTS)
+
+
+SCRIPTS = {
+    "succeeds": (Script(), "succeeded"),
+    "fails": (Script(fails_at="image-linux.service"), "workflow.image-linux"),
+}
+
+
+async def all_held(metals: Sequence[Metal]) -> None:
+    for metal in metals:
+        await eventually(lambda metal=metal: _held(metal), SOON, f"{metal.name}: is reached; {metal.guest.trouble}")
+
+
+def _held(metal: Metal) -> bool:
+    return metal.bmc.reached.is_set() if metal.bmc.has_point else metal.guest.reached.is_set()
+
+
+async def go_on(room: Fleet, server: Server) -> None:
+    """Those that were stopped while booting boot once the controller has made up its mind; the others at once."""
+
+    async def boot(metal: Metal) -> None:
+        await room.waits(server, metal)
+        metal.guest.go_on.set()
+
+    async with asyncio.TaskGroup() as group:
+        for metal in room.metals:
+            if metal.guest.stops_before == "boot":
+                group.create_task(boot(metal))
+            else:
+                metal.guest.go_on.set()
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+async def test_a_controller_that_is_killed_at_any_step_goes_on_from_there(
+    script: str, tmp_path: Path, receiver: Receiver
+) -> None:
+    for _ in range(max(1, ROUNDS // 10)):
+        folder = Path(mkdtemp(dir=tmp_path))
+        async with a_room(folder, receiver, script) as (server, room):
+            await server.kill()
+            await server.start()
+            await go_on(room, server)
+            await room.complete(server)
+            for metal in room.metals:
+                if metal.ends != "redfish.reset":
+                    # One to boot it and one at the end. Nobody can tell of a mute machine whether the last one happened.
+                    few = (1, 2) if metal.name.startswith("final-reset, mute") else (2,)
+                    assert metal.bmc.count("reset") in few, metal.name
+
+
+async def test_a_controller_that_is_asked_to_stop_hands_its_jobs_back_at_once(tmp_path: Path, receiver: Receiver) -> None:
+    async with a_room(tmp_path, receiver, "succeeds") as (server, room):
+        server.terminate()
+        assert await server.exit_code(10) == 0
+        await server.start()
+        await go_on(room, server)
+        await room.complete(server)
+        for metal in room.metals:
+            lines = [event["message"] for event in await room.events(server, metal)]
+            assert not [line for line in lines if "is gone" in line], metal.name  # no lease had to lapse
+            assert len([line for line in lines if line.startswith("handed back")]) == (metal.name != "submitted")
+
+
+@asynccontextmanager
+async def a_room(folder: Path, receiver: Receiver, script: str) -> AsyncIterator[tuple[Server, Fleet]]:
+    """Every machine is where its case wants it; the first job has only just been submitted."""
+    wishes = [with_script(wish, *SCRIPTS[script]) for wish in CASES]
+    async with controller(f"sqlite:///{folder}/chargehand.db", folder) as server, fleet(wishes, receiver) as room:
+        await room.register(server)
+        first, *others = room.metals
+        await room.submit(server, others)
+        await all_held(others)
+        await room.submit(server, [first])
+        yield server, room
+
+
+# Moments that no request to a BMC shows ---------------------------------------------------------------------------------
+
+
+async def test_a_controller_that_is_killed_while_it_builds_media_builds_them_again(
+    tmp_path: Path, receiver: Receiver
+) -> None:
+    image = tmp_path / "maintenance.iso"
+    os.mkfifo(image)  # it is looked at before anything is done to the machine; this look takes for ever
+    async with (
+        controller(f"sqlite:///{tmp_path}/chargehand.db", tmp_path) as server,
+        fleet([Wish("build-media")], receiver) as room,
+    ):
+        await room.register(server)
+        await room.submit(server)
+        held = await eventually(lambda: _opened(image), SOON, "somebody looks at the image")
+        await server.kill()
+        os.close(held)
+        image.unlink()
+        image.write_bytes(MAINTENANCE)
+        await server.start()
+        await room.complete(server)
+
+
+def _opened(fifo: Path) -> int | None:
+    try:
+        return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+
+
+async def test_a_controller_that_is_killed_between_its_last_word_and_the_end_of_the_job_ends_it_later(
+    postgres_url: str, tmp_path: Path, receiver: Receiver
+) -> None:
+    wishes = [
+        Wish("succeeds", Point("DELETE", SESSION, 2)),
+        Wish("fails", Point("DELETE", SESSION, 2), script=SCRIPTS["fails"][0], ends=SCRIPTS["fails"][1]),
+    ]
+    async with controller(postgres_url, tmp_path) as server, fleet(wishes, receiver) as room:
+        await room.register(server)
+        await room.submit(server)
+        await all_held(room.metals)
+        database = await asyncpg.connect(postgres_url)
+        try:
+            async with database.transaction():
+                await database.execute("SELECT 1 FROM jobs FOR UPDATE")  # the end cannot be written
+                for metal in room.metals:
+                    metal.bmc.go_on.set()
+
+                async def closed() -> bool:
+                    jobs = [await room.job(server, metal) for metal in room.metals]
+                    return all(job["progress"]["step"] == "done" and job["status"] != "complete" for job in jobs)
+
+                await eventually(closed, SOON, "all is done but the end")
+                await server.kill()
+        finally:
+            await database.close()
+        await server.start()
+        await room.complete(server)
+
+
+# Two owners -------------------------------------------------------------------------------------------------------------
+
+LATE = [
+    # Where a controller has looked and is about to act.
+    Wish("before an insert", Point("GET", "/VirtualMedia/Cd1$", 2), "report"),
+    Wish("before the override", Point("GET", SYSTEM, 2), "report"),
+    Wish("before the reset", Point("GET", SYSTEM, 3, since="override"), "report", ON),
+    Wish("before an eject", Point("GET", "/VirtualMedia/Cd1$", 1, since="reset"), habits=ON),
+    Wish("before the last reset", Point("GET", SYSTEM, 2, since="eject"), habits=ON),
+]
+
+
+async def test_an_owner_that_was_away_for_longer_than_its_lease_does_nothing_more(
+    postgres_url: str, tmp_path: Path, receiver: Receiver
+) -> None:
+    there = controller(postgres_url, tmp_path, "two")
+    away = controller(postgres_url, tmp_path, "one", provisioning_public_url=there.url)
+    async with fleet(LATE, receiver) as room, away:
+        await room.register(away)
+        await room.submit(away)
+        await all_held(room.metals)
+        tokens = {token for metal in room.metals for token in metal.bmc.sessions}
+        os.kill(away.process.pid, signal.SIGSTOP)
+        async with there:  # it has none of the other's files
+            for metal in room.metals:
+                if metal.guest.stops_before:
+                    await eventually(metal.guest.reached.is_set, SOON, f"{metal.name}: another takes over")
+                else:
+                    await eventually(lambda metal=metal: metal.empty, SOON, f"{metal.name}: another takes over")
+            before = {metal.name: len(metal.bmc.log) for metal in room.metals}
+            for metal in room.metals:
+                metal.bmc.go_on.set()  # the answer lies there when it wakes
+            os.kill(away.process.pid, signal.SIGCONT)
+
+            def of_the_late(metal: Metal) -> list[Call]:
+                calls = metal.bmc.log[before[metal.name] :]
+                return [call for call in calls if call.headers.get("X-Auth-Token") in tokens]
+
+            for metal in room.metals:
+                await eventually(
+                    lambda metal=metal: [call for call in of_the_late(metal) if call.method == "DELETE"],
+                    SOON,
+                    f"{metal.name}: the late one logs out",
+                )
+            for metal in room.metals:
+                assert {call.method for call in of_the_late(metal)} <= {"GET", "DELETE"}, metal.name
+                metal.guest.go_on.set()
+            await room.complete(there)
+            for metal in room.metals:
+                assert metal.bmc.count("reset") == 2, metal.name
+
+
+# By chance --------------------------------------------------------------------------------------------------------------
+
+
+def by_chance(random: Random, count: int) -> list[Wish]:
+    def script() -> tuple[Script, str]:
+        pace = random.uniform(0, 0.2)
+        unit = random.choice(LINUX)
+        return random.choice(
+            (
+                (Script(step_seconds=pace), "succeeded"),
+                (Script(step_seconds=pace, fails_at=unit), str(UNITS[unit])),
+                (Script(silent=True), "webhook.wait"),
+                (Script(step_seconds=pace, stops_at=unit), "webhook.wait"),
+            )
+        )
+
+    wishes = []
+    for number in range(count):
+        said, ends = script()
+        habits = {"slots": random.choice((TWO_CDS, ONE_CD, CD_AND_USB)), "fetches": random.random() < 0.5}
+        wishes.append(Wish(f"number {number}, {said}", habits=habits, script=said, ends=ends))
+    return wishes
+
+
+async def survive(servers: Sequence[Server], receiver: Receiver, random: Random, rounds: int) -> None:
+    async with fleet(by_chance(random, 12), receiver) as room:
+        await room.register(servers[0])
+        for _ in range(rounds):
+            await room.submit(random.choice(servers))
+            for _ in range(3):
+                await asyncio.sleep(random.uniform(0, 1))
+                struck = random.choice(servers)
+                await struck.kill()
+                await struck.start()
+            await room.complete(random.choice(servers))
+
+
+SHORT = {"provisioning_silence_seconds": 4}
+
+
+async def test_whatever_moment_a_controller_is_killed_no_machine_is_imaged_twice(
+    tmp_path: Path, receiver: Receiver, random: Random
+) -> None:
+    async with controller(f"sqlite:///{tmp_path}/chargehand.db", tmp_path, **SHORT) as server:
+        await survive([server], receiver, random, max(1, ROUNDS // 5))
+
+
+async def test_whichever_of_two_controllers_is_killed_no_machine_is_imaged_twice(
+    postgres_url: str, tmp_path: Path, receiver: Receiver, random: Random
+) -> None:
+    async with (
+        controller(postgres_url, tmp_path, "one", **SHORT) as one,
+        controller(postgres_url, tmp_path, "two", **SHORT) as two,
+    ):
+        await survive([one, two], receiver, random, max(1, ROUNDS // 5))
+
+
+MANY = 200
+
+
+async def test_two_hundred_machines_at_once_survive_a_restart_of_their_controller(
+    tmp_path: Path, receiver: Receiver, random: Random
+) -> None:
+    wishes = [
+        Wish(f"number {number}", script=SCRIPTS[name][0], ends=SCRIPTS[name][1], recipe=REBOOTS)
+        for number, name in enumerate(random.choices(list(SCRIPTS), k=MANY))
+    ]
+    async with (
+        controller(f"sqlite:///{tmp_path}/chargehand.db", tmp_path) as server,
+        fleet(wishes, receiver) as room,
+    ):
+        await room.register(server)
+        await room.submit(server)
+        await eventually(lambda: sum(metal.imaged for metal in room.metals) > MANY // 2, SOON, "half of them are at work")
+        await server.kill()
+        await server.start()
+        await room.complete(server)

