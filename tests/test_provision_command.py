@@ -235,16 +235,15 @@ async def test_ctrl_c_ends_the_watch_and_not_the_job(store_url: str, tmp_path: P
 
 
 @on_sqlite
-async def test_on_a_terminal_the_steps_are_drawn_again_and_again(store_url: str, tmp_path: Path) -> None:
-    async with lab(store_url, tmp_path, script=Script(step_seconds=0.3, fails_at="image-linux.service")) as room:
+async def test_on_a_terminal_the_steps_are_drawn_again_and_again(store_url: str, tmp_path: Path, recipe: str) -> None:
+    async with lab(store_url, tmp_path, script=Script(step_seconds=0.4, fails_at="image-linux.service")) as room:
         await room.register()
-        job_id = await room.submit()
         master, slave = pty.openpty()
         seen: list[bytes] = []
         asyncio.get_running_loop().add_reader(master, lambda: seen.append(_read(master)))
         try:
             terminal = {"environ": {"TERM": "xterm"}, "stdin": slave, "stdout": slave}
-            async with running(room.server.url, "watch", job_id, **terminal) as watching:
+            async with running(room.server.url, "submit", SERIAL, recipe, "--watch", **terminal) as watching:
                 told = await ended(watching)
         finally:
             asyncio.get_running_loop().remove_reader(master)
@@ -276,9 +275,11 @@ async def test_a_watch_goes_on_over_a_restart_of_the_server(tmp_path: Path, reci
         (await provision(server.url, "server", "add", SERIAL, *words, stdin=f"{PASSWORD}\n".encode())).good()
         job_id = (await provision(server.url, "submit", SERIAL, recipe)).good().out.strip()
         async with running(server.url, "watch", job_id, "--json") as watching:
+            assert watching.stdout is not None
+            assert watching.stderr is not None
+            first = await watching.stdout.readline()
             await until(lambda: guest.imaged, 20)
             await server.kill()
-            assert watching.stderr is not None
             away = (await asyncio.wait_for(watching.stderr.readline(), 20)).decode()
             assert away.startswith("the server is away (")
             await server.start()
@@ -287,8 +288,9 @@ async def test_a_watch_goes_on_over_a_restart_of_the_server(tmp_path: Path, reci
             assert answer == 200
             told = await ended(watching)
     assert told.code == 0, told
-    assert [event["sequence"] for event in told.objects] == list(range(1, len(told.objects) + 1)), "each once, in order"
-    assert told.objects[-1]["status"] == "complete"
+    events = [json.loads(first), *told.objects]
+    assert [event["sequence"] for event in events] == list(range(1, len(events) + 1)), "each once, in order"
+    assert events[-1]["status"] == "complete"
     assert all(PASSWORD not in text for text in (told.out, server.log))
 
 

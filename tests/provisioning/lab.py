@@ -1,5 +1,6 @@
 """A server, a BMC and a machine in one room: a recipe goes in, and what comes of it can be looked at from all sides."""
 
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from chargehand.app import Server
 from tests.api.serving import Answer, Api, serving, talking, until
 from tests.provisioning.bmc import FakeBmc
 from tests.provisioning.bmc_habits import PASSWORD, USER, Habits
-from tests.provisioning.guest import Guest, Script
+from tests.provisioning.guest import Guest, Script, task_files
 
 SERIAL = "SN-1"
 SECRET = "the shared secret of all machines"
@@ -105,6 +106,26 @@ class Lab:
             return job if job["deadlines"].keys() & {"webhook.wait", "redfish.reset"} else None
 
         return cast(dict[str, Any], await until(there))
+
+    async def on_medium(self) -> dict[str, Any]:
+        """What the task medium in the drives says about reporting: where, and with which token."""
+        for drive in self.bmc.system.drives.values():
+            async with self.api.session.get(drive.image) as response:
+                if files := task_files(await response.read()):
+                    return cast(dict[str, Any], json.loads(files["report.json"]))
+        raise AssertionError("no task medium is in any drive")
+
+    async def told(self, job_id: str, kind: str) -> list[dict[str, Any]]:
+        return [event for event in await self.events(job_id) if event["kind"] == kind]
+
+    async def shown(self, job_id: str) -> list[str]:
+        """The statuses that callers saw, one after the other; one that was shown twice is in it twice."""
+        changes = [event for event in await self.events(job_id) if event["kind"] in ("transition", "outcome")]
+        seen = [changes[0]["status"]]
+        for event in changes[1:]:
+            if event["kind"] == "outcome" or event["status"] != seen[-1]:
+                seen.append(event["status"])
+        return seen
 
     async def report(
         self, status: Mapping[str, Any], serial: str = SERIAL, secret: str | None = SECRET, **headers: str

@@ -1,7 +1,6 @@
 """Garbage collection: what a tag leads to stays, whatever else happens; what no tag leads to goes when its grace is over."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -185,6 +184,27 @@ async def test_a_damaged_manifest_stops_the_collection_before_anything_is_lost(
     assert blobs_in(tmp_path) == before
 
 
+async def test_a_collection_that_fails_is_tried_again(tmp_path: Path) -> None:
+    settings = {"registry_grace_seconds": 0.01, "registry_gc_seconds": 0.01}
+    async with calling(a_registry(tmp_path, settings)) as client:
+        damaged = await client.image(NAME, "1", DATA)
+        digits = damaged["digest"].removeprefix("sha256:")
+        path = tmp_path / "blobs/sha256" / digits[:2] / digits
+        body = path.read_bytes()
+        path.write_bytes(b"{")
+        running = asyncio.create_task(client.registry.run())
+        try:
+            await client.push("other", b"garbage")
+            await asyncio.sleep(0.1)
+            assert not running.done()
+            path.write_bytes(body)
+            await until(lambda: digest(b"garbage") not in blobs_in(tmp_path))
+            await is_whole(client, NAME, "1")
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+
+
 async def test_collections_run_by_themselves(tmp_path: Path) -> None:
     settings = {"registry_grace_seconds": 0.01, "registry_gc_seconds": 0.01}
     async with calling(a_registry(tmp_path, settings)) as client:
@@ -195,8 +215,7 @@ async def test_collections_run_by_themselves(tmp_path: Path) -> None:
             assert not running.done()
         finally:
             running.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
+            await asyncio.wait({running})
 
 
 async def test_a_push_beside_collections_never_loses_a_blob(tmp_path: Path) -> None:

@@ -52,8 +52,8 @@ def reason(error: "ClientError", url: str) -> str:
         return f"{told}; your token needs the right scope: {_SCOPES}"
     if error.status == 404 and not error.detail:
         return f"{url} knows nothing of provisioning ({told}): is it a Chargehand with provisioning.enabled = true?"
-    wrong = [f"  {each.path or '/'}: {each.message}" for each in error.details if each.message not in told]
-    return "\n".join([told, *(wrong if len(error.details) > 1 else [])])
+    wrong = [f"  {each.path or '/'}: {each.message}" for each in error.details]
+    return "\n".join([told, *(wrong if len(wrong) > 1 else [])])
 
 
 def refuse(message: str) -> NoReturn:

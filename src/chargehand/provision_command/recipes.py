@@ -11,7 +11,8 @@ app = typer.Typer(help="Check recipes before anything is submitted.", no_args_is
 
 @app.command("validate")
 def validate(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The recipe, a JSON file; - is stdin.")], json: Json = False
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The recipe, a JSON file; - is stdin.")],
+    json: Json = False,
 ) -> None:
     """Check a recipe and say everything that is wrong with it. No server is asked.
 

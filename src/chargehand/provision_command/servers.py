@@ -16,7 +16,9 @@ PASSWORD = "CHARGEHAND_BMC_PASSWORD"  # noqa: S105 - the name of a variable
 
 app = typer.Typer(help="Register servers, and ask their BMCs what they can do.", no_args_is_help=True)
 
-Serial = Annotated[str, typer.Argument(metavar="SERIAL", help="The serial number, as the machine's BMC and its DMI report it.")]
+Serial = Annotated[
+    str, typer.Argument(metavar="SERIAL", help="The serial number, as the machine's BMC and its DMI report it.")
+]
 
 
 @app.command("add")

@@ -64,15 +64,15 @@ class Collector:
         began = told = time.monotonic()
         counts, kept = Collected(), set[str]()
         now = await asyncio.to_thread(self._moment)
-        names = await asyncio.to_thread(lambda: list(self._layout.names()))
+        names = await asyncio.to_thread(self._names)
         for name in names:
             await asyncio.to_thread(self._sweep_repository, name, now, kept, counts)
             counts.repositories += 1
             if time.monotonic() - told > PROGRESS_SECONDS:
                 told = time.monotonic()
                 log.info("the registry is being tidied up", repositories=counts.repositories, of=len(names))
-        for directory in await asyncio.to_thread(listed, self._layout.blobs):
-            await asyncio.to_thread(self._sweep_blobs, Path(directory.path), now - self._grace, kept, counts)
+        for directory in await asyncio.to_thread(self._directories):
+            await asyncio.to_thread(self._sweep_blobs, directory, now - self._grace, kept, counts)
         await asyncio.to_thread(self._sweep_drafts, now - self._upload)
         counts.kept_blobs = len(kept)
         counts.seconds = round(time.monotonic() - began, 3)
@@ -84,6 +84,15 @@ class Collector:
     def _moment(self) -> int:
         with self._layout.locked(ALONE):
             return self._now()
+
+    @translated()
+    def _names(self) -> list[str]:
+        return list(self._layout.names())
+
+    @translated()
+    def _directories(self) -> list[Path]:
+        """Of blobs, one for each beginning of a digest."""
+        return [Path(entry.path) for entry in listed(self._layout.blobs) if entry.is_dir()]
 
     # one repository ---------------------------------------------------------------------------------------------------
 

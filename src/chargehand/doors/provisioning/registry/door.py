@@ -110,6 +110,8 @@ class Registry:
                 await self.collect()
             except StoreError as error:
                 log.warning("the registry could not be tidied up, it will be tried again", error=str(error))
+            except Exception:
+                log.exception("the registry could not be tidied up")  # and goes on: the whole door would end with it
             await asyncio.sleep(self._settings.registry_gc_seconds)
 
     async def collect(self) -> Collected:

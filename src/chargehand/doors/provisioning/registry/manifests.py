@@ -38,7 +38,7 @@ class Manifests:
     def get(self, name: str, reference: str) -> Stored:
         digits = self._resolve(name, reference)
         try:
-            media_type = self._layout.manifest(name, digits).read_text()
+            media_type = self._layout.manifest(name, digits).read_bytes().decode("ascii", "replace")
             return Stored(digits, media_type, self._layout.blob(digits).read_bytes())
         except FileNotFoundError:
             raise _unknown() from None
@@ -149,25 +149,28 @@ class Manifests:
     def _resolve(self, name: str, reference: str) -> str:
         if ":" in reference:
             return digest_hex(reference)
-        if not is_tag(reference):
+        digits = self._named(name, reference) if is_tag(reference) else ""
+        if not digits:
             raise _unknown()
-        try:
-            digits = self._layout.tag(name, reference).read_text()
-        except FileNotFoundError:
-            raise _unknown() from None
         return digits
+
+    def _named(self, name: str, tag: str) -> str:
+        """The manifest that has the tag; empty when there is none, or the file is damaged."""
+        try:
+            digits = self._layout.tag(name, tag).read_bytes().decode("ascii", "replace")
+        except FileNotFoundError:
+            return ""
+        return digits if is_hex(digits) else ""
 
     def _tagged(self, name: str) -> Iterator[tuple[str, str]]:
         for entry in listed(self._layout.repository(name) / TAGS):
-            with contextlib.suppress(FileNotFoundError):
-                digits = self._layout.tag(name, entry.name).read_text()
-                if is_tag(entry.name) and is_hex(digits):
-                    yield entry.name, digits
+            if is_tag(entry.name) and (digits := self._named(name, entry.name)):
+                yield entry.name, digits
 
     def _renew_tagged(self, name: str, tag: str, now: int) -> None:
         """What loses its tag is kept for the grace from now on, not from when it was pushed."""
-        with contextlib.suppress(FileNotFoundError):
-            stamp(self._layout.manifest(name, self._layout.tag(name, tag).read_text()), now)
+        if digits := self._named(name, tag):
+            stamp(self._layout.manifest(name, digits), now)
 
     def _check_references(self, name: str, document: Manifest) -> None:
         """Down to the last blob: of an index within an index a sweep may have taken a part and not yet the whole."""
