@@ -10,11 +10,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from chargehand import errors
 from chargehand.doors.inference import failures
 from chargehand.doors.inference.views import TOPICS
+from chargehand.doors.provisioning.metrics import ProvisioningMetrics
 from chargehand.doors.tasks.metrics import TaskMetrics
 from chargehand.engine.job import State
 from chargehand.engine.moves import TABLE
 from chargehand.observability.metrics import Metrics
 from chargehand.observability.tally import Tally
+from tools import provisioning_reference
 
 DOCS = Path(__file__).parent.parent / "docs"
 MADE = "<!-- Made from the code by `make docs`; edit the code, not this page. -->\n\n"
@@ -154,14 +156,16 @@ def metrics() -> str:
         "",
         "At `/metrics`, in the Prometheus text format. [Alerts](../operations.md#alerts) on them come along.",
         "",
-        "Those that begin with `codeq_` are of the tasks door, under codeQ's names. `command` is spelt as its first producer spelt it.",
+        "Those that begin with `codeq_` are of the tasks door, under codeQ's names. `command` is spelt as its first producer spelt it. Those",
+        "that begin otherwise than with `codeq_` or `chargehand_` are of the provisioning door.",
         "A node counts what it did itself; depths and subscriptions are those of the whole store, all tenants together.",
         "",
         "| metric | type | labels | meaning |",
         "| --- | --- | --- | --- |",
     ]
     rows = []
-    for metric in [*vars(Metrics()).values(), *vars(TaskMetrics(CollectorRegistry())).values()]:
+    doors = (TaskMetrics(CollectorRegistry()), ProvisioningMetrics(CollectorRegistry()))
+    for metric in [*vars(Metrics()).values(), *(each for door in doors for each in vars(door).values())]:
         if isinstance(metric, Tally):
             rows.append((metric.name, metric.kind, metric.labels, metric.documentation))
         elif isinstance(metric, Counter | Gauge):
@@ -181,6 +185,8 @@ PAGES = {
     "reference/errors.md": error_codes,
     "reference/metrics.md": metrics,
     "reference/failures.md": failure_table,
+    "reference/provisioning-errors.md": provisioning_reference.errors,
+    "reference/recipe.md": provisioning_reference.recipe,
 }
 
 

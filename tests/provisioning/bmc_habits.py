@@ -64,7 +64,7 @@ class Habits:
     # the wire
     odd_targets: bool = False  # actions at paths that nobody could guess
     managed_by: bool = True  # False: the system does not name its manager
-    task: Literal["", "succeeds", "fails", "state-succeeds", "vanishes", "endless", "nameless"] = ""
+    task: Literal["", "succeeds", "fails", "state-succeeds", "vanishes", "endless", "nameless", "refused"] = ""
     busy: int = 0  # so many requests are turned away …
     busy_status: int = 503
     busy_methods: tuple[str, ...] = ("GET",)
@@ -80,6 +80,7 @@ class Habits:
     away_seconds: float = 0.0  # … for so long
     slow_seconds: float = 0.0
     body: Literal["", "huge", "deep", "html", "stranger"] = ""  # instead of the system, or of the root
+    chatty: bool = False  # an action answers with more words than anybody reads
     calls_itself: str = ""  # the origin that it writes into Location, instead of the one it was called by
     redirect: str = ""  # "same": the system is behind a 307; else the URL that it points to
     echoes: bool = False  # refusals repeat what was sent, and by whom

@@ -66,7 +66,11 @@ class Guest:
 
     async def _run(self, session: aiohttp.ClientSession, boot: Boot) -> None:
         images = {drive: await fetch(session, url) for drive, url in boot.images.items() if url}
-        self.task = next(files for image in images.values() if (files := task_files(image)))
+        await self.work(session, next(files for image in images.values() if (files := task_files(image))))
+
+    async def work(self, session: aiohttp.ClientSession, task: dict[str, bytes]) -> None:
+        """What the maintenance system does once it has found its task."""
+        self.task = task
         report = json.loads(self.task["report.json"])
         headers = {"Authorization": f"Bearer {report['token']}"}
         boot_id = str(uuid.uuid4())

@@ -4,12 +4,13 @@ import asyncio
 from random import Random
 from typing import Any
 
-from chargehand.doors.provisioning.redfish.machine import Bmc, Machine
+from chargehand.doors.provisioning.redfish.machine import Bmc, Facts, Machine
 from chargehand.webhooks.egress import EgressPolicy
 from tests.provisioning.bmc import FakeBmc
 from tests.provisioning.bmc_habits import PASSWORD, USER
 
 LOCAL = EgressPolicy(allow_local=True)
+ISO = "http://media.example/job-1/maintenance.iso"
 
 
 class Time:
@@ -41,7 +42,7 @@ def machine(
     **changes: Any,
 ) -> Machine:
     time = time or Time()
-    observe = changes.pop("observe", None)
+    extras = {name: changes.pop(name) for name in ("observe", "permit") if name in changes}
     return Machine(
         record(bmc, **changes),
         policy=LOCAL,
@@ -50,5 +51,13 @@ def machine(
         sleep=time.sleep,
         clock=time,
         patience_seconds=patience_seconds,
-        **({"observe": observe} if observe else {}),
+        **extras,
     )
+
+
+async def ready(it: Machine) -> Facts:
+    """All but the reset: the image is in the first drive, and the next boot is from it."""
+    facts = await it.discover()
+    await it.insert(facts.cds[0], ISO)
+    await it.boot_from_cd(facts.cds[0])
+    return facts

@@ -210,6 +210,27 @@ async def test_every_request_is_observed_with_operation_vendor_and_outcome() -> 
     assert len(seen) >= 6
 
 
+async def test_nothing_is_changed_any_more_once_the_permit_is_gone() -> None:
+    class Gone(Exception):
+        pass
+
+    held = True
+
+    async def permit() -> None:
+        if not held:
+            raise Gone
+
+    async with FakeBmc(Habits(power="On")) as bmc, machine(bmc, permit=permit) as it:
+        facts = await it.discover()
+        await it.insert(facts.cds[0], "http://media.example/a.iso")
+        held = False
+        assert (await it.glance()).power == "On"
+        for change in (lambda: it.eject(facts.cds[0]), lambda: it.boot_from_cd(facts.cds[0]), it.reset, it.power_off):
+            with pytest.raises(Gone):
+                await change()
+        assert (bmc.count("eject"), bmc.count("override"), bmc.count("reset")) == (0, 0, 0)
+
+
 # secrets ----------------------------------------------------------------------------------------------------------------
 
 

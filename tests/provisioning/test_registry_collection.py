@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from chargehand.doors.provisioning.registry import Collected
 from chargehand.errors import StoreCorrupt
@@ -195,8 +196,10 @@ async def test_a_collection_that_fails_is_tried_again(tmp_path: Path) -> None:
         running = asyncio.create_task(client.registry.run())
         try:
             await client.push("other", b"garbage")
-            await asyncio.sleep(0.1)
-            assert not running.done()
+            with capture_logs() as said:
+                await until(
+                    lambda: [line for line in said if line["log_level"] == "warning" and digits in line["error"]]
+                )
             path.write_bytes(body)
             await until(lambda: digest(b"garbage") not in blobs_in(tmp_path))
             await is_whole(client, NAME, "1")
@@ -233,7 +236,9 @@ async def test_a_push_beside_collections_never_loses_a_blob(tmp_path: Path) -> N
     async def pushing(client: Client, name: str) -> None:
         layers = [b"shared", b"also shared", name.encode()]
         body = b""
-        for round in range(40):
+        for round in range(400):
+            if round >= 40 and min(removed, *accepted.values()) > 5:
+                break  # on a slow machine it takes longer until all of it has happened
             how = "pushed" if round % 4 == 0 else "tagged again"
             if how == "pushed":
                 parts = [await client.push(name, each) for each in (b"{}", *layers)]

@@ -54,7 +54,7 @@ async def test_without_credentials_401_with_wrong_ones_403_and_nothing_happens(s
 @on_sqlite
 async def test_credentials_are_looked_at_before_anything_else(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path) as room:
-        for serial in ("SN-UNKNOWN", "..%2f..%2fetc", "%00"):
+        for serial in ("SN-UNKNOWN", "%00", "a%20b"):
             refused(await room.report({"nonsense": 1}, serial, secret=None), 401, "auth.unauthenticated")
             refused(await room.report({"nonsense": 1}, serial, secret="wrong"), 403, "auth.forbidden")
 
@@ -319,6 +319,7 @@ async def test_a_hundred_webhooks_at_once_are_one_change_and_200_for_all(
         assert room.bmc.count("reset") == (2 if ended == "succeeded" else 1)
 
 
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
 async def test_two_nodes_hear_the_same_report_and_one_change_comes_of_it(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()
@@ -327,8 +328,6 @@ async def test_two_nodes_hear_the_same_report_and_one_change_comes_of_it(store_u
             "server.data_dir": str(tmp_path / "other"),
             "provisioning.key": "a key for tests of more than thirty-two bytes",
         }
-        if store_url.startswith("sqlite"):
-            pytest.skip("one process at a time has a SQLite store")
         async with serving(store_url, settings) as server, talking(server) as api:
             headers = {"X-Webhook-Secret": SECRET}
             path = f"/api/v1/status-webhook/{SERIAL}"

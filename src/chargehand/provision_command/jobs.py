@@ -152,21 +152,13 @@ def retry(job: JobId, watch: Watch = False, url: Url = DEFAULT_URL, token: Token
 
     Example: chargehand provision retry 01K8Z4T5Y6 --watch
     """
-
-    async def do(api: "Provisioning") -> "tuple[Summary, int]":
-        seen = 0
-        if watch:
-            async for event in api.events(job):
-                seen = event.sequence
-        return await api.retry(job), seen
-
-    found, seen = ask(url, token, do)
+    found = ask(url, token, lambda api: api.retry(job))
     if json:
         show_json(found)
     else:
         typer.echo(f"{found.job_id} is {found.status} again.")
     if watch:
-        _watch(job, url, token, json, seen)
+        _watch(job, url, token, json)
 
 
 @app.command("events")
@@ -195,10 +187,10 @@ def events(
         ask(url, token, do)
 
 
-def _watch(job_id: str, url: str, token: str, json: bool, after: int = 0) -> None:
+def _watch(job_id: str, url: str, token: str, json: bool) -> None:
     from chargehand.provision_command.watching import watch
 
     ending = f"Job {job_id} goes on. To see it again: chargehand provision watch {job_id}; to end it: chargehand provision cancel {job_id}"
     with interruptible(ending):
-        outcome = ask(url, token, lambda api: watch(api, job_id, after, as_json=json))
+        outcome = ask(url, token, lambda api: watch(api, job_id, as_json=json))
     raise typer.Exit(EXIT_CODES.get(outcome or "", 1))

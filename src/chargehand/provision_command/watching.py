@@ -13,9 +13,10 @@ from chargehand.provision_command.texts import between, event_line, failure_line
 LOOK_SECONDS = 1.0  # a machine's percent are not all events
 
 
-async def watch(api: Provisioning, job_id: str, after: int, *, as_json: bool) -> str | None:
+async def watch(api: Provisioning, job_id: str, *, as_json: bool) -> str | None:
     """The outcome, when the job is complete."""
     job = await api.job(job_id)  # a job that is not there, or a server, is an error at once
+    after = await _last_start(api, job_id)
     if not as_json and sys.stdout.isatty():
         job = await _draw(api, job, after)
     else:
@@ -25,6 +26,17 @@ async def watch(api: Provisioning, job_id: str, after: int, *, as_json: bool) ->
     if not as_json:
         print("\n".join([ending(job), *failure_lines(job)]), flush=True)
     return job.outcome
+
+
+async def _last_start(api: Provisioning, job_id: str) -> int:
+    """The number of the event before it: what a job did before it was retried is what `events` is for."""
+    after, complete = 0, 0
+    async for event in api.events(job_id):
+        if event.status == "complete":
+            complete = event.sequence
+        elif complete:
+            after, complete = complete, 0
+    return after
 
 
 def ending(job: Job) -> str:

@@ -25,10 +25,10 @@ class Boot:
 
     async def once_from(self, slot: Slot, mode: str | None) -> None:
         """Set the override and see that it is set. Asked again while the BMC is in trouble: twice the same is the same."""
-        if self._quirks.dell_attributes and await self._dell("VCD-DVD" if slot.kind == "cd" else "vFDD"):
-            return
         while True:
             try:
+                if self._quirks.dell_attributes and await self._dell("VCD-DVD" if slot.kind == "cd" else "vFDD"):
+                    return
                 system = await self._client.get(self._facts.system)
                 wanted = self._wanted(system, slot, mode)
                 if _is_set(system, wanted) and (_often(system) == wanted[ENABLED] or self._quirks.only_continuous):
@@ -47,11 +47,11 @@ class Boot:
 
     async def clear(self) -> None:
         """No override, or where a BMC knows only lasting ones, the disk."""
-        if self._quirks.dell_attributes:
-            await self._dell("Normal")
         refused: RedfishError | None = None
         while True:
             try:
+                if self._quirks.dell_attributes:
+                    await self._dell("Normal")
                 system = await self._client.get(self._facts.system)
                 if _is_clear(system):
                     return

@@ -131,6 +131,7 @@ class Client:
             except Refused as error:
                 if error.status in (404, 410):
                     return  # ended, and tidied away
+                error.unclear = True  # what was asked for was taken on; only of its end we know nothing
                 raise
             except Unreachable as error:
                 error.unclear = True

@@ -38,7 +38,7 @@ class Power:
             try:
                 await self._send(reset, "ForceOff" if kind == OFF_THEN_ON else kind)
             except Refused as error:  # it said no, so nothing happened and another kind may be asked for
-                if error.status not in _NEXT_ONE:
+                if error.unclear or error.status not in _NEXT_ONE:
                     raise
                 refused = refused or error
                 continue

@@ -136,6 +136,8 @@ class Transport:
             content += chunk
             if len(content) > MAX_BODY_BYTES:
                 response.close()  # the rest is not worth a connection
+                if method != "GET":
+                    return b""  # the status says whether it was done, and nothing is read from the words
                 raise Refused(f"{method} {self._shown(url)}: the answer is over {MAX_BODY_BYTES >> 20} MiB long")
         return bytes(content)
 
@@ -158,13 +160,12 @@ class Transport:
     def _decode(self, method: str, url: URL, status: int, content: bytes) -> dict[str, Any]:
         try:
             data = msgspec.json.decode(content) if content.strip() else {}
-        except RecursionError:
-            raise Refused(f"{method} {self._shown(url)}: the answer is nested too deeply", status=status) from None
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            # A page of HTML from a web server in front, say: of an error the status is enough.
+        except (RecursionError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            # A page of HTML from a web server in front, say: of an error, and of something done, the status is enough.
             if status >= 300 or method != "GET":
                 return {}
-            raise Refused(f"{method} {self._shown(url)}: the answer is not JSON", status=status) from None
+            problem = "nested too deeply" if isinstance(error, RecursionError) else "not JSON"
+            raise Refused(f"{method} {self._shown(url)}: the answer is {problem}", status=status) from None
         return data if isinstance(data, dict) else {}
 
     def _session(self) -> aiohttp.ClientSession:
