@@ -19,6 +19,7 @@ from bench.deliveries import deliveries
 from bench.inference import back, inference_jobs, passthrough, swaps
 from bench.jobs import accept, claim, cycle
 from bench.media import media
+from bench.provisioning import status_webhooks
 from bench.report import Row, table
 from bench.stores import Stores, fsync_seconds, postgres_stores, sqlite_stores
 from bench.tasks import tasks_busy, tasks_create, tasks_cycle, tasks_peers, tasks_stream, tasks_waiters
@@ -43,6 +44,7 @@ class Name(StrEnum):
     TASKS_WAITERS = "tasks-waiters"
     TASKS_PEERS = "tasks-peers"
     MEDIA = "media"
+    STATUS_WEBHOOKS = "status-webhooks"
 
 
 class Store(StrEnum):
@@ -67,6 +69,7 @@ MEASUREMENTS: dict[Name, Callable[[Bench], AsyncIterator[Row]]] = {
     Name.TASKS_WAITERS: tasks_waiters,
     Name.TASKS_PEERS: tasks_peers,
     Name.MEDIA: media,
+    Name.STATUS_WEBHOOKS: status_webhooks,
 }
 STORES: dict[Store, Callable[[], AbstractContextManager[Stores]]] = {
     Store.SQLITE: sqlite_stores,

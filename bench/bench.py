@@ -28,10 +28,11 @@ class Scale:
     idle_seconds: float
     wakeups: int
     tries: int  # of each setting of a peer, before it is measured with the best
+    machines: int  # with a job each
 
 
-FULL = Scale(5, 3.0, 20_000, 3, 1_000, 1_000_000, 1_000, 10.0, 200, 3)
-QUICK = Scale(1, 1.0, 4_000, 1, 1_000, 20_000, 200, 2.0, 50, 1)
+FULL = Scale(5, 3.0, 20_000, 3, 1_000, 1_000_000, 1_000, 10.0, 200, 3, 1_000)
+QUICK = Scale(1, 1.0, 4_000, 1, 1_000, 20_000, 200, 2.0, 50, 1, 50)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,12 @@ from chargehand.config import load_config
 from chargehand.doors.inference.embedded.process import Embedded
 from chargehand.engine.moves import TABLE
 from chargehand.webhooks.signature import Keys, sign
-from tests.e2e.server import SECRET, Server, eventually
+from tests.e2e.server import SECRET, Server, eventually, free_port
 from tools.reference import MADE, PAGES
 
 ROOT = Path(__file__).parent.parent
 CHARGEHAND = str(Path(sys.executable).with_name("chargehand"))
+EMULATOR = f"{sys.executable} -m tests.provisioning.sushy_emulator"  # the same, with machines that switch at once
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
 
@@ -47,7 +48,20 @@ PROMISES = {
         ['"status":"IN_PROGRESS"', '"percent":50.0', '"status":"COMPLETED"', "hello", '"subscriptionId":', '"nextRunAt":'],
         ['"status":"COMPLETED"', '"eventType":"resize_image"'],
     ),
+    "docs/provisioning.md": (
+        ["two drives: the maintenance image goes into Cd", "did you mean target_disk?", "failed at  workflow.partition", "exit code 1",
+         "TOUR-1 is complete, succeeded", "exit code 0", "is cancelled", "TOUR-1 is forgotten."],
+        ['"status":"queued"', '"status":"provisioning"', '"outcome":"failed"', '"status":"complete"'],
+    ),
 }  # fmt: skip
+# What a document tells its reader to start the server with, and what makes it go as fast as a test should.
+SETTINGS: dict[str, dict[str, object]] = {
+    "docs/provisioning.md": {
+        "provisioning_maintenance_iso": "maintenance.iso",
+        "provisioning_webhook_secret": "tour-secret",
+        "provisioning_poll_seconds": 0.1,
+    }
+}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -110,7 +124,7 @@ def test_documents_with_commands_are_run() -> None:
 @pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("page", PROMISES)
 async def test_the_commands_of_a_document_do_what_it_says(page: str, tmp_path: Path) -> None:
-    """As written, but for the two ports, which may be taken on the machine that runs this."""
+    """As written, but for the ports, which may be taken on the machine that runs this, and a BMC that takes its time."""
     blocks = BLOCK.findall((ROOT / page).read_text())
     asks_a_model = any("tiny-stories" in block for _, block in blocks)
     if asks_a_model:
@@ -118,11 +132,22 @@ async def test_the_commands_of_a_document_do_what_it_says(page: str, tmp_path: P
     [listener] = [block for marked, block in blocks if marked]
     printed, told = PROMISES[page]
     embedded = "on" if asks_a_model else "off"
-    server = Server(f"sqlite:///{tmp_path}/chargehand.db", tmp_path, inference_embedded=embedded)
+    settings = {"inference_embedded": embedded, **SETTINGS.get(page, {})}
+    server = Server(f"sqlite:///{tmp_path}/chargehand.db", tmp_path, **settings)
     async with server, _receiver(listener, tmp_path / "heard.txt") as hook:
-        script = "\n".join(["set -euo pipefail", *[block for marked, block in blocks if not marked]])
+        first = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"]
+        script = "\n".join([*first, *[block for marked, block in blocks if not marked]])
         script = script.replace("http://127.0.0.1:8484", server.url).replace("http://127.0.0.1:9000", hook)
-        shell = await asyncio.create_subprocess_exec("bash", "-c", script, cwd=tmp_path, stdout=PIPE, stderr=PIPE)
+        bmc = str(free_port())
+        script = script.replace("http://127.0.0.1:8000", f"http://127.0.0.1:{bmc}").replace(
+            "PORT = 8000", f"PORT = {bmc}"
+        )
+        script = script.replace(".venv/bin/sushy-emulator", EMULATOR)
+        script = script.replace(".venv/bin/chargehand", CHARGEHAND)
+        environ = os.environ | {"PYTHONPATH": str(ROOT)}
+        shell = await asyncio.create_subprocess_exec(
+            "bash", "-c", script, cwd=tmp_path, stdout=PIPE, stderr=PIPE, env=environ
+        )
         said, errors = await _ended(shell, 60)
         assert shell.returncode == 0, errors.decode()
         assert [text for text in printed if text not in said.decode()] == []

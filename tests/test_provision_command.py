@@ -242,7 +242,7 @@ async def test_on_a_terminal_the_steps_are_drawn_again_and_again(store_url: str,
         seen: list[bytes] = []
         asyncio.get_running_loop().add_reader(master, lambda: seen.append(_read(master)))
         try:
-            terminal = {"environ": {"TERM": "xterm"}, "stdin": slave, "stdout": slave}
+            terminal: dict[str, Any] = {"environ": {"TERM": "xterm"}, "stdin": slave, "stdout": slave}
             async with running(room.server.url, "submit", SERIAL, recipe, "--watch", **terminal) as watching:
                 told = await ended(watching)
         finally:

@@ -49,17 +49,17 @@ def recipe() -> str:
     lines = [
         "# The recipe, field by field",
         "",
-        f"One JSON object; `{SCHEMA['$id']}` is its schema, and `chargehand provision recipe schema` prints it. A field that is not here is",
-        "refused. _needs_: required for that target, _may_: allowed, _-_: refused. `chargehand provision recipe validate FILE` says",
-        "everything that is wrong with a recipe at once.",
+        f"One JSON object. Its schema is `{SCHEMA['$id']}`; `chargehand provision recipe schema` prints it,",
+        "and `chargehand provision recipe validate FILE` says everything that is wrong with a recipe at once. A field that is not here is",
+        "refused. _needs_: required for that target; _needs\\*_: required unless the image is a `raw-disk`; _may_: allowed; _-_: refused.",
         "",
         f"| field | {' | '.join(TARGETS)} | default | meaning |",
         f"| --- | {' | '.join('---' for _ in TARGETS)} | --- | --- |",
         *[_row(name, field) for name, field in fields.items()],
         "",
         "_linux_ is `install-linux.target`, _windows_ `install-windows.target`, _esxi_ `install-esxi.target`, _firmware_",
-        "`supermicro-update.target`. With `image_format` `raw-disk` the image brings its own disk, and `partition_layout` is refused;",
-        "without it `partition_layout` is needed.",
+        "`supermicro-update.target`. With `image_format` `raw-disk` the image brings its own disk: `partition_layout`, and for windows",
+        "`wim_index` and `unattend_xml`, are refused then.",
         "",
         "## target_disk, as hints",
         "",
@@ -89,6 +89,8 @@ def _use(name: str, target: str) -> str:
     [rule] = [each["then"] for each in SCHEMA["allOf"] if each["if"]["properties"]["task_target"]["const"] == target]
     if name in [*SCHEMA["required"], *rule["required"]]:
         return "needs"
+    if name in rule.get("else", {}).get("required", ()):
+        return "needs\\*"
     return "-" if rule["properties"].get(name) is False else "may"
 
 

@@ -123,7 +123,7 @@ class Metal:
     name: str
     bmc: HeldBmc
     guest: HeldGuest
-    ends: str  # "succeeded", or the key at which it fails
+    ends: str  # "succeeded", "cancelled", or the key at which it fails
     recipe: Mapping[str, Any] = field(default_factory=lambda: RECIPE)
     job_id: str = ""
 
@@ -190,7 +190,10 @@ class Fleet:
 
         async def there() -> bool:
             job = await self.job(server, metal)
-            return job["status"] not in ("queued", "provisioning") or not job["deadlines"].keys() & {"boot", "redfish.poll"}
+            return job["status"] not in ("queued", "provisioning") or not job["deadlines"].keys() & {
+                "boot",
+                "redfish.poll",
+            }
 
         await eventually(there, SOON, f"{metal.name}: the controller waits for the machine")
 
@@ -203,12 +206,16 @@ class Fleet:
             return jobs[metal.name]["status"] == "complete"
 
         def pending() -> str:
-            return "complete: " + ", ".join(f"{name} {job['status']} {job['progress']['step']}" for name, job in jobs.items())
+            return "complete: " + ", ".join(
+                f"{name} {job['status']} {job['progress']['step']}" for name, job in jobs.items()
+            )
 
         async with asyncio.TaskGroup() as group:
             for metal in self.metals:
                 group.create_task(eventually(lambda metal=metal: ended(metal), SOON, pending))
-        await eventually(lambda: all("complete" in self.told(metal) for metal in self.metals), SOON, "all ends are told")
+        await eventually(
+            lambda: all("complete" in self.told(metal) for metal in self.metals), SOON, "all ends are told"
+        )
         wrong = [
             f"{metal.name}: {problem}"
             for metal in self.metals
@@ -220,21 +227,26 @@ class Fleet:
     def told(self, metal: Metal) -> list[str]:
         """The statuses that the caller was told, each copy of a delivery counted once."""
         copies = {each.webhook_id: each for each in self.receiver.taken if each.job_id == metal.job_id}
-        return [msgspec.json.decode(each.body)["status"] for each in sorted(copies.values(), key=lambda each: each.sequence)]
+        return [
+            msgspec.json.decode(each.body)["status"] for each in sorted(copies.values(), key=lambda each: each.sequence)
+        ]
 
     def problems(self, metal: Metal, job: dict[str, Any], events: list[dict[str, Any]]) -> list[str]:
+        key = metal.ends if "." in metal.ends else None
         reached = "succeeded" if metal.ends == "succeeded" else "failed"
-        key = None if metal.ends == "succeeded" else metal.ends
+        told = ["queued", "provisioning", reached, "complete"]
+        unsure = metal.ends == "cancelled" or key == "webhook.wait"  # the machine may have begun
         ran = key is None or key.startswith("workflow.")
         held = {
-            "ended": (job["outcome"], job["failed_step"]) == (reached, key),
-            "was imaged": metal.imaged == 1 if ran else metal.imaged <= (key == "webhook.wait"),
+            "ended": (job["outcome"], job["failed_step"]) == ("failed" if key else metal.ends, key),
+            "was imaged": metal.imaged <= 1 if unsure else metal.imaged == ran,
             "is empty": metal.empty,
             "has no override": metal.override_is_off,
-            "booted once from CD": metal.cd_boots == 1 if ran else metal.cd_boots <= 1,
-            "is over": job["progress"]["step"] == "done",
+            "booted once from CD": metal.cd_boots <= 1 if unsure else metal.cd_boots == ran,
+            "is over": job["progress"]["step"] == "done" or job["progress"]["steps"] == [],
             "numbers": [event["sequence"] for event in events] == list(range(1, len(events) + 1)),
-            "was told": self.told(metal) == ["queued", "provisioning", reached, "complete"],
+            "was told": self.told(metal) == told
+            or (metal.ends == "cancelled" and self.told(metal) == [told[0], told[-1]]),
         }
         if all(held.values()):
             return []

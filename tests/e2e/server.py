@@ -57,7 +57,7 @@ class Server:
     """`chargehand serve` on a port of its own, which it keeps over restarts."""
 
     def __init__(self, store_url: str, folder: Path, name: str = "server", **settings: object) -> None:
-        port = _free_port()
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.log_file = folder / f"{name}.log"
         self._folder = folder
@@ -146,7 +146,7 @@ def has_ended(process: psutil.Process) -> bool:
         return True
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Below the range of outgoing connections, so that none of them sits on the port while the server is down."""
     while True:
         port = random.randrange(20_000, 32_000)

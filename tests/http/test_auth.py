@@ -317,6 +317,13 @@ async def test_a_jwt_is_verified_once_and_again_when_its_key_may_have_been_withd
 # ── passwords ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+async def test_with_the_name_token_the_password_of_basic_is_a_token_for_clients_that_know_nothing_else() -> None:
+    door = Door(tokens=[token()])
+    assert await door.admitted(basic("token", TOKEN)) == await door.admitted(f"Bearer {TOKEN}")
+    for name, password in (("token", "ch_another"), ("token", "✓"), ("token", ""), ("somebody", TOKEN)):
+        await door.refused(401, basic(name, password))
+
+
 @pytest.mark.parametrize("scheme", ["Basic", "basic"])
 async def test_the_right_password_is_its_user(scheme: str) -> None:
     door = Door(users=[user("p:w ✓", tenant="acme", scopes=["jobs:*"])])

@@ -129,6 +129,10 @@ class Client:
         async with self.session.request(method, url, data=body, headers={**self._headers, **headers}) as response:
             return Answer(response.status, response.headers, await response.read())
 
+    async def begin(self, name: str) -> str:
+        """Where an upload that was begun goes on."""
+        return (await self.call("POST", f"/v2/{name}/blobs/uploads/")).of(202).location
+
     async def push(self, name: str, data: bytes) -> dict[str, Any]:
         """A blob, and the descriptor by which a manifest refers to it."""
         (await self.call("POST", f"/v2/{name}/blobs/uploads/?digest={digest(data)}", data)).of(201)

@@ -40,14 +40,18 @@ class Machine:
         return web.Response()
 
     async def _boot(self) -> None:
-        images = [Path(image[0]).read_bytes() for image in self.system["boot_image"].values() if image[0]]
-        task = next(files for image in images if (files := task_files(image)))
+        images = [Path(image[0]) for image in self.system["boot_image"].values() if image[0]]
+        task = next(files for image in images if (files := await asyncio.to_thread(_files, image)))
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session:
             await self.guest.work(session, task)
 
     @property
     def inserted(self) -> list[str]:
         return [image[0] for image in (self.system.get("boot_image") or {}).values() if image[0]]
+
+
+def _files(image: Path) -> dict[str, bytes]:
+    return task_files(image.read_bytes())
 
 
 @asynccontextmanager
@@ -99,17 +103,19 @@ async def test_a_machine_behind_sushy_emulator_is_provisioned(store_url: str, tm
 async def test_with_the_one_drive_that_sushy_emulator_has_by_default_the_task_is_in_the_same_image(
     store_url: str, tmp_path: Path
 ) -> None:
-    async with lab(store_url, tmp_path, script=Script(fails_at="image-linux.service")) as room:
-        async with a_machine(room.guest) as (machine, url):
-            one = {"Cd": {"Name": "Virtual CD", "MediaTypes": ["CD", "DVD"]}}
-            with emulator(tmp_path, devices=one, notify_url=url) as bmc:
-                await register(room, bmc.url, FIRST.uuid)
-                job_id = await room.submit(SERIAL)
-                job = await room.reaches(job_id, "complete", 30)
-                assert (job["outcome"], job["failed_step"]) == ("failed", "workflow.image-linux")
-                assert room.guest.imaged == [job_id]
-                await until(lambda: not machine.inserted)
-                assert machine.boots == ["Cd"], "the machine waits for whoever looks at it"
+    async with (
+        lab(store_url, tmp_path, script=Script(fails_at="image-linux.service")) as room,
+        a_machine(room.guest) as (machine, url),
+    ):
+        one = {"Cd": {"Name": "Virtual CD", "MediaTypes": ["CD", "DVD"]}}
+        with emulator(tmp_path, devices=one, notify_url=url) as bmc:
+            await register(room, bmc.url, FIRST.uuid)
+            job_id = await room.submit(SERIAL)
+            job = await room.reaches(job_id, "complete", 30)
+            assert (job["outcome"], job["failed_step"]) == ("failed", "workflow.image-linux")
+            assert room.guest.imaged == [job_id]
+            await until(lambda: not machine.inserted)
+            assert machine.boots == ["Cd"], "the machine waits for whoever looks at it"
 
 
 @on_sqlite

@@ -24,6 +24,7 @@ REMEMBERED = 4096
 PASSWORD_CHECKS = 2  # at once; each keeps a core busy for a fifth of a second
 PASSWORD_QUEUE = 32  # checks under way or waiting
 
+TOKEN_USER = "token"  # of HTTP Basic
 _EVERYTHING = frozenset({"*"})
 _OUR_SCOPES = frozenset({"*", "jobs", "work", "admin", "metrics", "codeq", "provision", "registry"})  # up to the colon
 _HINT = "send `Authorization: Bearer <token>`"
@@ -94,9 +95,9 @@ class Gate:
                 f"invalid Authorization header: a scheme and a token are expected; {_HINT}",
                 short="invalid Authorization format",
             )
+        if token := _token(scheme, credentials):
+            return await self._bearer(token)
         match scheme.lower():
-            case "bearer":
-                return await self._bearer(credentials)
             case "basic" if self._passwords is not None:
                 return await self._passwords.check(credentials)
         raise Unauthenticated(
@@ -269,6 +270,25 @@ def _authorization(req: Request) -> str | None:
         return given
     key = req.get_header("x-api-key")
     return f"Bearer {key}" if key else None
+
+
+def token_of(req: Request) -> str:
+    """The token that a request carries, if it carries one."""
+    scheme, _, credentials = (req.get_header("authorization") or "").partition(" ")
+    return _token(scheme, credentials.strip())
+
+
+def _token(scheme: str, credentials: str) -> str:
+    """Registry clients know only names and passwords: with the name `token`, the password is one."""
+    if scheme.lower() == "bearer":
+        return credentials
+    if scheme.lower() != "basic":
+        return ""
+    try:
+        name, password = _split(credentials)
+    except Unauthenticated:
+        return ""
+    return password if name == TOKEN_USER and password.isascii() else ""
 
 
 def _split(credentials: str) -> tuple[str, str]:

@@ -41,7 +41,8 @@ class Screen:
         self._live.stop()
 
     def heard(self, event: Event) -> None:
-        self._said.append(f"{clock(event.time)}  {clean(event.step)}  {clean(event.message)}")
+        step, message = clean(event.step), clean(event.message)
+        self._said.append("  ".join([clock(event.time), *([] if message.startswith(step) else [step]), message]))
 
     def picture(self) -> RenderableType:
         """Everything is text, never markup: what a machine says cannot draw."""

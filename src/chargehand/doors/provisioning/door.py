@@ -34,6 +34,7 @@ from chargehand.doors.provisioning.waiting import Waiting
 from chargehand.engine.engine import Engine
 from chargehand.engine.runner import Runner
 from chargehand.errors import Forbidden
+from chargehand.http.auth import token_of
 from chargehand.http.route import Gate, Route
 from chargehand.observability.metrics import Metrics
 from chargehand.observability.tracing import Tracing
@@ -117,11 +118,11 @@ class ProvisioningDoor:
 
     async def _admit_to_registry(self, req: Request, scope: str) -> None:
         """The server's own callers, and for pulling the machine that works on a job, with that job's token."""
-        scheme, _, token = (req.get_header("authorization") or "").partition(" ")
-        if scope != PULL or scheme.lower() != "bearer" or not token.strip().startswith(PREFIX):
+        token = token_of(req)
+        if scope != PULL or not token.startswith(PREFIX):
             await self._gate.admit(req, scope)
             return
-        meant = self._tokens.read(token.strip())
+        meant = self._tokens.read(token)
         job = await self._engine.store.get_job(meant.job_id) if meant else None
         if meant is None or job is None or job.finished:
             raise Forbidden("this token is no active job's")

@@ -15,7 +15,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from chargehand.config import ProvisioningConfig
-from chargehand.doors.provisioning.errors import Refused, write_error
+from chargehand.doors.provisioning.errors import write_error
 from chargehand.doors.provisioning.journey import one_line
 from chargehand.doors.provisioning.ledger import MAX_STEPS, MAX_TAIL, Ledger, Ledgers, UnitProgress, Verdict
 from chargehand.doors.provisioning.lifecycle import Lifecycle
@@ -29,7 +29,7 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.ids import is_ulid
 from chargehand.engine.job import SECOND, Job
 from chargehand.engine.store import Note
-from chargehand.errors import ChargehandError, Forbidden, NotFound, Unauthenticated
+from chargehand.errors import ChargehandError, Forbidden, InvalidField, NotFound, Unauthenticated
 from chargehand.http.route import Route, decode, read_body, reply
 from chargehand.http.tls import client_names
 from chargehand.observability.logs import get_logger
@@ -141,10 +141,10 @@ class Reports:
         try:
             meant, scheme = self._admit(req, server_serial)
             said = decode(_status, await read_body(req, MAX_BODY))
-            if said.status == "failed" and not (said.failed_step or "").strip():
-                raise Refused(
-                    400, "request.invalid_field", "failed_step: is required when status is failed: the unit that failed"
-                )
+            # It becomes a key, and stands in messages and on screens: of what a machine sends there, only what can be seen.
+            said.failed_step = one_line(said.failed_step or "") or None
+            if said.status == "failed" and said.failed_step is None:
+                raise InvalidField("failed_step", "is required when status is failed: the unit that failed")
             job = await self._job(server_serial, meant, said.job_id)
         except ChargehandError:
             self._metrics.webhooks.labels("refused").inc()
@@ -156,14 +156,14 @@ class Reports:
     async def _judge(self, job: Job, meant: Meant | None, said: Status, scheme: str) -> bool:
         """False: this was the word that decided."""
         now = self._engine.now()
-        unit = (said.failed_step or "").strip()
+        unit = said.failed_step or ""
         failed = said.status == "failed"
         verdict = Verdict(
             "failed" if failed else "succeeded",
             now,
             "webhook",
             of_unit(unit) if failed else None,
-            one_line(unit) if failed else "",
+            unit if failed else "",
             one_line(f"{unit} failed" + (f" with exit code {said.exit_code}" if said.exit_code is not None else ""))
             if failed
             else "",
@@ -223,7 +223,7 @@ class Reports:
         note = Note(
             job.id,
             message=one_line(message),
-            step=one_line(said.failed_step or "webhook"),
+            step=said.failed_step or "webhook",
             data=msgspec.json.encode(data),
         )
         await self._engine.note(note)
@@ -241,6 +241,9 @@ class Reports:
     async def take_progress(self, req: Request, resp: Response, server_serial: str) -> None:
         meant, _ = self._admit(req, server_serial)
         said = decode(_progress, await read_body(req, MAX_BODY))
+        said.step = one_line(said.step)
+        if not said.step:
+            raise InvalidField("step", "holds nothing that can be read")
         job = await self._job(server_serial, meant, said.job_id)
         now = self._engine.now()
         amended = await self._ledgers.amend(job.tenant, job.id, _hear(said, meant, now))
@@ -255,7 +258,7 @@ class Reports:
             )
             data = {"kind": "progress", "percent": said.percent, "finished": said.finished}
             await self._engine.note(
-                Note(job.id, step=one_line(said.step), message=one_line(message), data=msgspec.json.encode(data))
+                Note(job.id, step=said.step, message=one_line(message), data=msgspec.json.encode(data))
             )
         reply(resp, Going(job.id, not reason, reason), 409 if reason else 200)
 

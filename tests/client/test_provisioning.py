@@ -1,0 +1,168 @@
+"""`client.provisioning` against a real server: what is asked, what comes back typed, and what a bad network cannot spoil."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from chargehand.client import Client, ClientError
+from chargehand.client.machines import Webhook
+from chargehand.client.sse import MAX_EVENT, Events, TooLong
+from tests.api.serving import on_sqlite
+from tests.provisioning.bmc_habits import PASSWORD, USER
+from tests.provisioning.guest import Script
+from tests.provisioning.lab import RECIPE, SERIAL, lab
+
+STREAM = b": hello\n\nid: 1\nevent: note\ndata: one\n\n\r\nid: 2\r\ndata: two\r\ndata:more\r\n\r\ndata: three\n\n"
+
+
+def test_events_are_the_same_however_their_bytes_arrive() -> None:
+    for size in range(1, len(STREAM) + 1):
+        events = Events()
+        parts = [STREAM[at : at + size] for at in range(0, len(STREAM), size)]
+        assert [each for part in parts for each in events.read(part)] == [b"one", b"two\nmore", b"three"]
+
+
+def test_an_event_without_an_end_does_not_fill_the_memory() -> None:
+    events = Events()
+    with pytest.raises(TooLong):
+        for _ in range(MAX_EVENT // (1 << 20) + 1):
+            events.read(b"data: " + b"x" * (1 << 20))
+
+
+@on_sqlite
+async def test_a_server_is_registered_probed_and_provisioned(store_url: str, tmp_path: Path) -> None:
+    async with lab(store_url, tmp_path) as room, Client(room.server.url) as client:
+        api = client.provisioning
+        server = await api.register(SERIAL, room.bmc.url, username=USER, password=PASSWORD, labels={"rack": "12"})
+        assert (server.has_password, server.labels) == (True, {"rack": "12"})
+        probe = await api.probe(SERIAL)
+        assert probe.facts is not None
+        assert [(slot.name, slot.kind) for slot in probe.facts.slots] == [("Cd1", "cd"), ("Cd2", "cd")]
+        assert [each.server_serial async for each in api.servers()] == [SERIAL]
+
+        await api.validate(RECIPE)
+        made = await api.submit(SERIAL, RECIPE, idempotency_key="k", metadata={"ticket": 7})
+        assert (await api.submit(SERIAL, RECIPE, idempotency_key="k", metadata={"ticket": 7})).job_id == made.job_id
+        statuses = [event.status async for event in api.watch(made.job_id)]
+        assert list(dict.fromkeys(statuses)) == ["queued", "provisioning", "succeeded", "complete"]
+        job = await api.job(made.job_id)
+        assert (job.finished, job.outcome, job.metadata) == (True, "succeeded", {"ticket": 7})
+        assert [each.job_id async for each in api.jobs(serial=SERIAL, status="complete")] == [made.job_id]
+        assert [event.sequence async for event in api.events(made.job_id, 3)][0] == 4
+        assert [event async for event in api.watch(made.job_id, 10**6)] == [], "all of it was seen before"
+        await api.remove_server(SERIAL)
+        with pytest.raises(ClientError, match="there is no server"):
+            await api.server(SERIAL)
+
+
+@on_sqlite
+async def test_a_failure_comes_with_its_key_its_meaning_and_what_to_do(store_url: str, tmp_path: Path) -> None:
+    async with (
+        lab(store_url, tmp_path, script=Script(fails_at="partition.service")) as room,
+        Client(room.server.url) as client,
+    ):
+        await room.register()
+        made = await client.provisioning.submit(SERIAL, RECIPE)
+        async for _ in client.provisioning.watch(made.job_id):
+            pass
+        failure = (await client.provisioning.job(made.job_id)).failure
+        assert failure is not None
+        assert (failure.failed_step, failure.unit) == ("workflow.partition", "partition.service")
+        assert (failure.meaning, failure.can_retry) == ("partitioning the disk failed", False)
+        assert failure.advice.startswith("check target_disk")
+        room.guest.script = Script(stops_at="partition.service")
+        assert (await client.provisioning.retry(made.job_id)).status == "queued"
+        await room.waits(made.job_id)
+        assert (await client.provisioning.cancel(made.job_id)).outcome == "cancelled"
+
+
+@on_sqlite
+async def test_a_refusal_names_the_key_and_every_field(store_url: str, tmp_path: Path) -> None:
+    async with lab(store_url, tmp_path) as room, Client(room.server.url) as client:
+        with pytest.raises(ClientError) as refused:
+            await client.provisioning.submit(SERIAL, {**RECIPE, "wipe": False, "hostname": "-"})
+        assert (refused.value.status, refused.value.text) == (400, "validation.schema")
+        assert {detail.path for detail in refused.value.details} == {"/recipe/wipe", "/recipe/hostname"}
+        with pytest.raises(ClientError) as unknown:
+            await client.provisioning.submit(SERIAL, RECIPE, webhook=Webhook("http://127.0.0.1:9/", on=("complete",)))
+        assert (unknown.value.status, unknown.value.text) == (404, "validation.server")
+        with pytest.raises(ClientError, match="404"):
+            async for _ in client.provisioning.watch("0" * 26):
+                pass
+
+
+# a bad network ----------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def cutting(url: str, after_bytes: int) -> AsyncIterator[tuple[str, list[str]]]:
+    """A proxy that loses the first answer to each POST, and cuts every stream of events after so many bytes."""
+    lost: set[str] = set()
+    resumed: list[str] = []
+
+    async def forward(request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        async with session.request(request.method, url + request.path_qs, data=body, headers=request.headers) as answer:
+            if answer.content_type == "text/event-stream":
+                resumed.append(request.headers["Last-Event-ID"])
+                response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+                await response.prepare(request)
+                await response.write(await answer.content.read(after_bytes))
+                raise ConnectionResetError
+            said = await answer.read()
+            if request.method == "POST" and request.path not in lost:
+                lost.add(request.path)
+                assert request.transport is not None
+                request.transport.abort()
+            return web.Response(status=answer.status, body=said, content_type=answer.content_type)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", forward)
+    runner = web.AppRunner(app)
+    async with aiohttp.ClientSession(auto_decompress=False) as session:
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        try:
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}", resumed
+        finally:
+            await runner.cleanup()
+
+
+@on_sqlite
+async def test_a_lost_answer_makes_no_second_job_and_a_cut_stream_loses_and_repeats_no_event(
+    store_url: str, tmp_path: Path
+) -> None:
+    async with lab(store_url, tmp_path) as room:
+        await room.register()
+        async with cutting(room.server.url, 700) as (url, resumed), Client(url) as client:
+            made = await client.provisioning.submit(SERIAL, RECIPE)
+            seen: list[int] = []
+            breaks: list[ClientError] = []
+            async with asyncio.timeout(60):
+                async for event in client.provisioning.watch(made.job_id, away=breaks.append):
+                    seen.append(event.sequence)
+            assert [job.job_id async for job in client.provisioning.jobs()] == [made.job_id]
+        assert seen == [event["sequence"] for event in await room.events(made.job_id)]
+        assert len(set(resumed)) > 3, "it went on after the last event that it had"
+        assert breaks
+
+
+@on_sqlite
+async def test_whoever_does_not_want_to_wait_for_a_server_says_so(store_url: str, tmp_path: Path) -> None:
+    class Enough(Exception):
+        pass
+
+    def away(error: ClientError) -> None:
+        raise Enough
+
+    async with lab(store_url, tmp_path, script=Script(silent=True)) as room, Client(room.server.url) as client:
+        job_id = await room.waiting()
+        with pytest.raises(Enough):
+            async for event in client.provisioning.watch(job_id, away=away):
+                if event.step == "redfish.poll":
+                    await room.stop()
