@@ -63,7 +63,7 @@ docs: dev ## write the reference pages from the code
 	$(BIN)/python -m tools.reference
 
 chaos: dev ## kill the server, a node and the database again and again (100 rounds)
-	CHARGEHAND_CHAOS_ROUNDS=100 $(BIN)/pytest tests/e2e/test_crash.py tests/e2e/test_tasks_crash.py tests/e2e/test_provisioning_crash.py --timeout 3600 -rP
+	CHARGEHAND_CHAOS_ROUNDS=100 $(BIN)/pytest tests/e2e/test_crash.py tests/e2e/test_tasks_crash.py tests/e2e/test_provisioning_crash.py tests/e2e/test_provisioning_chaos.py --timeout 3600 -rP
 
 bench: dev $(VENV)/.setup-bench ## measure; prints ratios, writes bench/results/*.json
 	$(BIN)/python -m bench

@@ -2,11 +2,15 @@
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import pty
 import re
 import signal
+import termios
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +119,23 @@ async def test_a_password_comes_from_stdin_or_the_environment_and_never_from_an_
     [line] = told.good(2).err.splitlines()
     assert line.startswith(f"chargehand: {url} gives no answer")
     assert "chargehand serve" in line
+
+
+@on_sqlite
+async def test_a_person_is_asked_for_the_password_and_it_is_not_shown(store_url: str, tmp_path: Path) -> None:
+    async with lab(store_url, tmp_path) as room:
+        words = ("server", "add", SERIAL, "--bmc", room.bmc.url, "--user", USER, "--probe")
+        async with (
+            terminal() as (pipes, seen, write),
+            running(room.server.url, *words, preexec_fn=_own_the_terminal, **pipes) as adding,
+        ):
+            await until(lambda: b"Password of operator" in b"".join(seen))
+            write(f"{PASSWORD}\n".encode())
+            told = await ended(adding)
+        shown = b"".join(seen).decode()
+        assert told.code == 0, shown
+        assert "two drives" in shown
+        assert PASSWORD not in shown
 
 
 # recipes ----------------------------------------------------------------------------------------------------------------
@@ -238,24 +259,40 @@ async def test_ctrl_c_ends_the_watch_and_not_the_job(store_url: str, tmp_path: P
 async def test_on_a_terminal_the_steps_are_drawn_again_and_again(store_url: str, tmp_path: Path, recipe: str) -> None:
     async with lab(store_url, tmp_path, script=Script(step_seconds=0.4, fails_at="image-linux.service")) as room:
         await room.register()
-        master, slave = pty.openpty()
-        seen: list[bytes] = []
-        asyncio.get_running_loop().add_reader(master, lambda: seen.append(_read(master)))
-        try:
-            terminal: dict[str, Any] = {"environ": {"TERM": "xterm"}, "stdin": slave, "stdout": slave}
-            async with running(room.server.url, "submit", SERIAL, recipe, "--watch", **terminal) as watching:
-                told = await ended(watching)
-        finally:
-            asyncio.get_running_loop().remove_reader(master)
-            os.close(slave)
-            os.close(master)
+        async with (
+            terminal() as (pipes, seen, _),
+            running(room.server.url, "submit", SERIAL, recipe, "--watch", **pipes) as watching,
+        ):
+            told = await ended(watching)
         drawn = b"".join(seen).decode()
-        assert told.code == 1, told.err
+        assert told.code == 1, drawn
         assert "\x1b[2K" in drawn, "lines are drawn over"
         plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", drawn)
         assert re.search(r">> +partition\.service", plain), "a step at work"
         assert re.search(r"!! +image-linux\.service", plain), "the one that failed"
         assert "failed at  workflow.image-linux: writing the Linux image failed" in plain
+
+
+@asynccontextmanager
+async def terminal() -> AsyncIterator[tuple[dict[str, Any], list[bytes], Callable[[bytes], object]]]:
+    """For a process: its pipes; what it shows; and how something is typed."""
+    master, slave = pty.openpty()
+    seen: list[bytes] = []
+    loop = asyncio.get_running_loop()
+    loop.add_reader(master, lambda: seen.append(_read(master)))
+    pipes = {"environ": {"TERM": "xterm"}, "stdin": slave, "stdout": slave, "stderr": slave}
+    try:
+        yield pipes, seen, lambda typed: os.write(master, typed)
+    finally:
+        loop.remove_reader(master)
+        os.close(slave)
+        os.close(master)
+
+
+def _own_the_terminal() -> None:
+    """As a shell's children do: a password is asked for at /dev/tty."""
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _read(descriptor: int) -> bytes:

@@ -29,9 +29,9 @@ def test_events_are_the_same_however_their_bytes_arrive() -> None:
 
 def test_an_event_without_an_end_does_not_fill_the_memory() -> None:
     events = Events()
+    assert events.read(b"data: " + b"x" * (MAX_EVENT - 10)) == []
     with pytest.raises(TooLong):
-        for _ in range(MAX_EVENT // (1 << 20) + 1):
-            events.read(b"data: " + b"x" * (1 << 20))
+        events.read(b"x" * 10)
 
 
 @on_sqlite
@@ -53,7 +53,7 @@ async def test_a_server_is_registered_probed_and_provisioned(store_url: str, tmp
         job = await api.job(made.job_id)
         assert (job.finished, job.outcome, job.metadata) == (True, "succeeded", {"ticket": 7})
         assert [each.job_id async for each in api.jobs(serial=SERIAL, status="complete")] == [made.job_id]
-        assert [event.sequence async for event in api.events(made.job_id, 3)][0] == 4
+        assert {event.sequence async for event in api.events(made.job_id, 3)} == set(range(4, len(statuses) + 1))
         assert [event async for event in api.watch(made.job_id, 10**6)] == [], "all of it was seen before"
         await api.remove_server(SERIAL)
         with pytest.raises(ClientError, match="there is no server"):
@@ -113,12 +113,11 @@ async def cutting(url: str, after_bytes: int) -> AsyncIterator[tuple[str, list[s
                 response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
                 await response.prepare(request)
                 await response.write(await answer.content.read(after_bytes))
-                raise ConnectionResetError
+                return _cut(request, response)
             said = await answer.read()
             if request.method == "POST" and request.path not in lost:
                 lost.add(request.path)
-                assert request.transport is not None
-                request.transport.abort()
+                return _cut(request, web.Response())
             return web.Response(status=answer.status, body=said, content_type=answer.content_type)
 
     app = web.Application()
@@ -133,23 +132,25 @@ async def cutting(url: str, after_bytes: int) -> AsyncIterator[tuple[str, list[s
             await runner.cleanup()
 
 
+def _cut(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
 @on_sqlite
 async def test_a_lost_answer_makes_no_second_job_and_a_cut_stream_loses_and_repeats_no_event(
     store_url: str, tmp_path: Path
 ) -> None:
-    async with lab(store_url, tmp_path) as room:
+    async with lab(store_url, tmp_path, script=Script(step_seconds=0.2)) as room:
         await room.register()
         async with cutting(room.server.url, 700) as (url, resumed), Client(url) as client:
             made = await client.provisioning.submit(SERIAL, RECIPE)
-            seen: list[int] = []
-            breaks: list[ClientError] = []
             async with asyncio.timeout(60):
-                async for event in client.provisioning.watch(made.job_id, away=breaks.append):
-                    seen.append(event.sequence)
+                seen = [event.sequence async for event in client.provisioning.watch(made.job_id)]
             assert [job.job_id async for job in client.provisioning.jobs()] == [made.job_id]
         assert seen == [event["sequence"] for event in await room.events(made.job_id)]
         assert len(set(resumed)) > 3, "it went on after the last event that it had"
-        assert breaks
 
 
 @on_sqlite
@@ -162,7 +163,8 @@ async def test_whoever_does_not_want_to_wait_for_a_server_says_so(store_url: str
 
     async with lab(store_url, tmp_path, script=Script(silent=True)) as room, Client(room.server.url) as client:
         job_id = await room.waiting()
+        events = client.provisioning.watch(job_id, away=away)
+        await anext(events)
+        await room.stop()
         with pytest.raises(Enough):
-            async for event in client.provisioning.watch(job_id, away=away):
-                if event.step == "redfish.poll":
-                    await room.stop()
+            _ = [event async for event in events]

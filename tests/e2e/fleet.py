@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -45,6 +46,16 @@ SETTINGS: dict[str, Any] = {
     "webhooks_breaker_seconds": 0.1,
 }
 SOON = 60.0
+
+# How requests are recognised, and what machines are like.
+INSERT, EJECT, RESET = r"\.InsertMedia$", r"\.EjectMedia$", r"\.Reset$"
+SYSTEM, SESSION = r"/Systems/1$", "/Sessions/"
+ON: dict[str, Any] = {"power": "On"}
+REBOOTS: Mapping[str, Any] = {**RECIPE, "on_failure": "reboot"}
+SCRIPTS = {
+    "succeeds": (Script(), "succeeded"),
+    "fails": (Script(fails_at="image-linux.service"), "workflow.image-linux"),
+}
 
 
 @dataclass(frozen=True)
@@ -203,7 +214,7 @@ class Fleet:
 
         async def ended(metal: Metal) -> bool:
             jobs[metal.name] = await self.job(server, metal)
-            return jobs[metal.name]["status"] == "complete"
+            return bool(jobs[metal.name]["status"] == "complete")
 
         def pending() -> str:
             return "complete: " + ", ".join(
@@ -212,7 +223,7 @@ class Fleet:
 
         async with asyncio.TaskGroup() as group:
             for metal in self.metals:
-                group.create_task(eventually(lambda metal=metal: ended(metal), SOON, pending))
+                group.create_task(eventually(partial(ended, metal), SOON, pending))
         await eventually(
             lambda: all("complete" in self.told(metal) for metal in self.metals), SOON, "all ends are told"
         )
@@ -290,3 +301,27 @@ def controller(store_url: str, folder: Path, name: str = "server", **settings: A
     data = folder / f"data-{name}"
     given = {**SETTINGS, "server_data_dir": data, "provisioning_maintenance_iso": image, **settings}
     return Server(store_url, folder, name, **given)
+
+
+async def all_held(metals: Sequence[Metal]) -> None:
+    for metal in metals:
+        await eventually(partial(_held, metal), SOON, f"{metal.name}: is reached; {metal.guest.trouble}")
+
+
+def _held(metal: Metal) -> bool:
+    return metal.bmc.reached.is_set() if metal.bmc.has_point else metal.guest.reached.is_set()
+
+
+async def go_on(room: Fleet, server: Server) -> None:
+    """Those that were stopped while booting boot once the controller has made up its mind; the others at once."""
+
+    async def boot(metal: Metal) -> None:
+        await room.waits(server, metal)
+        metal.guest.go_on.set()
+
+    async with asyncio.TaskGroup() as group:
+        for metal in room.metals:
+            if metal.guest.stops_before == "boot":
+                group.create_task(boot(metal))
+            else:
+                metal.guest.go_on.set()

@@ -5,26 +5,39 @@ CHARGEHAND_CHAOS_ROUNDS says how often, CHARGEHAND_CHAOS_SEED repeats a run's ra
 
 import asyncio
 import os
-import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from tempfile import mkdtemp
 from typing import Any
 
 import asyncpg
 import pytest
 
-from chargehand.doors.provisioning.taxonomy import UNITS
-from tests.provisioning.bmc import Call
-from tests.provisioning.bmc_habits import CD_AND_USB, ONE_CD, TWO_CDS
-from tests.provisioning.guest import LINUX, Script
-from tests.provisioning.lab import MAINTENANCE, RECIPE
+from tests.provisioning.guest import Script
+from tests.provisioning.lab import MAINTENANCE
 
-from .fleet import SOON, Fleet, Metal, Point, Wish, controller, fleet
+from .fleet import (
+    EJECT,
+    INSERT,
+    ON,
+    REBOOTS,
+    RESET,
+    SCRIPTS,
+    SESSION,
+    SOON,
+    SYSTEM,
+    Fleet,
+    Metal,
+    Point,
+    Wish,
+    all_held,
+    controller,
+    fleet,
+    go_on,
+)
 from .receiver import Receiver
 from .server import SECRET, Server, eventually
 
@@ -36,12 +49,8 @@ pytestmark = [
     pytest.mark.timeout(120 + 15 * ROUNDS),
 ]
 
-ON: dict[str, Any] = {"power": "On"}
 MUTE: dict[str, Any] = {"power": "On", "tells_reset": False}  # nothing but the override shows that it was reset
 BLIND: dict[str, Any] = {**MUTE, "override": "continuous"}  # nothing at all does
-REBOOTS = {**RECIPE, "on_failure": "reboot"}
-INSERT, EJECT, RESET = r"\.InsertMedia$", r"\.EjectMedia$", r"\.Reset$"
-SYSTEM, SESSION = r"/Systems/1$", "/Sessions/"
 
 
 @pytest.fixture
@@ -87,36 +96,6 @@ CASES = [
 
 def with_script(wish: Wish, script: Script, ends: str) -> Wish:
     return replace(wish, script=script, ends=ends if wish.ends == "succeeded" else wish.ends, recipe=REBOOTS)
-
-
-SCRIPTS = {
-    "succeeds": (Script(), "succeeded"),
-    "fails": (Script(fails_at="image-linux.service"), "workflow.image-linux"),
-}
-
-
-async def all_held(metals: Sequence[Metal]) -> None:
-    for metal in metals:
-        await eventually(lambda metal=metal: _held(metal), SOON, f"{metal.name}: is reached; {metal.guest.trouble}")
-
-
-def _held(metal: Metal) -> bool:
-    return metal.bmc.reached.is_set() if metal.bmc.has_point else metal.guest.reached.is_set()
-
-
-async def go_on(room: Fleet, server: Server) -> None:
-    """Those that were stopped while booting boot once the controller has made up its mind; the others at once."""
-
-    async def boot(metal: Metal) -> None:
-        await room.waits(server, metal)
-        metal.guest.go_on.set()
-
-    async with asyncio.TaskGroup() as group:
-        for metal in room.metals:
-            if metal.guest.stops_before == "boot":
-                group.create_task(boot(metal))
-            else:
-                metal.guest.go_on.set()
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -250,139 +229,27 @@ async def test_a_controller_that_is_killed_between_its_last_word_and_the_end_of_
         await room.complete(server)
 
 
-# Two owners -------------------------------------------------------------------------------------------------------------
-
-# Where a controller has looked and is about to act on what it saw.
-BOOTING = [
-    Wish("before an insert", Point("GET", "/VirtualMedia/Cd1$", 2, done=True), "report"),
-    Wish("before the override", Point("GET", SYSTEM, 2, done=True), "report"),
-    Wish("before the reset", Point("GET", SYSTEM, 3, done=True, since="override"), "report", ON),
-]
-CLEANING = [
-    Wish("before an eject", Point("GET", "/VirtualMedia/Cd1$", done=True, since="reset"), habits=ON),
-    Wish("before the last reset", Point("GET", SYSTEM, 5, done=True, since="eject"), habits=ON),
-]
-
-
-@pytest.mark.parametrize("wishes", [BOOTING, CLEANING], ids=["booting", "cleaning up"])
-async def test_an_owner_that_was_away_for_longer_than_its_lease_does_nothing_more(
-    wishes: list[Wish], postgres_url: str, tmp_path: Path, receiver: Receiver
+async def test_a_controller_that_was_away_for_longer_than_any_deadline_hears_the_machine_out(
+    tmp_path: Path, receiver: Receiver
 ) -> None:
-    there = controller(postgres_url, tmp_path, "two")
-    reached = {"provisioning_public_url": there.url} if wishes is BOOTING else {}
-    away = controller(postgres_url, tmp_path, "one", **reached)
-    async with fleet(wishes, receiver) as room, away:
-        await room.register(away)
-        await room.submit(away)
-        await all_held(room.metals)
-        tokens = {token for metal in room.metals for token in metal.bmc.sessions}
-        os.kill(away.process.pid, signal.SIGSTOP)
-        async with there:  # it has none of the other's files
-            for metal in room.metals:
-                if metal.guest.stops_before:
-                    await eventually(metal.guest.reached.is_set, SOON, f"{metal.name}: another takes over")
-                else:
-                    await eventually(lambda metal=metal: metal.empty, SOON, f"{metal.name}: another takes over")
-            before = {metal.name: len(metal.bmc.log) for metal in room.metals}
-            for metal in room.metals:
-                metal.bmc.go_on.set()  # the answer lies there when it wakes
-            os.kill(away.process.pid, signal.SIGCONT)
-
-            def of_the_late(metal: Metal) -> list[Call]:
-                calls = metal.bmc.log[before[metal.name] :]
-                return [call for call in calls if call.headers.get("X-Auth-Token") in tokens]
-
-            for metal in room.metals:
-                await eventually(
-                    lambda metal=metal: [call for call in of_the_late(metal) if call.method == "DELETE"],
-                    SOON,
-                    f"{metal.name}: the late one logs out",
-                )
-            for metal in room.metals:
-                assert {call.method for call in of_the_late(metal)} <= {"GET", "DELETE"}, metal.name
-                metal.guest.go_on.set()
-            await room.complete(there)
-            for metal in room.metals:
-                assert metal.bmc.count("reset") == 2, metal.name
-
-
-# By chance --------------------------------------------------------------------------------------------------------------
-
-
-def by_chance(random: Random, count: int) -> list[Wish]:
-    def script() -> tuple[Script, str]:
-        pace = random.uniform(0, 0.2)
-        unit = random.choice(LINUX[1:])
-        return random.choice(
-            (
-                (Script(step_seconds=pace), "succeeded"),
-                (Script(step_seconds=pace, fails_at=unit), str(UNITS[unit])),
-                (Script(silent=True), "webhook.wait"),
-                (Script(step_seconds=pace, stops_at=unit), "webhook.wait"),
-            )
-        )
-
-    wishes = []
-    for number in range(count):
-        said, ends = script()
-        habits = {"slots": random.choice((TWO_CDS, ONE_CD, CD_AND_USB)), "fetches": random.random() < 0.5}
-        wishes.append(Wish(f"number {number}, {said}", habits=habits, script=said, ends=ends))
-    return wishes
-
-
-async def survive(servers: Sequence[Server], receiver: Receiver, random: Random, rounds: int) -> None:
-    async with fleet(by_chance(random, 12), receiver) as room:
-        await room.register(servers[0])
-        for _ in range(rounds):
-            await room.submit(random.choice(servers))
-            for _ in range(3):
-                await asyncio.sleep(random.uniform(0, 1))
-                struck = random.choice(servers)
-                await struck.kill()
-                await struck.start()
-            await room.complete(random.choice(servers))
-
-
-SHORT = {"provisioning_silence_seconds": 4}
-
-
-async def test_whatever_moment_a_controller_is_killed_no_machine_is_imaged_twice(
-    tmp_path: Path, receiver: Receiver, random: Random
-) -> None:
-    async with controller(f"sqlite:///{tmp_path}/chargehand.db", tmp_path, **SHORT) as server:
-        await survive([server], receiver, random, max(1, ROUNDS // 5))
-
-
-@pytest.mark.skipif(not ROUNDS, reason="only with CHARGEHAND_CHAOS_ROUNDS")
-async def test_whichever_of_two_controllers_is_killed_no_machine_is_imaged_twice(
-    postgres_url: str, tmp_path: Path, receiver: Receiver, random: Random
-) -> None:
-    async with (
-        controller(postgres_url, tmp_path, "one", **SHORT) as one,
-        controller(postgres_url, tmp_path, "two", **SHORT) as two,
-    ):
-        await survive([one, two], receiver, random, max(1, ROUNDS // 5))
-
-
-MANY = 200
-
-
-async def test_two_hundred_machines_at_once_survive_a_restart_of_their_controller(
-    tmp_path: Path, receiver: Receiver, random: Random
-) -> None:
+    seconds = 4
+    names = ("bmc_back", "fetch", "install", "silence")
+    short: dict[str, Any] = {f"provisioning_{name}_seconds": seconds for name in names}
     wishes = [
-        Wish(f"number {number}", script=SCRIPTS[name][0], ends=SCRIPTS[name][1], recipe=REBOOTS)
-        for number, name in enumerate(random.choices(list(SCRIPTS), k=MANY))
+        Wish("poll", Point("GET", SYSTEM, since="reset"), "boot", ON),
+        Wish("wait, while the machine boots", None, "boot"),
+        Wish("wait, while the machine works", None, "image-linux.service"),
+        Wish("wait, before the report", None, "report"),
     ]
     async with (
-        controller(f"sqlite:///{tmp_path}/chargehand.db", tmp_path) as server,
+        controller(f"sqlite:///{tmp_path}/chargehand.db", tmp_path, **short) as server,
         fleet(wishes, receiver) as room,
     ):
         await room.register(server)
         await room.submit(server)
-        await eventually(
-            lambda: sum(metal.imaged for metal in room.metals) > MANY // 2, SOON, "half of them are at work"
-        )
+        await all_held(room.metals)
         await server.kill()
+        await asyncio.sleep(seconds + 0.5)
         await server.start()
+        await go_on(room, server)
         await room.complete(server)

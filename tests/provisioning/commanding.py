@@ -67,7 +67,7 @@ async def ended(process: Process, stdin: bytes = b"", seconds: float = 40) -> To
             process.kill()
             await process.wait()
     assert process.returncode is not None
-    return Told(process.returncode, (out or b"").decode(), err.decode())
+    return Told(process.returncode, (out or b"").decode(), (err or b"").decode())
 
 
 async def provision(url: str, *words: str, stdin: bytes = b"", environ: Mapping[str, str] = {}) -> Told:

@@ -41,7 +41,8 @@ class Machine:
 
     async def _boot(self) -> None:
         images = [Path(image[0]) for image in self.system["boot_image"].values() if image[0]]
-        task = next(files for image in images if (files := await asyncio.to_thread(_files, image)))
+        read = [await asyncio.to_thread(_files, image) for image in images]
+        task = next(files for files in read if files)
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session:
             await self.guest.work(session, task)
 

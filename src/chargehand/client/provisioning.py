@@ -10,6 +10,7 @@ every field that a recipe has wrong.
 """
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
@@ -167,22 +168,32 @@ class Provisioning:
         """
         failures = 0
         while True:
+            seen, began = after, time.monotonic()
             try:
                 async for event in self._follow(job_id, after):
-                    after, failures = event.sequence, 0
+                    after = event.sequence
                     yield event
-                # The stream ends with the job, and also with the server. What the job is now tells them apart, if after
-                # that nothing is left to be read.
+            except ClientError as error:
+                if not error.away:
+                    raise
+            # A stream ends with the job, with the server, or because something on the way does not like streams. What the
+            # job is now tells them apart, if after that nothing is left to be read.
+            try:
                 job = await self.job(job_id, retries=0)
                 rest = await self._page(job_id, after, retries=0)
-                if job.finished and not rest:
-                    return
-                failures = 0
             except ClientError as error:
                 if not error.away:
                     raise
                 failures += 1
                 away(error)
+            else:
+                for event in rest:
+                    after = event.sequence
+                    yield event
+                if job.finished and not rest:
+                    return
+                was_good = after > seen or time.monotonic() - began >= SILENCE_SECONDS
+                failures = 0 if was_good else failures + 1
             await asyncio.sleep(pause(failures))
 
     async def _follow(self, job_id: str, after: int) -> AsyncIterator[Event]:

@@ -17,7 +17,7 @@ from chargehand.doors.provisioning.orders import Asked, Orders, order_of
 from chargehand.doors.provisioning.recipe import Recipe, check
 from chargehand.doors.provisioning.recipe_schema import SCHEMA_BYTES
 from chargehand.doors.provisioning.run import Runs, Step
-from chargehand.doors.provisioning.servers import RECORD, Servers, checked_serial
+from chargehand.doors.provisioning.servers import Kept, Servers, checked_serial
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.doors.provisioning.vault import Vault
 from chargehand.doors.provisioning.waiting import Waiting
@@ -161,7 +161,7 @@ class ProvisioningJobs:
         if self.unreachable:
             raise Refused(503, "config.missing", self.unreachable)
         recipe = check(bytes(asked.recipe), "/recipe")
-        await self._require_server(caller.tenant, asked.server_serial)
+        server = await self._server(caller.tenant, asked.server_serial)
         with self._tracing.span(
             "submit", **trace_headers(req), attributes={"server_serial": asked.server_serial}
         ) as span:
@@ -178,7 +178,7 @@ class ProvisioningJobs:
                 traceparent=span.traceparent,
                 tracestate=span.tracestate,
                 reports=self._reports(caller.tenant, asked.webhook),
-                metadata=_metadata(asked, recipe),
+                metadata=_metadata(asked, recipe, server.system_uuid),
                 unique_key="active",  # of the server's own queue
             )
             submitted = await self._engine.submit(new)
@@ -192,15 +192,15 @@ class ProvisioningJobs:
             )
         reply(resp, Submitted(job.id, views.status_of(job), asked.server_serial, rfc3339(job.created_at)), 202)
 
-    async def _require_server(self, tenant: str, serial: str) -> None:
+    async def _server(self, tenant: str, serial: str) -> Kept:
         try:
-            known = await self._engine.store.get_record(RECORD, tenant, checked_serial(serial))
+            return await self._servers.get(tenant, checked_serial(serial))
         except InvalidField as error:
             raise Refused(404, Key.VALIDATION_SERVER, error.message) from None
-        if known is None:
+        except NotFound:
             raise Refused(
                 404, Key.VALIDATION_SERVER, f"there is no server {serial}; register it with PUT {BASE}/servers/{serial}"
-            )
+            ) from None
 
     def _reports(self, tenant: str, webhook: WebhookTarget | None) -> tuple[Report, ...]:
         if webhook is None:
@@ -327,5 +327,5 @@ def _asked(body: bytes) -> SubmitJob:
     return asked
 
 
-def _metadata(asked: SubmitJob, recipe: Recipe) -> bytes:
-    return msgspec.json.encode(Asked(asked.server_serial, recipe.target, asked.metadata))
+def _metadata(asked: SubmitJob, recipe: Recipe, system_uuid: str | None) -> bytes:
+    return msgspec.json.encode(Asked(asked.server_serial, recipe.target, system_uuid, asked.metadata))

@@ -68,11 +68,13 @@ class MediaFiles:
         return self._remember(job.id, built)
 
     def _report(self, job: Job, generation: int) -> bytes:
-        serial = asked_of(job).server_serial
+        asked = asked_of(job)
+        serial = asked.server_serial
         url = f"{self.base_url}{BASE}/status-webhook/{serial}"
         report = {
             "job_id": job.id,
             "server_serial": serial,
+            "system_uuid": asked.system_uuid,
             "status_url": url,
             "progress_url": f"{url}/progress",
             "registry_url": self.base_url,

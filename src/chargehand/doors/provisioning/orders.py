@@ -23,6 +23,7 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
 
     server_serial: str = ""
     task_target: str = ""
+    system_uuid: str | None = None  # by which the machine may know itself, where the record names one
     metadata: dict[str, Any] = {}  # the caller's own
 
 

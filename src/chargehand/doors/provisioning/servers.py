@@ -204,11 +204,14 @@ class Servers:
 
     # for the rest of the door -------------------------------------------------------------------------------------------
 
-    async def bmc(self, tenant: str, serial: str) -> Bmc:
+    async def get(self, tenant: str, serial: str) -> Kept:
         record = await self._store.get_record(RECORD, tenant, serial)
         if record is None:
             raise NotFound(f"there is no server {serial}")
-        return self.bmc_of(tenant, serial, _kept.decode(record.body))
+        return _kept.decode(record.body)
+
+    async def bmc(self, tenant: str, serial: str) -> Bmc:
+        return self.bmc_of(tenant, serial, await self.get(tenant, serial))
 
     def bmc_of(self, tenant: str, serial: str, kept: Kept) -> Bmc:
         sealed = kept.sealed_password

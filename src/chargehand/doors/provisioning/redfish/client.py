@@ -20,6 +20,7 @@ _RUNNING = ("New", "Starting", "Running", "Pending", "Stopping", "Suspended", "S
 _FAILED = ("Exception", "Killed", "Cancelled")
 
 Permit = Callable[[], Awaitable[None]]  # raises, if what was begun is no longer ours to go on with
+Turn = Callable[[], Awaitable[None]]  # returns when the next request may begin
 
 
 class Client:
@@ -33,6 +34,7 @@ class Client:
         patience_seconds: float,
         clock: Callable[[], float] = time.monotonic,
         permit: Permit | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self.vendor = vendor_of(bmc.vendor)
         self._bmc = bmc
@@ -44,6 +46,7 @@ class Client:
         self._sleep = sleep
         self._clock = clock
         self._permit = permit
+        self._turn = turn
         self._operation = ""
         self._root: Answer | None = None
         self.begin("")
@@ -159,6 +162,7 @@ class Client:
 
     async def _read_root(self) -> Answer:
         """The root is open to all by the standard. Not by every BMC."""
+        await self._wait_for_turn()
         answer = await self._timed("GET", ROOT, None, {})
         if answer.status in (401, 403):
             answer = await self._timed("GET", ROOT, None, self._login.basic())
@@ -176,9 +180,14 @@ class Client:
 
     async def _permitted(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Answer:
         """A BMC knows nothing of our leases, so the last thing before a change is to ask whether we may still make it."""
+        await self._wait_for_turn()
         if method != "GET" and self._permit is not None:
             await self._permit()
         return await self._timed(method, path, body, headers)
+
+    async def _wait_for_turn(self) -> None:
+        if self._turn is not None:
+            await self._turn()
 
     async def _timed(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Answer:
         began = time.monotonic()

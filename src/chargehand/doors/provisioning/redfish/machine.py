@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from chargehand.doors.provisioning.redfish.boot import Boot
-from chargehand.doors.provisioning.redfish.client import Client, Permit
+from chargehand.doors.provisioning.redfish.client import Client, Permit, Turn
 from chargehand.doors.provisioning.redfish.errors import RedfishError
 from chargehand.doors.provisioning.redfish.facts import Bmc, Facts, Glance, Slot, power_of
 from chargehand.doors.provisioning.redfish.identity import check
@@ -59,10 +59,11 @@ class Machine:
         patience_seconds: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
         permit: Permit | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self._bmc = bmc
         transport = Transport(bmc, policy, timeout_seconds)
-        self._client = Client(bmc, transport, observe, random, sleep, patience_seconds, clock, permit)
+        self._client = Client(bmc, transport, observe, random, sleep, patience_seconds, clock, permit, turn)
         self._media = Media(self._client)
         self._facts: Facts | None = None
         self._one_at_a_time = asyncio.Lock()
