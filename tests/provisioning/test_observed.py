@@ -1,11 +1,15 @@
 """What can be watched: every metric that the contract names, moving, and logs that can be followed by job and by server."""
 
+import io
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
+from chargehand.observability.logs import configure_logs
 from tests.api.serving import on_sqlite
 from tests.provisioning.guest import Script
 from tests.provisioning.lab import RECIPE, SERIAL, Lab, lab
@@ -60,22 +64,28 @@ async def test_every_metric_of_the_contract_is_there_and_moves(store_url: str, t
         assert after["iso_size_bytes_sum", ""] > 2 * 32768
 
 
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    stream = io.StringIO()
+    configure_logs("debug", "json", stream)
+    yield stream
+    structlog.reset_defaults()
+
+
 @on_sqlite
 async def test_logs_can_be_followed_by_job_and_server_and_hold_nothing_of_the_recipe(
-    store_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    store_url: str, tmp_path: Path, logged: io.StringIO
 ) -> None:
-    async with lab(store_url, tmp_path, settings={"log.format": "json"}) as room:
+    async with lab(store_url, tmp_path) as room:
         await room.register()
-        capfd.readouterr()
         job_id = await room.submit()
         await room.reaches(job_id, "complete")
-    captured = capfd.readouterr()
-    lines = [json.loads(line) for line in (captured.out + captured.err).splitlines() if line.startswith("{")]
+    everything = logged.getvalue()
+    lines = [json.loads(line) for line in everything.splitlines()]
     steps = [line for line in lines if line.get("event") == "a step ended"]
     assert {line["step"] for line in steps} >= {"build-media", "discover", "reset", "wait", "eject"}
     for line in steps:
         assert (line["job_id"], line["server_serial"], line["attempt"]) == (job_id, SERIAL, 1)
         assert line["duration_ms"] >= 0
-    everything = captured.out + captured.err
     assert RECIPE["oci_url"] not in everything
     assert RECIPE["target_disk"] not in everything

@@ -1,0 +1,119 @@
+"""What whoever takes a job over makes of what the owner before it left: resets without an answer, deadlines, an old ledger."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from chargehand.config import load_config
+from chargehand.doors.provisioning.boot import was_reset
+from chargehand.doors.provisioning.fetches import Fetches
+from chargehand.doors.provisioning.ledger import Ledger, Ledgers, Verdict
+from chargehand.doors.provisioning.redfish.facts import Glance
+from chargehand.doors.provisioning.run import ResetIntent, Run
+from chargehand.doors.provisioning.waiting import Waiting
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import SECOND, NewJob
+from chargehand.engine.moves import RetryPolicy
+from chargehand.engine.store import Store
+from tests.api.serving import until
+from tests.conftest import Clock
+
+BEFORE, AFTER = "2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z"
+
+
+@pytest.mark.parametrize(
+    ("intent", "glance", "happened"),
+    [
+        # A BMC that tells when the system was last reset.
+        (ResetIntent(1, "On", BEFORE, "Once"), Glance("On", AFTER, override="Once"), True),
+        (ResetIntent(1, "On", BEFORE, "Once"), Glance("On", BEFORE, override="Once"), False),
+        (ResetIntent(1, "On", BEFORE, "Disabled"), Glance("On", BEFORE, override="Disabled"), False),
+        # One that does not tell, or tells late: the override is used up by a boot.
+        (ResetIntent(1, "On", "", "Once"), Glance("On", "", override="Disabled"), True),
+        (ResetIntent(1, "On", BEFORE, "Once"), Glance("On", BEFORE, override="Disabled"), True),
+        (ResetIntent(1, "On", "", "Once"), Glance("On", "", override="Once"), False),
+        # One whose overrides last, or that shows none: nothing can be known.
+        (ResetIntent(1, "On", "", "Continuous"), Glance("On", "", override="Continuous"), None),
+        (ResetIntent(1, "On"), Glance("On"), None),
+        (ResetIntent(1, "Unknown"), Glance("On"), None),
+        # The power.
+        (ResetIntent(1, "Off"), Glance("On"), True),
+        (ResetIntent(1, "Off"), Glance("PoweringOn"), True),
+        (ResetIntent(1, "On"), Glance("Resetting"), True),
+        (ResetIntent(1, "Off"), Glance("Off"), False),
+        # Switched off to be switched on again, and nobody did: it is safe to say it again.
+        (ResetIntent(1, "On", BEFORE), Glance("Off", AFTER), False),
+    ],
+)
+def test_a_look_at_the_machine_tells_whether_a_reset_happened_or_that_it_cannot_tell(
+    intent: ResetIntent, glance: Glance, happened: bool | None
+) -> None:
+    assert was_reset(intent, glance) is happened
+
+
+def waiting(**settings: float) -> Waiting:
+    overrides = {f"provisioning.{name}_seconds": value for name, value in settings.items()}
+    config = load_config(environ={}, overrides=overrides)
+    nothing: Any = None  # deadlines need no machines
+    return Waiting(config.provisioning, nothing, nothing)
+
+
+RESET = ResetIntent(100 * SECOND, "On", BEFORE)
+
+
+@pytest.mark.parametrize(
+    ("ledger", "taken_at", "at", "reason"),
+    [
+        # Nobody was away: each clock runs from what it is about.
+        (Ledger(), 90, 100 + 20, "never_fetched"),
+        (Ledger(heard_at=150 * SECOND), 90, 150 + 10, "agent_silent"),
+        (Ledger(heard_at=995 * SECOND), 90, 100 + 900, "no_report"),
+        # Somebody was: a machine that nobody could hear gets as long again.
+        (Ledger(), 700, 700 + 20, "never_fetched"),
+        (Ledger(heard_at=150 * SECOND), 700, 700 + 10, "agent_silent"),
+        (Ledger(heard_at=150 * SECOND), 5000, 5000 + 10, "no_report"),
+    ],
+)
+def test_a_machine_is_not_blamed_for_the_time_in_which_nobody_listened(
+    ledger: Ledger, taken_at: int, at: int, reason: str
+) -> None:
+    run = Run(reset=RESET, booted_at=100 * SECOND, taken_at=taken_at * SECOND)
+    told = waiting(fetch=20, silence=10, install=900).deadline(run, "install", None, ledger)
+    assert (told.at / SECOND, told.reason) == (at, reason)
+
+
+async def test_an_owner_that_comes_late_wipes_out_no_verdict(store: Store) -> None:
+    ledgers = Ledgers(store)
+    verdict = Verdict("succeeded", 1, "webhook")
+    await ledgers.begin("t", "j", 1)
+    await ledgers.amend("t", "j", lambda ledger: ledger.with_verdict(verdict))
+    await ledgers.begin("t", "j", 1)  # by one that was replaced before it came to this
+    assert await ledgers.get("t", "j") == Ledger(1, verdict)
+    await ledgers.begin("t", "j", 2)  # another start that was asked for
+    assert await ledgers.get("t", "j") == Ledger(2)
+
+
+async def test_what_was_fetched_before_a_reset_is_no_sign_of_the_boot_after_it(store: Store, clock: Clock) -> None:
+    engine = Engine(store, policy=RetryPolicy(0, 0), now=clock)
+    job_id = engine.new_id()
+    await engine.submit(NewJob(job_id, "t", "provision", "provision/t/SN-1", b"{}"))
+    ledgers = Ledgers(store)
+    await ledgers.begin("t", job_id, 1)
+    fetches = Fetches(engine, ledgers)
+    fetched_at = engine.now()
+    fetches.heard(job_id, "maintenance.iso", 0, 100, False)
+    clock.advance(1)  # it is written down later
+    asked_at = engine.now()
+
+    async def written() -> Ledger | None:
+        ledger = await ledgers.get("t", job_id)
+        return ledger if ledger and ledger.fetches else None
+
+    writing = asyncio.create_task(fetches.run())
+    try:
+        ledger = await until(written)
+    finally:
+        writing.cancel()
+    assert ledger.fetched_since(fetched_at)
+    assert not ledger.fetched_since(asked_at)
