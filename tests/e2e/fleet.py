@@ -31,7 +31,7 @@ SETTINGS: dict[str, Any] = {
     "provisioning_poll_seconds": 0.05,
     "provisioning_boot_seconds": 60,
     "provisioning_bmc_back_seconds": 30,
-    "provisioning_fetch_seconds": 4,
+    "provisioning_fetch_seconds": 10,
     "provisioning_install_seconds": 60,
     "provisioning_silence_seconds": 30,
     "provisioning_cleanup_seconds": 30,

@@ -63,7 +63,11 @@ BADLY: dict[str, tuple[Key, Habits, str]] = {
     "a task that fails": (Key.REDFISH_MOUNT_MAINTENANCE, Habits(task="fails"), "The share could not be mounted."),
     "InsertMedia that wants what nobody knows": (Key.REDFISH_MOUNT_MAINTENANCE, Habits(wants=("Ticket",)), "Ticket"),
     "an insert that puts nothing in": (Key.REDFISH_MOUNT_MAINTENANCE, Habits(insert_silent=True), "does not show it"),
-    "an override that is taken and ignored": (Key.REDFISH_BOOT_OVERRIDE, Habits(override="ignored"), "reads it back as None"),
+    "an override that is taken and ignored": (
+        Key.REDFISH_BOOT_OVERRIDE,
+        Habits(override="ignored"),
+        "reads it back as None",
+    ),
     "a BMC that stays away": (Key.REDFISH_POLL, Habits(away_after=("reset",), away_seconds=1.2), "not back within"),
 }
 HURRIED: dict[str, Any] = {"provisioning.boot_seconds": 0.8, "provisioning.bmc_back_seconds": 0.8}
@@ -96,7 +100,13 @@ async def test_a_job_ends_well_in_spite_of(store_url: str, tmp_path: Path, habit
 @pytest.mark.parametrize("habit", BADLY)
 async def test_a_job_fails_by_the_right_key_because_of(store_url: str, tmp_path: Path, habit: str) -> None:
     key, habits, says = BADLY[habit]
-    async with lab(store_url, tmp_path, habits, Script(silent=True), {**HURRIED, "provisioning.boot_seconds": 4} if habits.task else HURRIED) as room:
+    async with lab(
+        store_url,
+        tmp_path,
+        habits,
+        Script(silent=True),
+        {**HURRIED, "provisioning.boot_seconds": 4} if habits.task else HURRIED,
+    ) as room:
         job = await finished(room)
         assert (job["outcome"], job["failed_step"]) == ("failed", key), job["error"]
         told = [event["message"] for event in await room.events(job["job_id"])]
@@ -121,7 +131,9 @@ async def test_a_single_drive_gets_one_image_that_is_the_maintenance_system_and_
 
 @on_sqlite
 async def test_a_reset_is_not_sent_twice_to_a_bmc_that_does_not_answer(store_url: str, tmp_path: Path) -> None:
-    async with lab(store_url, tmp_path, Habits(reset="hangs", power="On"), Script(), {"provisioning.redfish_timeout_seconds": 0.3}) as room:
+    async with lab(
+        store_url, tmp_path, Habits(reset="hangs", power="On"), Script(), {"provisioning.redfish_timeout_seconds": 0.3}
+    ) as room:
         job = await finished(room)
         assert job["outcome"] == "succeeded"
         assert room.bmc.count("reset") == 2  # one to begin, one at the end

@@ -62,7 +62,9 @@ NO_URLS = (
 
 def refused(answer: Answer, *pointers: str, status: int = 400) -> None:
     """By its form (400), or by where it leads (422)."""
-    assert answer.status == status or (answer.status, answer.json["error"]) == (422, "egress.refused"), answer.body[:500]
+    assert answer.status == status or (answer.status, answer.json["error"]) == (422, "egress.refused"), answer.body[
+        :500
+    ]
     assert answer.json["error"]
     assert 0 < len(answer.json["message"]) < 5000
     found = [detail["path"] for detail in answer.json["details"]]
@@ -93,7 +95,18 @@ async def test_a_name_in_a_recipe_that_leads_elsewhere_is_refused_where_it_stand
         await room.register()
         for name in (*traversals, *controls, "x" * 300 + ".iso", "esxi.iso\n", "-rf.iso", "", "esxi.img"):
             refused(await submit(room, {**ESXI, "installer_iso": name}), "/recipe/installer_iso", "/recipe")
-        for name in ("../n1", "n1/..", "n1\n127.0.0.1 evil", "-n1", "n1.", "x" * 64, "x." * 200, "n 1", "", "n1;reboot"):
+        for name in (
+            "../n1",
+            "n1/..",
+            "n1\n127.0.0.1 evil",
+            "-n1",
+            "n1.",
+            "x" * 64,
+            "x." * 200,
+            "n 1",
+            "",
+            "n1;reboot",
+        ):
             refused(await submit(room, {**RECIPE, "hostname": name}), "/recipe/hostname")
         for disk in ("/dev/../etc/passwd", "/etc/passwd", "/dev/vda;reboot", "/dev/$(reboot)", "vda", "/dev/vda\n"):
             refused(await submit(room, {**RECIPE, "target_disk": disk}), "/recipe/target_disk")
@@ -110,7 +123,19 @@ async def test_a_name_in_a_recipe_that_leads_elsewhere_is_refused_where_it_stand
 
 @on_sqlite
 async def test_a_serial_in_a_path_that_leads_elsewhere_is_nobody(store_url: str, tmp_path: Path) -> None:
-    serials = ("..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "a%2fb", "a%5cb", "%00", "a%0ab", "a%20b", "%ff", "-x", "x" * 65)
+    serials = (
+        "..",
+        "%2e%2e",
+        "..%2f..%2fetc%2fpasswd",
+        "a%2fb",
+        "a%5cb",
+        "%00",
+        "a%0ab",
+        "a%20b",
+        "%ff",
+        "-x",
+        "x" * 65,
+    )
     async with lab(store_url, tmp_path) as room:
         record = json.dumps({"bmc_address": room.bmc.url}).encode()
         for serial in serials:
@@ -125,7 +150,9 @@ async def test_a_serial_in_a_path_that_leads_elsewhere_is_nobody(store_url: str,
                 assert 400 <= status < 500, (method, serial, answer)
             request = f"POST /api/v1/status-webhook/{serial} HTTP/1.1\r\nX-Webhook-Secret: {SECRET}\r\n"
             body = b'{"status": "success"}'
-            status, answer = await exchange(room.server, f"{request}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            status, answer = await exchange(
+                room.server, f"{request}Content-Length: {len(body)}\r\n\r\n".encode() + body
+            )
             assert status in (400, 404), (serial, answer)
         for serial in ("../x", "a/b", "a\nb", "", "x" * 65, "ä", "-x"):
             answer = await room.api.post("/api/v1/jobs", {"server_serial": serial, "recipe": RECIPE})
@@ -198,7 +225,11 @@ async def test_a_yaml_bomb_in_user_data_is_refused_or_passed_on_as_the_text_that
         await room.register()
         answer = await submit(room, {**RECIPE, "user_data": "#cloud-config\n" + BOMB})
         refused(answer, "/recipe/user_data")
-        for text in ("#cloud-config\n" + "[" * 100_000, "#cloud-config\n&a [*a]\n", "#cloud-config\n!!python/object:os.x {}\n"):
+        for text in (
+            "#cloud-config\n" + "[" * 100_000,
+            "#cloud-config\n&a [*a]\n",
+            "#cloud-config\n!!python/object:os.x {}\n",
+        ):
             assert (await submit(room, {**RECIPE, "user_data": text})).status in (202, 400, 409)
         await alive(room)
 
@@ -230,7 +261,16 @@ async def test_a_wrong_type_in_any_field_is_refused_where_it_stands(store_url: s
                 elif answer.status != 404:
                     refused(answer, f"/{name}")
         record = {"bmc_address": room.bmc.url}
-        names = ("bmc_address", "bmc_username", "bmc_password", "system_uuid", "vendor", "tls", "unidentified", "labels")
+        names = (
+            "bmc_address",
+            "bmc_username",
+            "bmc_password",
+            "system_uuid",
+            "vendor",
+            "tls",
+            "unidentified",
+            "labels",
+        )
         for name in (*names, "nonsense"):
             for wrong in OTHERS:
                 answer = await room.api.call("PUT", f"/api/v1/servers/{SERIAL}", {**record, name: wrong})
@@ -259,7 +299,9 @@ async def test_addresses_of_metadata_services_are_refused_in_every_spelling(stor
 
 
 @on_sqlite
-@pytest.mark.parametrize("habits", [Habits(redirect="http://169.254.169.254/"), Habits(body="huge"), Habits(body="deep")])
+@pytest.mark.parametrize(
+    "habits", [Habits(redirect="http://169.254.169.254/"), Habits(body="huge"), Habits(body="deep")]
+)
 async def test_a_bmc_that_means_harm_is_a_problem_of_the_probe_and_not_of_the_server(
     store_url: str, tmp_path: Path, habits: Habits
 ) -> None:
@@ -291,7 +333,17 @@ async def test_what_a_machine_says_reaches_no_terminal_as_a_command(store_url: s
 async def test_requests_that_are_no_http_or_no_json_are_refused(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path) as room:
         await room.register()
-        for raw in (b"", b"{", b"nonsense", b"\xff\xfe{}", b'{"a":1,"a":2}', b'"\\ud800"', b"{}" * 2, b"NaN", b"[1e999]"):
+        for raw in (
+            b"",
+            b"{",
+            b"nonsense",
+            b"\xff\xfe{}",
+            b'{"a":1,"a":2}',
+            b'"\\ud800"',
+            b"{}" * 2,
+            b"NaN",
+            b"[1e999]",
+        ):
             answer = await room.api.call("POST", "/api/v1/jobs", data=raw)
             assert answer.status == 400, raw
             refused(answer)

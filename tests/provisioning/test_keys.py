@@ -44,7 +44,9 @@ class Trouble:
 
 
 def fails_at(unit: str, steps: tuple[str, ...] = LINUX, recipe: Mapping[str, Any] = RECIPE) -> Trouble:
-    return Trouble(f"{unit} failed with exit code 3", script=Script(fails_at=unit, steps=steps), recipe=recipe, unit=unit)
+    return Trouble(
+        f"{unit} failed with exit code 3", script=Script(fails_at=unit, steps=steps), recipe=recipe, unit=unit
+    )
 
 
 FAILURES: dict[Key, Trouble] = {
@@ -55,7 +57,9 @@ FAILURES: dict[Key, Trouble] = {
         "Could not fetch", Habits(fetches=True), settings={"provisioning.public_url": "http://127.0.0.1:1"}
     ),
     Key.REDFISH_MOUNT_TASK: Trouble("second drive is jammed", bmc_class=SecondDriveJams),
-    Key.REDFISH_BOOT_OVERRIDE: Trouble("cannot be told to boot from a cd drive", Habits(targets=("None", "Pxe", "Hdd"))),
+    Key.REDFISH_BOOT_OVERRIDE: Trouble(
+        "cannot be told to boot from a cd drive", Habits(targets=("None", "Pxe", "Hdd"))
+    ),
     Key.REDFISH_RESET: Trouble("accepted 3 resets and carried out none", Habits(reset="nothing", power="On")),
     Key.REDFISH_POLL: Trouble(
         "not back within 0.3 s after the reset",

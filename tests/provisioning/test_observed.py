@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,9 +67,13 @@ async def test_every_metric_of_the_contract_is_there_and_moves(store_url: str, t
 
 @pytest.fixture
 def logged() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
     stream = io.StringIO()
     configure_logs("debug", "json", stream)
     yield stream
+    root.setLevel(level)
+    root.handlers[:] = handlers
     structlog.reset_defaults()
 
 

@@ -68,7 +68,9 @@ async def test_no_secret_leaves_a_trace_whatever_happens(
             tokens.append((await room.on_medium())["token"])
             bearer = {"Authorization": f"Bearer {tokens[0]}"}
             assert (await room.report({"status": "success"}, secret=WRONG)).status == 403
-            assert (await room.report({"status": "success"}, secret=None, Authorization=f"Bearer {WRONG}")).status == 403
+            assert (
+                await room.report({"status": "success"}, secret=None, Authorization=f"Bearer {WRONG}")
+            ).status == 403
             assert (await room.report({"nonsense": WRONG}, secret=None, **bearer)).status == 400
             (await room.report({"status": "failed", "failed_step": "x.service"}, secret=None, **bearer)).good()
             await room.reaches(job_id, "complete")

@@ -15,12 +15,14 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.api.serving import on_sqlite, until
 from tests.provisioning.bmc_habits import Habits
 from tests.provisioning.guest import Script
 from tests.provisioning.lab import SERIAL, lab
+from tests.webhooks.receiver import receiving
 
 
 def fixed_port() -> dict[str, Any]:
@@ -128,8 +130,8 @@ async def test_controller_restart_while_the_machine_works_loses_no_report_to_its
 @on_sqlite
 async def test_controller_restart_while_cleaning_up_finishes_the_cleanup(store_url: str, tmp_path: Path) -> None:
     settings = {**fixed_port(), "provisioning.cleanup_seconds": 20}
-    async with lab(store_url, tmp_path, Habits(), Script(silent=True), settings) as room:
-        job_id = await room.waiting()
+    async with receiving() as receiver, lab(store_url, tmp_path, Habits(), Script(silent=True), settings) as room:
+        job_id = await room.waiting(webhook={"url": receiver.url()})
         room.bmc.go_away(1.0)  # so that cleaning up takes longer than the restart
         (await room.report({"status": "failed", "failed_step": "partition.service"})).good()
         await room.reaches(job_id, "failed")
@@ -139,7 +141,11 @@ async def test_controller_restart_while_cleaning_up_finishes_the_cleanup(store_u
         job = await room.reaches(job_id, "complete")
         assert (job["outcome"], job["failed_step"], job["warnings"]) == ("failed", "workflow.partition", [])
         assert [drive.image for drive in room.bmc.system.drives.values()] == ["", ""]
-        assert await room.shown(job_id) == ["queued", "provisioning", "failed", "complete"]
+        statuses = ["queued", "provisioning", "failed", "complete"]
+        assert await room.shown(job_id) == statuses
+        await until(lambda: len(receiver.hooks) >= 4)
+        told = [msgspec.json.decode(hook.body) for hook in receiver.hooks]
+        assert [body["status"] for body in sorted(told, key=lambda body: body["sequence"])] == statuses
 
 
 @on_sqlite

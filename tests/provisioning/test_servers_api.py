@@ -157,6 +157,8 @@ async def test_without_a_key_nothing_is_taken_that_would_have_to_be_encrypted(st
 async def test_another_key_opens_nothing_and_says_so(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path) as room:
         await room.register()
-    async with lab(store_url, tmp_path, settings={"provisioning.key": "another key of more than thirty-two bytes!"}) as room:
+    async with lab(
+        store_url, tmp_path, settings={"provisioning.key": "another key of more than thirty-two bytes!"}
+    ) as room:
         probe = await room.api.post(f"{PATH}/probe")
         assert (probe.status, probe.json["error"]) == (503, "config.key")

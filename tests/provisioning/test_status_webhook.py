@@ -178,7 +178,13 @@ def _json(body: Any) -> bytes:
         ({"status": "failed", "failed_step": "site-special.service"}, "workflow.site-special"),
         ({"status": "success", "failed_step": "partition.service"}, None),
     ],
-    ids=["a unit", "without its ending", "with blanks", "one that is not in the table", "with success it means nothing"],
+    ids=[
+        "a unit",
+        "without its ending",
+        "with blanks",
+        "one that is not in the table",
+        "with success it means nothing",
+    ],
 )
 async def test_the_unit_that_failed_becomes_a_key(
     store_url: str, tmp_path: Path, said: Mapping[str, str], step: str | None
@@ -331,9 +337,7 @@ async def test_two_nodes_hear_the_same_report_and_one_change_comes_of_it(store_u
         async with serving(store_url, settings) as server, talking(server) as api:
             headers = {"X-Webhook-Secret": SECRET}
             path = f"/api/v1/status-webhook/{SERIAL}"
-            calls = [
-                doors.post(path, said, headers) for said in (SUCCESS, FAILED) * 10 for doors in (room.api, api)
-            ]
+            calls = [doors.post(path, said, headers) for said in (SUCCESS, FAILED) * 10 for doors in (room.api, api)]
             answers = await asyncio.gather(*calls)
             assert {answer.status for answer in answers} == {200}
             assert len([answer for answer in answers if not answer.json["duplicate"]]) == 1

@@ -1,9 +1,11 @@
 """What whoever takes a job over makes of what the owner before it left: resets without an answer, deadlines, an old ledger."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from chargehand.config import load_config
 from chargehand.doors.provisioning.boot import was_reset
@@ -16,8 +18,12 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, NewJob
 from chargehand.engine.moves import RetryPolicy
 from chargehand.engine.store import Store
-from tests.api.serving import until
+from tests.api.serving import on_sqlite, until
 from tests.conftest import Clock
+from tests.provisioning.bmc import FakeBmc
+from tests.provisioning.bmc_acts import HANG_SECONDS
+from tests.provisioning.bmc_state import System
+from tests.provisioning.lab import lab
 
 BEFORE, AFTER = "2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z"
 
@@ -117,3 +123,34 @@ async def test_what_was_fetched_before_a_reset_is_no_sign_of_the_boot_after_it(s
         writing.cancel()
     assert ledger.fetched_since(fetched_at)
     assert not ledger.fetched_since(asked_at)
+
+
+class SlowBmc(FakeBmc):
+    """Goes on with an insert when nobody waits for its answer any more, as real ones do."""
+
+    async def _insert(self, system: System, name: str, body: dict[str, Any]) -> web.Response:
+        async def late() -> None:
+            await asyncio.sleep(0.2)
+            system.drives[name].image = body["Image"]
+
+        self.state.count("asked")
+        task = asyncio.create_task(late())
+        self._running.add(task)
+        await asyncio.sleep(HANG_SECONDS)
+        raise AssertionError("nobody waits so long")
+
+
+@on_sqlite
+async def test_a_medium_that_the_bmc_inserts_after_the_job_was_cancelled_is_ejected(
+    store_url: str, tmp_path: Path
+) -> None:
+    settings = {"provisioning.redfish_timeout_seconds": 10, "provisioning.poll_seconds": 0.1}
+    async with lab(store_url, tmp_path, settings=settings, bmc_class=SlowBmc) as room:
+        await room.register()
+        job_id = await room.submit()
+        await until(lambda: room.bmc.count("asked"))
+        assert (await room.api.post(f"/api/v1/jobs/{job_id}/cancel")).status == 200
+        job = await room.reaches(job_id, "complete")
+        assert job["outcome"] == "cancelled"
+        assert room.bmc.count("eject") == 1
+        assert not any(drive.image for drive in room.bmc.system.drives.values())

@@ -195,7 +195,7 @@ class Boot:
         intent = journey.run.reset
         assert intent is not None  # noqa: S101 - there is no way here but through the reset
         seen = "the BMC did not answer"
-        looks = 0
+        looks, turned = 0, intent.power != "On"  # a machine that was off and is on has booted, whatever else is shown
         while journey.left(max(intent.asked_at, journey.run.taken_at), self._settings.bmc_back_seconds) > 0:
             if signs_of_life(await journey.ledger(), intent.asked_at):
                 return await self._is_back(journey, "the machine fetches its medium")
@@ -204,10 +204,11 @@ class Boot:
                 glance = await machine.glance(patience_seconds=0)
                 seen = f"the system's power is {glance.power}"
                 looks += 1
-                if glance.power == "On" and not _still_the_same(intent, glance):
+                turned = turned or glance.power not in ("On", "Unknown")
+                if glance.power == "On" and (turned or not _still_the_same(intent, glance)):
                     return await self._is_back(journey, seen)
-                if glance.power == "On" and looks >= SURE_LOOKS:
-                    # It says when it was last reset, and that was before: a reset that was accepted and not done.
+                if glance.power == "On" and looks >= LOOKS:
+                    # It never went off, and says that it was last reset before ours: one that was accepted and not done.
                     await journey.note(
                         "the BMC took the reset, but shows none; it is sent again",
                         level="warn",

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from chargehand.config import ProvisioningConfig
-from chargehand.doors.provisioning.boot import UNKNOWN, Boot
+from chargehand.doors.provisioning.boot import LOOKS, UNKNOWN, Boot
 from chargehand.doors.provisioning.journey import Journey, again_until
 from chargehand.doors.provisioning.ledger import Verdict
 from chargehand.doors.provisioning.machines import Machines
@@ -19,6 +19,8 @@ from chargehand.doors.provisioning.run import AFTER, KEYS, Step
 from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.errors import ChargehandError, StoreError
+
+MOUNTS = (Step.MOUNT_MAINTENANCE, Step.MOUNT_TASK)
 
 
 class Cleanup:
@@ -88,13 +90,24 @@ class Cleanup:
         problems = []
         for name, path in journey.run.slots.items():
             try:
-                if await machine.eject(drives.get(path) or Slot(path, path, "cd"), only=self._ours(journey, name)):
+                if await self._out(journey, machine, drives.get(path) or Slot(path, path, "cd"), name):
                     ejected.append(name)
             except RedfishError as error:
                 problems.append(error)
         if problems:
             raise problems[0]
         return f"ejected {', '.join(ejected)}" if ejected else "there was nothing of ours to eject"
+
+    async def _out(self, journey: Journey, machine: Machine, drive: Slot, name: str) -> bool:
+        """A BMC goes on with an insert that nobody waits for any more: then the medium is looked for again."""
+        marks = [mark for mark in journey.run.marks if mark.step in MOUNTS]
+        cut_short = bool(marks) and (marks[-1].ended_at is None or not marks[-1].ok)
+        for look in range(LOOKS if cut_short else 1):
+            if look:
+                await asyncio.sleep(self._settings.poll_seconds)
+            if await machine.eject(drive, only=self._ours(journey, name)):
+                return True
+        return False
 
     def _ours(self, journey: Journey, name: str) -> Callable[[str], bool]:
         # Some BMCs show only the name of the file. In the drive that we put it into, that will do.

@@ -94,7 +94,8 @@ class Lifecycle:
             run = Run(generation=generation, began_at=now, taken_at=now, lease=job.lease)
         else:
             run, expected = found
-            run = msgspec.structs.replace(run, taken_at=now, lease=job.lease)
+            began_at = run.began_at if run.marks else now  # the budget of what was never begun is whole
+            run = msgspec.structs.replace(run, began_at=began_at, taken_at=now, lease=job.lease)
         # Written at once: from here on the owner before us can write nothing, and so do nothing.
         version = await self._runs.put(job.tenant, job.id, run, expected)
         await self._ledgers.begin(job.tenant, job.id, run.generation)
@@ -148,6 +149,8 @@ class Lifecycle:
             "failed": f"failed at {verdict.failed_step}: {verdict.error}",
             "cancelled": verdict.error,
         }[verdict.outcome]
+        if known := seen.topic == topic_of(State.RUNNING, stage):  # its owner is gone since, and we go on for it
+            message = "cleaning up goes on"
         change = Change(
             job.id,
             "advance",
@@ -155,10 +158,10 @@ class Lifecycle:
             stage=stage,
             error=verdict.error or None if verdict.outcome != "succeeded" else None,
             failed_step=verdict.failed_step,
-            level="error" if failed else "info",
+            level="error" if failed and not known else "info",
             step=verdict.failed_step or "",
             message=message,
-            data=_verdict_data(verdict),
+            data=None if known else _verdict_data(verdict),
             kind=KIND,
             seen_stage=seen.stage if lease is not None else Stage.PROVISIONING,
         )
@@ -168,7 +171,7 @@ class Lifecycle:
             if lease is not None and (await self._engine.get(job.id)).stage != stage:
                 raise
             return False
-        if seen.topic != topic_of(State.RUNNING, stage):
+        if not known:
             self._metrics.count_transition("provisioning", stage)
         return True
 

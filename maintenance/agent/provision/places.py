@@ -1,0 +1,87 @@
+"""Where everything lies. `PROVISION_ROOT` moves it all under another root, so that the agent can be tried without being root."""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from provision.errors import Exit, Trouble
+
+
+class Places:
+    def __init__(self, root: str | Path = "/") -> None:
+        self.root = Path(root)
+        self.run = self.root / "run/provision"
+        self.target = self.run / "target"  # the root of what is installed
+        self.dmi = self.root / "sys/class/dmi/id"
+        self.efi = self.root / "sys/firmware/efi"
+        self.blocks = self.root / "sys/block"
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> "Places":
+        return cls(environ.get("PROVISION_ROOT") or "/")
+
+    @property
+    def real(self) -> bool:
+        return self.root == Path("/")
+
+    def at(self, path: str) -> Path:
+        """Where an absolute path of the machine lies."""
+        return self.root / path.lstrip("/")
+
+    def device(self, path: str) -> str:
+        """The kernel's own name of a device, whatever links lead to it."""
+        found = os.path.realpath(self.at(path))
+        return found if self.real else "/" + os.path.relpath(found, os.path.realpath(self.root))
+
+    def boot_id(self) -> str:
+        try:
+            return self.at("/proc/sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            return ""
+
+    # files under /run/provision ---------------------------------------------------------------------------------------
+
+    def read(self, name: str) -> Any:
+        """A document that the agent wrote; None where there is none."""
+        try:
+            return json.loads((self.run / name).read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise Trouble(f"{self.run / name} cannot be read: {type(error).__name__}") from None
+
+    def write(self, name: str, content: bytes | Mapping[str, Any]) -> None:
+        """Whole or not at all, and for root's eyes only."""
+        try:
+            self.run.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.replace(self._temporary(content), self.run / name)
+        except OSError as error:
+            raise Trouble(f"{self.run / name} cannot be written: {error.strerror}", Exit.RUN_NOT_WRITABLE) from None
+
+    def write_once(self, name: str, content: bytes | Mapping[str, Any]) -> bool:
+        """False: somebody was first. Of several at the same moment just one is, and its content is there at once."""
+        self.run.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = self._temporary(content)
+        try:
+            os.link(temporary, self.run / name)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(temporary)
+        return True
+
+    def forget(self, name: str) -> None:
+        (self.run / name).unlink(missing_ok=True)
+
+    def has(self, name: str) -> bool:
+        return (self.run / name).exists()
+
+    def _temporary(self, content: bytes | Mapping[str, Any]) -> str:
+        data = content if isinstance(content, bytes) else json.dumps(content, indent=2, sort_keys=True).encode() + b"\n"
+        handle, path = tempfile.mkstemp(dir=self.run, prefix=".new-")  # 0600
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        return path

@@ -1,0 +1,32 @@
+"""An initramfs: the cpio format that the kernel unpacks (newc), the same bytes for the same files whoever makes it."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from maintenance.build.run import EPOCH
+
+DIRECTORY, FILE, LINK = 0o040000, 0o100000, 0o120000
+
+
+class Entry(NamedTuple):
+    path: str  # without a slash in front
+    mode: int  # with the bits that say what it is
+    data: bytes = b""  # of a link: where it points to
+    uid: int = 0
+    gid: int = 0
+
+
+def newc(entries: Iterable[Entry]) -> Iterator[bytes]:
+    """Sorted by path, so that a directory comes before what is in it."""
+    for number, entry in enumerate(sorted(entries), 1):
+        yield from _record(entry, number)
+    yield from _record(Entry("TRAILER!!!", 0), 0)
+
+
+def _record(entry: Entry, number: int) -> Iterator[bytes]:
+    name = entry.path.encode() + b"\0"
+    links = 2 if entry.mode & 0o170000 == DIRECTORY else 1
+    fields = (number, entry.mode, entry.uid, entry.gid, links, EPOCH, len(entry.data), 0, 0, 0, 0, len(name), 0)
+    head = b"070701" + b"".join(b"%08X" % field for field in fields) + name
+    yield head + bytes(-len(head) % 4)
+    yield entry.data + bytes(-len(entry.data) % 4)

@@ -1,0 +1,76 @@
+"""A bootable image: GRUB for BIOS and for UEFI, the kernel, and the system as its initramfs.
+
+GRUB's own program for this, grub-mkrescue, puts the time and random numbers into the image; so its parts are made here, one by one.
+"""
+
+from pathlib import Path
+
+from maintenance.build.run import EPOCH, run
+
+VOLUME = "MAINTENANCE"
+GRUB = Path("/usr/lib/grub")
+# The system lives in memory, so the medium may go away once GRUB has read it. What is said last about consoles is /dev/console.
+KERNEL_LINE = "console=tty0 console=ttyS0,115200 systemd.firstboot=no systemd.show_status=true net.ifnames=0 printk.devkmsg=on panic=30"
+COMMON = (
+    "iso9660 part_gpt part_msdos fat linux normal configfile search search_fs_file serial terminal echo test sleep reboot halt all_video gfxterm"
+).split()
+BIOS, UEFI = [*COMMON, "biosdisk", "vga"], [*COMMON, "efi_gop", "efi_uga"]
+FAT_SERIAL = "C4A26E4D"
+FAT_KIB = 2880
+
+# Found by a file of its own, so that another bootable disk in the machine is never taken for this one.
+MARK = "boot/chargehand-maintenance"
+CONFIG = f"""\
+search --no-floppy --file --set=root /{MARK}
+serial --unit=0 --speed=115200
+terminal_input console serial
+terminal_output console serial
+set timeout=0
+menuentry "Chargehand maintenance system" {{
+  echo "Loading the maintenance system ..."
+  linux /boot/vmlinuz {KERNEL_LINE}
+  initrd /boot/initrd.zst
+}}
+"""
+
+
+def make(kernel: bytes, initrd: Path, output: Path, work: Path) -> None:
+    tree = work / "iso"
+    boot = tree / "boot"
+    boot.mkdir(parents=True)
+    (tree / "EFI/BOOT").mkdir(parents=True)
+    (boot / "vmlinuz").write_bytes(kernel)
+    initrd.rename(boot / "initrd.zst")
+    (tree / MARK).write_text("")
+    config = work / "grub.cfg"
+    config.write_text(CONFIG)
+    core = work / "core.img"
+    run("grub-mkimage", "-O", "i386-pc", "-d", GRUB / "i386-pc", "-p", "/boot/grub", "-c", config, "-o", core, *BIOS)
+    (boot / "bios.img").write_bytes((GRUB / "i386-pc/cdboot.img").read_bytes() + core.read_bytes())
+    efi = tree / "EFI/BOOT/BOOTX64.EFI"
+    run("grub-mkimage", "-O", "x86_64-efi", "-d", GRUB / "x86_64-efi", "-p", "/boot/grub", "-c", config, "-o", efi, *UEFI)
+    _fat(boot / "efi.img", efi)
+    _xorriso(tree, output)
+
+
+def _fat(image: Path, efi: Path) -> None:
+    image.write_bytes(bytes(FAT_KIB * 1024))
+    run("mformat", "-i", image, "-f", str(FAT_KIB), "-N", FAT_SERIAL, "-v", "EFI", "::")
+    run("mmd", "-i", image, "::/EFI", "::/EFI/BOOT")
+    run("mcopy", "-i", image, efi, "::/EFI/BOOT/BOOTX64.EFI")
+
+
+def _xorriso(tree: Path, output: Path) -> None:
+    date = "2023111422132000"  # EPOCH, as the volume's own dates are written
+    # fmt: off
+    run(
+        "xorriso", "-as", "mkisofs", "-o", output, "-V", VOLUME, "-r", "-J", "-joliet-long", "--set_all_file_dates", f"={EPOCH}",
+        f"--modification-date={date}",
+        "--grub2-boot-info", "--grub2-mbr", GRUB / "i386-pc/boot_hybrid.img",
+        "-b", "boot/bios.img", "-no-emul-boot", "-boot-load-size", "4", "-boot-info-table",
+        "-eltorito-alt-boot", "-e", "boot/efi.img", "-no-emul-boot",
+        "--protective-msdos-label", "-partition_offset", "16", "-appended_part_as_gpt",
+        "-append_partition", "2", "0xef", tree / "boot/efi.img",
+        tree,
+    )
+    # fmt: on

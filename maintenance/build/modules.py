@@ -1,0 +1,86 @@
+"""The kernel's modules that servers need, and what those need in turn."""
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from maintenance.build.rootfs import KERNEL
+from maintenance.build.run import BuildFailed, run
+
+# fmt: off
+STORAGE = (
+    "ahci", "ata_piix", "ata_generic", "nvme", "megaraid_sas", "mpt3sas", "hpsa", "smartpqi", "aacraid", "virtio_blk", "virtio_scsi",
+    "vmw_pvscsi", "sr_mod", "sd_mod", "sg", "usb_storage", "uas", "xhci_pci", "ehci_pci", "uhci_hcd", "vmd", "dm_mod", "raid1",
+)
+NETWORK = (
+    "e1000", "e1000e", "igb", "igc", "ixgbe", "i40e", "ice", "bnxt_en", "bnx2x", "tg3", "mlx4_en", "mlx5_core", "r8169", "sfc", "qede",
+    "be2net", "virtio_net", "vmxnet3", "af_packet", "cdc_ether", "rndis_host",
+)
+FILE_SYSTEMS = (
+    "isofs", "udf", "vfat", "ext4", "xfs", "btrfs", "ntfs3", "squashfs", "overlay", "loop", "fuse", "efivarfs",
+    "nls_cp437", "nls_ascii", "nls_iso8859_1", "nls_utf8",
+)
+OTHERS = (
+    "virtio_pci", "virtio_rng", "qemu_fw_cfg", "hid_generic", "usbhid", "ipmi_si", "ipmi_devintf", "autofs4", "dmi_sysfs",
+    "crc32c_intel", "sha256_ssse3", "unix", "ipv6", "efi_pstore",
+)
+# fmt: on
+WANTED = (*STORAGE, *NETWORK, *FILE_SYSTEMS, *OTHERS)
+ABOUT = ("modules.builtin", "modules.builtin.modinfo", "modules.order")
+
+
+def choose(tar: tarfile.TarFile, work: Path) -> tuple[str, Path]:
+    """The kernel's version, and a folder that is its /lib/modules/VERSION with only what is wanted."""
+    everything, chosen = work / "all", work / "chosen"
+    prefix = f"./{KERNEL}/lib/modules/"
+    for member in tar:
+        if member.name.startswith(prefix) and member.isfile():
+            target = everything / "lib/modules" / member.name.removeprefix(prefix)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source = tar.extractfile(member)
+            target.write_bytes(source.read() if source else b"")
+    versions = sorted(path.name for path in (everything / "lib/modules").iterdir())
+    if len(versions) != 1:
+        raise BuildFailed(f"one kernel is expected, not {versions}")
+    (version,) = versions
+    run("depmod", "-b", everything, version)
+    source_folder, folder = everything / "lib/modules" / version, chosen / "lib/modules" / version
+    for name in (*_closure(source_folder), *ABOUT):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes((source_folder / name).read_bytes())
+    run("depmod", "-b", chosen, version)
+    return version, folder
+
+
+def _closure(folder: Path) -> list[str]:
+    """Paths of the wanted modules and of those that they need. One that is built in needs no file."""
+    needs: dict[str, list[str]] = {}
+    by_name: dict[str, str] = {}
+    for line in (folder / "modules.dep").read_text().splitlines():
+        path, _, others = line.partition(":")
+        needs[path] = others.split()
+        by_name[_name(path)] = path
+    built_in = {_name(line) for line in (folder / "modules.builtin").read_text().splitlines()}
+    soft = dict(_soft(folder))
+    unknown = [name for name in WANTED if name not in by_name and name not in built_in]
+    if unknown:
+        raise BuildFailed(f"this kernel has no module {', '.join(unknown)}")
+    found: set[str] = set()
+    names = list(WANTED)
+    while names:
+        path = by_name.get(names.pop())
+        if path and path not in found:
+            found |= {path}
+            names += [_name(other) for other in needs[path]] + soft.get(_name(path), [])
+    return sorted(found)
+
+
+def _soft(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    for line in (folder / "modules.softdep").read_text().splitlines():
+        match line.split():
+            case ["softdep", name, *others]:
+                yield name.replace("-", "_"), [other.replace("-", "_") for other in others if not other.endswith(":")]
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2].partition(".ko")[0].replace("-", "_")

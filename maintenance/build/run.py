@@ -1,0 +1,30 @@
+"""Programs are run as lists of arguments, in an environment in which they do the same every time."""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+EPOCH = 1_700_000_000  # the time of everything in the image
+
+
+class BuildFailed(Exception):
+    pass
+
+
+def run(*command: str | Path, stdin: bytes | None = None, cwd: Path | None = None) -> str:
+    path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
+    kept = {name: os.environ[name] for name in ("HOME", "TMPDIR", "http_proxy", "https_proxy") if name in os.environ}
+    environment = {**kept, "PATH": path, "LC_ALL": "C", "TZ": "UTC", "SOURCE_DATE_EPOCH": str(EPOCH), "MTOOLS_SKIP_CHECK": "1"}
+    done = subprocess.run([str(part) for part in command], input=stdin, cwd=cwd, env=environment, capture_output=True)
+    if done.returncode:
+        raise BuildFailed(f"{command[0]} ended with {done.returncode}:\n{_tail(done.stderr)}")
+    return done.stdout.decode(errors="replace")
+
+
+def listed(values: Sequence[str]) -> str:
+    return ",".join(values)
+
+
+def _tail(said: bytes) -> str:
+    return said.decode(errors="replace")[-4000:]

@@ -1,0 +1,117 @@
+"""What is in the maintenance system: the packages without what nobody needs there, the kernel's modules, our units and the agent."""
+
+import fnmatch
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from maintenance.build import modules
+from maintenance.build.archive import DIRECTORY, FILE, LINK, Entry
+from maintenance.build.rootfs import KERNEL
+from maintenance.build.run import BuildFailed
+
+HERE = Path(__file__).parents[1]
+UNITS, SYSTEM, AGENT = HERE / "units", HERE / "system", HERE / "agent" / "provision"
+
+# fmt: off
+LEFT_OUT = (
+    KERNEL, "boot/*", "dev/*", "proc/*", "sys/*", "run/*", "tmp/*", "var/lib/apt/*", "var/lib/dpkg/*", "var/cache/*", "var/log/*",
+    "usr/share/perl*", "usr/lib/x86_64-linux-gnu/perl*", "usr/bin/perl*", "usr/share/doc", "usr/share/man", "usr/share/locale",
+    "usr/lib/udev/hwdb.d/*", "usr/lib/udev/hwdb.bin", "usr/share/pixmaps*", "usr/share/ca-certificates", "usr/share/polkit-1",
+    "usr/lib/python3.11/test", "usr/lib/python3.11/unittest", "usr/lib/python3.11/pydoc_data", "usr/lib/python3.11/lib2to3",
+    "usr/lib/python3.11/idlelib", "usr/lib/python3.11/ensurepip", "usr/lib/python3.11/tkinter",
+    "etc/hostname", "etc/machine-id", "etc/issue", "etc/shadow-", "etc/passwd-", "etc/group-", "etc/gshadow-", "etc/resolv.conf", "etc/kernel",
+    # The times of a build are in these, or they are of no use without a package manager.
+    "etc/.pwd.lock", "etc/apt", "etc/cron.d", "etc/cron.daily", "etc/ld.so.cache.*",
+)
+# What would ask, wait, or do work that is in vain in a system that lives in memory.
+MASKED = (
+    "systemd-firstboot.service", "systemd-timesyncd.service", "e2scrub_reap.service", "e2scrub_all.timer", "apt-daily.timer",
+    "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer", "systemd-update-utmp.service",
+    "systemd-update-utmp-runlevel.service", "systemd-journal-catalog-update.service", "systemd-hwdb-update.service",
+    "systemd-pstore.service", "systemd-journal-flush.service", "systemd-machine-id-commit.service", "systemd-random-seed.service",
+    "systemd-remount-fs.service", "systemd-sysusers.service", "ldconfig.service", "mdcheck_start.timer", "xfs_scrub_all.timer",
+    "systemd-networkd-persistent-storage.service", "remote-fs.target", "systemd-update-done.service", "systemd-boot-system-token.service",
+)
+# fmt: on
+ENABLED = {
+    "multi-user.target.wants": ("systemd-networkd.service", "systemd-resolved.service", "provision-dispatcher.service"),
+    "network-online.target.wants": ("systemd-networkd-wait-online.service",),
+    "getty.target.wants": ("getty@tty1.service",),
+}
+PLACES = ("boot", "dev", "proc", "sys", "run", "tmp", "var/log", "var/cache", "var/lib/dpkg", "mnt")
+
+
+def entries(rootfs: Path, work: Path) -> tuple[list[Entry], bytes]:
+    """Everything in the system, and the kernel that boots it."""
+    with tarfile.open(rootfs) as tar:
+        version, folder = modules.choose(tar, work)
+        found = {entry.path: entry for entry in _packages(tar)}
+        kernel = tar.extractfile(f"./{KERNEL}/boot/vmlinuz-{version}")
+        if kernel is None:
+            raise BuildFailed("the kernel is not in the root file system")
+        for entry in (*_ours(), *_files(folder, f"usr/lib/modules/{version}")):
+            found[entry.path] = entry
+        for path in list(found):
+            _make_folders(found, path)
+        return list(found.values()), kernel.read()
+
+
+def _packages(tar: tarfile.TarFile) -> Iterator[Entry]:
+    for member in tar:
+        path = member.name.removeprefix("./").rstrip("/")
+        if not path or path == "." or _left_out(path):
+            continue
+        if member.isdir():
+            yield Entry(path, DIRECTORY | member.mode, b"", member.uid, member.gid)
+        elif member.issym():
+            yield Entry(path, LINK | 0o777, member.linkname.encode(), member.uid, member.gid)
+        elif member.isfile() or member.islnk():
+            source = tar.extractfile(member)
+            data = source.read() if source else b""
+            yield Entry(path, FILE | member.mode, data, member.uid, member.gid)
+
+
+def _left_out(path: str) -> bool:
+    # "__pycache__" goes: whether it is there depends on who made the packages' files.
+    return "__pycache__" in path or any(
+        fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path, f"{pattern}/*") for pattern in LEFT_OUT
+    )
+
+
+def _ours() -> Iterator[Entry]:
+    yield from _files(SYSTEM, "")
+    yield from _files(UNITS, "usr/lib/systemd/system")
+    for entry in _files(AGENT, "usr/lib/python3/dist-packages/provision"):
+        if entry.path.endswith(".py"):
+            yield entry
+    for folder, units in ENABLED.items():
+        for unit in units:
+            file = f"{unit.partition('@')[0]}@.service" if "@" in unit else unit
+            yield _link(f"etc/systemd/system/{folder}/{unit}", f"/usr/lib/systemd/system/{file}")
+    for unit in MASKED:
+        yield _link(f"etc/systemd/system/{unit}", "/dev/null")
+    yield _link("etc/systemd/system/default.target", "/usr/lib/systemd/system/multi-user.target")
+    yield _link("etc/resolv.conf", "/run/systemd/resolve/stub-resolv.conf")
+    yield _link("init", "usr/lib/systemd/systemd")
+    # Empty and not missing: the system makes one up for this boot and asks nobody.
+    yield Entry("etc/machine-id", FILE | 0o444)
+    for place in PLACES:
+        yield Entry(place, DIRECTORY | (0o1777 if place == "tmp" else 0o755))
+
+
+def _link(path: str, target: str) -> Entry:
+    return Entry(path, LINK | 0o777, target.encode())
+
+
+def _files(folder: Path, at: str) -> Iterator[Entry]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            name = str(Path(at) / path.relative_to(folder))
+            yield Entry(name, FILE | (0o755 if path.stat().st_mode & 0o100 else 0o644), path.read_bytes())
+
+
+def _make_folders(found: dict[str, Entry], path: str) -> None:
+    for parent in Path(path).parents:
+        if str(parent) != "." and str(parent) not in found:
+            found[str(parent)] = Entry(str(parent), DIRECTORY | 0o755)
