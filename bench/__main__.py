@@ -22,6 +22,7 @@ from bench.media import media
 from bench.provisioning import status_webhooks
 from bench.report import Row, table
 from bench.stores import Stores, fsync_seconds, postgres_stores, sqlite_stores
+from bench.task_iso import task_iso
 from bench.tasks import tasks_busy, tasks_create, tasks_cycle, tasks_peers, tasks_stream, tasks_waiters
 from bench.tasks_client import Wire
 from bench.waiters import waiters
@@ -45,6 +46,7 @@ class Name(StrEnum):
     TASKS_PEERS = "tasks-peers"
     MEDIA = "media"
     STATUS_WEBHOOKS = "status-webhooks"
+    TASK_ISO = "task-iso"
 
 
 class Store(StrEnum):
@@ -70,6 +72,7 @@ MEASUREMENTS: dict[Name, Callable[[Bench], AsyncIterator[Row]]] = {
     Name.TASKS_PEERS: tasks_peers,
     Name.MEDIA: media,
     Name.STATUS_WEBHOOKS: status_webhooks,
+    Name.TASK_ISO: task_iso,
 }
 STORES: dict[Store, Callable[[], AbstractContextManager[Stores]]] = {
     Store.SQLITE: sqlite_stores,

@@ -7,6 +7,7 @@ at any of them tells how often any system was reset.
 import asyncio
 import socket
 import sys
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -66,7 +67,11 @@ class Machine:
 
     def _page(self, path: str) -> Any:
         if path == ROOT:
-            return {"RedfishVersion": "1.15.0", "Systems": _link(f"{ROOT}/Systems"), "Links": {"Sessions": _link(SESSIONS)}}
+            return {
+                "RedfishVersion": "1.15.0",
+                "Systems": _link(f"{ROOT}/Systems"),
+                "Links": {"Sessions": _link(SESSIONS)},
+            }
         if path == f"{ROOT}/Systems":
             return {"Members": [_link(SYSTEM)]}
         if path == SYSTEM:
@@ -155,8 +160,7 @@ async def main(count: int) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address(number), port))
         port = listener.getsockname()[1]  # the same for all, so that a fleet is told apart by its addresses
-        machine = Machine(number)
-        await loop.create_server(lambda machine=machine: Talk(machine), sock=listener)
+        await loop.create_server(partial(Talk, Machine(number)), sock=listener)
         urls.append(f"http://{address(number)}:{port}")
     print(*urls, flush=True)
     await asyncio.to_thread(sys.stdin.read)

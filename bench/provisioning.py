@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from bench.report import Row, Sample, Target, at
 RATE = 200.0  # a second, of reports and of progress each
 CONNECTIONS = 64
 PATIENCE_SECONDS = 600.0
+LOOK_SECONDS = 0.05
 SECRET = "what machines of the benchmark know"
 IMAGE = b"of the maintenance system nothing is read here" * 1_000
 RECIPE: dict[str, Any] = {
@@ -53,14 +54,13 @@ class Fleet(NamedTuple):
 
     async def begin(self) -> float:
         """A job for each server, until all of them wait for their machine's word; how long that took."""
-        expected = await self._resets() + len(self.bmcs)
+        expected = await self.resets() + len(self.bmcs)
         began = time.perf_counter()
         asked = [{"server_serial": serial(n), "recipe": RECIPE} for n in range(len(self.bmcs))]
         jobs = await self._all([_json("POST", "/api/v1/jobs", each) for each in asked], 202)
         await self._until_reset(expected)
         for job in jobs:
-            while "webhook.wait" not in (await self._job(job["job_id"]))["deadlines"]:
-                await asyncio.sleep(0.02)
+            await self._until_job(job["job_id"], lambda job: "webhook.wait" in job["deadlines"])
         return time.perf_counter() - began
 
     async def end(self, expected: int) -> None:
@@ -68,9 +68,7 @@ class Fleet(NamedTuple):
         await self._until_reset(expected)
         for number in range(len(self.bmcs)):
             page = _decoded(await self._ask(f"/api/v1/jobs?server_serial={serial(number)}&limit=1"))
-            job_id = page["jobs"][0]["job_id"]
-            while (job := await self._job(job_id))["status"] != "complete":
-                await asyncio.sleep(0.02)
+            job = await self._until_job(page["jobs"][0]["job_id"], lambda job: job["status"] == "complete")
             if job["outcome"] != "succeeded":
                 raise RuntimeError(f"a job ended otherwise: {job}")
 
@@ -91,20 +89,26 @@ class Fleet(NamedTuple):
         await asyncio.gather(*map(on, self.connections))
         return [answers[number] for number in range(len(requests))]
 
-    async def _job(self, job_id: str) -> Any:
-        return _decoded(await self._ask(f"/api/v1/jobs/{job_id}"))
+    async def _until_job(self, job_id: str, so: Callable[[Any], bool]) -> Any:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                if so(job := _decoded(await self._ask(f"/api/v1/jobs/{job_id}"))):
+                    return job
+                await asyncio.sleep(LOOK_SECONDS)
 
     async def _ask(self, path: str) -> Answer:
         return await self.connections[0].expect(request("GET", path), 200)
 
-    async def _resets(self) -> int:
+    async def resets(self) -> int:
         return int((await self.counter.expect(request("GET", "/count"), 200)).body)
 
     async def _until_reset(self, count: int) -> None:
         """The BMCs are asked, and not the server, which has enough to do."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while await self._resets() < count:
-                await asyncio.sleep(0.05)
+            while True:
+                if await self.resets() >= count:
+                    return
+                await asyncio.sleep(LOOK_SECONDS)
 
 
 async def status_webhooks(bench: Bench) -> AsyncIterator[Row]:
@@ -132,7 +136,7 @@ async def status_webhooks(bench: Bench) -> AsyncIterator[Row]:
             bench.say(f"  {count:,} jobs wait after {seconds:.1f} s")
             if not number:
                 yield Row(measurement=f"{count:,} jobs, submitted until they wait", value=count / seconds, unit="/s")
-            resets = await fleet._resets() + count
+            resets = await fleet.resets() + count
             runs = await _reported(fleet, progress)
             label = f"status webhooks, {RATE:g}/s{' and progress' if progress else ''}, {at(CONNECTIONS)}"
             for what, run in runs.items():
@@ -150,10 +154,10 @@ async def _reported(fleet: Fleet, progress: bool) -> dict[str, Run]:
         _post(f"/api/v1/status-webhook/{serial(n)}", {"status": "success", "delivery_id": f"{stamp}-{n}"})
         for n in range(count)
     ]
-    # Of each machine's last step, half a period before somebody's report and long before its own.
-    steps = [_progress(n, percent) for n in range(count) for percent in (95,)]
     first = evenly(RATE, reports, 200)
-    meanwhile = evenly(RATE, steps[count // 2 :], 200, 0.5 / RATE) if progress else []
+    # From those whose report comes last: a job that is over has no use for progress. Each between two reports.
+    late = [_progress(number) for number in range(count // 2, count)]
+    meanwhile = evenly(RATE, late, 200, 0.5 / RATE) if progress else []
     runs = {}
     for what, dues, duplicate in (("first", [*first, *meanwhile], False), ("repeated", first, True)):
         runs[what], answers = await fleet.run(dues)
@@ -164,7 +168,7 @@ async def _reported(fleet: Fleet, progress: bool) -> dict[str, Run]:
 
 
 def _rows(label: str, run: Run, empty: Run) -> list[Row]:
-    samples = {"measured": [run.sample], "baseline": [empty.sample]}
+    samples: dict[str, Sequence[Sample]] = {"measured": [run.sample], "baseline": [empty.sample]}
     times = {
         "p50": (run.sample.p50, empty.sample.p50),
         "p99": (run.sample.p99, empty.sample.p99),
@@ -184,8 +188,8 @@ def _rows(label: str, run: Run, empty: Run) -> list[Row]:
     ]
 
 
-def _progress(number: int, percent: int) -> bytes:
-    said = {"step": "image-linux.service", "percent": percent, "message": "writing", "boot_id": f"boot-{number}"}
+def _progress(number: int) -> bytes:
+    said = {"step": "image-linux.service", "percent": 50, "message": "writing", "boot_id": f"boot-{number}"}
     return _post(f"/api/v1/status-webhook/{serial(number)}/progress", said)
 
 

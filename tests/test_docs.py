@@ -106,6 +106,14 @@ def test_the_settings_shown_for_targets_are_settings(tmp_path: Path) -> None:
     assert config.inference.models["qwen3:30b"].keep_alive == "30m"
 
 
+@pytest.mark.parametrize("page", DOCUMENTS)
+def test_every_setting_of_provisioning_that_is_named_is_one(page: str) -> None:
+    named = set(re.findall(r"\bprovisioning\.(\w+)", (ROOT / page).read_text()))
+    settings = load_config(environ={}).provisioning.__struct_fields__
+    # Others are calls of the Python client, and the file of the key.
+    assert named - {*settings, "submit", "watch", "md", "key"} == set()
+
+
 def test_the_check_of_signatures_shown_tells_ours_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
     [shown] = re.findall(r"```python\n(.*?)```", (ROOT / "docs/inference.md").read_text(), re.DOTALL)
     monkeypatch.setenv("CHARGEHAND_WEBHOOKS_SECRET", SECRET)
@@ -148,7 +156,7 @@ async def test_the_commands_of_a_document_do_what_it_says(page: str, tmp_path: P
         shell = await asyncio.create_subprocess_exec(
             "bash", "-c", script, cwd=tmp_path, stdout=PIPE, stderr=PIPE, env=environ
         )
-        said, errors = await _ended(shell, 60)
+        said, errors = await _ended(shell, 100)
         assert shell.returncode == 0, errors.decode()
         assert [text for text in printed if text not in said.decode()] == []
         assert '"code":"' not in said.decode(), "an error among the answers"

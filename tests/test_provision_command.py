@@ -57,17 +57,17 @@ async def test_a_server_is_added_shown_listed_probed_and_removed(store_url: str,
         added = await add(room, "--label", "rack=12", "--probe")
         assert f"{SERIAL} is registered" in added.good().out
         assert "two drives: the maintenance image goes into Cd1, the task medium into Cd2" in added.out
+        assert re.search(r"^machine +Contoso Model 1$", added.out, re.MULTILINE)
         assert "the machine is off: a job switches it on" in added.out
 
         [listed] = (await provision(url, "server", "list", "--json")).good().json
         assert (listed["server_serial"], listed["labels"], listed["has_password"]) == (SERIAL, {"rack": "12"}, True)
-        assert "Contoso" in (await provision(url, "server", "probe", SERIAL)).good().out
         shown = (await provision(url, "server", "show", SERIAL)).good().out
         assert re.search(r"^user +operator, with a password$", shown, re.MULTILINE)
         assert re.search(r"^labels +rack=12$", shown, re.MULTILINE)
 
         kept = await provision(url, "server", "add", SERIAL, "--bmc", room.bmc.url, "--user", USER, "--keep-password")
-        assert kept.good().code == 0
+        assert f"{SERIAL} is registered" in kept.good().out
         assert (await provision(url, "server", "probe", SERIAL, "--json")).good().json["ok"]
 
         refused = await provision(url, "server", "remove", SERIAL)
@@ -105,7 +105,6 @@ async def test_a_bmc_that_does_not_let_us_in_is_told_with_exit_code_1(store_url:
         assert told.code == 1
         assert "the BMC could not be asked" in told.out
         assert "another than it has" not in told.out + told.err
-        assert not (await provision(room.server.url, "server", "probe", SERIAL, "--json")).good(1).json["ok"]
 
 
 async def test_a_password_comes_from_stdin_or_the_environment_and_never_from_an_argument(tmp_path: Path) -> None:
@@ -129,11 +128,13 @@ async def test_a_person_is_asked_for_the_password_and_it_is_not_shown(store_url:
             terminal() as (pipes, seen, write),
             running(room.server.url, *words, preexec_fn=_own_the_terminal, **pipes) as adding,
         ):
-            await until(lambda: b"Password of operator" in b"".join(seen))
+            # Not before: what was typed while it was still to be shown is thrown away.
+            await until(lambda: not termios.tcgetattr(pipes["stdin"])[3] & termios.ECHO, 60)
             write(f"{PASSWORD}\n".encode())
             told = await ended(adding)
         shown = b"".join(seen).decode()
         assert told.code == 0, shown
+        assert "Password of operator at the BMC" in shown
         assert "two drives" in shown
         assert PASSWORD not in shown
 
@@ -188,9 +189,8 @@ async def test_a_job_is_submitted_and_watched_to_its_end(store_url: str, tmp_pat
         shown = (await provision(url, "show", job_id)).good().out
         assert re.search(r"^status +complete, succeeded$", shown, re.MULTILINE)
         assert re.search(r"^  done +image-linux\.service +\d+\.\d s", shown, re.MULTILINE)
-        for filters, count in (((), 1), (("--status", "complete", "--server", SERIAL), 1), (("--status", "queued"), 0)):
-            assert len((await provision(url, "list", *filters, "--json")).good().json) == count
-        assert job_id in (await provision(url, "list")).good().out
+        assert job_id in (await provision(url, "list", "--status", "complete", "--server", SERIAL)).good().out
+        assert (await provision(url, "list", "--status", "queued", "--json")).good().json == []
         assert all(secret not in told.out + shown for secret in SECRET_PARTS)
 
 
@@ -211,7 +211,6 @@ async def test_a_failed_job_says_key_unit_exit_code_log_and_what_to_do_and_is_tr
             assert "  | partition.service: no such disk\n" in told
             assert "what to do: check target_disk and partition_layout" in told
         assert re.search(r"^  failed +partition\.service", shown.out, re.MULTILINE)
-        assert (await provision(url, "show", job_id, "--json")).good().json["failure"]["unit"] == "partition.service"
 
         room.guest.script.fails_at = ""
         again = await provision(url, "retry", job_id, "--watch")

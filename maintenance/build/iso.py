@@ -25,12 +25,10 @@ search --no-floppy --file --set=root /{MARK}
 serial --unit=0 --speed=115200
 terminal_input console serial
 terminal_output console serial
-set timeout=0
-menuentry "Chargehand maintenance system" {{
-  echo "Loading the maintenance system ..."
-  linux /boot/vmlinuz {KERNEL_LINE}
-  initrd /boot/initrd.zst
-}}
+echo "Loading the maintenance system ..."
+linux /boot/vmlinuz {KERNEL_LINE}
+initrd /boot/initrd.zst
+boot
 """
 
 
@@ -49,8 +47,9 @@ def make(kernel: bytes, initrd: Path, output: Path, work: Path) -> None:
     (boot / "bios.img").write_bytes((GRUB / "i386-pc/cdboot.img").read_bytes() + core.read_bytes())
     efi = tree / "EFI/BOOT/BOOTX64.EFI"
     run("grub-mkimage", "-O", "x86_64-efi", "-d", GRUB / "x86_64-efi", "-p", "/boot/grub", "-c", config, "-o", efi, *UEFI)
-    _fat(boot / "efi.img", efi)
-    _xorriso(tree, output)
+    fat = work / "efi.img"
+    _fat(fat, efi)
+    _xorriso(tree, fat, output)
 
 
 def _fat(image: Path, efi: Path) -> None:
@@ -60,7 +59,7 @@ def _fat(image: Path, efi: Path) -> None:
     run("mcopy", "-i", image, efi, "::/EFI/BOOT/BOOTX64.EFI")
 
 
-def _xorriso(tree: Path, output: Path) -> None:
+def _xorriso(tree: Path, fat: Path, output: Path) -> None:
     date = "2023111422132000"  # EPOCH, as the volume's own dates are written
     # fmt: off
     run(
@@ -68,9 +67,8 @@ def _xorriso(tree: Path, output: Path) -> None:
         f"--modification-date={date}",
         "--grub2-boot-info", "--grub2-mbr", GRUB / "i386-pc/boot_hybrid.img",
         "-b", "boot/bios.img", "-no-emul-boot", "-boot-load-size", "4", "-boot-info-table",
-        "-eltorito-alt-boot", "-e", "boot/efi.img", "-no-emul-boot",
-        "--protective-msdos-label", "-partition_offset", "16", "-appended_part_as_gpt",
-        "-append_partition", "2", "0xef", tree / "boot/efi.img",
+        "-append_partition", "2", "0xef", fat, "-appended_part_as_gpt", "-partition_offset", "16",
+        "-eltorito-alt-boot", "-e", "--interval:appended_partition_2:all::", "-no-emul-boot",
         tree,
     )
     # fmt: on

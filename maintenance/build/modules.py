@@ -17,7 +17,7 @@ NETWORK = (
     "be2net", "virtio_net", "vmxnet3", "af_packet", "cdc_ether", "rndis_host",
 )
 FILE_SYSTEMS = (
-    "isofs", "udf", "vfat", "ext4", "xfs", "btrfs", "ntfs3", "squashfs", "overlay", "loop", "fuse", "efivarfs",
+    "isofs", "udf", "vfat", "ext4", "xfs", "btrfs", "squashfs", "overlay", "loop", "fuse", "efivarfs",
     "nls_cp437", "nls_ascii", "nls_iso8859_1", "nls_utf8",
 )
 OTHERS = (

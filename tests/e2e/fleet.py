@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any, cast
 
 import aiohttp
@@ -45,7 +46,7 @@ SETTINGS: dict[str, Any] = {
     "webhooks_backoff_base_seconds": 0.1,
     "webhooks_breaker_seconds": 0.1,
 }
-SOON = 60.0
+SOON = 90.0  # on a machine that has much else to do
 
 # How requests are recognised, and what machines are like.
 INSERT, EJECT, RESET = r"\.InsertMedia$", r"\.EjectMedia$", r"\.Reset$"
@@ -76,8 +77,17 @@ class HeldBmc(FakeBmc):
         super().__init__(habits, on_boot)
         self.reached = asyncio.Event()
         self.go_on = asyncio.Event()
+        self.booting: asyncio.Task[None] | None = None
         self._point = point
         self._seen = 0
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.booting is not None:
+            self.booting.cancel()
+            await asyncio.gather(self.booting, return_exceptions=True)
+        await super().__aexit__(kind, error, trace)
 
     @property
     def has_point(self) -> bool:
@@ -104,7 +114,9 @@ class HeldBmc(FakeBmc):
     async def _boot(self, system: System, kind: str) -> None:
         for task in self._running:
             task.cancel()
-        await super()._boot(system, kind)
+        # What a BMC has begun it ends, whoever asked for it.
+        booting = self.booting = asyncio.create_task(super()._boot(system, kind))
+        await asyncio.shield(booting)
 
 
 class HeldGuest(Guest):
@@ -127,7 +139,7 @@ class HeldGuest(Guest):
             await self.go_on.wait()
 
 
-@dataclass
+@dataclass(eq=False)
 class Metal:
     """One machine, and what is to become of its job."""
 
@@ -196,37 +208,25 @@ class Fleet:
         said = (await self.call(server, "GET", f"/jobs/{metal.job_id}/events"))[1]
         return cast(list[dict[str, Any]], said["events"])
 
-    async def waits(self, server: Server, metal: Metal) -> None:
-        """Until the controller waits for the machine, or for nothing more."""
-
-        async def there() -> bool:
-            job = await self.job(server, metal)
-            return job["status"] not in ("queued", "provisioning") or not job["deadlines"].keys() & {
-                "boot",
-                "redfish.poll",
-            }
-
-        await eventually(there, SOON, f"{metal.name}: the controller waits for the machine")
+    async def waits(self, server: Server, metal: Metal) -> bool:
+        """Whether the controller waits for the machine, or for nothing more."""
+        job = await self.job(server, metal)
+        return job["status"] not in ("queued", "provisioning") or not job["deadlines"].keys() & {"boot", "redfish.poll"}
 
     async def complete(self, server: Server) -> None:
         """Every job, with its outcome, the machine imaged once or never, nothing left behind and everything told once."""
-        jobs: dict[str, dict[str, Any]] = {}
+        left = list(self.metals)
 
-        async def ended(metal: Metal) -> bool:
-            jobs[metal.name] = await self.job(server, metal)
-            return bool(jobs[metal.name]["status"] == "complete")
+        async def ended() -> bool:
+            while left and (await self.job(server, left[-1]))["status"] == "complete":
+                left.pop()
+            return not left
 
-        def pending() -> str:
-            return "complete: " + ", ".join(
-                f"{name} {job['status']} {job['progress']['step']}" for name, job in jobs.items()
-            )
-
-        async with asyncio.TaskGroup() as group:
-            for metal in self.metals:
-                group.create_task(eventually(partial(ended, metal), SOON, pending))
+        await eventually(ended, SOON, lambda: f"{left[-1].name}: complete")
         await eventually(
             lambda: all("complete" in self.told(metal) for metal in self.metals), SOON, "all ends are told"
         )
+        jobs = {metal.name: await self.job(server, metal) for metal in self.metals}
         wrong = [
             f"{metal.name}: {problem}"
             for metal in self.metals
@@ -314,14 +314,16 @@ def _held(metal: Metal) -> bool:
 
 async def go_on(room: Fleet, server: Server) -> None:
     """Those that were stopped while booting boot once the controller has made up its mind; the others at once."""
+    left = [metal for metal in room.metals if metal.guest.stops_before == "boot"]
+    for metal in room.metals:
+        if metal not in left:
+            metal.guest.go_on.set()
 
-    async def boot(metal: Metal) -> None:
-        await room.waits(server, metal)
-        metal.guest.go_on.set()
-
-    async with asyncio.TaskGroup() as group:
-        for metal in room.metals:
-            if metal.guest.stops_before == "boot":
-                group.create_task(boot(metal))
-            else:
+    async def booted() -> bool:
+        for metal in list(left):
+            if await room.waits(server, metal):
                 metal.guest.go_on.set()
+                left.remove(metal)
+        return not left
+
+    await eventually(booted, SOON, lambda: f"{left[0].name}: the controller waits for the machine")

@@ -28,7 +28,7 @@ ROUNDS = int(os.environ.get("CHARGEHAND_CHAOS_ROUNDS", "0"))
 pytestmark = [
     pytest.mark.xdist_group("processes"),
     pytest.mark.chaos,
-    pytest.mark.timeout(120 + 15 * ROUNDS),
+    pytest.mark.timeout(240 + 30 * ROUNDS),
 ]
 
 
@@ -131,7 +131,7 @@ async def survive(servers: Sequence[Server], receiver: Receiver, random: Random,
             await room.complete(random.choice(servers))
 
 
-SHORT: dict[str, Any] = {"provisioning_silence_seconds": 4}
+SHORT: dict[str, Any] = {"provisioning_silence_seconds": 6, "provisioning_fetch_seconds": 8}
 
 
 async def test_whatever_moment_a_controller_is_killed_no_machine_is_imaged_twice(

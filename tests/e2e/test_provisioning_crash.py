@@ -46,7 +46,7 @@ ROUNDS = int(os.environ.get("CHARGEHAND_CHAOS_ROUNDS", "0"))
 pytestmark = [
     pytest.mark.xdist_group("processes"),
     pytest.mark.chaos,
-    pytest.mark.timeout(120 + 15 * ROUNDS),
+    pytest.mark.timeout(240 + 30 * ROUNDS),
 ]
 
 MUTE: dict[str, Any] = {"power": "On", "tells_reset": False}  # nothing but the override shows that it was reset

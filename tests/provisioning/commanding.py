@@ -58,7 +58,7 @@ async def _started(url: str, *words: str, environ: Mapping[str, str] = {}, **pip
     )
 
 
-async def ended(process: Process, stdin: bytes = b"", seconds: float = 40) -> Told:
+async def ended(process: Process, stdin: bytes = b"", seconds: float = 90) -> Told:
     try:
         async with asyncio.timeout(seconds):
             out, err = await process.communicate(stdin if process.stdin else None)

@@ -155,9 +155,9 @@ async def test_a_serial_in_a_path_that_leads_elsewhere_is_nobody(store_url: str,
             )
             assert status in (400, 404), (serial, answer)
         for serial in ("../x", "a/b", "a\nb", "", "x" * 65, "ä", "-x"):
-            answer = await room.api.post("/api/v1/jobs", {"server_serial": serial, "recipe": RECIPE})
-            refused(answer, status=404)
-            assert answer.json["error"] == "validation.server"
+            unknown = await room.api.post("/api/v1/jobs", {"server_serial": serial, "recipe": RECIPE})
+            refused(unknown, status=404)
+            assert unknown.json["error"] == "validation.server"
         assert (await room.api.get("/api/v1/servers")).good()["servers"] == []
         await alive(room)
 

@@ -159,11 +159,8 @@ async def stream(api: Api, path: str, headers: Mapping[str, str] = {}) -> list[d
     accept = {"Accept": "text/event-stream", **headers}
     async with asyncio.timeout(10), api.session.get(api.url + path, headers=accept) as response:
         assert (response.status, response.content_type) == (200, "text/event-stream")
-        found = []
-        async for line in response.content:
-            if line.startswith(b"data:"):
-                found.append(msgspec.json.decode(line.removeprefix(b"data:").strip()))
-        return found
+        lines = [line async for line in response.content]
+    return [msgspec.json.decode(line.removeprefix(b"data:")) for line in lines if line.startswith(b"data:")]
 
 
 # cancelling -------------------------------------------------------------------------------------------------------------

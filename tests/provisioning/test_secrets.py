@@ -49,6 +49,11 @@ def traces(where: bytes, secrets: dict[str, str]) -> list[str]:
     ]
 
 
+def in_database(folder: Path) -> bytes:
+    """Of the file and of what SQLite keeps beside it."""
+    return b"".join(file.read_bytes() for file in folder.glob("chargehand.db*"))
+
+
 @on_sqlite
 async def test_no_secret_leaves_a_trace_whatever_happens(
     store_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -85,7 +90,7 @@ async def test_no_secret_leaves_a_trace_whatever_happens(
             shown += await everything_shown(room, jobs)
         hooks = b"".join(hook.body + str(dict(hook.headers)).encode() for hook in receiver.hooks)
     logged = capfd.readouterr()
-    written = b"".join(file.read_bytes() for file in tmp_path.glob("chargehand.db*"))
+    written = in_database(tmp_path)
     secrets |= {"token": tokens[0]}
     assert len(hooks) > 100
     assert len(written) > 10_000
@@ -109,7 +114,7 @@ async def test_a_signed_url_in_a_recipe_is_shown_without_its_query(store_url: st
     async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
         job_id = await room.waiting(recipe=recipe)
         assert traces(await everything_shown(room, [job_id]), {"query": IN_QUERY}) == []
-    written = b"".join(file.read_bytes() for file in tmp_path.glob("chargehand.db*"))
+    written = in_database(tmp_path)
     assert traces(written, {"query": IN_QUERY}) == []
 
 

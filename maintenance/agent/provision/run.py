@@ -5,6 +5,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO
 
@@ -72,10 +73,8 @@ def ended_by(code: int) -> str:
 
 def end(process: "subprocess.Popen[bytes]") -> None:
     """With all that it started."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 
@@ -107,8 +106,5 @@ class Drain:
 def _feed(stream: IO[bytes] | None, data: bytes) -> None:
     if stream is None:
         return
-    try:
-        with stream:
-            stream.write(data)
-    except BrokenPipeError:
-        pass  # it ended without reading: its exit code tells
+    with suppress(BrokenPipeError), stream:  # it ended without reading: its exit code tells
+        stream.write(data)

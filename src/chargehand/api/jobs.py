@@ -1,6 +1,6 @@
 """Submitting, reading, watching, cancelling and requeueing jobs."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import Annotated
 
@@ -28,6 +28,7 @@ from chargehand.http.inputs import (
 )
 from chargehand.http.paging import Cursor, Limit, cursor, ulid
 from chargehand.http.route import Route, decode, query, read_body, reply
+from chargehand.http.sse import lively
 from chargehand.observability.tracing import Span, Tracing
 from chargehand.webhooks.egress import EgressPolicy
 
@@ -203,12 +204,12 @@ class Jobs:
         tenant = req.context.caller.tenant
         job = await self._engine.get(ulid("job_id", job_id), tenant)
         if "text/event-stream" in (req.get_header("accept") or ""):
-            resp.sse = self._follow(job.id, max(after, last_event_id(req)), tenant)
+            resp.sse = lively(self._follow(job.id, max(after, last_event_id(req)), tenant))
             return
         events = await self._engine.store.list_events(job.id, after, EVENTS_PAGE)
         reply(resp, EventPage([event_view(event) for event in events]))
 
-    async def _follow(self, job_id: str, after: int, tenant: str) -> AsyncIterator[SSEvent]:
+    async def _follow(self, job_id: str, after: int, tenant: str) -> AsyncGenerator[SSEvent, None]:
         async for event in self._engine.watch(job_id, after, tenant):
             text = msgspec.json.encode(event_view(event)).decode()
             yield SSEvent(event=event.move, event_id=str(event.seq), text=text)

@@ -1,6 +1,6 @@
 """`/api/v1/jobs`: submit a recipe for a server and be told; read, list, follow, cancel, retry."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -36,6 +36,7 @@ from chargehand.http.inputs import (
 )
 from chargehand.http.paging import Cursor, Limit, cursor, ulid
 from chargehand.http.route import Route, decode, query, read_body, reply
+from chargehand.http.sse import lively
 from chargehand.observability.tracing import Tracing
 from chargehand.webhooks.egress import EgressPolicy
 
@@ -262,12 +263,12 @@ class ProvisioningJobs:
         after = query(req, EventsQuery).after
         job = await self._job(req, job_id)
         if "text/event-stream" in (req.get_header("accept") or ""):
-            resp.sse = self._follow(job, max(after, last_event_id(req)))
+            resp.sse = lively(self._follow(job, max(after, last_event_id(req))))
             return
         events = await self._engine.store.list_events(job.id, after, EVENTS_PAGE)
         reply(resp, EventPage([views.event_view(event) for event in events]))
 
-    async def _follow(self, job: Job, after: int) -> AsyncIterator[SSEvent]:
+    async def _follow(self, job: Job, after: int) -> AsyncGenerator[SSEvent, None]:
         async for event in self._engine.watch(job.id, after, job.tenant):
             view = views.event_view(event)
             yield SSEvent(event=view.kind, event_id=str(event.seq), text=msgspec.json.encode(view).decode())

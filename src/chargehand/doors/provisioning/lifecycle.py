@@ -99,8 +99,10 @@ class Lifecycle:
         # Written at once: from here on the owner before us can write nothing, and so do nothing.
         version = await self._runs.put(job.tenant, job.id, run, expected)
         await self._ledgers.begin(job.tenant, job.id, run.generation)
+        journey = Journey(self._engine, self._runs, self._ledgers, job, serial, recipe, run, version)
+        await journey.require()  # an owner that was away must not turn the machine's reports back to an old job
         await self._servers.point_at(job.tenant, serial, job.id)
-        return Journey(self._engine, self._runs, self._ledgers, job, serial, recipe, run, version)
+        return journey
 
     async def _show_provisioning(self, journey: Journey) -> None:
         fresh = journey.run.step is Step.BUILD and not journey.run.marks
@@ -227,6 +229,8 @@ class Lifecycle:
         """A job that has begun is cleaned up before it ends; one that has not ends at once."""
         verdict = Verdict("cancelled", self._engine.now(), message, None, "", message)
         for _ in range(CANCEL_LOOKS):
+            if job.state is State.CANCELLED:
+                return await self._moved(job.id)  # whoever asks again, for an answer was lost, has what was wanted
             if job.finished:
                 raise Conflict(f"job {job.id} is complete; there is nothing to cancel")
             if job.topic != "queued":
@@ -243,10 +247,9 @@ class Lifecycle:
 
     async def _stop(self, job: Job, verdict: Verdict) -> Moved:
         amended = await self._ledgers.amend(job.tenant, job.id, lambda ledger: ledger.with_verdict(verdict))
-        if amended is not None and amended[0].verdict is not None:
-            raise Conflict(
-                f"job {job.id} has its outcome already ({amended[0].verdict.outcome}) and is being cleaned up"
-            )
+        known = amended[0].verdict if amended is not None else None
+        if known is not None and known.outcome != "cancelled":
+            raise Conflict(f"job {job.id} has its outcome already ({known.outcome}) and is being cleaned up")
         await self.show(job, verdict, lease=None)
         return await self._moved(job.id)
 

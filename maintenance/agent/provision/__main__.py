@@ -1,0 +1,57 @@
+"""python3 -m provision dispatch | step NAME | report success | report failed UNIT | heartbeat"""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from provision import heartbeat, report
+from provision.dispatch import dispatch
+from provision.errors import Exit, Trouble
+from provision.journal import say
+from provision.places import Places
+from provision.steps import STEPS, perform
+
+
+def main(argv: Sequence[str]) -> int:
+    # systemd's wish to stop becomes an exception, so that what is mounted is taken down.
+    signal.signal(signal.SIGTERM, _stop)
+    places = Places.of(os.environ)
+    try:
+        match list(argv):
+            case ["dispatch"]:
+                dispatch(places, os.environ)
+            case ["step", name] if name in STEPS:
+                perform(places, name)
+            case ["report", "success"]:
+                return report.success(places)
+            case ["report", "failed", unit] if unit:
+                return report.failed(places, unit)
+            case ["heartbeat"]:
+                return heartbeat.beat_on(
+                    places, float(os.environ.get("PROVISION_HEARTBEAT_SECONDS") or heartbeat.SECONDS)
+                )
+            case _:
+                say(f"usage: {__doc__}; steps: {', '.join(STEPS)}")
+                return Exit.USAGE
+    except Trouble as error:
+        say(f"error: {error}")
+        return error.code
+    except Exception as error:
+        # Where, not what: the text of an unforeseen error may repeat what it was given.
+        at = error.__traceback__
+        while at is not None and at.tb_next is not None:
+            at = at.tb_next
+        where = f"{os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno}" if at else "?"
+        say(f"error: {type(error).__name__} at {where}" + (f": {error.strerror}" if isinstance(error, OSError) else ""))
+        return Exit.UNEXPECTED
+    return Exit.OK
+
+
+def _stop(_number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

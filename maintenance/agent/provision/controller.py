@@ -1,0 +1,104 @@
+"""Talking to the controller: progress, and whether to go on; the one word at the end."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from provision.errors import Exit, ToldToStop, Trouble
+from provision.journal import Secrets, say
+from provision.places import Places
+from provision.wire import Answer, ask
+
+REPORT = "report.json"
+PERMITTED = "permitted"  # the controller said that this boot may work
+STOPPED = "stopped"  # it said that it may not, or no longer
+
+_MEMBERS = ("job_id", "server_serial", "status_url", "progress_url", "token")
+
+
+class Controller:
+    def __init__(self, places: Places, report: Mapping[str, Any]) -> None:
+        self._places = places
+        self._report = report
+        self._boot_id = places.boot_id()
+
+    @classmethod
+    def of(cls, places: Places) -> "Controller | None":
+        """None: no task was found, so there is nobody to talk to."""
+        report = places.read(REPORT)
+        return None if report is None else cls(places, report)
+
+    def progress(self, said: Mapping[str, Any], timeout: float = 10.0) -> None:
+        """ToldToStop: nothing more may be done. OSError: it was not heard."""
+        body = {**said, "boot_id": self._boot_id, "job_id": self._report["job_id"]}
+        answer = self._post(self._report["progress_url"], body, timeout)
+        if answer.status == 409:
+            self.stop(str(_document(answer).get("reason", "it gives no reason")))
+        if answer.status >= 300:
+            raise ConnectionError(f"the controller answered {answer.status}")
+
+    def may_begin(self, said: Mapping[str, Any], seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Asked before anything is written. No answer is a no: nobody would know of what was done."""
+        limit = time.monotonic() + seconds
+        wait = 0.5
+        while True:
+            try:
+                self.progress(said)
+            except OSError as error:
+                reason = str(getattr(error, "reason", "") or error) or type(error).__name__
+            else:
+                self._places.write(PERMITTED, b"")
+                return
+            if time.monotonic() + wait > limit:
+                raise Trouble(
+                    f"the controller did not let this machine begin within {seconds:g} seconds: {reason}",
+                    Exit.UNREACHABLE,
+                )
+            say(f"asking the controller again: {reason}")
+            sleep(wait)
+            wait = min(10.0, wait * 2)
+
+    def status(self, said: Mapping[str, Any]) -> int:
+        return self._post(self._report["status_url"], {**said, "job_id": self._report["job_id"]}, 10.0).status
+
+    def stop(self, reason: str) -> None:
+        self._places.write(STOPPED, reason.encode())
+        raise ToldToStop(reason)
+
+    def _post(self, url: str, body: Mapping[str, Any], timeout: float) -> Answer:
+        headers = {"Content-Type": "application/json"}
+        return ask(url, headers, self._report["token"], json.dumps(body).encode(), timeout)
+
+
+def read_report(files: Mapping[str, bytes]) -> dict[str, Any]:
+    try:
+        report = json.loads(files[REPORT])
+        if any(not isinstance(report[name], str) or not report[name] for name in _MEMBERS):
+            raise ValueError("a member is empty")
+        if any(not report[name].startswith(("http://", "https://")) for name in ("status_url", "progress_url")):
+            raise ValueError("not a URL")
+    except (KeyError, ValueError, TypeError):
+        raise Trouble(f"the task medium has no {REPORT} that can be used", Exit.MEDIUM_UNREADABLE) from None
+    return dict(report)
+
+
+def secrets(places: Places) -> Secrets:
+    """What must not leave the machine in a log's tail: the token, the recipe's variables, and every line of its files."""
+    report, recipe = places.read(REPORT) or {}, places.read("recipe.json") or {}
+    words = [str(report.get("token", "")), *map(str, recipe.get("env", {}).values())]
+    _, mark, query = str(recipe.get("firmware_url", "")).partition("?")
+    words += [query] if mark else []
+    lines: list[str] = []
+    for name in ("user-data", "network-config", "unattend.xml"):
+        if places.has(name):
+            lines += (places.run / name).read_text(errors="replace").splitlines()
+    return Secrets(words, lines)
+
+
+def _document(answer: Answer) -> dict[str, Any]:
+    try:
+        document = json.loads(answer.body)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}

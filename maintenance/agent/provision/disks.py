@@ -1,0 +1,138 @@
+"""Which disk. All that is asked for must fit exactly one, and that one must be nobody's."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from provision.errors import Exit, Trouble
+from provision.layout import bytes_of
+from provision.places import Places
+from provision.run import run
+
+COLUMNS = "NAME,PATH,TYPE,SIZE,RM,RO,SERIAL,WWN,MODEL,VENDOR,ROTA,TRAN,FSTYPE,MOUNTPOINTS"
+
+
+@dataclass(frozen=True)
+class Disk:
+    path: str
+    kind: str
+    size: int
+    removable: bool
+    read_only: bool
+    serial: str
+    wwn: str
+    model: str
+    vendor: str
+    rotational: bool
+    transport: str
+    used: tuple[str, ...]  # why it cannot be had
+    partitions: tuple[str, ...]
+
+    def __str__(self) -> str:
+        named = ", ".join(each for each in (self.model, self.serial and f"serial {self.serial}", self.wwn) if each)
+        return f"{self.path} ({self.size} bytes{', ' + named if named else ''})"
+
+
+def list_disks() -> list[Disk]:
+    return read_disks(run(["lsblk", "--json", "--bytes", "--output", COLUMNS]).output)
+
+
+def read_disks(text: str) -> list[Disk]:
+    try:
+        return [_disk(each) for each in json.loads(text)["blockdevices"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Trouble(f"what lsblk says cannot be read: {type(error).__name__}", Exit.DISK) from None
+
+
+def choose(disks: Sequence[Disk], wanted: str | Mapping[str, Any], places: Places, medium: str = "") -> Disk:
+    """`medium`: the device that the task was found on."""
+    if isinstance(wanted, str):
+        path = places.device(wanted)
+        found = [disk for disk in disks if disk.path == path and disk.kind in ("disk", "loop")]
+    else:
+        found = [disk for disk in disks if disk.kind == "disk" and disk.size and _fits(disk, wanted, places)]
+    if not found:
+        seen = ", ".join(str(disk) for disk in disks if disk.kind == "disk") or "none at all"
+        raise Trouble(f"no disk fits {_shown(wanted)}; there are: {seen}", Exit.DISK)
+    if len(found) > 1:
+        raise Trouble(f"{_shown(wanted)} fits {len(found)} disks: {', '.join(map(str, found))}", Exit.DISK)
+    disk = found[0]
+    reasons = list(disk.used)
+    if disk.removable:
+        reasons.append("it is removable")
+    if disk.read_only:
+        reasons.append("it is read-only")
+    if disk.path == medium:
+        reasons.append("the task medium is in it")
+    if reasons:
+        raise Trouble(f"{disk} is not touched: {'; '.join(reasons)}", Exit.DISK)
+    return disk
+
+
+def _fits(disk: Disk, hints: Mapping[str, Any], places: Places) -> bool:
+    checks: dict[str, Callable[[Any], bool]] = {
+        "serial": lambda value: _same(disk.serial, value),
+        "wwn": lambda value: _wwn(disk.wwn) == _wwn(value),
+        "path": lambda value: disk.path == places.device(value),
+        "model": lambda value: _same(disk.model, value),
+        "vendor": lambda value: _same(disk.vendor, value),
+        "min_size": lambda value: disk.size >= bytes_of(value),
+        "max_size": lambda value: disk.size <= bytes_of(value),
+        "rotational": lambda value: disk.rotational is value,
+        "transport": lambda value: disk.transport == value,
+    }
+    if not hints or not hints.keys() <= checks.keys():
+        raise Trouble(f"hints that are not known: {', '.join(sorted(hints.keys() - checks.keys()))}", Exit.DISK)
+    return all(checks[name](value) for name, value in hints.items())
+
+
+def _same(one: str, other: str) -> bool:
+    """Without case, and with a model's underscores, which udev puts in place of spaces."""
+    return (
+        bool(one)
+        and " ".join(one.replace("_", " ").split()).lower() == " ".join(other.replace("_", " ").split()).lower()
+    )
+
+
+def _wwn(text: str) -> str:
+    return text.lower().removeprefix("0x").removeprefix("naa.").removeprefix("eui.").replace("-", "")
+
+
+def _shown(wanted: str | Mapping[str, Any]) -> str:
+    return wanted if isinstance(wanted, str) else ", ".join(f"{name} {value}" for name, value in sorted(wanted.items()))
+
+
+def _disk(given: Mapping[str, Any]) -> Disk:
+    return Disk(
+        path=str(given.get("path") or f"/dev/{given['name']}"),
+        kind=str(given["type"]),
+        size=int(given["size"] or 0),
+        removable=bool(given["rm"]),
+        read_only=bool(given["ro"]),
+        serial=_text(given, "serial"),
+        wwn=_text(given, "wwn"),
+        model=_text(given, "model"),
+        vendor=_text(given, "vendor"),
+        rotational=bool(given["rota"]),
+        transport=_text(given, "tran"),
+        used=tuple(_uses(given)),
+        partitions=tuple(str(each["path"]) for each in given.get("children", ()) if each["type"] == "part"),
+    )
+
+
+def _uses(given: Mapping[str, Any]) -> Iterator[str]:
+    """Mounts and swap, of it or of anything in it, and what holds it: RAID, LVM, encryption."""
+    for mountpoint in given.get("mountpoints") or ():
+        if mountpoint:
+            yield f"{given.get('path')} is in use as {mountpoint}"
+    if given.get("fstype") == "iso9660":
+        yield f"{given.get('path')} holds an ISO 9660 medium, perhaps the one that was booted"
+    for child in given.get("children", ()):
+        if child["type"] != "part":
+            yield f"{child.get('path')} ({child['type']}) holds {given.get('path')}"
+        yield from _uses(child)
+
+
+def _text(given: Mapping[str, Any], name: str) -> str:
+    return str(given.get(name) or "").strip()

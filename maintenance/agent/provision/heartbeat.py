@@ -1,0 +1,52 @@
+"""Alive, at this step, this far, with these last lines: every few seconds, until the last word was said.
+
+The answer may be that nothing more is wanted. Then the work is stopped, since nobody else on this machine asks as often.
+"""
+
+import time
+from collections.abc import Callable
+
+from provision.controller import PERMITTED, STOPPED, Controller, secrets
+from provision.errors import Exit, ToldToStop
+from provision.journal import say
+from provision.places import Places
+from provision.progress import FILE
+from provision.report import REPORTED
+from provision.run import CommandFailed, run
+from provision.units import DISPATCHER, STEPS, UNITS, tail
+
+SECONDS = 15.0
+
+
+def beat_on(places: Places, seconds: float = SECONDS, sleep: Callable[[float], None] = time.sleep) -> int:
+    while not places.has(REPORTED) and not places.has(STOPPED):
+        # Before that the dispatcher speaks: it may yet find that this is the wrong machine.
+        if places.has(PERMITTED):
+            try:
+                beat(places)
+            except ToldToStop as error:
+                say(str(error))
+                stop_work(places)
+                return Exit.OK
+            except OSError as error:
+                say(f"the heartbeat was not heard: {error}")
+        sleep(seconds)
+    return Exit.OK
+
+
+def beat(places: Places) -> None:
+    controller = Controller.of(places)
+    if controller is None:
+        return
+    said = dict(places.read(FILE) or {"step": DISPATCHER})
+    said["log_tail"] = secrets(places).hide(tail(*UNITS))
+    controller.progress(said)
+
+
+def stop_work(places: Places) -> None:
+    target = (places.read("recipe.json") or {}).get("task_target")
+    units = [f"{name}.service" for name in STEPS] + ([str(target)] if target else [])
+    try:
+        run(["systemctl", "--no-block", "stop", *units], timeout=30)
+    except CommandFailed as error:
+        say(str(error))

@@ -1,0 +1,121 @@
+"""The partitions of a recipe, as values with their sizes in bytes, their types as GUIDs and their device names."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from provision.errors import Exit, Trouble
+
+MIB = 1 << 20
+REST = "100%"
+
+ESP = "C12A7328-F81F-11D2-BA4B-00A0C93EC93B"
+BIOS_BOOT = "21686148-6449-6E6F-744E-656564454649"
+LINUX_ROOT = "4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709"
+TYPES = {
+    "ef00": ESP,
+    "ef02": BIOS_BOOT,
+    "8300": "0FC63DAF-8483-4772-8E79-3D69D8477DE4",
+    "8302": "933AC7E1-2EB4-4F13-B844-0E14E2AEF915",
+    "8304": LINUX_ROOT,
+    "8200": "0657FD6D-A4AB-43C4-84E5-0933C84B4F4F",
+    "0700": "EBD0A0A2-B9E5-4433-87C0-68B6B72699C7",
+    "0c01": "E3C9E316-0B5C-4DB8-817D-F92DF00215AE",
+    "2700": "DE94BBA4-06D1-4D40-A16A-BFD50179D6AC",
+}
+CIDATA = "cidata"
+WINDOWS = "Windows"
+EFI_FOLDER = "/boot/efi"
+
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_ENDS = 2 * MIB  # the GPT at both ends of a disk, and the alignment of the first partition
+
+
+@dataclass(frozen=True)
+class Partition:
+    number: int
+    size: int | None  # None: all that is left
+    type: str
+    format: str
+    label: str
+    mountpoint: str
+    bootable: bool
+
+    @property
+    def is_esp(self) -> bool:
+        return self.type == ESP
+
+
+def bytes_of(size: str) -> int:
+    number = size.removesuffix("iB")
+    return int(number[:-1]) * _UNITS[number[-1]]
+
+
+def read_layout(layout: Sequence[Mapping[str, Any]]) -> tuple[Partition, ...]:
+    """Of a recipe that fits its schema. What no schema can say is checked again here: it is this disk that would be lost."""
+    parts = tuple(_partition(number, each) for number, each in enumerate(layout, 1))
+    if not parts:
+        raise Trouble("the layout has no partitions", Exit.DISK)
+    if any(part.size is None for part in parts[:-1]):
+        raise Trouble("only the last partition can take 100%", Exit.DISK)
+    for member in ("label", "mountpoint"):
+        given = [getattr(part, member).lower() for part in parts if getattr(part, member)]
+        if len(given) != len(set(given)):
+            raise Trouble(f"two partitions have the same {member}", Exit.DISK)
+    return parts
+
+
+def _partition(number: int, given: Mapping[str, Any]) -> Partition:
+    kind = str(given["type_guid"])
+    guid = TYPES.get(kind.lower(), kind.upper())
+    mountpoint = given.get("mountpoint", EFI_FOLDER if guid == ESP else "")
+    return Partition(
+        number,
+        None if given["size"] == REST else bytes_of(given["size"]),
+        guid,
+        given["format"],
+        given.get("label", ""),
+        mountpoint,
+        bool(given.get("bootable", False)),
+    )
+
+
+def check_fits(parts: Sequence[Partition], disk: str, size: int) -> None:
+    needed = sum(part.size or MIB for part in parts) + _ENDS
+    if needed > size:
+        raise Trouble(f"the partitions need {needed} bytes and {disk} has {size}", Exit.DISK)
+
+
+def device_of(disk: str, number: int) -> str:
+    """A name that ends in a digit has a p before the partition's number."""
+    return f"{disk}{'p' if disk[-1].isdigit() else ''}{number}"
+
+
+def mounted(parts: Sequence[Partition]) -> list[Partition]:
+    """Those of a Linux system that are mounted, parents before what lies in them."""
+    found = [part for part in parts if part.mountpoint and part.format not in ("swap", "raw", "none")]
+    return sorted(found, key=lambda part: (part.mountpoint.rstrip("/").count("/"), part.mountpoint))
+
+
+def root_of(parts: Sequence[Partition]) -> Partition:
+    for part in parts:
+        if part.mountpoint == "/":
+            return part
+    raise Trouble('no partition has mountpoint "/"', Exit.DISK)
+
+
+def windows_of(parts: Sequence[Partition]) -> Partition:
+    found = [part for part in parts if part.format == "ntfs"]
+    if len(found) > 1:
+        found = [part for part in found if part.label == WINDOWS]
+    if len(found) != 1:
+        raise Trouble("which ntfs partition is for Windows is not clear: give it the label Windows", Exit.DISK)
+    return found[0]
+
+
+def esp_of(parts: Sequence[Partition]) -> Partition | None:
+    return next((part for part in parts if part.is_esp), None)
+
+
+def cidata_of(parts: Sequence[Partition]) -> Partition | None:
+    return next((part for part in parts if part.label.lower() == CIDATA), None)

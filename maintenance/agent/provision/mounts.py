@@ -1,0 +1,71 @@
+"""Mounts that are taken down again, whatever happens, in the reverse order."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from provision.journal import say
+from provision.layout import Partition, device_of, mounted
+from provision.rooted import inside
+from provision.run import CommandFailed, run
+
+# /run is not among them: the target is mounted below it.
+BOUND = ("dev", "proc", "sys")
+
+
+@contextmanager
+def mount(device: str, folder: Path, *options: str) -> Iterator[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    run(["mount", *options, device, str(folder)])
+    try:
+        yield folder
+    finally:
+        unmount(folder)
+
+
+def unmount(folder: Path) -> None:
+    """Not lazily: what is not written yet would be written after the step was called done."""
+    try:
+        run(["umount", "--recursive", str(folder)], timeout=1800)
+    except CommandFailed as error:
+        # The step has its own outcome; the next one that needs the place says so.
+        say(f"{folder} stays mounted: {error}")
+
+
+@contextmanager
+def system(disk: str, parts: Sequence[Partition], target: Path) -> Iterator[Path]:
+    """The tree of what is installed, its partitions mounted parents first."""
+    with ExitStack() as stack:
+        for part in mounted(parts):
+            folder = target if part.mountpoint == "/" else inside(target, part.mountpoint)
+            stack.enter_context(mount(device_of(disk, part.number), folder))
+        yield target
+
+
+@contextmanager
+def bound(target: Path) -> Iterator[Path]:
+    """With the kernel's own trees in it, as slaves: nothing that is unmounted in there is unmounted out here."""
+    with ExitStack() as stack:
+        for name in BOUND:
+            folder = inside(target, name)
+            folder.mkdir(exist_ok=True)
+            run(["mount", "--rbind", f"/{name}", str(folder)])
+            stack.callback(unmount, folder)
+            run(["mount", "--make-rslave", str(folder)])
+        udev = Path("/run/udev")
+        if udev.is_dir():  # without it GRUB and LVM wait for a udev that they cannot see
+            folder = inside(target, "run/udev")
+            folder.mkdir(parents=True, exist_ok=True)
+            run(["mount", "--bind", str(udev), str(folder)])
+            stack.callback(unmount, folder)
+        yield target
+
+
+def unmount_all(target: Path) -> None:
+    if target.is_dir() and any(path == str(target) for path in mounted_paths()):
+        unmount(target)
+
+
+def mounted_paths() -> list[str]:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        return [line.split(" ")[4] for line in file]

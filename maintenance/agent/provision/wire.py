@@ -1,0 +1,129 @@
+"""HTTP as the agent needs it: no proxies, a token that goes to one host only, bodies that survive a dropped connection."""
+
+import http.client
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from provision import VERSION
+from provision.errors import Exit, Trouble
+from provision.journal import say
+
+TIMEOUT = 10.0  # of a request, and of each silence within an answer
+STALLED = 60.0  # of a silence within a large body
+PIECE = 1 << 20
+MAX_DOCUMENT = 4 << 20
+PATIENCE = 12  # attempts in a row that brought nothing new
+
+_BROKEN = (OSError, http.client.HTTPException)
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_args: Any, **_more: Any) -> None:
+        return None
+
+
+_no_proxy = urllib.request.ProxyHandler({})
+_following = urllib.request.build_opener(_no_proxy)
+_staying = urllib.request.build_opener(_no_proxy, _Stay())
+
+
+def host_of(url: str) -> str:
+    """With the port, also where it is the scheme's own."""
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+
+
+def request(url: str, headers: Mapping[str, str], token: str = "", body: bytes | None = None) -> Any:
+    made = urllib.request.Request(url, data=body, method="GET" if body is None else "POST")  # noqa: S310 - checked by the schema
+    for name, value in {"User-Agent": f"provision/{VERSION}", **headers}.items():
+        made.add_header(name, value)
+    if token:
+        # A redirect leads to another host, which has no business with it.
+        made.add_unredirected_header("Authorization", f"Bearer {token}")
+    return made
+
+
+def ask(
+    url: str, headers: Mapping[str, str] = {}, token: str = "", body: bytes | None = None, timeout: float = TIMEOUT
+) -> Answer:
+    """One try. Any answer is an answer; OSError: there was none."""
+    opener = _following if body is None else _staying
+    try:
+        with opener.open(request(url, headers, token, body), timeout=timeout) as response:
+            return Answer(response.status, _lower(response.headers), response.read(MAX_DOCUMENT))
+    except urllib.error.HTTPError as error:
+        with error:
+            return Answer(error.code, _lower(error.headers), error.read(MAX_DOCUMENT))
+    except http.client.HTTPException as error:
+        raise ConnectionError(type(error).__name__) from None
+
+
+def fetch(
+    url: str,
+    headers: Mapping[str, str] = {},
+    token: str = "",
+    size: int | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[bytes]:
+    """A large body, piece by piece. After a dropped connection it goes on where it stopped."""
+    done, idle = 0, 0
+    while size is None or done < size:
+        before = done
+        try:
+            with _open(url, headers, token, done) as response:
+                if size is None:
+                    size = _size(response, done)
+                skip = 0 if response.status == 206 else done
+                while piece := response.read(PIECE):
+                    fresh = piece[skip:]
+                    skip -= len(piece) - len(fresh)
+                    done += len(fresh)
+                    if fresh:
+                        yield fresh
+            if size is None or done >= size:
+                return
+            reason = "the connection ended early"
+        except _BROKEN as error:
+            reason = str(getattr(error, "reason", "") or error) or type(error).__name__
+        idle = 0 if done > before else idle + 1
+        if idle >= PATIENCE:
+            raise Trouble(f"{_plain(url)}: {reason}, {idle} times in a row", Exit.REGISTRY)
+        say(f"{_plain(url)}: {reason} after {done} bytes; going on from there")
+        sleep(min(10.0, 0.2 * 2**idle))
+
+
+def _open(url: str, headers: Mapping[str, str], token: str, done: int) -> Any:
+    ranged = {**headers, "Range": f"bytes={done}-"} if done else headers
+    try:
+        return _following.open(request(url, ranged, token), timeout=STALLED)
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code >= 500 or error.code in (408, 429):
+                raise ConnectionError(f"answered {error.code}") from None
+            raise Trouble(f"{_plain(url)} answered {error.code}", Exit.REGISTRY) from None
+
+
+def _size(response: Any, done: int) -> int | None:
+    length = response.headers.get("Content-Length")
+    return int(length) + (done if response.status == 206 else 0) if length and length.isdigit() else None
+
+
+def _lower(headers: Any) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def _plain(url: str) -> str:
+    """Without its query, which in a signed URL is a secret."""
+    return url.partition("?")[0]

@@ -1,0 +1,72 @@
+"""Moments that tests with whole jobs meet only now and then, made to happen: each of them was seen, and lost a job or said a thing twice."""
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+from chargehand.doors.provisioning.journey import Journey
+from chargehand.doors.provisioning.ledger import Ledgers, Verdict
+from chargehand.doors.provisioning.recipe import Recipe
+from chargehand.doors.provisioning.run import Run, Runs, Step
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import Job, NewJob
+from chargehand.engine.moves import RetryPolicy
+from chargehand.engine.store import Store
+from tests.api.serving import on_sqlite
+from tests.conftest import Clock
+from tests.provisioning.guest import Script
+from tests.provisioning.lab import RECIPE, SERIAL, lab
+
+
+class Unhurried(Runs):
+    """What it writes is written, and the answer comes when the test says so."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.written = asyncio.Event()
+        self.answers = asyncio.Event()
+
+    async def put(self, tenant: str, job_id: str, run: Run, expected: int, *, due_at: int | None = None) -> int:
+        version = await super().put(tenant, job_id, run, expected, due_at=due_at)
+        self.written.set()
+        await self.answers.wait()
+        return version
+
+
+async def test_an_owner_that_is_stopped_in_the_midst_of_a_write_still_knows_its_own_hand(
+    store: Store, clock: Clock
+) -> None:
+    engine = Engine(store, policy=RetryPolicy(0, 0), now=clock)
+    job_id = engine.new_id()
+    await engine.submit(NewJob(job_id, "t", "provision", f"provision/t/{SERIAL}", b"{}"))
+    job = cast(Job, await store.get_job(job_id))
+    runs = Unhurried(store)
+    journey = Journey(engine, runs, Ledgers(store), job, SERIAL, Recipe.of(RECIPE), Run(), 0)
+    saving = asyncio.create_task(journey.save(step=Step.RESET))
+    await runs.written.wait()
+    saving.cancel()
+    await asyncio.sleep(0)
+    runs.answers.set()
+    await asyncio.gather(saving, return_exceptions=True)
+    assert saving.cancelled()
+    assert journey.run.step is Step.RESET
+    await journey.save(step=Step.POLL)  # would be "another owner" if the write before it had been forgotten
+    assert (await runs.get("t", job_id) or (Run(), 0))[0].step is Step.POLL
+
+
+@on_sqlite
+async def test_an_outcome_that_two_find_out_at_once_is_shown_once(store_url: str, tmp_path: Path) -> None:
+    """The webhook's handler, and the owner whom it woke."""
+    async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
+        job_id = await room.waiting()
+        assert room.server.provisioning is not None
+        lifecycle = room.server.provisioning._lifecycle
+        job = await room.server.engine.get(job_id)
+        verdict = Verdict(
+            "failed", room.server.engine.now(), "webhook", "workflow.partition", "partition.service", "it failed"
+        )
+        shown = await asyncio.gather(
+            *(lifecycle.show(job, verdict, lease=lease) for lease in (None, job.lease, None, job.lease))
+        )
+        assert sorted(shown) == [False, False, False, True]
+        assert await room.shown(job_id) == ["queued", "provisioning", "failed"]
