@@ -2,18 +2,19 @@
 
 import argparse
 import hashlib
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from maintenance.build import iso, needs, rootfs, tree
-from maintenance.build.archive import Entry, newc
-from maintenance.build.run import BuildFailed
+from maintenance.build.archive import newc, write_tar
+from maintenance.build.run import BuildFailed, started
 
 ROOT = Path(__file__).parents[2]
-LEVEL = "-15"
 
 
 def main() -> int:
@@ -22,7 +23,9 @@ def main() -> int:
     options.add_argument("--cache", type=Path, default=ROOT / "build/cache", help="where the packages' files are kept")
     asked = options.parse_args()
     if packages := needs.missing():
-        sys.stderr.write(f"Missing on this machine: {', '.join(packages)}\nOn Debian: apt install {' '.join(packages)}\n")
+        sys.stderr.write(
+            f"Missing on this machine: {', '.join(packages)}\nOn Debian: apt install {' '.join(packages)}\n"
+        )
         return 1
     began = time.monotonic()
     try:
@@ -41,21 +44,29 @@ def build(output: Path, cache: Path) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix="iso-") as folder:
         work = Path(folder)
-        entries, kernel = tree.entries(root, work / "modules")
-        _compress(entries, work / "initrd.zst")
-        made = work / "made.iso"
-        iso.make(kernel, work / "initrd.zst", made, work)
+        found = tree.read(root, work / "modules")
+        initrd, system, made = work / "initrd.zst", work / "system.squashfs", work / "made.iso"
+        with _fed("zstd", "-q", "-15", "-o", initrd) as pipe:
+            for piece in newc(found.first):
+                pipe.write(piece)
+        # Small blocks: what is needed of a file is unpacked when it is needed, and no more.
+        options = (
+            "-tar -comp zstd -Xcompression-level 12 -b 128K -root-uid 0 -root-gid 0 -root-mode 0755 -quiet -no-progress"
+        )
+        with _fed("mksquashfs", "-", system, *options.split()) as pipe:
+            write_tar(found.system, pipe)
+        iso.make(found.kernel, initrd, system, made, work)
         made.replace(output)
 
 
-def _compress(entries: list[Entry], target: Path) -> None:
-    # With threads the result does not depend on how many there are; without them it would be another one.
-    with subprocess.Popen(["zstd", "-q", LEVEL, "-T2", "-o", str(target)], stdin=subprocess.PIPE) as zstd:  # noqa: S607
-        assert zstd.stdin is not None  # noqa: S101
-        for piece in newc(entries):
-            zstd.stdin.write(piece)
-    if zstd.returncode:
-        raise BuildFailed(f"zstd ended with {zstd.returncode}")
+@contextmanager
+def _fed(*command: str | Path) -> Iterator[IO[bytes]]:
+    """The input of a program, which has done its work when this is over."""
+    with suppress(BrokenPipeError), started(*command) as process:
+        assert process.stdin is not None  # noqa: S101
+        yield process.stdin
+    if process.returncode:
+        raise BuildFailed(f"{command[0]} ended with {process.returncode}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,11 @@
-"""An initramfs: the cpio format that the kernel unpacks (newc), the same bytes for the same files whoever makes it."""
+"""Files in the two forms that the image needs, the same bytes for the same files whoever makes them: the cpio format that the kernel
+unpacks (newc), and tar.
+"""
 
+import io
+import tarfile
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from maintenance.build.run import EPOCH
 
@@ -21,6 +25,21 @@ def newc(entries: Iterable[Entry]) -> Iterator[bytes]:
     for number, entry in enumerate(sorted(entries), 1):
         yield from _record(entry, number)
     yield from _record(Entry("TRAILER!!!", 0), 0)
+
+
+def write_tar(entries: Iterable[Entry], to: IO[bytes]) -> None:
+    kinds = {DIRECTORY: tarfile.DIRTYPE, FILE: tarfile.REGTYPE, LINK: tarfile.SYMTYPE}
+    with tarfile.open(fileobj=to, mode="w|", format=tarfile.GNU_FORMAT) as tar:
+        for entry in sorted(entries):
+            info = tarfile.TarInfo(entry.path)
+            info.mode, info.uid, info.gid, info.mtime = entry.mode & 0o7777, entry.uid, entry.gid, EPOCH
+            info.type = kinds[entry.mode & 0o170000]
+            if info.issym():
+                info.linkname = entry.data.decode()
+                tar.addfile(info)
+            else:
+                info.size = len(entry.data)
+                tar.addfile(info, io.BytesIO(entry.data))
 
 
 def _record(entry: Entry, number: int) -> Iterator[bytes]:

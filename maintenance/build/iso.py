@@ -1,4 +1,4 @@
-"""A bootable image: GRUB for BIOS and for UEFI, the kernel, and the system as its initramfs.
+"""A bootable image: GRUB for BIOS and for UEFI, the kernel with a small initramfs, and the system.
 
 GRUB's own program for this, grub-mkrescue, puts the time and random numbers into the image; so its parts are made here, one by one.
 """
@@ -9,11 +9,28 @@ from maintenance.build.run import EPOCH, run
 
 VOLUME = "MAINTENANCE"
 GRUB = Path("/usr/lib/grub")
-# The system lives in memory, so the medium may go away once GRUB has read it. What is said last about consoles is /dev/console.
+# What is said last about consoles is /dev/console.
 KERNEL_LINE = "console=tty0 console=ttyS0,115200 systemd.firstboot=no systemd.show_status=true net.ifnames=0 printk.devkmsg=on panic=30"
-COMMON = (
-    "iso9660 part_gpt part_msdos fat linux normal configfile search search_fs_file serial terminal echo test sleep reboot halt all_video gfxterm"
-).split()
+COMMON = [
+    "iso9660",
+    "part_gpt",
+    "part_msdos",
+    "fat",
+    "linux",
+    "normal",
+    "configfile",
+    "search",
+    "search_fs_file",
+    "serial",
+    "terminal",
+    "echo",
+    "test",
+    "sleep",
+    "reboot",
+    "halt",
+    "all_video",
+    "gfxterm",
+]
 BIOS, UEFI = [*COMMON, "biosdisk", "vga"], [*COMMON, "efi_gop", "efi_uga"]
 FAT_SERIAL = "C4A26E4D"
 FAT_KIB = 2880
@@ -32,13 +49,14 @@ boot
 """
 
 
-def make(kernel: bytes, initrd: Path, output: Path, work: Path) -> None:
+def make(kernel: bytes, initrd: Path, system: Path, output: Path, work: Path) -> None:
     tree = work / "iso"
     boot = tree / "boot"
     boot.mkdir(parents=True)
     (tree / "EFI/BOOT").mkdir(parents=True)
     (boot / "vmlinuz").write_bytes(kernel)
     initrd.rename(boot / "initrd.zst")
+    system.rename(boot / "system.squashfs")
     (tree / MARK).write_text("")
     config = work / "grub.cfg"
     config.write_text(CONFIG)
@@ -46,7 +64,20 @@ def make(kernel: bytes, initrd: Path, output: Path, work: Path) -> None:
     run("grub-mkimage", "-O", "i386-pc", "-d", GRUB / "i386-pc", "-p", "/boot/grub", "-c", config, "-o", core, *BIOS)
     (boot / "bios.img").write_bytes((GRUB / "i386-pc/cdboot.img").read_bytes() + core.read_bytes())
     efi = tree / "EFI/BOOT/BOOTX64.EFI"
-    run("grub-mkimage", "-O", "x86_64-efi", "-d", GRUB / "x86_64-efi", "-p", "/boot/grub", "-c", config, "-o", efi, *UEFI)
+    run(
+        "grub-mkimage",
+        "-O",
+        "x86_64-efi",
+        "-d",
+        GRUB / "x86_64-efi",
+        "-p",
+        "/boot/grub",
+        "-c",
+        config,
+        "-o",
+        efi,
+        *UEFI,
+    )
     fat = work / "efi.img"
     _fat(fat, efi)
     _xorriso(tree, fat, output)

@@ -1,7 +1,7 @@
 """The kernel's modules that servers need, and what those need in turn."""
 
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from maintenance.build.rootfs import KERNEL
@@ -25,34 +25,40 @@ OTHERS = (
     "crc32c_intel", "sha256_ssse3", "unix", "ipv6", "efi_pstore",
 )
 # fmt: on
+FIRST = (*STORAGE, "virtio_pci", "usbhid", "isofs", "squashfs", "loop", "overlay")  # to find the medium and read it
 WANTED = (*STORAGE, *NETWORK, *FILE_SYSTEMS, *OTHERS)
 ABOUT = ("modules.builtin", "modules.builtin.modinfo", "modules.order")
 
 
-def choose(tar: tarfile.TarFile, work: Path) -> tuple[str, Path]:
-    """The kernel's version, and a folder that is its /lib/modules/VERSION with only what is wanted."""
-    everything, chosen = work / "all", work / "chosen"
-    prefix = f"./{KERNEL}/lib/modules/"
-    for member in tar:
-        if member.name.startswith(prefix) and member.isfile():
-            target = everything / "lib/modules" / member.name.removeprefix(prefix)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            source = tar.extractfile(member)
-            target.write_bytes(source.read() if source else b"")
-    versions = sorted(path.name for path in (everything / "lib/modules").iterdir())
-    if len(versions) != 1:
-        raise BuildFailed(f"one kernel is expected, not {versions}")
-    (version,) = versions
-    run("depmod", "-b", everything, version)
-    source_folder, folder = everything / "lib/modules" / version, chosen / "lib/modules" / version
-    for name in (*_closure(source_folder), *ABOUT):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes((source_folder / name).read_bytes())
-    run("depmod", "-b", chosen, version)
-    return version, folder
+class Modules:
+    """All that the kernel's package has, unpacked into a folder."""
+
+    def __init__(self, tar: tarfile.TarFile, folder: Path) -> None:
+        prefix = f"./{KERNEL}/lib/modules/"
+        for member in tar:
+            if member.name.startswith(prefix) and member.isfile():
+                target = folder / "lib/modules" / member.name.removeprefix(prefix)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                source = tar.extractfile(member)
+                target.write_bytes(source.read() if source else b"")
+        versions = sorted(path.name for path in (folder / "lib/modules").iterdir())
+        if len(versions) != 1:
+            raise BuildFailed(f"one kernel is expected, not {versions}")
+        self.version = versions[0]
+        self._folder = folder / "lib/modules" / self.version
+        run("depmod", "-b", folder, self.version)
+
+    def choose(self, wanted: Sequence[str], root: Path) -> Path:
+        """A folder that is the system's /lib/modules/VERSION, with these and what they need."""
+        folder = root / "lib/modules" / self.version
+        for name in (*_closure(self._folder, wanted), *ABOUT):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes((self._folder / name).read_bytes())
+        run("depmod", "-b", root, self.version)
+        return folder
 
 
-def _closure(folder: Path) -> list[str]:
+def _closure(folder: Path, wanted: Sequence[str]) -> list[str]:
     """Paths of the wanted modules and of those that they need. One that is built in needs no file."""
     needs: dict[str, list[str]] = {}
     by_name: dict[str, str] = {}
@@ -62,11 +68,11 @@ def _closure(folder: Path) -> list[str]:
         by_name[_name(path)] = path
     built_in = {_name(line) for line in (folder / "modules.builtin").read_text().splitlines()}
     soft = dict(_soft(folder))
-    unknown = [name for name in WANTED if name not in by_name and name not in built_in]
+    unknown = [name for name in wanted if name not in by_name and name not in built_in]
     if unknown:
         raise BuildFailed(f"this kernel has no module {', '.join(unknown)}")
     found: set[str] = set()
-    names = list(WANTED)
+    names = list(wanted)
     while names:
         path = by_name.get(names.pop())
         if path and path not in found:

@@ -10,6 +10,7 @@ PROGRAMS = {
     "dpkg-deb": "dpkg",
     "depmod": "kmod",
     "zstd": "zstd",
+    "mksquashfs": "squashfs-tools",
     "grub-mkimage": "grub-common",
     "mformat": "mtools",
     "xorriso": "xorriso",

@@ -11,7 +11,7 @@ KERNEL = "kernel"  # the folder in the tar file that the hook puts the kernel in
 
 # fmt: off
 PACKAGES = (
-    "systemd", "systemd-sysv", "systemd-resolved", "udev", "dbus", "kmod", "procps", "util-linux", "mount",
+    "systemd", "systemd-sysv", "systemd-resolved", "udev", "dbus", "kmod", "busybox-static", "procps", "util-linux", "mount",
     "fdisk", "e2fsprogs", "dosfstools", "xfsprogs", "btrfs-progs", "ntfs-3g", "wimtools", "libhivex-bin", "efibootmgr",
     "python3", "tar", "gzip", "xz-utils", "zstd", "iproute2", "ca-certificates",
 )

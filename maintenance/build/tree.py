@@ -4,19 +4,23 @@ import fnmatch
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from maintenance.build import modules
 from maintenance.build.archive import DIRECTORY, FILE, LINK, Entry
+from maintenance.build.iso import VOLUME
+from maintenance.build.modules import FIRST, WANTED, Modules
 from maintenance.build.rootfs import KERNEL
 from maintenance.build.run import BuildFailed
 
 HERE = Path(__file__).parents[1]
 UNITS, SYSTEM, AGENT = HERE / "units", HERE / "system", HERE / "agent" / "provision"
+STAGE1 = Path(__file__).with_name("stage1.sh")
+BUSYBOX = "usr/bin/busybox"
 
 # fmt: off
 LEFT_OUT = (
     KERNEL, "boot/*", "dev/*", "proc/*", "sys/*", "run/*", "tmp/*", "var/lib/apt/*", "var/lib/dpkg/*", "var/cache/*", "var/log/*",
-    "usr/share/perl*", "usr/lib/x86_64-linux-gnu/perl*", "usr/bin/perl*", "usr/share/doc", "usr/share/man", "usr/share/locale",
+    "usr/share/perl*", "usr/lib/x86_64-linux-gnu/perl*", "usr/bin/perl*", "usr/lib/x86_64-linux-gnu/libperl*", "usr/share/doc", "usr/share/man", "usr/share/locale",
     "usr/lib/udev/hwdb.d/*", "usr/lib/udev/hwdb.bin", "usr/share/pixmaps*", "usr/share/ca-certificates", "usr/share/polkit-1",
     "usr/lib/python3.11/test", "usr/lib/python3.11/unittest", "usr/lib/python3.11/pydoc_data", "usr/lib/python3.11/lib2to3",
     "usr/lib/python3.11/idlelib", "usr/lib/python3.11/ensurepip", "usr/lib/python3.11/tkinter",
@@ -42,19 +46,35 @@ ENABLED = {
 PLACES = ("boot", "dev", "proc", "sys", "run", "tmp", "var/log", "var/cache", "var/lib/dpkg", "mnt")
 
 
-def entries(rootfs: Path, work: Path) -> tuple[list[Entry], bytes]:
-    """Everything in the system, and the kernel that boots it."""
+class Tree(NamedTuple):
+    kernel: bytes
+    first: list[Entry]  # what the firmware loads beside the kernel
+    system: list[Entry]  # what that copies into memory and starts
+
+
+def read(rootfs: Path, work: Path) -> Tree:
     with tarfile.open(rootfs) as tar:
-        version, folder = modules.choose(tar, work)
+        modules = Modules(tar, work / "all")
         found = {entry.path: entry for entry in _packages(tar)}
-        kernel = tar.extractfile(f"./{KERNEL}/boot/vmlinuz-{version}")
+        kernel = tar.extractfile(f"./{KERNEL}/boot/vmlinuz-{modules.version}")
         if kernel is None:
             raise BuildFailed("the kernel is not in the root file system")
-        for entry in (*_ours(), *_files(folder, f"usr/lib/modules/{version}")):
+        first = {entry.path: entry for entry in _first(found.pop(BUSYBOX))}
+        for entry in _files(modules.choose(FIRST, work / "first"), f"lib/modules/{modules.version}"):
+            first[entry.path] = entry
+        for entry in (*_ours(), *_files(modules.choose(WANTED, work / "system"), f"usr/lib/modules/{modules.version}")):
             found[entry.path] = entry
-        for path in list(found):
-            _make_folders(found, path)
-        return list(found.values()), kernel.read()
+        for tree in (first, found):
+            for path in list(tree):
+                _make_folders(tree, path)
+        return Tree(kernel.read(), list(first.values()), list(found.values()))
+
+
+def _first(busybox: Entry) -> Iterator[Entry]:
+    yield busybox._replace(path="bin/busybox")
+    yield Entry("init", FILE | 0o755, STAGE1.read_text().replace("@VOLUME@", VOLUME).encode())
+    for place in ("dev", "proc", "sys", "run"):
+        yield Entry(place, DIRECTORY | 0o755)
 
 
 def _packages(tar: tarfile.TarFile) -> Iterator[Entry]:
@@ -93,7 +113,6 @@ def _ours() -> Iterator[Entry]:
         yield _link(f"etc/systemd/system/{unit}", "/dev/null")
     yield _link("etc/systemd/system/default.target", "/usr/lib/systemd/system/multi-user.target")
     yield _link("etc/resolv.conf", "/run/systemd/resolve/stub-resolv.conf")
-    yield _link("init", "usr/lib/systemd/systemd")
     # Empty and not missing: the system makes one up for this boot and asks nobody.
     yield Entry("etc/machine-id", FILE | 0o444)
     for place in PLACES:

@@ -138,6 +138,8 @@ async def test_controller_restart_while_cleaning_up_finishes_the_cleanup(store_u
         await room.stop()
         assert [bool(drive.image) for drive in room.bmc.system.drives.values()] == [True, True]
         await room.start()
+        going_on = await room.job(job_id)
+        assert (going_on["status"], going_on["error"]) == ("failed", "partition.service failed")
         job = await room.reaches(job_id, "complete")
         assert (job["outcome"], job["failed_step"], job["warnings"]) == ("failed", "workflow.partition", [])
         assert [drive.image for drive in room.bmc.system.drives.values()] == ["", ""]

@@ -235,6 +235,21 @@ async def test_404_when_the_server_has_no_job_that_could_be_meant(store_url: str
 
 
 @on_sqlite
+async def test_a_report_says_nothing_about_a_job_that_waits_to_be_tried_again(store_url: str, tmp_path: Path) -> None:
+    async with lab(store_url, tmp_path, script=SILENT) as room:
+        job_id = await room.waiting()
+        (await room.report({**FAILED, "delivery_id": "d-1"})).good()
+        await room.reaches(job_id, "complete")
+        (await room.api.call("PUT", f"/engine/queues/provision/{SERIAL}", {"paused": True})).good()
+        (await room.api.post(f"/api/v1/jobs/{job_id}/retry")).good()
+        for said in (SUCCESS, {**FAILED, "delivery_id": "d-1"}, {**SUCCESS, "delivery_id": "d-2"}):
+            assert (await room.report(said)).status == 404
+        job = await room.job(job_id)
+        assert (job["status"], job["outcome"], job["failed_step"], job["failure"]) == ("queued", None, None, None)
+        assert len(await room.told(job_id, "webhook")) == 1
+
+
+@on_sqlite
 async def test_a_job_id_in_the_payload_must_be_that_of_a_job_of_this_server(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()

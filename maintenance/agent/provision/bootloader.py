@@ -110,8 +110,8 @@ def _inside(target: Path, *argv: str, may_fail: bool = False) -> Command:
 
 
 def _drop_in(console: str) -> bytes:
-    speed = console.partition(",")[2].rstrip("abcdefghijklmnopqrstuvwxyz") or "115200"
-    unit = re.sub(r"\D", "", console.partition(",")[0]) or "0"
+    port, _, line = console.partition(",")
+    unit, speed = port.removeprefix("ttyS"), next(iter(re.findall(r"^[0-9]+", line)), "115200")
     return (
         f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX console=tty0 console={console}"\n'
         f'GRUB_TERMINAL="console serial"\n'

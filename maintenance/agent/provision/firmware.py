@@ -1,7 +1,7 @@
 """A firmware update by the vendor's own tool, if the image holds it: it may not be passed on with this project."""
 
 import hashlib
-import shutil
+import os
 from pathlib import Path
 
 from provision.errors import Exit, Trouble
@@ -12,14 +12,14 @@ from provision.recipe import Recipe
 from provision.run import run
 from provision.wire import fetch
 
-TOOLS = ("saa", "sum")  # Supermicro's, the newer first
+TOOLS = ("/opt/saa/saa", "/opt/sum/sum")  # Supermicro's, the newer first; a `sum` in PATH is another program
 MAX_BYTES = 1 << 30
 EXPECTED = "USER_FIRMWARE_SHA256"  # of the recipe's env
 AN_HOUR = 3600.0
 
 
 def firmware(places: Places, recipe: Recipe, moved: Moved) -> None:
-    tool = next((found for name in TOOLS if (found := shutil.which(name))), None)
+    tool = next((path for path in TOOLS if os.access(places.at(path), os.X_OK)), None)
     if tool is None:
         raise Trouble(
             f"this image holds no tool that updates firmware ({' or '.join(TOOLS)}): add it when the image is built"
@@ -31,7 +31,7 @@ def firmware(places: Places, recipe: Recipe, moved: Moved) -> None:
     if wanted and wanted != digest:
         path.unlink()
         raise Trouble(f"the firmware is not what was asked for: sha256:{digest}, not sha256:{wanted}", Exit.DIGEST)
-    run(argv(tool, path), timeout=AN_HOUR)
+    run(argv(str(places.at(tool)), path), timeout=AN_HOUR)
 
 
 def argv(tool: str, path: Path) -> list[str]:

@@ -50,7 +50,7 @@ def image_linux(places: Places, recipe: Recipe, moved: Moved) -> None:
             os.sync()
     except DigestMismatch:
         for part in mounted(parts):
-            spoil(places, device_of(disk, part.number))
+            spoil(device_of(disk, part.number))
         places.forget(STATE)
         raise
     places.write(STAMP, stamp)
@@ -68,15 +68,15 @@ def write_raw(places: Places, recipe: Recipe, moved: Moved) -> None:
     try:
         pour(stream(blob), blob.media_type, to_disk(disk), lambda count: moved(count, blob.size))
     except BaseException:
-        spoil(places, disk)  # half a disk may boot as well as a wrong one
+        spoil(disk)  # half a disk may boot as well as a wrong one
         raise
     execute([command("partx", "--update", disk, may_fail=True), command("udevadm", "settle", may_fail=True)])
     places.write(STAMP, stamp)
 
 
-def spoil(places: Places, device: str) -> None:
+def spoil(device: str) -> None:
     """The first MiB: no table, no boot sector and no superblock survives it; and what lies at the end of a disk as a copy."""
-    with open(places.at(device), "r+b", buffering=0) as file:
+    with open(device, "r+b", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         for at in (0, max(0, size - MIB)):
             file.seek(at)

@@ -4,6 +4,7 @@ At least once from them, exactly once in effect here: the first word is the verd
 nothing. Who may speak: whoever has the job's own token (then only for that job), the shared secret, or a client certificate.
 """
 
+import asyncio
 import hmac
 from collections.abc import Callable
 from datetime import datetime
@@ -184,7 +185,7 @@ class Reports:
         if not _is_for(before, meant) or (said.delivery_id and before.knows(said.delivery_id)):
             return True
         decided = before.verdict is None
-        await self._note(job, said, scheme, decided)
+        telling = self._note(job, said, scheme, decided)
         if decided and after.verdict is not None:
             self._observe(said, now)
             log.info(
@@ -195,7 +196,10 @@ class Reports:
                 step=verdict.failed_step,
                 auth=scheme,
             )
-            await self._lifecycle.show(job, after.verdict, lease=None)
+            # At once, so that both are in one commit: the machine waits for the answer.
+            await asyncio.gather(telling, self._lifecycle.show(job, after.verdict, lease=None))
+        else:
+            await telling
         return not decided
 
     async def _note(self, job: Job, said: Status, scheme: str, decided: bool) -> None:

@@ -126,7 +126,8 @@ def _common(job: Job, ledger: Ledger | None) -> dict[str, Any]:
         "status": status_of(job),
         "outcome": _OUTCOMES.get(job.state) or (verdict.outcome if verdict else _shown_outcome(job)),
         "failed_step": job.failed_step or (verdict.failed_step if verdict else None),
-        "error": job.error,
+        # A job that changes hands while it is cleaned up has no error of its own for a moment.
+        "error": job.error or (verdict.error or None if verdict and verdict.outcome != "succeeded" else None),
         "waiting_for": job.waiting_for,
         "created_at": rfc3339(job.created_at),
         "updated_at": rfc3339(job.updated_at),

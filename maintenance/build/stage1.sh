@@ -1,0 +1,47 @@
+#!/bin/busybox sh
+# The first program of the maintenance system. What firmware can read is slow, so it reads only the kernel and this; the rest is
+# copied from the medium into memory here, by the kernel's own drivers, and the medium may go away after that.
+/bin/busybox --install -s /bin
+export PATH=/bin
+mount -t devtmpfs dev /dev
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mkdir -p /medium /run
+mount -t tmpfs -o mode=0755 run /run
+
+say() { echo "maintenance: $*" > /dev/kmsg; }
+
+# Drivers come as devices are found behind devices: a controller, then a hub, then a drive.
+drivers() { find /sys/devices -name modalias -exec cat {} + 2> /dev/null | sort -u | xargs modprobe -abq 2> /dev/null; }
+
+mounted() {
+  for device in /dev/sr* /dev/sd* /dev/vd* /dev/nvme*; do
+    [ -b "$device" ] || continue
+    [ "$(dd if="$device" bs=1 skip=32808 count=11 2> /dev/null)" = "@VOLUME@" ] || continue
+    mount -t iso9660 -o ro "$device" /medium 2> /dev/null || continue
+    [ -f /medium/boot/system.squashfs ] && say "the system is on $device" && return 0
+    umount /medium
+  done
+  return 1
+}
+
+for module in isofs squashfs loop overlay sr_mod sd_mod; do modprobe -q $module; done
+tries=0
+until drivers; mounted; do
+  tries=$((tries + 1))
+  [ $((tries % 20)) -eq 0 ] && say "still looking for the medium with the label @VOLUME@"
+  sleep 0.5
+done
+mkdir -p /run/system/lower /run/system/upper /run/system/work /run/system/root
+cp /medium/boot/system.squashfs /run/system/
+umount /medium
+mount -t squashfs -o ro,loop /run/system/system.squashfs /run/system/lower
+mount -t tmpfs -o mode=0755 system /run/system/upper
+mkdir /run/system/upper/changes /run/system/upper/work
+mount -t overlay -o lowerdir=/run/system/lower,upperdir=/run/system/upper/changes,workdir=/run/system/upper/work root /run/system/root
+mkdir -p /run/system/root/run
+umount /proc /sys
+mount -o move /dev /run/system/root/dev
+exec switch_root /run/system/root /usr/lib/systemd/systemd
+say "the system could not be started"
+exec sh

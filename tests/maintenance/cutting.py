@@ -1,0 +1,48 @@
+"""A proxy before a server that drops connections: the first ones after so many bytes of the answer, the later ones never."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+
+@asynccontextmanager
+async def cutting(address: str, cuts: Sequence[int]) -> AsyncIterator[str]:
+    """Its address. `cuts`: for each connection in turn the bytes after which it ends."""
+    host, _, port = address.rpartition(":")
+    left = list(cuts)
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        limit = left.pop(0) if left else 1 << 60
+        there, back = await asyncio.open_connection(host, int(port))
+        forth = asyncio.create_task(_copy(reader, back, 1 << 60))
+        try:
+            await _copy(there, writer, limit)
+        finally:
+            forth.cancel()
+            for each in (writer, back):
+                each.close()
+                with suppress(OSError):
+                    await each.wait_closed()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(serve(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield "{}:{}".format(*server.sockets[0].getsockname())
+    finally:
+        server.close()
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int) -> None:
+    with suppress(OSError):
+        while limit > 0 and (data := await reader.read(min(65_536, limit))):
+            writer.write(data)
+            await writer.drain()
+            limit -= len(data)

@@ -1,0 +1,103 @@
+"""The agent's own evaluator of JSON Schema: it must say of every recipe what the controller's says."""
+
+import json
+import random
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from chargehand.doors.provisioning.recipe import Recipe
+from chargehand.doors.provisioning.recipe_schema import SCHEMA
+from provision.schema import UnknownSchema, problems
+from tests.provisioning.recipes import EXAMPLES
+
+_theirs = jsonschema_rs.Draft202012Validator(SCHEMA, offline=True)
+
+PATHS = sorted(EXAMPLES.glob("*.json"))
+ODD: list[Any] = [
+    None, True, False, 0, 1, 1.0, 1.5, -1, "", "x", "100%", "1G", "1G\n", "/dev/sda", "/dev/sda\n",
+    "ef00", [], [{}], {}, {"a": 1}, {"file": "user-data"}, "é" * 300, "a" * 5000,
+]  # fmt: skip
+
+
+def on_medium(path: Any) -> dict[str, Any]:
+    """The recipe as it stands on a task medium."""
+    document: dict[str, Any] = json.loads(Recipe.of(json.loads(path.read_bytes())).files("job")["recipe.json"])
+    return document
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_every_example_fits_as_its_caller_gave_it_and_as_it_stands_on_the_medium(path: Any) -> None:
+    assert problems(SCHEMA, json.loads(path.read_bytes())) == []
+    assert problems(SCHEMA, on_medium(path)) == []
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_both_evaluators_agree_on_every_single_change_of_an_example(path: Any) -> None:
+    document = on_medium(path)
+    wrong = 0
+    for changed in _changes(document):
+        ours, theirs = problems(SCHEMA, changed), _theirs.is_valid(changed)
+        assert (ours == []) == theirs, (ours, changed)
+        wrong += not theirs
+    assert wrong > 100
+
+
+def test_both_evaluators_agree_on_many_changes_at_once() -> None:
+    dice = random.Random(7)
+    documents = [on_medium(path) for path in PATHS]
+    names = list(SCHEMA["properties"])
+    wrong = 0
+    for _ in range(1500):
+        document = json.loads(json.dumps(dice.choice(documents)))
+        for _ in range(dice.randint(1, 3)):
+            name = dice.choice(names)
+            document[name] = dice.choice([*ODD, *[other.get(name, "x") for other in documents]])
+        ours, theirs = problems(SCHEMA, document), _theirs.is_valid(document)
+        assert (ours == []) == theirs, (ours, document)
+        wrong += not theirs
+    assert 100 < wrong < 1500
+
+
+def test_a_line_break_at_the_end_is_not_overlooked() -> None:
+    assert problems({"pattern": "^[a-z$]+$"}, "ab$\n") == ["/: does not have the form that is allowed"]
+    assert problems({"pattern": "^[a-z$]+$"}, "ab$") == []
+
+
+def test_true_is_not_one_though_one_point_nought_is() -> None:
+    assert problems({"const": 1}, 1.0) == []
+    assert problems({"const": 1}, True) != []
+    assert problems({"enum": [False]}, 0) != []
+    assert problems({"type": "integer"}, True) != []
+
+
+def test_a_problem_never_repeats_a_value() -> None:
+    found = problems(SCHEMA, {"task_target": "install-linux.target", "user_data": 5, "hostname": "-swordfish"})
+    assert len(found) > 3
+    assert "swordfish" not in str(found)
+    assert "/oci_url: is missing" in found
+
+
+def test_a_schema_with_a_word_that_is_not_known_is_refused_and_not_half_obeyed() -> None:
+    schemas: list[Any] = [{"oneOf": []}, {"type": "decimal"}, {"$ref": "https://elsewhere.example/"}]
+    for schema in schemas:
+        with pytest.raises(UnknownSchema):
+            problems(schema, {})
+
+
+def _changes(value: Any) -> Any:
+    """The document with one thing in it replaced, taken out or added, for each thing and each odd value."""
+    yield from ODD
+    if isinstance(value, dict):
+        for name in value:
+            yield {key: each for key, each in value.items() if key != name}
+            for changed in _changes(value[name]):
+                yield {**value, name: changed}
+        for odd in ODD:
+            yield {**value, "another": odd}
+    elif isinstance(value, list):
+        for index in range(len(value)):
+            for changed in _changes(value[index]):
+                yield [*value[:index], changed, *value[index + 1 :]]
+        yield value * 70
