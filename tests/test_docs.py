@@ -219,3 +219,17 @@ async def _ended(process: Process, seconds: float) -> tuple[bytes, bytes]:
     except TimeoutError:
         process.kill()
         raise AssertionError(f"it did not end within {seconds:g} s") from None
+
+
+def test_every_test_that_the_contract_names_is_there() -> None:
+    named = re.findall(
+        r"`((?:provisioning|e2e|maintenance|vm)/test_\w+\.py)(?:::(test_\w+))?`",
+        (ROOT / "docs" / "provisioning-contract.md").read_text(),
+    )
+    assert len(named) > 20
+    missing = [
+        f"{file}::{test}"
+        for file, test in named
+        if not (ROOT / "tests" / file).is_file() or (test and f"def {test}(" not in (ROOT / "tests" / file).read_text())
+    ]
+    assert not missing

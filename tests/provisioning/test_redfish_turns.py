@@ -2,10 +2,10 @@
 
 from random import Random
 
-from chargehand.doors.provisioning.redfish.machine import Machine
+from chargehand.doors.provisioning.redfish.machine import Bmc, Machine
 from tests.provisioning.bmc import FakeBmc
 from tests.provisioning.bmc_habits import PASSWORD, USER
-from tests.provisioning.machines import LOCAL, Bmc
+from tests.provisioning.machines import LOCAL
 
 
 async def test_each_request_waits_for_its_turn_and_asks_for_leave_after_it() -> None:
