@@ -11,26 +11,12 @@ VOLUME = "MAINTENANCE"
 GRUB = Path("/usr/lib/grub")
 # What is said last about consoles is /dev/console.
 KERNEL_LINE = "console=tty0 console=ttyS0,115200 systemd.firstboot=no systemd.show_status=true net.ifnames=0 printk.devkmsg=on panic=30"
+# fmt: off
 COMMON = [
-    "iso9660",
-    "part_gpt",
-    "part_msdos",
-    "fat",
-    "linux",
-    "normal",
-    "configfile",
-    "search",
-    "search_fs_file",
-    "serial",
-    "terminal",
-    "echo",
-    "test",
-    "sleep",
-    "reboot",
-    "halt",
-    "all_video",
-    "gfxterm",
+    "iso9660", "part_gpt", "part_msdos", "fat", "linux", "normal", "configfile", "search", "search_fs_file", "serial", "terminal",
+    "echo", "test", "sleep", "reboot", "halt", "all_video", "gfxterm",
 ]
+# fmt: on
 BIOS, UEFI = [*COMMON, "biosdisk", "vga"], [*COMMON, "efi_gop", "efi_uga"]
 FAT_SERIAL = "C4A26E4D"
 FAT_KIB = 2880

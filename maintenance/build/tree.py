@@ -36,6 +36,8 @@ MASKED = (
     "systemd-pstore.service", "systemd-journal-flush.service", "systemd-machine-id-commit.service", "systemd-random-seed.service",
     "systemd-remount-fs.service", "systemd-sysusers.service", "ldconfig.service", "mdcheck_start.timer", "xfs_scrub_all.timer",
     "systemd-networkd-persistent-storage.service", "remote-fs.target", "systemd-update-done.service", "systemd-boot-system-token.service",
+    "systemd-binfmt.service", "proc-sys-fs-binfmt_misc.automount", "dev-hugepages.mount", "dev-mqueue.mount", "sys-kernel-debug.mount",
+    "sys-kernel-tracing.mount",
 )
 # fmt: on
 ENABLED = {

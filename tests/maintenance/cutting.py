@@ -4,20 +4,24 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
+WHOLE = 1 << 60
+
 
 @asynccontextmanager
-async def cutting(address: str, cuts: Sequence[int]) -> AsyncIterator[str]:
-    """Its address. `cuts`: for each connection in turn the bytes after which it ends."""
+async def cutting(address: str, cuts: Sequence[int], *, hold: bool = False) -> AsyncIterator[str]:
+    """Its address. `cuts`: for each connection in turn the bytes after which it ends, or with `hold` brings no more."""
     host, _, port = address.rpartition(":")
     left = list(cuts)
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        limit = left.pop(0) if left else 1 << 60
+        limit = left.pop(0) if left else WHOLE
         there, back = await asyncio.open_connection(host, int(port))
-        forth = asyncio.create_task(_copy(reader, back, 1 << 60))
+        forth = asyncio.create_task(_copy(reader, back, WHOLE))
         try:
             await _copy(there, writer, limit)
+            if hold and limit < WHOLE:
+                await asyncio.Event().wait()
         finally:
             forth.cancel()
             for each in (writer, back):

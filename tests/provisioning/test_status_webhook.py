@@ -250,6 +250,22 @@ async def test_a_report_says_nothing_about_a_job_that_waits_to_be_tried_again(st
 
 
 @on_sqlite
+async def test_a_word_that_names_no_job_cannot_come_from_a_machine_that_was_not_reset_yet(
+    store_url: str, tmp_path: Path
+) -> None:
+    habits = Habits(away_after=("insert",), away_seconds=0.5)  # so that there is time before the reset
+    async with lab(store_url, tmp_path, habits, Script(silent=True)) as room:
+        await room.register()
+        job_id = await room.submit()
+        await until(lambda: room.bmc.count("insert"))
+        assert (await room.report(SUCCESS)).status == 404, "a late retry of an earlier job's machine, perhaps"
+        assert (await room.job(job_id))["outcome"] is None
+        await room.waits(job_id)
+        (await room.report(SUCCESS)).good()
+        assert room.bmc.count("reset") == 1
+
+
+@on_sqlite
 async def test_a_job_id_in_the_payload_must_be_that_of_a_job_of_this_server(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()

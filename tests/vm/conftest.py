@@ -1,12 +1,13 @@
 """What all machines share: the maintenance system's image and the Linux that is installed, each made once."""
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from maintenance.build import needs
-from maintenance.build.__main__ import build
 
-from tests.vm.place import CACHE, ISO
+from tests.vm.place import CACHE, ISO, ROOT
 from tests.vm.qemu import FIRMWARE
 from tests.vm.target import cached
 
@@ -14,10 +15,13 @@ from tests.vm.target import cached
 @pytest.fixture(scope="session")
 def image() -> Path:
     """The Linux that is installed; with it the maintenance system's image is there too."""
-    if missing := needs.missing():
-        pytest.skip(f"not installed: {', '.join(missing)}")
+    for program, package in {"qemu-system-x86_64": "qemu-system-x86", "mmdebstrap": "mmdebstrap"}.items():
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed: apt install {package}")
     if not FIRMWARE.exists():
-        pytest.skip(f"{FIRMWARE} is missing: install ovmf")
+        pytest.skip(f"{FIRMWARE} is not there: apt install ovmf")
     if not ISO.exists():
-        build(ISO, CACHE)
+        built = subprocess.run([sys.executable, "-m", "maintenance.build"], cwd=ROOT, capture_output=True, text=True)
+        if built.returncode:
+            pytest.skip(f"the maintenance system cannot be built here: {built.stderr}")
     return cached(CACHE)

@@ -4,6 +4,7 @@ hears what an installed system says when it comes up.
 
 import asyncio
 import hashlib
+import io
 import json
 import re
 import subprocess
@@ -19,8 +20,7 @@ import aiohttp
 from aiohttp import web
 
 from tests.e2e.server import Server, eventually
-from tests.vm.qemu import Spec, qmp
-from tests.vm.sushy_qemu import GUEST_SEES_HOST
+from tests.vm.qemu import GUEST_SEES_HOST, Spec, qmp
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / "build" / "cache"
@@ -99,7 +99,7 @@ class Place:
     async def _blob(self, data: bytes, kind: str) -> Json:
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         url = f"{self.controller.url}/v2/{IMAGE}/blobs/uploads/?digest={digest}"
-        async with self.http.post(url, data=data) as response:
+        async with self.http.post(url, data=io.BytesIO(data)) as response:
             assert response.status == 201, await response.text()
         return {"mediaType": kind, "digest": digest, "size": len(data)}
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+GUEST_SEES_HOST = "10.0.2.2"  # what QEMU's own network calls the loopback address of this machine
 FIRMWARE = Path("/usr/share/OVMF/OVMF_CODE_4M.fd")
 VARIABLES = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
 RESET_SECONDS = 2.0  # how long the power is off when the guest resets the machine

@@ -14,9 +14,8 @@ from sushy_tools.emulator import main  # type: ignore[import-untyped]
 from sushy_tools.emulator.resources.systems import fakedriver  # type: ignore[import-untyped]
 from sushy_tools.emulator.resources.systems.base import AbstractSystemsDriver  # type: ignore[import-untyped]
 
-from tests.vm.qemu import Qemu, QmpError, Spec
+from tests.vm.qemu import GUEST_SEES_HOST, Qemu, QmpError, Spec
 
-GUEST_SEES_HOST = "10.0.2.2"  # what QEMU's own network calls the loopback address of this machine
 _resolve = socket.getaddrinfo
 
 

@@ -4,17 +4,17 @@ Made once and kept in build/cache, under a name that changes with everything it 
 """
 
 import hashlib
+import subprocess
 from pathlib import Path
 
-from maintenance.build.rootfs import EXCLUDED, SUITE
-from maintenance.build.run import listed, run
-
 TRIM = Path(__file__).with_name("trim.sh")
+SUITE = "bookworm"
 # fmt: off
 PACKAGES = (
     "systemd", "systemd-sysv", "udev", "dbus", "kmod", "initramfs-tools", "zstd", "linux-image-cloud-amd64",
     "grub-pc-bin", "grub-efi-amd64-bin", "grub2-common", "cloud-init", "iproute2", "python3", "e2fsprogs",
 )
+EXCLUDED = ("doc", "man", "locale", "i18n", "info", "zoneinfo", "bash-completion", "lintian", "bug")
 # fmt: on
 
 
@@ -25,11 +25,14 @@ def cached(cache: Path) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         part = cache / f"part-{image.name}"
         # fmt: off
-        run(
-            "mmdebstrap", "--variant=minbase", "--architectures=amd64",
-            *(f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDED),
-            '--aptopt=APT::Install-Recommends "false"', f"--customize-hook={TRIM}", f"--include={listed(PACKAGES)}",
-            SUITE, part,
+        subprocess.run(
+            [
+                "mmdebstrap", "--variant=minbase", "--architectures=amd64",
+                *(f"--dpkgopt=path-exclude=/usr/share/{folder}/*" for folder in EXCLUDED),
+                '--aptopt=APT::Install-Recommends "false"', f"--customize-hook={TRIM}", f"--include={','.join(PACKAGES)}",
+                SUITE, str(part),
+            ],
+            check=True, capture_output=True,
         )
         # fmt: on
         part.rename(image)

@@ -26,7 +26,7 @@ Moved = Callable[[int, int], None]  # (bytes so far, of how many)
 
 def untar(target: str) -> tuple[str, ...]:
     return ("tar", "--extract", "--preserve-permissions", "--numeric-owner", "--xattrs", "--xattrs-include=*", "--acls",
-            "--sparse", "--directory", target, "--file", "-")  # fmt: skip
+            "--directory", target, "--file", "-")  # fmt: skip
 
 
 def to_disk(disk: str) -> tuple[str, ...]:

@@ -38,7 +38,9 @@ def system(disk: str, parts: Sequence[Partition], target: Path) -> Iterator[Path
     with ExitStack() as stack:
         for part in mounted(parts):
             folder = target if part.mountpoint == "/" else inside(target, part.mountpoint)
-            stack.enter_context(mount(device_of(disk, part.number), folder))
+            # FAT has no owners: without `quiet` an image with files in /boot/efi could not be unpacked there.
+            options = ("-o", "quiet") if part.format == "vfat" else ()
+            stack.enter_context(mount(device_of(disk, part.number), folder, *options))
         yield target
 
 

@@ -12,6 +12,7 @@ from provision.run import TAIL, CommandFailed, Drain, end, ended_by, environment
 
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz"}
 UNPACK = {"gzip": ("gzip", "-dc"), "zstd": ("zstd", "-dcq", "--long=31"), "xz": ("xz", "-dc")}
+LONGEST_MAGIC = max(map(len, MAGIC))
 LAST_WORDS = 3600.0  # the writer may have much in its buffers
 
 
@@ -27,7 +28,9 @@ def pour(
     pieces: Iterator[bytes], media_type: str, writer: Sequence[str], moved: Callable[[int], None] = lambda _count: None
 ) -> None:
     """All of it, or the first thing that went wrong. What is wrong with the stream counts more than what its end did to a program."""
-    first = next(pieces, b"")
+    first = b""
+    while len(first) < LONGEST_MAGIC and (piece := next(pieces, b"")):
+        first += piece
     packed = packing(media_type, first)
     argvs = [UNPACK[packed], tuple(writer)] if packed else [tuple(writer)]
     processes: list[subprocess.Popen[bytes]] = []

@@ -86,7 +86,7 @@ def fetch(
                 if size is None:
                     size = _size(response, done)
                 skip = 0 if response.status == 206 else done
-                while piece := response.read(PIECE):
+                while piece := response.read1(PIECE):
                     fresh = piece[skip:]
                     skip -= len(piece) - len(fresh)
                     done += len(fresh)

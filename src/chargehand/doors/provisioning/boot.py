@@ -190,6 +190,15 @@ class Boot:
             await asyncio.sleep(self._settings.poll_seconds)
         return happened
 
+    async def confirmed(self, journey: Journey, machine: Machine, which: str) -> bool:
+        """False: the BMC took a reset, and goes on showing that there was none. One that shows nothing is believed."""
+        intent: ResetIntent = getattr(journey.run, which)
+        for _ in range(LOOKS):
+            if was_reset(intent, await machine.glance()) is not False:
+                return True
+            await asyncio.sleep(self._settings.poll_seconds)
+        return False
+
     async def _poll(self, journey: Journey, machine: Machine) -> str:
         """The BMC may go away with the machine. Over when the system is on, or the machine itself was heard of."""
         intent = journey.run.reset

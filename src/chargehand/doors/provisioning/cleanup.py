@@ -71,7 +71,7 @@ class Cleanup:
 
     async def _do(self, journey: Journey, machine: Machine, verdict: Verdict, step: Step) -> str:
         facts = journey.run.facts
-        if facts is not None:
+        if facts is not None and not machine.is_known:
             await machine.resume(facts)
         match step:
             case Step.EJECT:
@@ -121,6 +121,8 @@ class Cleanup:
             sent = await self._boot.reset_once(journey, machine, "final_reset")
             if sent == UNKNOWN:
                 await journey.warn(Key.CLEANUP_RESET, f"last reset: {sent}")
+            elif not await self._boot.confirmed(journey, machine, "final_reset"):
+                await journey.warn(Key.CLEANUP_RESET, f"last reset: {sent}, and the BMC shows none")
             return f"last reset: {sent}"
         if wish == "power-off":
             await machine.power_off()

@@ -80,7 +80,7 @@ class ProvisioningDoor:
         self._parts = (
             self._jobs,
             servers,
-            Reports(engine, settings, self._tokens, ledgers, servers, self._lifecycle, self.metrics),
+            Reports(engine, settings, self._tokens, runs, ledgers, servers, self._lifecycle, self.metrics),
             Media(urls, self._files.find, self._fetches.heard),
             self._registry,
         )

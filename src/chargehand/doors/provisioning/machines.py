@@ -11,7 +11,7 @@ from chargehand.doors.provisioning.redfish.machine import Machine
 from chargehand.webhooks.egress import EgressPolicy
 
 PATIENCE_SECONDS = 60.0
-TURN_SECONDS = 0.001  # between one request's beginning and the next one's, to whichever BMC
+TURN_SECONDS = 0.002  # between one request's beginning and the next one's, to whichever BMC
 
 
 class Machines:

@@ -23,6 +23,7 @@ from chargehand.doors.provisioning.lifecycle import Lifecycle
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
 from chargehand.doors.provisioning.names import BASE, KIND, TAG
 from chargehand.doors.provisioning.orders import asked_of
+from chargehand.doors.provisioning.run import Runs
 from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.taxonomy import of_unit
 from chargehand.doors.provisioning.tokens import JobTokens, Meant
@@ -100,6 +101,7 @@ class Reports:
         engine: Engine,
         settings: ProvisioningConfig,
         tokens: JobTokens,
+        runs: Runs,
         ledgers: Ledgers,
         servers: Servers,
         lifecycle: Lifecycle,
@@ -107,6 +109,7 @@ class Reports:
     ) -> None:
         self._engine = engine
         self._tokens = tokens
+        self._runs = runs
         self._ledgers = ledgers
         self._servers = servers
         self._lifecycle = lifecycle
@@ -177,8 +180,9 @@ class Reports:
                 ledger = replace(ledger, tail=said.log_tail[-MAX_TAIL:])
             return replace(ledger.with_verdict(verdict).with_delivery(said.delivery_id or ""), heard_at=now)
 
-        # What comes for a job that has not begun, or not begun again, is about another start: it may decide nothing here.
-        amended = None if job.topic == "queued" else await self._ledgers.amend(job.tenant, job.id, amend)
+        amended = (
+            await self._ledgers.amend(job.tenant, job.id, amend) if await self._may_mean(job, meant, said) else None
+        )
         if amended is None:
             raise NotFound(f"no job is active for server {asked_of(job).server_serial}")
         before, after = amended
@@ -201,6 +205,17 @@ class Reports:
         else:
             await telling
         return not decided
+
+    async def _may_mean(self, job: Job, meant: Meant | None, said: Status) -> bool:
+        """What comes for a job that has not begun, or not begun again, is about another start: it may decide nothing here. And
+        what names no job cannot come from a machine that was not reset yet: a late word about an earlier job, perhaps.
+        """
+        if job.topic == "queued":
+            return False
+        if meant is not None or said.job_id is not None:
+            return True
+        found = await self._runs.get(job.tenant, job.id)
+        return found is not None and found[0].reset is not None
 
     async def _note(self, job: Job, said: Status, scheme: str, decided: bool) -> None:
         told = f"webhook: {said.status}" + (f", {said.failed_step}" if said.failed_step else "")

@@ -76,6 +76,11 @@ class Machine:
     ) -> None:
         await self._client.close()
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it was discovered, or resumed."""
+        return self._facts is not None
+
     async def discover(self) -> Facts:
         """Who this is and what it can do. Mismatch if it is not the machine on record."""
         async with self._operation("discover"):

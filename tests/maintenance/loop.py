@@ -1,0 +1,45 @@
+"""A disk that is a file: for tests that partition, format and mount for real."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+TOOLS = ("losetup", "sfdisk", "partx", "wipefs", "lsblk", "blkid", "mkfs.ext4", "mount", "umount", "debugfs")
+
+
+def tool(*argv: str, given: str = "") -> str:
+    done = subprocess.run(argv, input=given, capture_output=True, check=False, text=True)
+    assert done.returncode == 0, (argv, done.stdout, done.stderr)
+    return done.stdout
+
+
+@contextmanager
+def loop_disk(path: Path, size: int) -> Iterator[str]:
+    """The name of the device; skips the test where there can be none."""
+    if os.geteuid():
+        pytest.skip("only root can attach loop devices")
+    missing = [name for name in TOOLS if not shutil.which(name)]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    with path.open("wb") as file:
+        file.truncate(size)
+    attached = subprocess.run(["losetup", "--find", "--show", str(path)], capture_output=True, check=False, text=True)
+    if attached.returncode:
+        pytest.skip(f"no loop device can be had: {attached.stderr.strip()}")
+    device = attached.stdout.strip()
+    try:
+        yield device
+    finally:
+        subprocess.run(["partx", "--delete", device], capture_output=True, check=False)
+        subprocess.run(["losetup", "--detach", device], capture_output=True, check=False)
+
+
+def under(folder: Path) -> list[str]:
+    """What is mounted there."""
+    with open("/proc/self/mountinfo") as file:
+        return [line.split(" ")[4] for line in file if line.split(" ")[4].startswith(str(folder))]
