@@ -166,6 +166,30 @@ async def test_a_claimer_that_leaves_hands_its_job_back(engine: Engine) -> None:
     assert (await claim_one(engine)).id == job_id
 
 
+async def test_a_claimer_that_leaves_hands_a_job_that_rests_back_as_callers_saw_it(engine: Engine) -> None:
+    """A door tells by what callers saw whether a job is a new start: one that goes on must not look like one."""
+    job_id = (await engine.submit(a_job())).job_id
+    owned = await claim_one(engine)
+    await engine.advance(job_id, owned.lease, "provisioning")
+    await engine.park(job_id, owned.lease, "", stage="resting")
+    leaving = asyncio.create_task(engine.claim(("q",), "leaving", 60))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    await until_parked(engine, job_id, times=2)
+    job = await engine.get(job_id)
+    assert (job.state, job.topic) == (State.QUEUED, "running:provisioning")
+
+
+async def until_parked(engine: Engine, job_id: str, times: int) -> None:
+    async with asyncio.timeout(5):
+        async for each in engine.watch(job_id):
+            times -= each.move == "park"
+            if not times:
+                return
+
+
 async def test_a_job_handed_back_goes_to_whoever_waits(engine: Engine) -> None:
     job_id = (await engine.submit(a_job())).job_id
     leaving, staying = (

@@ -19,6 +19,7 @@ def rootfs() -> bytes:
         _add(tar, "etc/hosts", b"127.0.0.1\tlocalhost\n")
         _add(tar, "etc/os-release", b"ID=test\n", owner=1234)
         _add(tar, "usr/bin/su", b"x", 0o4755)
+        _add(tar, "boot/vmlinuz-6.1", b"a kernel, as far as anybody here looks")
         _add(tar, "var/log/old", b"from the image\n")
         _add(tar, "usr/lib/grub/i386-pc/modinfo.sh", b"")
         for name in ("grub-install", "update-grub"):

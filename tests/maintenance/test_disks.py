@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from provision.disks import Disk, choose, read_disks
+from provision.disks import Disk, choose, find, read_disks
 from provision.errors import Exit, Trouble
 from provision.places import Places
 
@@ -97,3 +97,15 @@ def test_partitions_of_before_are_known_so_that_they_can_be_wiped() -> None:
 def test_what_lsblk_cannot_say_is_trouble_with_a_name() -> None:
     with pytest.raises(Trouble, match="lsblk"):
         read_disks("lsblk: failed")
+
+
+def test_a_disk_that_appears_late_is_waited_for_and_a_doubt_is_not() -> None:
+    seen = [disks(CD), disks(CD), disks(CD, SDA)]
+    waits: list[float] = []
+    assert find("/dev/sda", PLACES, "", 60, lambda: seen.pop(0), waits.append).path == "/dev/sda"
+    assert waits == [2.0, 2.0]
+    with pytest.raises(Trouble, match="fits 2 disks"):
+        find({"min_size": "1G"}, PLACES, "", 60, lambda: SEEN, waits.append)
+    with pytest.raises(Trouble, match="no disk fits"):
+        find("/dev/sdb", PLACES, "", -1, lambda: SEEN, waits.append)
+    assert len(waits) == 2

@@ -245,6 +245,10 @@ def test_the_serial_console_is_kept(tmp_path: Path) -> None:
 
 
 def test_what_an_image_holds_of_grub_is_looked_up_in_its_own_tree(tmp_path: Path) -> None:
+    (tmp_path / "boot").mkdir()
+    with pytest.raises(Trouble, match="no kernel"):
+        look(tmp_path)
+    (tmp_path / "boot/vmlinuz-6.1").touch()
     with pytest.raises(Trouble, match="no grub-install"):
         look(tmp_path)
     (tmp_path / "usr/sbin").mkdir(parents=True)

@@ -202,10 +202,13 @@ async def test_a_step_that_systemd_stops_takes_down_what_it_mounted(store_url: s
             machine.places.write("recipe.json", {**recipe, "oci_url": url.replace(address, proxy)})
             argv = [sys.executable, "-m", "provision", "step", "image-linux"]
             process = await asyncio.create_subprocess_exec(*argv, env=machine.env(), stderr=asyncio.subprocess.DEVNULL)
-            await until(lambda: (machine.run / "target/usr/sbin/grub-install").exists())
-            assert len(under(machine.root)) == 2
-            process.terminate()
-            assert await asyncio.wait_for(process.wait(), 30) == 128 + 15
+            try:
+                await until(lambda: (machine.run / "target/usr/sbin/grub-install").exists())
+                assert len(under(machine.root)) == 2
+            finally:
+                process.terminate()
+                ended = await asyncio.wait_for(process.wait(), 30)
+            assert ended == 128 + 15
         assert under(machine.root) == []
         # And the next run does it all.
         machine.places.write("report.json", report)

@@ -131,7 +131,7 @@ class Place:
         return await self.call("GET", f"/api/v1/jobs/{job_id}")
 
     async def events(self, job_id: str) -> list[Json]:
-        found: list[Json] = (await self.call("GET", f"/api/v1/jobs/{job_id}/events?limit=500"))["events"]
+        found: list[Json] = (await self.call("GET", f"/api/v1/jobs/{job_id}/events"))["events"]
         return found
 
     # waiting --------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from provision.rooted import inside
 
 BOOTLOADER_ID = "linux"
 CONSOLE = re.compile(r"console=(ttyS[0-9]+(?:,[0-9a-z]+)?)")
+KERNELS = ("vmlinuz*", "vmlinux*", "Image*")
 DROP_IN = "/etc/default/grub.d/60-provision.cfg"
 
 _FOLDERS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -53,6 +54,8 @@ def bootloader_linux(places: Places, recipe: Recipe) -> None:
 
 
 def look(target: Path) -> Grub:
+    if not any(path for pattern in KERNELS for path in inside(target, "/boot").glob(pattern)):
+        raise Trouble("the image holds no kernel in /boot", Exit.IMAGE)
     install = next((name for name in ("grub-install", "grub2-install") if _program(target, name)), "")
     if not install:
         raise Trouble("the image holds no grub-install: add GRUB's packages to it", Exit.IMAGE)

@@ -1,16 +1,23 @@
 """Which disk. All that is asked for must fit exactly one, and that one must be nobody's."""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from provision.errors import Exit, Trouble
+from provision.journal import say
 from provision.layout import bytes_of
 from provision.places import Places
 from provision.run import run
 
 COLUMNS = "NAME,PATH,TYPE,SIZE,RM,RO,SERIAL,WWN,MODEL,VENDOR,ROTA,TRAN,FSTYPE,MOUNTPOINTS"
+LATE = 20.0  # seconds in which a disk may yet appear
+
+
+class NoDisk(Trouble):
+    pass
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,26 @@ def read_disks(text: str) -> list[Disk]:
         raise Trouble(f"what lsblk says cannot be read: {type(error).__name__}", Exit.DISK) from None
 
 
+def find(
+    wanted: str | Mapping[str, Any],
+    places: Places,
+    medium: str = "",
+    seconds: float = LATE,
+    see: Callable[[], list[Disk]] = list_disks,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Disk:
+    """Controllers show their disks when they are ready. Only for one that is not there yet is waited; a doubt stays a doubt."""
+    limit = time.monotonic() + seconds
+    while True:
+        try:
+            return choose(see(), wanted, places, medium)
+        except NoDisk as error:
+            if time.monotonic() > limit:
+                raise
+            say(f"waiting: {error}")
+        sleep(2.0)
+
+
 def choose(disks: Sequence[Disk], wanted: str | Mapping[str, Any], places: Places, medium: str = "") -> Disk:
     """`medium`: the device that the task was found on."""
     if isinstance(wanted, str):
@@ -54,7 +81,7 @@ def choose(disks: Sequence[Disk], wanted: str | Mapping[str, Any], places: Place
         found = [disk for disk in disks if disk.kind == "disk" and disk.size and _fits(disk, wanted, places)]
     if not found:
         seen = ", ".join(str(disk) for disk in disks if disk.kind == "disk") or "none at all"
-        raise Trouble(f"no disk fits {_shown(wanted)}; there are: {seen}", Exit.DISK)
+        raise NoDisk(f"no disk fits {_shown(wanted)}; there are: {seen}", Exit.DISK)
     if len(found) > 1:
         raise Trouble(f"{_shown(wanted)} fits {len(found)} disks: {', '.join(map(str, found))}", Exit.DISK)
     disk = found[0]
@@ -115,7 +142,7 @@ def _disk(given: Mapping[str, Any]) -> Disk:
         model=_text(given, "model"),
         vendor=_text(given, "vendor"),
         rotational=bool(given["rota"]),
-        transport=_text(given, "tran"),
+        transport=_text(given, "tran") or _transport_of(str(given["name"])),
         used=tuple(_uses(given)),
         partitions=tuple(str(each["path"]) for each in given.get("children", ()) if each["type"] == "part"),
     )
@@ -136,3 +163,8 @@ def _uses(given: Mapping[str, Any]) -> Iterator[str]:
 
 def _text(given: Mapping[str, Any], name: str) -> str:
     return str(given.get(name) or "").strip()
+
+
+def _transport_of(name: str) -> str:
+    """lsblk of util-linux 2.38 tells none for a virtio disk."""
+    return "virtio" if name.startswith("vd") else ""

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from provision.disks import Disk, choose, list_disks
+from provision.disks import Disk, find
 from provision.errors import Exit, Trouble
 from provision.journal import say
 from provision.layout import MIB, Partition, check_fits, device_of, read_layout
@@ -37,7 +37,7 @@ def partition(places: Places, recipe: Recipe) -> None:
     if recipe.get("wipe") is not True:
         raise Trouble("the recipe does not consent to wipe the disk", Exit.DISK)
     unmount_all(places.target)  # what an earlier run that was killed may have left
-    disk = choose(list_disks(), recipe["target_disk"], places, _medium(places))
+    disk = find(recipe["target_disk"], places, _medium(places))
     say(f"the disk is {disk}")
     places.write(DISK, {"path": disk.path, "size": disk.size, "serial": disk.serial, "wwn": disk.wwn})
     raw = recipe.get("image_format") == "raw-disk"

@@ -14,7 +14,7 @@ from random import Random
 from msgspec.structs import replace
 
 from chargehand.engine.ids import UlidMaker
-from chargehand.engine.job import FINAL, Event, Job, NewJob, QueueSettings, State
+from chargehand.engine.job import FINAL, RESTING, Event, Job, NewJob, QueueSettings, State
 from chargehand.engine.moves import Broke, Change, Lapsed, Moved, RetryPolicy, decide, expire
 from chargehand.engine.patterns import due_by_tenant, due_queues, is_pattern
 from chargehand.engine.store import Beat, Claim, Claimed, Hint, Note, Store, Submitted
@@ -147,8 +147,10 @@ class Engine:
 
     def _give_back(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
+            before = job.previous if job.stage else job.topic  # what callers saw until this claim
+            stage = "" if before == State.QUEUED else RESTING
             parking = asyncio.ensure_future(
-                self.park(job.id, job.lease, "", message="handed back: the claimer is gone")
+                self.park(job.id, job.lease, "", message="handed back: the claimer is gone", stage=stage)
             )
             self._parking.add(parking)
             parking.add_done_callback(self._parking.discard)

@@ -24,6 +24,7 @@ class State(StrEnum):
 
 FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 PRIORITIES = range(10)  # 9 is served first
+RESTING = "resting"  # the stage of a queued job whose owner is gone: callers go on seeing what they saw
 
 Level = Literal["info", "warn", "error"]
 

@@ -17,7 +17,7 @@ from chargehand.doors.provisioning.ledger import Ledger
 from chargehand.doors.provisioning.machines import Machines
 from chargehand.doors.provisioning.media import MediaUrls
 from chargehand.doors.provisioning.media_files import MediaFiles, MediaMissing, Medium
-from chargehand.doors.provisioning.redfish.errors import RedfishError
+from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused
 from chargehand.doors.provisioning.redfish.facts import Facts, Glance, Slot
 from chargehand.doors.provisioning.redfish.machine import Machine
 from chargehand.doors.provisioning.run import AFTER, BOOTING, KEYS, ResetIntent, Step
@@ -117,7 +117,12 @@ class Boot:
         # Written down first: whatever happens now, cleaning up knows where to look.
         await journey.save(slots={**journey.run.slots, name: drive.path})
         url = self._urls.url(journey.job.id, name, self._url_seconds(journey))
-        await self._persist(journey, step, lambda: machine.insert(drive, url, same=self._urls.same))
+        try:
+            await self._persist(journey, step, lambda: machine.insert(drive, url, same=self._urls.same))
+        except StepFailed as failure:
+            if failure.refused:  # then there is nothing to look for
+                await journey.save(slots={each: path for each, path in journey.run.slots.items() if each != name})
+            raise
         return f"inserted {name} into {drive.name}"
 
     def _url_seconds(self, journey: Journey) -> float:
@@ -265,7 +270,12 @@ class Boot:
         except TimeoutError:
             raise StepFailed(key, f"not done within {self._settings.boot_seconds:g} s{trouble}") from None
         except RedfishError as error:
-            raise StepFailed(key, error.message) from None
+            raise StepFailed(key, error.message, refused=_refused(error)) from None
+
+
+def _refused(error: RedfishError) -> bool:
+    """The BMC did not like the request, and so did nothing. A conflict may be with something that we did before."""
+    return isinstance(error, Refused) and not error.unclear and error.status in (400, 403, 404, 405, 415, 422, 501)
 
 
 def _transient(error: BaseException) -> str | None:

@@ -16,7 +16,7 @@ from chargehand.doors.provisioning.cleanup import Cleanup
 from chargehand.doors.provisioning.fetches import Fetches
 from chargehand.doors.provisioning.jobs import ProvisioningJobs
 from chargehand.doors.provisioning.ledger import Ledgers
-from chargehand.doors.provisioning.lifecycle import RESTING, Lifecycle
+from chargehand.doors.provisioning.lifecycle import Lifecycle
 from chargehand.doors.provisioning.machines import Machines
 from chargehand.doors.provisioning.media import Media, MediaUrls
 from chargehand.doors.provisioning.media_files import MediaFiles
@@ -32,6 +32,7 @@ from chargehand.doors.provisioning.tokens import PREFIX, JobTokens
 from chargehand.doors.provisioning.vault import Vault
 from chargehand.doors.provisioning.waiting import Waiting
 from chargehand.engine.engine import Engine
+from chargehand.engine.job import RESTING
 from chargehand.engine.runner import Runner
 from chargehand.errors import Forbidden
 from chargehand.http.auth import token_of

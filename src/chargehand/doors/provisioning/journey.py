@@ -27,11 +27,12 @@ log = get_logger(__name__)
 
 
 class StepFailed(Exception):
-    def __init__(self, key: Key, message: str, reason: str = "") -> None:
+    def __init__(self, key: Key, message: str, reason: str = "", *, refused: bool = False) -> None:
         super().__init__(message)
         self.key = key
         self.message = message
         self.reason = reason
+        self.refused = refused  # in so many words: nothing was done
 
 
 class Overtaken(Exception):

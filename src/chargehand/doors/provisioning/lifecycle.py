@@ -23,15 +23,14 @@ from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.doors.provisioning.waiting import Waiting
 from chargehand.engine.engine import Engine
-from chargehand.engine.job import SECOND, Job, State, topic_of
+from chargehand.engine.job import RESTING, SECOND, Job, State, topic_of
 from chargehand.engine.moves import Broke, Change, Lapsed, Moved, give_up
 from chargehand.engine.runner import Cancelled, Done, Hand, Outcome
 from chargehand.errors import Conflict, StoreError
 from chargehand.observability.logs import get_logger
 
-RESTING = "resting"  # the stage of a job whose owner is gone: callers go on seeing what they saw
 STAGES = {"succeeded": Stage.SUCCEEDED, "failed": Stage.FAILED, "cancelled": Stage.FAILED}
-PAUSE_SECONDS = 30.0  # after trouble of our own: the store away, a key that does not fit
+PAUSE_SECONDS = 10.0  # after trouble of our own: the store away, a key that does not fit
 CANCEL_LOOKS = 40
 CANCEL_LOOK_SECONDS = 0.05
 
