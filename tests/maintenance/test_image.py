@@ -156,7 +156,7 @@ async def test_a_server_that_brings_nothing_new_is_given_up_and_its_reason_holds
     waits: list[float] = []
     async with cutting(client.address, [0] * 100) as address:
         url = f"http://{address}/v2/{NAME}/blobs/{digest(NOISE)}?signature=secret"
-        with pytest.raises(Trouble, match="12 times in a row") as caught:
+        with pytest.raises(Trouble, match=f"{PATIENCE} times in a row") as caught:
             await asyncio.to_thread(lambda: list(fetch(url, token=TOKEN, sleep=waits.append)))
     assert len(waits) == PATIENCE - 1
     assert waits == sorted(waits)

@@ -99,7 +99,6 @@ async def test_a_public_registry_is_asked_as_anybody_would_and_the_blob_follows_
     async with serving(app, tls) as address, serving(storage) as elsewhere:
         url = f"{address}/library/debian:12"
         with pytest.raises(Trouble, match="certificate verify failed"):
-            monkeypatch.setattr("provision.oci.ATTEMPTS", 1)
             await asyncio.to_thread(resolve, url, CONTROLLER, TOKEN)
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "tls.pem"))
         found = await asyncio.to_thread(lambda: b"".join(stream(resolve(url, CONTROLLER, TOKEN))))

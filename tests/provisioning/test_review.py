@@ -1,28 +1,40 @@
 """What looking for ways to lose a job, to lock it up, or to give away what was entrusted has found; each was so once."""
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from chargehand.doors.provisioning.ledger import Ledger
+from chargehand.config import load_config
+from chargehand.doors.provisioning.ledger import Ledger, Ledgers
+from chargehand.doors.provisioning.media_files import MediaFiles, Medium
 from chargehand.doors.provisioning.reports import MAX_EVENTS
-from tests.api.serving import on_sqlite
+from chargehand.doors.provisioning.retention import Retention
+from chargehand.engine.record import PutRecord
+from tests.api.serving import Answer, Api, on_sqlite
 from tests.inference.calling import a_token, token_of
 from tests.provisioning.bmc_habits import PASSWORD, USER
-from tests.provisioning.guest import Script
-from tests.provisioning.lab import SERIAL, Lab, lab
+from tests.provisioning.guest import Script, task_files
+from tests.provisioning.lab import SECRET, SERIAL, Lab, lab
 
 SERVER = f"/api/v1/servers/{SERIAL}"
+QUEUE = f"/engine/queues/provision/{SERIAL}"
 SILENT = Script(silent=True)
 FAILED = {"status": "failed", "failed_step": "partition.service"}
 
 
 async def failed(room: Lab) -> str:
     job_id = await room.waiting()
-    (await room.report(FAILED)).good()
+    (await as_machine(room, FAILED)).good()
     await room.reaches(job_id, "complete")
     return job_id
+
+
+async def as_machine(room: Lab, said: dict[str, str]) -> Answer:
+    """Without the token of a tenant."""
+    machine = Api(room.api.url, room.api.session)
+    return await machine.post(f"/api/v1/status-webhook/{SERIAL}", said, {"X-Webhook-Secret": SECRET})
 
 
 # whose machine it is ----------------------------------------------------------------------------------------------------
@@ -50,7 +62,7 @@ async def test_starting_an_old_job_again_takes_no_machine_away_from_the_tenant_w
         room.api = umbrella
         new = await room.submit()
         await room.waits(new)
-        assert (await room.report({"status": "success"})).good()["job_id"] == new
+        assert (await as_machine(room, {"status": "success"})).good()["job_id"] == new
 
 
 @on_sqlite
@@ -76,7 +88,7 @@ async def test_a_password_does_not_follow_its_server_to_another_address(store_ur
         await room.register()
         elsewhere = {"bmc_address": "http://127.0.0.1:1", "bmc_username": USER}
         refused = await room.api.call("PUT", SERVER, elsewhere)
-        assert (refused.status, refused.json["details"][0]["path"]) == (422, "/bmc_password")
+        assert (refused.status, refused.json["details"][0]["path"]) == (400, "/bmc_password")
         assert (await room.api.get(SERVER)).good()["bmc_address"] == room.bmc.url
         assert (await room.api.call("PUT", SERVER, {**elsewhere, "bmc_password": PASSWORD})).status == 200
 
@@ -89,10 +101,12 @@ async def test_a_job_whose_key_is_lost_can_still_be_cancelled(store_url: str, tm
     """Else its server could have no other job for ever."""
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()
+        (await room.api.call("PUT", QUEUE, {"paused": True})).good()
     other = {"provisioning.key": "another key of more than thirty-two bytes, alas"}
     async with lab(store_url, tmp_path, script=SILENT, settings=other) as room:
         assert (await room.job(job_id))["status"] == "provisioning"
         (await room.api.post(f"/api/v1/jobs/{job_id}/cancel")).good()
+        (await room.api.call("PUT", QUEUE, {"paused": False})).good()
         job = await room.reaches(job_id, "complete")
         assert job["outcome"] == "cancelled"
         assert any("left as it is" in warning for warning in job["warnings"])
@@ -127,3 +141,68 @@ async def test_names_that_machines_make_up_are_no_labels_of_metrics(store_url: s
         metrics = (await room.api.get("/metrics")).body
         assert b"4711" not in metrics
         assert b'provisioning_failures_total{failed_step="workflow.other"} 1.0' in metrics
+
+
+# two nodes --------------------------------------------------------------------------------------------------------------
+
+
+async def token_on(files: MediaFiles, job_id: str) -> str:
+    source = await files.find(job_id, Medium.TASK)
+    assert source is not None
+    content = b"".join([piece async for piece in source.read(0, source.size)])
+    return cast(str, json.loads(task_files(content)["report.json"])["token"])
+
+
+@on_sqlite
+async def test_a_node_that_served_an_earlier_start_of_a_job_serves_the_task_of_this_one(
+    store_url: str, tmp_path: Path
+) -> None:
+    """Else the machine would get the token of a start that is over, and be told to touch nothing."""
+    async with lab(store_url, tmp_path, script=SILENT) as room:
+        job_id = await room.waiting()
+        assert room.server.provisioning is not None
+        here = room.server.provisioning._files
+        config = load_config(environ={}, overrides={"server.data_dir": str(tmp_path / "there")})
+        there = MediaFiles(config, here._store, here._orders, here._runs, here._tokens, here._metrics)
+        assert await token_on(there, job_id) == await token_on(here, job_id)
+        (await as_machine(room, FAILED)).good()
+        await room.reaches(job_id, "complete")
+        (await room.api.post(f"/api/v1/jobs/{job_id}/retry")).good()
+        await room.reaches(job_id, "provisioning")
+        await room.waits(job_id)
+        assert here._tokens.read(await token_on(here, job_id)) == (job_id, 2)
+        assert here._tokens.read(await token_on(there, job_id)) == (job_id, 2)
+
+
+@on_sqlite
+async def test_a_node_removes_its_own_copy_of_a_task_although_another_one_saw_to_the_job(
+    store_url: str, tmp_path: Path
+) -> None:
+    """It holds passwords, and only this node can see it."""
+    async with lab(store_url, tmp_path, script=SILENT) as room:
+        job_id = await room.waiting()
+        assert room.server.provisioning is not None
+        files = room.server.provisioning._files
+        gone, active = files._tasks / "01ARZ3NDEKTSV4RRFFQ69G5FAV", files._tasks / job_id
+        gone.mkdir()  # of a job that was deleted since
+        retention = Retention(room.server.engine, files._runs, Ledgers(files._store), files, media_keep_seconds=0)
+        await retention.tidy()
+        assert (gone.exists(), active.exists()) == (False, True)
+        (await as_machine(room, FAILED)).good()
+        await room.reaches(job_id, "complete")
+        await retention.tidy()
+        assert not active.exists()
+
+
+@on_sqlite
+async def test_a_record_that_cannot_be_read_does_not_end_the_server(store_url: str, tmp_path: Path) -> None:
+    async with lab(store_url, tmp_path) as room:
+        store = room.server.store
+        broken = PutRecord("provision-run", "default", "01ARZ3NDEKTSV4RRFFQ69G5FAV", b"what is this?", due_at=1)
+        assert await store.put_record(broken) is not None
+        await room.stop()
+        await room.start()  # looks for what is due at once
+        await room.register()
+        job = await room.reaches(await room.submit(), "complete")
+        assert job["outcome"] == "succeeded"
+        assert not any(task.done() for task in room.server._background)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import platform
 import re
+import ssl
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ MANIFESTS = ", ".join(
         "application/vnd.docker.distribution.manifest.list.v2+json",
     )
 )
-ATTEMPTS = 5
+ATTEMPTS = 20  # three minutes
 
 _REFERENCE = re.compile(r"(?P<host>[^/]+)/(?P<name>[^:@]+)(?::(?P<tag>[^@]+))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -129,6 +130,8 @@ def _insist(url: str, headers: Mapping[str, str], token: str) -> Answer:
             reason = f"answered {answer.status}"
         except OSError as error:
             reason = str(getattr(error, "reason", "") or error) or type(error).__name__
+            if isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
+                break  # it will not be another certificate in a second
         if attempt + 1 < ATTEMPTS:
             time.sleep(min(10.0, 0.3 * 3**attempt))
     raise Trouble(f"{url}: {reason}", Exit.REGISTRY)

@@ -17,7 +17,7 @@ TIMEOUT = 10.0  # of a request, and of each silence within an answer
 STALLED = 60.0  # of a silence within a large body
 PIECE = 1 << 20
 MAX_DOCUMENT = 4 << 20
-PATIENCE = 12  # attempts in a row that brought nothing new
+PATIENCE = 40  # attempts in a row that brought nothing new: six minutes, in which a controller can be restarted
 
 _BROKEN = (OSError, http.client.HTTPException)
 

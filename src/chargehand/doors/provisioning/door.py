@@ -77,7 +77,7 @@ class ProvisioningDoor:
         )
         registry = Path(settings.registry_dir or Path(config.server.data_dir) / "registry")
         self._registry = Registry(registry, settings=settings, admit=self._admit_to_registry)
-        self._retention = Retention(engine, runs, ledgers, self._files)
+        self._retention = Retention(engine, runs, ledgers, self._files, settings.media_keep_seconds)
         self._parts = (
             self._jobs,
             servers,

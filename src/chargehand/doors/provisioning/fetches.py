@@ -42,6 +42,8 @@ class Fetches:
                     await self._write(job_id, name, at, whole)
                 except StoreError as error:
                     log.warning("that a medium was fetched could not be written down", job_id=job_id, error=str(error))
+                except Exception:
+                    log.exception("that a medium was fetched could not be written down", job_id=job_id)
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _write(self, job_id: str, name: str, at: int, whole: bool) -> None:

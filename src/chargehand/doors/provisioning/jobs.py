@@ -288,6 +288,7 @@ class ProvisioningJobs:
                 "conflict.state",
                 f"the job is {views.status_of(job)}; only one that failed or was cancelled can be tried again",
             )
+        await self._server(job.tenant, order_of(job).server_serial)
         active = await self._servers.active_job(job.tenant, order_of(job).server_serial)
         if active is not None:
             raise Refused(

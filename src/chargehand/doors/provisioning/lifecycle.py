@@ -13,11 +13,13 @@ import msgspec
 from chargehand.config import ProvisioningConfig
 from chargehand.doors.provisioning.boot import Boot
 from chargehand.doors.provisioning.cleanup import Cleanup
+from chargehand.doors.provisioning.errors import Refused
 from chargehand.doors.provisioning.journey import Journey, Overtaken, StepFailed
 from chargehand.doors.provisioning.ledger import Ledgers, Verdict
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
 from chargehand.doors.provisioning.names import KIND, Stage
-from chargehand.doors.provisioning.orders import Orders, asked_of
+from chargehand.doors.provisioning.orders import Orders, asked_of, order_of
+from chargehand.doors.provisioning.recipe import Recipe
 from chargehand.doors.provisioning.run import CLEANUP, KEYS, Run, Runs, Step
 from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.taxonomy import Key
@@ -83,7 +85,7 @@ class Lifecycle:
 
     async def _begin(self, job: Job) -> Journey:
         serial = asked_of(job).server_serial
-        recipe = self._orders.open(job)
+        recipe = await self._recipe(job)
         found = await self._runs.get(job.tenant, job.id)
         now = self._engine.now()
         if found is None or (found[0].step is Step.DONE and job.topic == "queued"):
@@ -102,6 +104,16 @@ class Lifecycle:
         await journey.require()  # an owner that was away must not turn the machine's reports back to an old job
         await self._servers.point_at(job.tenant, serial, job.id)
         return journey
+
+    async def _recipe(self, job: Job) -> Recipe:
+        """Without the key that sealed it a job can do nothing more, but end: for that, what may be shown of it will do."""
+        try:
+            return self._orders.open(job)
+        except Refused:
+            ledger = None if job.topic == "queued" else await self._ledgers.get(job.tenant, job.id)
+            if ledger is None or ledger.verdict is None:
+                raise
+            return Recipe.of(order_of(job).recipe)
 
     async def _show_provisioning(self, journey: Journey) -> None:
         fresh = journey.run.step is Step.BUILD and not journey.run.marks
@@ -199,7 +211,8 @@ class Lifecycle:
             return Done(msgspec.json.encode({"outcome": "succeeded", "warnings": run.warnings}), message, data)
         if verdict.outcome == "cancelled":
             return Cancelled(message, data)
-        metrics.failures.labels(verdict.failed_step or "").inc()
+        known = verdict.failed_step in set(Key)  # a machine may name units as it likes, and each would be a series for ever
+        metrics.failures.labels(verdict.failed_step if known else "workflow.other").inc()
         return Broke(verdict.error or "failed", verdict.failed_step, final=True, data=data)
 
     # what the engine asks -------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class MediaFiles:
         self._runs = runs
         self._tokens = tokens
         self._metrics = metrics
-        self._built: dict[str, Built] = {}
+        self._built: dict[Path, Built] = {}
         self.base_url = ""  # how machines reach this server; known once it listens
 
     # building -----------------------------------------------------------------------------------------------------------
@@ -61,11 +61,11 @@ class MediaFiles:
     async def build(self, job: Job, recipe: Recipe, generation: int) -> Built:
         began = time.perf_counter()
         files = {**recipe.files(job.id), REPORT: self._report(job, generation)}
-        path = self._path(job.id)
+        path = self._path(job.id, generation)
         built = await asyncio.to_thread(_build, path, files, job.created_at // SECOND)
         self._metrics.iso_seconds.at()(time.perf_counter() - began)
         self._metrics.iso_bytes.at()(built.size)
-        return self._remember(job.id, built)
+        return self._remember(built)
 
     def _report(self, job: Job, generation: int) -> bytes:
         asked = asked_of(job)
@@ -109,19 +109,21 @@ class MediaFiles:
         return None
 
     async def _task(self, job: Job) -> Built | None:
-        built = self._built.get(job.id) or await asyncio.to_thread(_find, self._path(job.id))
+        """Of this start of the job: the medium of an earlier one has a token that counts no more."""
+        found = await self._runs.get(job.tenant, job.id)
+        if found is None:
+            return None
+        path = self._path(job.id, found[0].generation)
+        built = self._built.get(path) or await asyncio.to_thread(_find, path)
         if built is None:
-            found = await self._runs.get(job.tenant, job.id)
-            if found is None:
-                return None
             built = await self.build(job, self._orders.open(job), found[0].generation)
-        return self._remember(job.id, built)
+        return self._remember(built)
 
-    def _remember(self, job_id: str, built: Built) -> Built:
+    def _remember(self, built: Built) -> Built:
         """A BMC asks for a medium in a thousand small ranges."""
-        if len(self._built) >= REMEMBERED:
+        if built.path not in self._built and len(self._built) >= REMEMBERED:
             self._built.pop(next(iter(self._built)))
-        self._built[job_id] = built
+        self._built[built.path] = built
         return built
 
     async def _whole(self, path: Path | None) -> Source | None:
@@ -141,14 +143,20 @@ class MediaFiles:
 
     # retention ----------------------------------------------------------------------------------------------------------
 
+    async def kept(self) -> list[str]:
+        """The jobs of which this node has files."""
+        return await asyncio.to_thread(_names, self._tasks)
+
     async def remove(self, job_id: str) -> None:
-        self._built.pop(job_id, None)
-        await asyncio.to_thread(shutil.rmtree, self._path(job_id).parent, ignore_errors=True)
+        folder = self._tasks / job_id
+        for path in [path for path in self._built if path.parent == folder]:
+            del self._built[path]
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     # where --------------------------------------------------------------------------------------------------------------
 
-    def _path(self, job_id: str) -> Path:
-        return self._tasks / job_id / Medium.TASK
+    def _path(self, job_id: str, generation: int) -> Path:
+        return self._tasks / job_id / f"task-{generation}.iso"
 
     def _maintenance(self) -> Path | None:
         return Path(self._settings.maintenance_iso) if self._settings.maintenance_iso else None
@@ -175,6 +183,13 @@ def _readable(path: Path) -> None:
                 raise MediaMissing(f"{path} is empty")
     except OSError as error:
         raise MediaMissing(f"{path} cannot be served: {error.strerror}") from None
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [path.name for path in folder.iterdir() if is_ulid(path.name)]
+    except OSError:
+        return []
 
 
 def _stat(path: Path | None) -> tuple[int | None, int]:

@@ -178,7 +178,8 @@ class Reports:
                 return ledger
             if ledger.verdict is None and said.log_tail:
                 ledger = replace(ledger, tail=said.log_tail[-MAX_TAIL:])
-            return replace(ledger.with_verdict(verdict).with_delivery(said.delivery_id or ""), heard_at=now)
+            ledger = ledger.with_verdict(verdict).with_delivery(said.delivery_id or "")
+            return replace(ledger, heard_at=now, told=ledger.told + 1)
 
         amended = (
             await self._ledgers.amend(job.tenant, job.id, amend) if await self._may_mean(job, meant, said) else None
@@ -189,6 +190,8 @@ class Reports:
         if not _is_for(before, meant) or (said.delivery_id and before.knows(said.delivery_id)):
             return True
         decided = before.verdict is None
+        if not decided and after.told > MAX_EVENTS:
+            return True
         telling = self._note(job, said, scheme, decided)
         if decided and after.verdict is not None:
             self._observe(said, now)

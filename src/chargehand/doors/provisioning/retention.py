@@ -21,11 +21,15 @@ log = get_logger(__name__)
 
 
 class Retention:
-    def __init__(self, engine: Engine, runs: Runs, ledgers: Ledgers, files: MediaFiles) -> None:
+    def __init__(
+        self, engine: Engine, runs: Runs, ledgers: Ledgers, files: MediaFiles, media_keep_seconds: float
+    ) -> None:
         self._engine = engine
         self._runs = runs
         self._ledgers = ledgers
         self._files = files
+        self._keep = int(media_keep_seconds * SECOND)
+        self._tidy_at = 0
 
     async def run(self) -> None:
         while True:
@@ -33,11 +37,26 @@ class Retention:
                 await self.sweep()
             except StoreError as error:
                 log.warning("old media could not be looked for, will look again", error=str(error))
+            except Exception:
+                log.exception("old media could not be looked for")  # and goes on: the whole server would end with it
             await asyncio.sleep(LOOK_SECONDS)
 
     async def sweep(self) -> None:
-        for record, run in await self._runs.due(BATCH):
-            await self._look(record, run)
+        while due := await self._runs.due(BATCH):
+            for record, run in due:
+                await self._look(record, run)
+            if len(due) < BATCH:
+                break
+        if self._engine.now() >= self._tidy_at:
+            self._tidy_at = self._engine.now() + int(AGAIN_SECONDS * SECOND)
+            await self.tidy()
+
+    async def tidy(self) -> None:
+        """What lies on this node's own disk: another one may have looked at the job's record, and sees only its own."""
+        for job_id in await self._files.kept():
+            job = await self._engine.store.get_job(job_id)
+            if job is None or (job.finished_at is not None and job.finished_at + self._keep <= self._engine.now()):
+                await self._files.remove(job_id)
 
     async def _look(self, record: Record, run: Run) -> None:
         tenant, job_id = record.tenant, record.name

@@ -170,7 +170,11 @@ class Servers:
         await self._own(tenant, serial)
         while True:
             known = await self._store.get_record(RECORD, tenant, serial)
-            kept = _changed(None if known is None else _kept.decode(known.body), asked, address)
+            before = None if known is None else _kept.decode(known.body)
+            if before and before.sealed_password and asked.bmc_password is None and before.bmc_address != address:
+                # Who may change records may not read passwords, not even by having them sent somewhere.
+                raise InvalidField("bmc_password", "must be given again when bmc_address changes")
+            kept = _changed(before, asked, address)
             if asked.bmc_password is not None:
                 kept = replace(
                     kept, sealed_password=self._vault.seal(_context(tenant, serial), asked.bmc_password.encode())
@@ -230,9 +234,17 @@ class Servers:
         return None if record is None else _owner.decode(record.body)
 
     async def point_at(self, tenant: str, serial: str, job_id: str) -> None:
-        """From now on, what this machine reports is about this job."""
+        """From now on, what this machine reports is about this job; unless it is another tenant's machine by now, or nobody's."""
         body = msgspec.json.encode(Owner(tenant, job_id))
-        await self._store.put_record(PutRecord(OWNER, EVERYBODY, serial, body))
+        while True:
+            known = await self._store.get_record(OWNER, EVERYBODY, serial)
+            if known is not None and _owner.decode(known.body).tenant != tenant:
+                return
+            if known is None and await self._store.get_record(RECORD, tenant, serial) is None:
+                return
+            expected = 0 if known is None else known.version
+            if await self._store.put_record(PutRecord(OWNER, EVERYBODY, serial, body, expected=expected)) is not None:
+                return
 
     # keeping ------------------------------------------------------------------------------------------------------------
 
