@@ -55,6 +55,12 @@ test-real: dev ## the contract of a target on SmolLM2, and on a real Ollama at C
 test-root: dev ## what needs root and loop devices: disks that are really partitioned, formatted and written
 	$(BIN)/pytest -m root tests/maintenance -rs
 
+maintenance-iso: $(VENV)/.setup ## the maintenance system that servers boot: build/maintenance.iso (Debian packages are fetched once)
+	$(BIN)/python -m maintenance.build
+
+test-vm: dev maintenance-iso ## install whole machines in QEMU, by BIOS and UEFI, and break what can break
+	$(BIN)/pytest -m vm tests/vm -n 2 -rs --timeout 900
+
 check: dev ## format, lint, types, import directions
 	$(BIN)/ruff format --check src tests bench tools maintenance
 	$(BIN)/ruff check src tests bench tools maintenance
@@ -85,4 +91,4 @@ format: dev ## let ruff format and fix what it can
 clean: ## remove the virtual environment and caches (not ./data)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help setup dev run test test-real test-root check docs chaos bench lock format clean
+.PHONY: maintenance-iso test-vm help setup dev run test test-real test-root check docs chaos bench lock format clean

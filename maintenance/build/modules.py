@@ -74,10 +74,10 @@ def _closure(folder: Path, wanted: Sequence[str]) -> list[str]:
     found: set[str] = set()
     names = list(wanted)
     while names:
-        path = by_name.get(names.pop())
-        if path and path not in found:
-            found |= {path}
-            names += [_name(other) for other in needs[path]] + soft.get(_name(path), [])
+        name = names.pop()
+        if name in by_name and by_name[name] not in found:
+            found.add(by_name[name])
+            names += [_name(other) for other in needs[by_name[name]]] + soft.get(name, [])
     return sorted(found)
 
 

@@ -107,7 +107,7 @@ class Server:
         counters = [self.tasks.count] if self.tasks is not None else []
         service = Service(self.engine, self.outbox, self.metrics, self.describe, counters)
         return [
-            *Jobs(self.engine, self.config, self.egress, self.tracing).routes(),
+            *Jobs(self.engine, self.config, self.egress, self.tracing, ProvisioningDoor.scopes).routes(),
             *Work(self.engine, self.config).routes(),
             *Queues(self.engine).routes(),
             *Deliveries(self.store, self.outbox).routes(),

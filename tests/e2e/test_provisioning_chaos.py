@@ -48,7 +48,7 @@ BOOTING = [
 ]
 CLEANING = [
     Wish("before an eject", Point("GET", "/VirtualMedia/Cd1$", done=True, since="reset"), habits=ON),
-    Wish("before the last reset", Point("GET", SYSTEM, 5, done=True, since="eject"), habits=ON),
+    Wish("before the last reset", Point("GET", SYSTEM, 3, done=True, since="eject"), habits=ON),
 ]
 
 

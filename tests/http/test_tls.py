@@ -383,6 +383,20 @@ def test_files_that_do_not_belong_together_do_not_replace_those_that_do(
     assert shown(port, trusting) == new.certificate.serial_number
 
 
+def test_a_new_authority_that_openssl_cannot_use_does_not_replace_the_old_one(
+    running: Running, certificates: Certificates, tmp_path: Path
+) -> None:
+    """And above all does not end the watch for new files, unseen until the certificate expires."""
+    files, authority = Files(tmp_path, certificates.server), tmp_path / "clients.pem"
+    shutil.copyfile(certificates.authority.certificate_path, authority)
+    tls = Tls(files.certificate, files.key, authority)
+    port, trusting = running.start(tls), certificates.trusting()
+    with authority.open("ab") as file:
+        file.write(b"-----BEGIN X509 CRL-----\nZ2FyYmFnZQ==\n-----END X509 CRL-----\n")
+    tls.refresh()
+    assert shown(port, trusting) == certificates.server.certificate.serial_number
+
+
 # Files that cannot be used
 
 

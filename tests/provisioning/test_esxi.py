@@ -98,3 +98,33 @@ async def _seen(room: Lab, job_id: str) -> None:
 )
 def test_what_counts_as_a_reboot(before: Glance, seen: Glance, expected: bool) -> None:
     assert rebooted(before, seen) is expected
+
+
+@pytest.mark.parametrize(
+    ("before", "seen", "expected"),
+    [
+        (Glance("On", "09:00"), Glance("On", "10:00"), False),
+        (Glance("On", "09:00", "OSRunning"), Glance("On", "10:00", "MemoryInitializationStarted"), False),
+        (Glance("On", "10:00"), Glance("On", "11:00"), True),
+        (Glance("Off", "09:00"), Glance("On", "09:00"), True),  # of a BMC that never tells the time anew
+    ],
+)
+def test_a_reset_of_ours_that_the_bmc_tells_late_is_no_reboot_of_the_installer(
+    before: Glance, seen: Glance, expected: bool
+) -> None:
+    assert rebooted(before, seen, unreset="09:00") is expected
+
+
+@on_sqlite
+async def test_a_bmc_that_cannot_be_asked_while_the_installer_works_is_told_of_once(
+    store_url: str, tmp_path: Path
+) -> None:
+    async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
+        job_id = await begun(room, tmp_path)
+        await room.waits(job_id)
+        await _seen(room, job_id)
+        known, room.bmc.system.id = room.bmc.system.id, "moved"
+        looks = len(room.bmc.calls("GET", known))
+        await until(lambda: len(room.bmc.calls("GET", known)) > looks + 3)
+        lines = [each for each in await room.events(job_id) if "cannot look at the power" in each["message"]]
+        assert len(lines) == 1

@@ -14,9 +14,10 @@ from chargehand.doors.provisioning.retention import Retention
 from chargehand.engine.record import PutRecord
 from tests.api.serving import Answer, Api, on_sqlite
 from tests.inference.calling import a_token, token_of
-from tests.provisioning.bmc_habits import PASSWORD, USER
+from tests.provisioning.bmc import FakeBmc
+from tests.provisioning.bmc_habits import PASSWORD, USER, Habits
 from tests.provisioning.guest import Script, task_files
-from tests.provisioning.lab import SECRET, SERIAL, Lab, lab
+from tests.provisioning.lab import RECIPE, SECRET, SERIAL, Lab, lab
 
 SERVER = f"/api/v1/servers/{SERIAL}"
 QUEUE = f"/engine/queues/provision/{SERIAL}"
@@ -31,10 +32,10 @@ async def failed(room: Lab) -> str:
     return job_id
 
 
-async def as_machine(room: Lab, said: dict[str, str]) -> Answer:
+async def as_machine(room: Lab, said: dict[str, str], where: str = "") -> Answer:
     """Without the token of a tenant."""
     machine = Api(room.api.url, room.api.session)
-    return await machine.post(f"/api/v1/status-webhook/{SERIAL}", said, {"X-Webhook-Secret": SECRET})
+    return await machine.post(f"/api/v1/status-webhook/{SERIAL}{where}", said, {"X-Webhook-Secret": SECRET})
 
 
 # whose machine it is ----------------------------------------------------------------------------------------------------
@@ -91,6 +92,65 @@ async def test_a_password_does_not_follow_its_server_to_another_address(store_ur
         assert (refused.status, refused.json["details"][0]["path"]) == (400, "/bmc_password")
         assert (await room.api.get(SERVER)).good()["bmc_address"] == room.bmc.url
         assert (await room.api.call("PUT", SERVER, {**elsewhere, "bmc_password": PASSWORD})).status == 200
+
+
+@on_sqlite
+async def test_a_record_does_not_lead_to_another_machine_in_the_midst_of_a_job(store_url: str, tmp_path: Path) -> None:
+    """Whose BMC says as little about who it is as the first one's, and which the cleaning up would reset."""
+    nameless = Habits(serial=None, uuid=None)
+    async with lab(store_url, tmp_path, nameless, SILENT) as room, FakeBmc(nameless) as other:
+        await room.register(unidentified=True)
+        job_id = await room.submit(recipe={**RECIPE, "on_failure": "reboot"})
+        await room.waits(job_id)
+        record = {"bmc_address": other.url, "bmc_username": USER, "bmc_password": PASSWORD, "unidentified": True}
+        refused = await room.api.call("PUT", SERVER, record)
+        (await as_machine(room, FAILED)).good()
+        await room.reaches(job_id, "complete")
+        assert (room.bmc.count("reset"), other.count("reset")) == (2, 0)
+        assert (refused.status, refused.json["error"]) == (409, "conflict.active_job")
+        (await room.api.call("PUT", SERVER, record)).good()
+
+
+@on_sqlite
+async def test_a_password_that_was_changed_at_the_bmc_can_be_told_in_the_midst_of_a_job(
+    store_url: str, tmp_path: Path
+) -> None:
+    async with lab(store_url, tmp_path, script=SILENT) as room:
+        await room.waiting()
+        await room.register(bmc_password="another")
+
+
+@on_sqlite
+async def test_a_machine_that_still_works_for_an_earlier_start_neither_ends_this_one_nor_takes_its_place(
+    store_url: str, tmp_path: Path
+) -> None:
+    """It has the shared secret and knows the job's name, for that is the same; but nobody has reset it yet."""
+    async with lab(store_url, tmp_path, Habits(insert_failures=1000), SILENT) as room:
+        await room.register()
+        job_id = await room.submit()
+        await room.reaches(job_id, "provisioning")
+        late = {"status": "success", "job_id": job_id}
+        assert (await as_machine(room, late)).status == 404
+        progress = {"step": "partition.service", "boot_id": "of the boot before", "job_id": job_id}
+        assert (await as_machine(room, progress, "/progress")).status == 404
+        assert (await room.job(job_id))["progress"]["heard_at"] is None
+        assert (await room.reaches(job_id, "complete"))["failed_step"] == "redfish.mount.maintenance"
+        assert (await as_machine(room, late)).good()["duplicate"] is True
+
+
+@on_sqlite
+async def test_one_machine_is_not_registered_twice_by_another_spelling_of_its_serial(
+    store_url: str, tmp_path: Path
+) -> None:
+    """A BMC's serial fits in either case; two records would be two jobs at once on the same disk."""
+    async with lab(store_url, tmp_path) as room:
+        await room.register("SN-1")
+        record = {"bmc_address": room.bmc.url, "bmc_username": USER, "bmc_password": PASSWORD}
+        again = await room.api.call("PUT", "/api/v1/servers/sn-1", record)
+        assert (again.status, again.json["error"]) == (409, "conflict.serial")
+        assert (await room.api.call("DELETE", "/api/v1/servers/SN-1")).status == 204
+        await room.register("sn-1")
+        assert (await room.reaches(await room.submit("sn-1"), "complete"))["outcome"] == "succeeded"
 
 
 # ends -------------------------------------------------------------------------------------------------------------------
@@ -206,3 +266,27 @@ async def test_a_record_that_cannot_be_read_does_not_end_the_server(store_url: s
         job = await room.reaches(await room.submit(), "complete")
         assert job["outcome"] == "succeeded"
         assert not any(task.done() for task in room.server._background)
+
+
+# who may ----------------------------------------------------------------------------------------------------------------
+
+
+@on_sqlite
+async def test_a_machine_is_not_wiped_again_by_somebody_who_may_only_move_jobs_of_the_engine(
+    store_url: str, tmp_path: Path
+) -> None:
+    tokens = [
+        a_token("acme", "acme"),
+        a_token("mover", "acme", "jobs:*"),
+        a_token("both", "acme", "jobs:*", "provision:*"),
+    ]
+    async with lab(
+        store_url, tmp_path, script=SILENT, settings={"auth.tokens": tokens}, token=token_of("acme")
+    ) as room:
+        mover = room.api.of(token_of("mover"))
+        job_id = await failed(room)
+        assert (await mover.post(f"/engine/jobs/{job_id}/requeue")).status == 403
+        assert (await room.api.of(token_of("both")).post(f"/engine/jobs/{job_id}/requeue")).status == 200
+        await room.reaches(job_id, "provisioning")
+        assert (await mover.post(f"/engine/jobs/{job_id}/cancel")).status == 403
+        assert (await mover.get(f"/engine/jobs/{job_id}")).status == 200

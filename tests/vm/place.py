@@ -85,16 +85,17 @@ class Place:
         body = {"bmc_address": self.bmc_url, "system_uuid": self.machine.uuid, "vendor": "sushy"}
         await self.call("PUT", f"/api/v1/servers/{serial or self.machine.serial}", body)
 
-    async def push(self, image: Path, tag: str = "1", digest: str = "") -> None:
-        """A file tree as the only layer of an image. With a digest that is not its own, only the manifest says so."""
-        data = await asyncio.to_thread(image.read_bytes)
-        layer = await self._blob(data, "application/vnd.oci.image.layer.v1.tar+zstd")
+    async def push(self, image: Path | bytes, kind: str = "application/vnd.oci.image.layer.v1.tar") -> str:
+        """As the only layer of an image. Its digest."""
+        data = image if isinstance(image, bytes) else await asyncio.to_thread(image.read_bytes)
+        layer = await self._blob(data, kind + ("+zstd" if data.startswith(b"\x28\xb5\x2f\xfd") else ""))
         config = await self._blob(b"{}", "application/vnd.oci.image.config.v1+json")
-        kind = "application/vnd.oci.image.manifest.v1+json"
-        manifest = {"schemaVersion": 2, "mediaType": kind, "config": config, "layers": [layer]}
-        url = f"{self.controller.url}/v2/{IMAGE}/manifests/{tag}"
-        async with self.http.put(url, data=json.dumps(manifest), headers={"Content-Type": kind}) as response:
+        of_manifest = "application/vnd.oci.image.manifest.v1+json"
+        manifest = {"schemaVersion": 2, "mediaType": of_manifest, "config": config, "layers": [layer]}
+        url = f"{self.controller.url}/v2/{IMAGE}/manifests/1"
+        async with self.http.put(url, data=json.dumps(manifest), headers={"Content-Type": of_manifest}) as response:
             assert response.status == 201, await response.text()
+        return str(layer["digest"])
 
     async def _blob(self, data: bytes, kind: str) -> Json:
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -197,12 +198,11 @@ class Place:
 
 @asynccontextmanager
 async def a_place(
-    folder: Path, drives: Mapping[str, Any] = TWO_CDS, *, uefi: bool = False, serial: str = "", **settings: Any
+    folder: Path, drives: Mapping[str, Any] = TWO_CDS, *, metal: Mapping[str, Any] = {}, **settings: Any
 ) -> AsyncIterator[Place]:
     name = re.sub(r"[^a-z0-9]", "", folder.name.lower())[:20] or "node"
-    metal = folder / "m"
-    metal.mkdir()
-    spec = Spec(name, str(uuid4()), serial or f"SN-{name}", str(metal), uefi)
+    (folder / "m").mkdir()
+    spec = Spec(name, str(uuid4()), f"SN-{name}", str(folder / "m"), **metal)
     controller = Controller(folder, **settings)
     greetings: list[Json] = []
 

@@ -38,6 +38,8 @@ class Spec:
     disk_gib: int = 4
     memory_mib: int = 1024
     cpus: int = 2
+    dmi_uuid: str = ""  # where the machine itself says something else than its BMC, as with crossed cables
+    dmi_serial: str = ""
 
     @property
     def disk(self) -> Path:
@@ -161,7 +163,7 @@ class Qemu:
         command = [
             "qemu-system-x86_64", "-name", spec.name, "-M", "q35" if spec.uefi else "pc", "-accel", "tcg,thread=multi", "-cpu", "max",
             "-smp", str(spec.cpus), "-m", str(spec.memory_mib), "-display", "none", "-no-reboot",
-            "-smbios", f"type=1,manufacturer=Chargehand,product=Virtual metal,serial={spec.serial},uuid={spec.uuid}",
+            "-smbios", f"type=1,manufacturer=Chargehand,product=Virtual metal,serial={spec.dmi_serial or spec.serial},uuid={spec.dmi_uuid or spec.uuid}",
             "-qmp", f"unix:{spec.commands},server=on,wait=off", "-qmp", f"unix:{spec.events},server=on,wait=off",
             "-serial", f"file:{spec.serial_log(self.boots)}",
             "-drive", f"if=none,id=disk,file={spec.disk},format=raw,cache=unsafe,discard=unmap,detect-zeroes=unmap",

@@ -4,15 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.vm.place import KEY, TWO_CDS, Place, a_place
+from tests.e2e.server import eventually
+from tests.vm.place import KEY, ONE_CD, TWO_CDS, Place, a_place
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(900)]
 
 
-async def install(place: Place, image: Path) -> None:
-    await place.push(image)
-    await place.register()
-    job_id = await place.submit()
+async def installed(place: Place, job_id: str) -> None:
     job = await place.complete(job_id)
     assert (job["outcome"], job["warnings"]) == ("succeeded", []), await place.story(job_id)
     assert len(await place.reports(job_id)) == 1
@@ -24,6 +22,26 @@ async def install(place: Place, image: Path) -> None:
     assert place.boots == 2
 
 
+async def begun(place: Place, image: Path) -> str:
+    await place.push(image)
+    await place.register()
+    return await place.submit()
+
+
 async def test_by_bios_with_two_drives(tmp_path: Path, image: Path) -> None:
     async with a_place(tmp_path, TWO_CDS) as place:
-        await install(place, image)
+        await installed(place, await begun(place, image))
+
+
+async def test_by_uefi_with_the_only_drive_that_the_bmc_has(tmp_path: Path, image: Path) -> None:
+    async with a_place(tmp_path, ONE_CD, metal={"uefi": True}) as place:
+        await installed(place, await begun(place, image))
+
+
+async def test_the_controller_is_killed_while_the_image_is_written(tmp_path: Path, image: Path) -> None:
+    async with a_place(tmp_path, TWO_CDS) as place:
+        job_id = await begun(place, image)
+        await eventually(lambda: "image-linux.service" in place.console(), 300, "the image is being written")
+        await place.controller.kill_with_writer()
+        await place.controller.start()
+        await installed(place, job_id)

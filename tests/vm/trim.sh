@@ -21,6 +21,9 @@ chroot "$root" update-initramfs -u -k all
 cat > "$root/etc/default/grub" <<'END'
 GRUB_TIMEOUT=0
 GRUB_DISTRIBUTOR="Test"
+GRUB_DISABLE_RECOVERY=true
+GRUB_DISABLE_SUBMENU=y
+GRUB_DISABLE_OS_PROBER=true
 GRUB_CMDLINE_LINUX="mitigations=off"
 END
 cat > "$root/etc/systemd/network/wired.network" <<'END'
@@ -83,6 +86,7 @@ END
 chroot "$root" systemctl enable greet.service systemd-networkd.service serial-getty@ttyS0.service
 chroot "$root" systemctl mask systemd-networkd-wait-online.service cloud-config.service cloud-final.service \
   apt-daily.timer apt-daily-upgrade.timer e2scrub_reap.service systemd-timesyncd.service
+rm -f "$root"/etc/grub.d/20_* "$root"/etc/grub.d/30_* "$root"/etc/grub.d/05_* "$root"/etc/grub.d/4*
 rm -rf "$root"/usr/share/perl "$root"/usr/lib/x86_64-linux-gnu/perl "$root"/usr/lib/x86_64-linux-gnu/libperl* "$root"/usr/lib/udev/hwdb.* \
   "$root"/usr/lib/grub/x86_64-efi/monolithic "$root"/var/lib/apt "$root"/var/cache/apt "$root"/var/lib/dpkg/info "$root"/boot/System.map* \
   "$root"/usr/lib/python3.11/pydoc_data "$root"/usr/lib/python3/dist-packages/cloudinit/tests "$root"/usr/share/zoneinfo

@@ -18,6 +18,8 @@ def mount(device: str, folder: Path, *options: str) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     run(["mount", *options, device, str(folder)])
     try:
+        # What is mounted in it later must not show up in other name spaces: a copy there would keep it mounted, and not written.
+        run(["mount", "--make-private", str(folder)])
         yield folder
     finally:
         unmount(folder)

@@ -1,6 +1,6 @@
 """Submitting, reading, watching, cancelling and requeueing jobs."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from datetime import datetime
 from typing import Annotated
 
@@ -13,7 +13,8 @@ from chargehand.engine.delivery import endpoint_id
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import NewJob, Report, State, queue_name
 from chargehand.engine.store import JobFilter
-from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, InvalidField, NotFound
+from chargehand.errors import Conflict, EgressRefused, Forbidden, IdempotencyMismatch, InvalidField, NotFound
+from chargehand.http.auth import Caller
 from chargehand.http.inputs import (
     IDEMPOTENCY_KEY,
     TEN_YEARS,
@@ -104,8 +105,16 @@ _decoder = msgspec.json.Decoder(SubmitJob)
 
 
 class Jobs:
-    def __init__(self, engine: Engine, config: Config, policy: EgressPolicy, tracing: Tracing) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        config: Config,
+        policy: EgressPolicy,
+        tracing: Tracing,
+        scopes: Mapping[str, str] = {},  # of a kind of job: what whoever moves one must have besides
+    ) -> None:
         self._engine = engine
+        self._scopes = scopes
         self._tracing = tracing
         self._policy = policy
         self._max_body = config.server.max_body_bytes
@@ -216,6 +225,7 @@ class Jobs:
 
     async def cancel_job(self, req: Request, resp: Response, job_id: str) -> None:
         caller = req.context.caller
+        await self._require(caller, job_id)
         moved = await self._engine.cancel(
             ulid("job_id", job_id), tenant=caller.tenant, message=f"cancelled by {caller.subject}"
         )
@@ -223,7 +233,16 @@ class Jobs:
 
     async def requeue_job(self, req: Request, resp: Response, job_id: str) -> None:
         caller = req.context.caller
+        await self._require(caller, job_id)
         moved = await self._engine.requeue(
             ulid("job_id", job_id), tenant=caller.tenant, message=f"requeued by {caller.subject}"
         )
         reply(resp, Moved(moved.job_id, moved.state, moved.seq))
+
+    async def _require(self, caller: Caller, job_id: str) -> None:
+        """Another start may wipe a disk: this door is no way around what the job's own door asks for."""
+        if not self._scopes:
+            return
+        job = await self._engine.get(ulid("job_id", job_id), caller.tenant)
+        if (scope := self._scopes.get(job.kind)) and not caller.may(scope):
+            raise Forbidden(f"missing scope: for a job of this kind this needs `{scope}`")

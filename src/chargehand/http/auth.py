@@ -24,7 +24,7 @@ REMEMBERED = 4096
 PASSWORD_CHECKS = 2  # at once; each keeps a core busy for a fifth of a second
 PASSWORD_QUEUE = 32  # checks under way or waiting
 
-TOKEN_USER = "token"  # of HTTP Basic
+TOKEN_USER = "token"  # noqa: S105 - the name, of HTTP Basic
 _EVERYTHING = frozenset({"*"})
 _OUR_SCOPES = frozenset({"*", "jobs", "work", "admin", "metrics", "codeq", "provision", "registry"})  # up to the colon
 _HINT = "send `Authorization: Bearer <token>`"

@@ -80,7 +80,10 @@ class Tls:
             raise ConfigError(f"server.tls_key: {self._key} {why}") from None
         if self._client_ca is not None:
             _read("tls_client_ca", self._client_ca, "is no certificate in PEM", x509.load_pem_x509_certificates)
-            context.load_verify_locations(self._client_ca)
+            try:
+                context.load_verify_locations(self._client_ca)
+            except OSError as error:
+                raise ConfigError(f"server.tls_client_ca: {self._client_ca} cannot be used: {error}") from None
             context.verify_mode = ssl.CERT_OPTIONAL
             # A session that is resumed would go on with a certificate whose authority is no longer believed.
             context.num_tickets = 0

@@ -17,6 +17,7 @@ from chargehand.doors.provisioning.ledger import Ledger
 from chargehand.doors.provisioning.machines import Machines
 from chargehand.doors.provisioning.media import MediaUrls
 from chargehand.doors.provisioning.media_files import MediaFiles, MediaMissing, Medium
+from chargehand.doors.provisioning.occupancy import Occupancy, machine_of
 from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused
 from chargehand.doors.provisioning.redfish.facts import Facts, Glance, Slot
 from chargehand.doors.provisioning.redfish.machine import Machine
@@ -35,9 +36,16 @@ T = TypeVar("T")
 
 class Boot:
     def __init__(
-        self, settings: ProvisioningConfig, servers: Servers, machines: Machines, urls: MediaUrls, files: MediaFiles
+        self,
+        settings: ProvisioningConfig,
+        servers: Servers,
+        machines: Machines,
+        occupancy: Occupancy,
+        urls: MediaUrls,
+        files: MediaFiles,
     ) -> None:
         self._settings = settings
+        self._occupancy = occupancy
         self._servers = servers
         self._machines = machines
         self._urls = urls
@@ -102,9 +110,20 @@ class Boot:
             raise StepFailed(
                 Key.REDFISH_DISCOVER, "the BMC offers no virtual CD drive that an image can be inserted into"
             )
+        await self._occupy(journey, machine, facts)
         await journey.save(facts=facts, combined=second_drive(facts) is None and journey.recipe.kind != "esxi")
         drives = ", ".join(f"{slot.name} ({slot.kind})" for slot in facts.slots)
         return f"found {facts.vendor} {facts.model} at {facts.system}, power {facts.power}, drives {drives}"
+
+    async def _occupy(self, journey: Journey, machine: Machine, facts: Facts) -> None:
+        name = machine_of(machine.address, facts)
+        occupant = await self._occupancy.take(name, journey.job.id, journey.serial)
+        if occupant is not None:
+            raise StepFailed(
+                Key.CONFLICT_ACTIVE_JOB,
+                f"job {occupant.job_id} is active on this very machine, which is on record as {occupant.server_serial} too",
+            )
+        await journey.save(machine=name)
 
     async def _mount_task(self, journey: Journey, machine: Machine) -> str:
         drive = second_drive(_facts(journey))
@@ -118,11 +137,15 @@ class Boot:
         await journey.save(slots={**journey.run.slots, name: drive.path})
         url = self._urls.url(journey.job.id, name, self._url_seconds(journey))
         try:
-            await self._persist(journey, step, lambda: machine.insert(drive, url, same=self._urls.same))
+            displaced = await self._persist(journey, step, lambda: machine.insert(drive, url, same=self._urls.same))
         except StepFailed as failure:
             if failure.refused:  # then there is nothing to look for
                 await journey.save(slots={each: path for each, path in journey.run.slots.items() if each != name})
             raise
+        if displaced:
+            await journey.note(
+                f"{drive.name} held another image, which was taken out: {displaced}", level="warn", step=str(KEYS[step])
+            )
         return f"inserted {name} into {drive.name}"
 
     def _url_seconds(self, journey: Journey) -> float:
@@ -259,6 +282,7 @@ class Boot:
         async def told(message: str, pause: float) -> None:
             nonlocal trouble
             trouble = f": {message}"
+            await journey.save(trouble=message)
             await journey.note(f"{message}; again in {pause:g} s", level="warn", step=str(key))
 
         def left() -> float:

@@ -12,6 +12,8 @@ from chargehand.doors.provisioning.journey import Journey, again_until
 from chargehand.doors.provisioning.ledger import Verdict
 from chargehand.doors.provisioning.machines import Machines
 from chargehand.doors.provisioning.media import MediaUrls
+from chargehand.doors.provisioning.media_files import MediaFiles
+from chargehand.doors.provisioning.occupancy import Occupancy
 from chargehand.doors.provisioning.redfish.errors import RedfishError
 from chargehand.doors.provisioning.redfish.facts import Slot
 from chargehand.doors.provisioning.redfish.machine import Machine
@@ -25,9 +27,18 @@ MOUNTS = (Step.MOUNT_MAINTENANCE, Step.MOUNT_TASK)
 
 class Cleanup:
     def __init__(
-        self, settings: ProvisioningConfig, servers: Servers, machines: Machines, urls: MediaUrls, boot: Boot
+        self,
+        settings: ProvisioningConfig,
+        servers: Servers,
+        machines: Machines,
+        occupancy: Occupancy,
+        urls: MediaUrls,
+        files: MediaFiles,
+        boot: Boot,
     ) -> None:
         self._settings = settings
+        self._occupancy = occupancy
+        self._files = files
         self._servers = servers
         self._machines = machines
         self._urls = urls
@@ -48,6 +59,13 @@ class Cleanup:
         async with self._machines.open(bmc, self._settings.cleanup_seconds, journey.require) as machine:
             while journey.run.step is not Step.DONE:
                 await self._take(journey, machine, verdict)
+
+    async def tidy(self, journey: Journey) -> None:
+        """What the job had here. The task medium holds secrets in clear, and could be built again: it goes at once, unless asked."""
+        if journey.run.machine:
+            await self._occupancy.leave(journey.run.machine, journey.job.id)
+        if not self._settings.media_keep_seconds:
+            await self._files.remove(journey.job.id)
 
     async def _take(self, journey: Journey, machine: Machine, verdict: Verdict) -> None:
         step = journey.run.step

@@ -21,7 +21,8 @@ from chargehand.doors.provisioning.machines import Machines
 from chargehand.doors.provisioning.media import Media, MediaUrls
 from chargehand.doors.provisioning.media_files import MediaFiles
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
-from chargehand.doors.provisioning.names import KIND, PULL, QUEUES
+from chargehand.doors.provisioning.names import KIND, PULL, QUEUES, WRITE
+from chargehand.doors.provisioning.occupancy import Occupancy
 from chargehand.doors.provisioning.orders import Orders
 from chargehand.doors.provisioning.registry.door import Registry
 from chargehand.doors.provisioning.reports import Reports
@@ -65,9 +66,10 @@ class ProvisioningDoor:
         servers = Servers(engine, vault, bmcs, machines)
         self._files = MediaFiles(config, engine.store, orders, runs, self._tokens, self.metrics)
         urls = MediaUrls(vault.key("media"), lambda: self._files.base_url, engine.now)
-        boot = Boot(settings, servers, machines, urls, self._files)
+        occupancy = Occupancy(engine)
+        boot = Boot(settings, servers, machines, occupancy, urls, self._files)
         waiting = Waiting(settings, servers, machines)
-        cleanup = Cleanup(settings, servers, machines, urls, boot)
+        cleanup = Cleanup(settings, servers, machines, occupancy, urls, self._files, boot)
         self._lifecycle = Lifecycle(
             engine, settings, orders, runs, ledgers, servers, boot, waiting, cleanup, self.metrics
         )
@@ -89,6 +91,7 @@ class ProvisioningDoor:
         engine.cancel_by(KIND, self._lifecycle.cancel)
 
     renderers: dict[str, Render] = {KIND: views.render}  # noqa: RUF012 - never changed
+    scopes: dict[str, str] = {KIND: WRITE}  # noqa: RUF012 - for whoever moves its jobs by another door
 
     def routes(self) -> list[Route]:
         return [route for part in self._parts for route in part.routes()]

@@ -97,7 +97,7 @@ class Journey:
         step, now = self.run.step, self.engine.now()
         last = self.run.marks[-1]
         marks = (*self.run.marks[:-1], replace(last, ended_at=now, ok=ok))
-        await self.save(step=to, marks=marks, **changes)
+        await self.save(step=to, marks=marks, trouble="", **changes)
         seconds = (now - last.began_at) / SECOND
         if ok:
             await self.note(message, step=str(KEYS[step]), data={"step": step, "seconds": round(seconds, 3)})

@@ -192,6 +192,7 @@ class Lifecycle:
 
     async def _finish(self, journey: Journey, verdict: Verdict) -> Outcome:
         now, job, run = self._engine.now(), journey.job, journey.run
+        await self._cleanup.tidy(journey)
         await journey.close(now + int(self._settings.media_keep_seconds * SECOND))
         metrics = self._metrics
         metrics.cleanup_seconds.at()((now - (run.cleanup_at or now)) / SECOND)
@@ -211,7 +212,9 @@ class Lifecycle:
             return Done(msgspec.json.encode({"outcome": "succeeded", "warnings": run.warnings}), message, data)
         if verdict.outcome == "cancelled":
             return Cancelled(message, data)
-        known = verdict.failed_step in set(Key)  # a machine may name units as it likes, and each would be a series for ever
+        known = verdict.failed_step in set(
+            Key
+        )  # a machine may name units as it likes, and each would be a series for ever
         metrics.failures.labels(verdict.failed_step if known else "workflow.other").inc()
         return Broke(verdict.error or "failed", verdict.failed_step, final=True, data=data)
 

@@ -21,7 +21,7 @@ from chargehand.doors.provisioning.journey import one_line
 from chargehand.doors.provisioning.ledger import MAX_STEPS, MAX_TAIL, Ledger, Ledgers, UnitProgress, Verdict
 from chargehand.doors.provisioning.lifecycle import Lifecycle
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
-from chargehand.doors.provisioning.names import BASE, KIND, TAG
+from chargehand.doors.provisioning.names import BASE, KIND, TAG, Stage
 from chargehand.doors.provisioning.orders import asked_of
 from chargehand.doors.provisioning.run import Runs
 from chargehand.doors.provisioning.servers import Servers
@@ -29,7 +29,7 @@ from chargehand.doors.provisioning.taxonomy import of_unit
 from chargehand.doors.provisioning.tokens import JobTokens, Meant
 from chargehand.engine.engine import Engine
 from chargehand.engine.ids import is_ulid
-from chargehand.engine.job import SECOND, Job
+from chargehand.engine.job import SECOND, Job, State, topic_of
 from chargehand.engine.store import Note
 from chargehand.errors import ChargehandError, Forbidden, InvalidField, NotFound, Unauthenticated
 from chargehand.http.route import Route, decode, read_body, reply
@@ -38,6 +38,7 @@ from chargehand.observability.logs import get_logger
 
 SECRET = "X-Webhook-Secret"  # noqa: S105 - the name of a header
 MAX_BODY = 262_144
+PROVISIONING = topic_of(State.RUNNING, Stage.PROVISIONING)  # of a job without an outcome
 EVENT_PERCENT = 10.0  # a step's progress is worth a line in the job's log each so many percent
 MAX_EVENTS = 1000  # and no more lines than this for what machines say of one job
 
@@ -181,9 +182,7 @@ class Reports:
             ledger = ledger.with_verdict(verdict).with_delivery(said.delivery_id or "")
             return replace(ledger, heard_at=now, told=ledger.told + 1)
 
-        amended = (
-            await self._ledgers.amend(job.tenant, job.id, amend) if await self._may_mean(job, meant, said) else None
-        )
+        amended = await self._ledgers.amend(job.tenant, job.id, amend) if await self._may_mean(job, meant) else None
         if amended is None:
             raise NotFound(f"no job is active for server {asked_of(job).server_serial}")
         before, after = amended
@@ -209,13 +208,13 @@ class Reports:
             await telling
         return not decided
 
-    async def _may_mean(self, job: Job, meant: Meant | None, said: Status) -> bool:
+    async def _may_mean(self, job: Job, meant: Meant | None) -> bool:
         """What comes for a job that has not begun, or not begun again, is about another start: it may decide nothing here. And
-        what names no job cannot come from a machine that was not reset yet: a late word about an earlier job, perhaps.
+        what names no start cannot come from a machine that was not reset yet: a late word about an earlier one, perhaps.
         """
         if job.topic == "queued":
             return False
-        if meant is not None or said.job_id is not None:
+        if meant is not None or job.topic != PROVISIONING:
             return True
         found = await self._runs.get(job.tenant, job.id)
         return found is not None and found[0].reset is not None
@@ -268,7 +267,8 @@ class Reports:
             raise InvalidField("step", "holds nothing that can be read")
         job = await self._job(server_serial, meant, said.job_id)
         now = self._engine.now()
-        amended = await self._ledgers.amend(job.tenant, job.id, _hear(said, meant, now))
+        may_mean = await self._may_mean(job, meant)
+        amended = await self._ledgers.amend(job.tenant, job.id, _hear(said, meant, now)) if may_mean else None
         if amended is None:
             raise NotFound(f"no job is active for server {server_serial}")
         before, after = amended

@@ -79,6 +79,8 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     taken_at: int = 0  # when its owner took it up: nobody listened for a while before that, perhaps
     cleanup_at: int | None = None  # when cleaning up began
     facts: Facts | None = None  # what the BMC showed
+    machine: str = ""  # what the job occupies; see occupancy.py
+    trouble: str = ""  # what keeps the step that is being taken, for whoever watches
     combined: bool = False  # one drive: both media in one image
     slots: dict[
         str, str

@@ -15,7 +15,7 @@ from chargehand.doors.provisioning.redfish.facts import Bmc, Facts
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.doors.provisioning.vault import Vault
 from chargehand.engine.engine import Engine
-from chargehand.engine.job import FINAL, SECOND, Job, rfc3339
+from chargehand.engine.job import FINAL, SECOND, Job, State, rfc3339
 from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.engine.store import JobFilter
 from chargehand.errors import Conflict, EgressRefused, InvalidField, NotFound
@@ -27,6 +27,7 @@ RECORD = "server"
 OWNER = "server-owner"  # by serial alone: machines report with it, and know no tenant
 EVERYBODY = "*"
 MAX_BODY = 65_536
+PROBE_SECONDS = 10.0  # of trouble that a probe bears is half: somebody waits for it
 
 Text = Annotated[str, Meta(max_length=1024)]
 Label = Annotated[str, Meta(max_length=200)]
@@ -80,6 +81,7 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 class Owner(msgspec.Struct, frozen=True):
     tenant: str
+    serial: str  # as it is registered: the record's name is in small letters, for a BMC's serial fits in either case
     job_id: str = ""  # the job that this machine was last started for
 
 
@@ -175,6 +177,8 @@ class Servers:
                 # Who may change records may not read passwords, not even by having them sent somewhere.
                 raise InvalidField("bmc_password", "must be given again when bmc_address changes")
             kept = _changed(before, asked, address)
+            if before and _who(before) != _who(kept):
+                await self._require_calm(tenant, serial)
             if asked.bmc_password is not None:
                 kept = replace(
                     kept, sealed_password=self._vault.seal(_context(tenant, serial), asked.bmc_password.encode())
@@ -190,7 +194,7 @@ class Servers:
         if (job := await self.active_job(tenant, record.name)) is not None:
             raise Refused(409, Key.CONFLICT_ACTIVE_JOB, f"job {job.id} is active for this server; cancel it, or wait")
         await self._store.drop_record(DropRecord(RECORD, tenant, record.name))
-        await self._store.drop_record(DropRecord(OWNER, EVERYBODY, record.name))
+        await self._store.drop_record(DropRecord(OWNER, EVERYBODY, record.name.lower()))
         resp.status = 204
 
     async def probe_server(self, req: Request, resp: Response, server_serial: str) -> None:
@@ -198,7 +202,8 @@ class Servers:
         record = await self._record(tenant, server_serial)
         facts, problem = None, ""
         try:
-            async with self._machines.open(self.bmc_of(tenant, record.name, _kept.decode(record.body))) as machine:
+            bmc = self.bmc_of(tenant, record.name, _kept.decode(record.body))
+            async with self._machines.open(bmc, PROBE_SECONDS) as machine:
                 facts = await machine.discover()
         except RedfishError as error:
             problem = error.message
@@ -230,20 +235,20 @@ class Servers:
         return found[0] if found and found[0].state not in FINAL else None
 
     async def owner(self, serial: str) -> Owner | None:
-        record = await self._store.get_record(OWNER, EVERYBODY, serial) if SERIAL.fullmatch(serial) else None
+        record = await self._store.get_record(OWNER, EVERYBODY, serial.lower()) if SERIAL.fullmatch(serial) else None
         return None if record is None else _owner.decode(record.body)
 
     async def point_at(self, tenant: str, serial: str, job_id: str) -> None:
         """From now on, what this machine reports is about this job; unless it is another tenant's machine by now, or nobody's."""
-        body = msgspec.json.encode(Owner(tenant, job_id))
+        body, name = msgspec.json.encode(Owner(tenant, serial, job_id)), serial.lower()
         while True:
-            known = await self._store.get_record(OWNER, EVERYBODY, serial)
+            known = await self._store.get_record(OWNER, EVERYBODY, name)
             if known is not None and _owner.decode(known.body).tenant != tenant:
                 return
             if known is None and await self._store.get_record(RECORD, tenant, serial) is None:
                 return
             expected = 0 if known is None else known.version
-            if await self._store.put_record(PutRecord(OWNER, EVERYBODY, serial, body, expected=expected)) is not None:
+            if await self._store.put_record(PutRecord(OWNER, EVERYBODY, name, body, expected=expected)) is not None:
                 return
 
     # keeping ------------------------------------------------------------------------------------------------------------
@@ -255,11 +260,21 @@ class Servers:
         return record
 
     async def _own(self, tenant: str, serial: str) -> None:
-        body = msgspec.json.encode(Owner(tenant))
-        if await self._store.put_record(PutRecord(OWNER, EVERYBODY, serial, body, expected=0)) is None:
+        body = msgspec.json.encode(Owner(tenant, serial))
+        if await self._store.put_record(PutRecord(OWNER, EVERYBODY, serial.lower(), body, expected=0)) is None:
             owner = await self.owner(serial)
             if owner is not None and owner.tenant != tenant:
                 raise Refused(409, "conflict.serial", "this serial is registered by another tenant")
+            if owner is not None and owner.serial != serial:
+                raise Refused(409, "conflict.serial", f"this serial is registered as {owner.serial}")
+
+    async def _require_calm(self, tenant: str, serial: str) -> None:
+        """A job that has begun must find the machine that it began with, and clean up that one."""
+        job = await self.active_job(tenant, serial)
+        if job is not None and job.topic != State.QUEUED:
+            raise Refused(
+                409, Key.CONFLICT_ACTIVE_JOB, f"job {job.id} is at work on this server; cancel it, or wait for its end"
+            )
 
     async def _remember(self, tenant: str, serial: str, facts: Facts | None, problem: str, at: int) -> None:
         while (record := await self._store.get_record(RECORD, tenant, serial)) is not None:
@@ -298,6 +313,11 @@ def checked_serial(serial: str) -> str:
             "server_serial", "must have 1 to 64 letters, digits and . _ : + -, beginning with a letter or a digit"
         )
     return serial
+
+
+def _who(kept: Kept) -> tuple[str, str | None, bool]:
+    """By which a machine is found and known."""
+    return kept.bmc_address, kept.system_uuid, kept.unidentified
 
 
 def _changed(kept: Kept | None, asked: PutServer, address: str) -> Kept:

@@ -43,6 +43,7 @@ class StepView(msgspec.Struct):
 
 class ProgressView(msgspec.Struct):
     step: Annotated[str, Meta(description="Where the job is")]
+    trouble: Annotated[str, Meta(description="What keeps the step that is being taken, if something does")]
     steps: list[StepView]
     heard_at: Annotated[str, Meta(description="When the machine was last heard of")] | None
     log_tail: Annotated[str, Meta(description="The end of the machine's own log, as it sent it")]
@@ -187,7 +188,9 @@ def _progress(run: Run | None, ledger: Ledger | None) -> ProgressView:
     now = run.step if run else Step.BUILD
     at = ledger.steps[-1].step if now is Step.WAIT and ledger and ledger.steps else str(now)
     heard = ledger.heard_at if ledger else None
-    return ProgressView(at, steps, None if heard is None else rfc3339(heard), ledger.tail if ledger else "")
+    return ProgressView(
+        at, run.trouble if run else "", steps, None if heard is None else rfc3339(heard), ledger.tail if ledger else ""
+    )
 
 
 class _Said(msgspec.Struct):

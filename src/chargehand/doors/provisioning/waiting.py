@@ -127,7 +127,7 @@ class Waiting:
 
     async def _watch_power(self, journey: Journey) -> None:
         """Returns when the machine has rebooted by itself. What was last seen is kept, so that a restart misses nothing."""
-        facts = journey.run.facts
+        facts, trouble = journey.run.facts, ""
         bmc = await self._servers.bmc(journey.job.tenant, journey.serial)
         async with self._machines.open(bmc) as machine:
             while True:
@@ -137,12 +137,15 @@ class Waiting:
                     await self._until_rebooted(journey, machine)
                     return
                 except RedfishError as error:
-                    await journey.note(
-                        f"cannot look at the power: {error.message}", level="warn", step=str(Key.REDFISH_POLL)
-                    )
+                    if error.message != trouble:  # not the same line each few seconds for two hours
+                        trouble = error.message
+                        await journey.note(
+                            f"cannot look at the power: {trouble}", level="warn", step=str(Key.REDFISH_POLL)
+                        )
                 await asyncio.sleep(self._settings.poll_seconds)
 
     async def _until_rebooted(self, journey: Journey, machine: Machine) -> None:
+        unreset = journey.run.reset.last_reset_at if journey.run.reset else ""
         while True:
             seen = await machine.glance()
             before = _glances.decode(journey.run.installer) if journey.run.installer else None
@@ -150,16 +153,21 @@ class Waiting:
                 before.power, before.last_reset_at, before.boot_progress
             ):  # fmt: skip
                 await journey.save(installer=msgspec.json.encode(seen).decode())
-            if before is not None and rebooted(before, seen):
+            if before is not None and rebooted(before, seen, unreset):
                 await journey.note("the installer rebooted the machine", step=str(Key.REDFISH_POLL))
                 return
             await asyncio.sleep(self._settings.poll_seconds)
 
 
-def rebooted(before: Glance, seen: Glance) -> bool:
-    """Off and on again, a new time of the last reset, or the firmware's progress back at its beginning."""
+def rebooted(before: Glance, seen: Glance, unreset: str = "") -> bool:
+    """Off and on again, a new time of the last reset, or the firmware's progress back at its beginning.
+
+    `unreset` is the time of the last reset before ours: while that is shown, what comes new is our own reset, told late.
+    """
     if seen.power == "On" and before.power in ("Off", "PoweringOn", "PoweringOff", "Resetting"):
         return True
+    if unreset and before.last_reset_at == unreset:
+        return False
     if before.last_reset_at and seen.last_reset_at and seen.last_reset_at != before.last_reset_at:
         return True
     return seen.boot_progress in _EARLY and before.boot_progress.startswith("OS")

@@ -77,6 +77,10 @@ class Machine:
         await self._client.close()
 
     @property
+    def address(self) -> str:
+        return self._bmc.address
+
+    @property
     def is_known(self) -> bool:
         """Whether it was discovered, or resumed."""
         return self._facts is not None
@@ -95,10 +99,12 @@ class Machine:
             check(self._bmc, system.data)
             self._facts = facts
 
-    async def insert(self, slot: Slot, url: str, same: Same = _equal) -> None:
-        """See that the image is in the drive. `same(there, wanted)` says whether what is there already will do."""
+    async def insert(self, slot: Slot, url: str, same: Same = _equal) -> str:
+        """See that the image is in the drive. `same(there, wanted)` says whether what is there already will do; what was there
+        instead, and had to go, is returned.
+        """
         async with self._operation("insert"):
-            await self._media.insert(slot, url, same)
+            return await self._media.insert(slot, url, same)
 
     async def eject(self, slot: Slot, only: Callable[[str], bool] | None = None) -> bool:
         """See that the drive is empty, or holds nothing that `only` says is ours. False when there was nothing to do."""

@@ -63,14 +63,18 @@ class Media:
         self._client = client
         self._liked: dict[str, Keys] = {}  # by method: what this BMC took last time
 
-    async def insert(self, slot: Slot, url: str, same: Same) -> None:
+    async def insert(self, slot: Slot, url: str, same: Same) -> str:
+        """What had to be taken out for it; empty: nothing."""
+        displaced = ""
         self._client.hide(url, "the image")
 
         def arrived(now: Shown) -> bool:
             return now.inserted and (same(now.image, url) or _abbreviates(now.image, url))
 
         async def ask(member: Answer) -> None:
-            if Shown.of(member).inserted:
+            nonlocal displaced
+            if (now := Shown.of(member)).inserted:
+                displaced = displaced or now.image.partition("?")[0] or "an image without a name"
                 await self._take_out(member)
                 if not await self._shows(slot, lambda now: not now.inserted):
                     raise RedfishError(
@@ -83,6 +87,7 @@ class Media:
             return now.inserted and same(now.image, url)
 
         await self._until(slot, there, ask, arrived, f"{slot.name} took the image, but does not show it")
+        return "" if _abbreviates(displaced, url) else displaced
 
     async def eject(self, slot: Slot, only: Callable[[str], bool] | None) -> bool:
         found = False

@@ -1,0 +1,90 @@
+"""One machine, one job: whatever the records say, and while they are changed."""
+
+from pathlib import Path
+
+from tests.api.serving import on_sqlite
+from tests.provisioning.bmc_habits import Habits
+from tests.provisioning.guest import Script
+from tests.provisioning.lab import RECIPE, SERIAL, lab
+
+UUID = "11111111-2222-3333-4444-555555555555"
+ALIAS = "ANOTHER-NAME"
+SILENT = Script(silent=True)
+
+
+async def test_a_machine_on_record_twice_is_given_to_one_job_at_a_time(store_url: str, tmp_path: Path) -> None:
+    async with lab(store_url, tmp_path, Habits(serial=None), SILENT) as room:
+        for serial in (SERIAL, ALIAS):
+            await room.register(serial, system_uuid=UUID)
+        first = await room.submit()
+        await room.waits(first)
+        images = [room.bmc.image(drive) for drive in room.bmc.system.drives]
+        second = await room.reaches(await room.submit(ALIAS), "complete")
+        assert (second["outcome"], second["failed_step"]) == ("failed", "conflict.active_job")
+        assert first in second["error"]
+        assert SERIAL in second["error"]
+        assert [room.bmc.image(drive) for drive in room.bmc.system.drives] == images
+        assert room.bmc.count("reset") == 1
+        (await room.report({"status": "success"})).good()
+        assert (await room.reaches(first, "complete"))["outcome"] == "succeeded"
+        # It is free now, also for the other name.
+        third = await room.submit(ALIAS)
+        await room.waits(third)
+        (await room.report({"status": "success"}, ALIAS)).good()
+        assert (await room.reaches(third, "complete"))["outcome"] == "succeeded"
+
+
+@on_sqlite
+async def test_where_a_machine_is_cannot_be_changed_while_a_job_works_on_it(store_url: str, tmp_path: Path) -> None:
+    async with lab(store_url, tmp_path, script=SILENT) as room:
+        job_id = await room.waiting()
+        elsewhere = {"bmc_address": "http://127.0.0.1:1", "bmc_username": "operator", "bmc_password": "x"}
+        for body in (elsewhere, {"bmc_address": room.bmc.url, "system_uuid": UUID}):
+            refused = await room.api.call("PUT", f"/api/v1/servers/{SERIAL}", body)
+            assert (refused.status, refused.json["error"]) == (409, "conflict.active_job")
+        await room.register(labels={"rack": "3"})  # the same machine, and its password again
+        (await room.report({"status": "success"})).good()
+        job = await room.reaches(job_id, "complete")
+        assert (job["outcome"], job["warnings"]) == ("succeeded", [])
+        assert (await room.api.call("PUT", f"/api/v1/servers/{SERIAL}", elsewhere)).status == 200
+
+
+@on_sqlite
+async def test_the_task_medium_is_gone_when_the_job_is_complete_unless_it_is_to_be_kept(
+    store_url: str, tmp_path: Path
+) -> None:
+    media = tmp_path / "data" / "provisioning"
+    async with lab(store_url, tmp_path) as room:
+        await room.register()
+        await room.reaches(await room.submit(), "complete")
+        assert list(media.rglob("*.iso")) == []
+    async with lab(store_url, tmp_path, settings={"provisioning.media_keep_seconds": 3600}) as room:
+        await room.register()
+        job_id = await room.submit()
+        await room.reaches(job_id, "complete")
+        assert [path.parent.name for path in media.rglob("*.iso")] == [job_id]
+
+
+@on_sqlite
+async def test_an_image_that_had_to_go_is_told(store_url: str, tmp_path: Path) -> None:
+    async with lab(store_url, tmp_path) as room:
+        next(iter(room.bmc.system.drives.values())).image = "http://elsewhere.example/rescue.iso?key=hush"
+        await room.register()
+        job_id = await room.submit(recipe=RECIPE)
+        await room.reaches(job_id, "complete")
+        [told] = [event for event in await room.events(job_id) if "taken out" in event["message"]]
+        assert told["level"] == "warn"
+        assert "http://elsewhere.example/rescue.iso" in told["message"]
+        assert "hush" not in told["message"]
+
+
+@on_sqlite
+async def test_what_keeps_a_step_is_shown_while_it_is_tried_again(store_url: str, tmp_path: Path) -> None:
+    settings = {"provisioning.boot_seconds": 5, "provisioning.poll_seconds": 0.1}
+    async with lab(store_url, tmp_path, Habits(away_after=("insert",), away_seconds=20), settings=settings) as room:
+        await room.register()
+        job_id = await room.submit()
+        job = await room.reaches(job_id, "complete")
+        assert job["failed_step"] in ("redfish.mount.maintenance", "redfish.mount.task")
+        assert job["progress"]["trouble"] == ""
+        assert any("again in" in event["message"] for event in await room.events(job_id))

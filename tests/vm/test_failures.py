@@ -1,0 +1,92 @@
+"""What goes wrong on a machine is told once, under the key of the step, with its log; and the machine stays as it is, to be looked at."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.vm import tiny
+from tests.vm.place import Json, Place, a_place
+
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(600)]
+
+WINDOWS = {
+    "task_target": "install-windows.target",
+    "partition_layout": [
+        {"size": "100M", "type_guid": "ef00", "format": "vfat", "label": "ESP"},
+        {"size": "100%", "type_guid": "0700", "format": "ntfs", "label": "Windows"},
+    ],
+    "unattend_xml": "<?xml version='1.0'?><unattend xmlns='urn:schemas-microsoft-com:unattend'/>",
+}
+
+
+def windows(place: Place) -> Json:
+    recipe = place.recipe(**WINDOWS)
+    return {name: value for name, value in recipe.items() if name not in ("user_data", "hostname")}
+
+
+async def failed(place: Place, recipe: Json, step: str) -> Json:
+    await place.register()
+    job_id = await place.submit(recipe)
+    job = await place.complete(job_id)
+    assert (job["outcome"], job["failed_step"]) == ("failed", f"workflow.{step}"), await place.story(job_id)
+    assert len(await place.reports(job_id)) == 1, await place.story(job_id)
+    assert place.boots == 1, "nobody reset the machine: what it has to show is still there"
+    return job
+
+
+async def test_no_disk_fits_the_hints_and_none_is_touched(tmp_path: Path, image: Path) -> None:
+    async with a_place(tmp_path) as place:
+        await failed(place, place.recipe(target_disk={"serial": "ANOTHER"}), "partition")
+        assert place.disk_is_untouched()
+
+
+async def test_the_image_is_not_in_the_registry(tmp_path: Path, image: Path) -> None:
+    async with a_place(tmp_path) as place:
+        await failed(place, place.recipe(), "image-linux")
+
+
+async def test_the_image_is_not_what_its_digest_says(tmp_path: Path, image: Path) -> None:
+    async with a_place(tmp_path) as place:
+        digest = await place.push(tiny.tree())
+        (stored,) = [path for path in (tmp_path / "data").rglob("*") if path.name == digest.removeprefix("sha256:")]
+        data = bytearray(stored.read_bytes())
+        data[-1] ^= 1
+        stored.chmod(0o600)
+        stored.write_bytes(data)
+        await failed(place, place.recipe(), "image-linux")
+        with place.machine.disk.open("rb") as disk:
+            disk.seek(194 << 20)
+            assert not any(disk.read(1 << 20)), "no file system is left that could be taken for an installed one"
+
+
+async def test_the_image_has_no_boot_loader(tmp_path: Path, image: Path) -> None:
+    async with a_place(tmp_path) as place:
+        await place.push(tiny.tree(grub=False))
+        await failed(place, place.recipe(), "bootloader-linux")
+
+
+async def test_there_is_no_place_for_the_first_boot_configuration(tmp_path: Path, image: Path) -> None:
+    async with a_place(tmp_path) as place:
+        await place.push(tiny.tree(cloud_is_a_file=True))
+        await failed(place, place.recipe(), "config-drive")
+
+
+@pytest.mark.parametrize(("step", "made"), [("image-windows", None), ("bootloader-windows", tiny.wim)])
+async def test_an_image_of_windows_is_none(
+    tmp_path: Path, image: Path, step: str, made: Callable[[Path], bytes] | None
+) -> None:
+    async with a_place(tmp_path, metal={"uefi": True}) as place:
+        await place.push(made(tmp_path) if made else b"no .wim at all" * 1000, "application/octet-stream")
+        await failed(place, windows(place), step)
+
+
+@pytest.mark.parametrize("says", [{"dmi_uuid": "deadbeef-0000-4000-8000-000000000001", "dmi_serial": "ANOTHER"}])
+async def test_another_machine_than_the_bmc_says_is_left_alone(
+    tmp_path: Path, image: Path, says: dict[str, Any]
+) -> None:
+    async with a_place(tmp_path, metal=says) as place:
+        await place.push(tiny.tree())
+        await failed(place, place.recipe(), "dispatcher")
+        assert place.disk_is_untouched()
