@@ -50,14 +50,14 @@ PROMISES = {
     ),
     "docs/provisioning.md": (
         ["two drives: the maintenance image goes into Cd", "did you mean target_disk?", "failed at  workflow.partition", "exit code 1",
-         "TOUR-1 is complete, succeeded", "exit code 0", "is cancelled", "TOUR-1 is forgotten."],
+         "TOUR-1 is complete, succeeded", "exit code 0", "complete cancelled by", "is cancelled", "TOUR-1 is forgotten."],
         ['"status":"queued"', '"status":"provisioning"', '"outcome":"failed"', '"status":"complete"'],
     ),
 }  # fmt: skip
 # What a document tells its reader to start the server with, and what makes it go as fast as a test should.
 SETTINGS: dict[str, dict[str, object]] = {
     "docs/provisioning.md": {
-        "provisioning_maintenance_iso": "maintenance.iso",
+        "provisioning_maintenance_iso": "tour/maintenance.iso",
         "provisioning_webhook_secret": "tour-secret",
         "provisioning_poll_seconds": 0.1,
     }
@@ -151,7 +151,7 @@ async def test_the_commands_of_a_document_do_what_it_says(page: str, tmp_path: P
             "PORT = 8000", f"PORT = {bmc}"
         )
         script = script.replace(".venv/bin/sushy-emulator", EMULATOR)
-        script = script.replace(".venv/bin/chargehand", CHARGEHAND)
+        script = script.replace(".venv/bin/chargehand", CHARGEHAND).replace(".venv/bin/python", sys.executable)
         environ = os.environ | {"PYTHONPATH": str(ROOT)}
         shell = await asyncio.create_subprocess_exec(
             "bash", "-c", script, cwd=tmp_path, stdout=PIPE, stderr=PIPE, env=environ

@@ -97,7 +97,19 @@ def _say_where(server: "Server") -> None:
         if not targets:
             note = server.inference.note or "set inference.targets"
             lines.append(f"  target   none: jobs for models wait until there is one ({note})")
+    lines += _machines(server)
     print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _machines(server: "Server") -> list[str]:
+    """Only for whoever means to provision: a maintenance image says so."""
+    settings = server.config.provisioning
+    if not settings.enabled or not settings.maintenance_iso:
+        return []
+    if not Path(settings.maintenance_iso).is_file():
+        why = f"provisioning.maintenance_iso is missing: there is no file {settings.maintenance_iso}"
+        return [f"  machines none can be provisioned: {why}"]
+    return [f"  machines boot {settings.maintenance_iso} from {settings.public_url or server.url}"]
 
 
 @app.command()
@@ -107,8 +119,8 @@ def token(
     scope: Annotated[
         list[str] | None,
         typer.Option(
-            help="jobs:read, jobs:write, work, admin, metrics, codeq:produce, codeq:claim …, or * for all; "
-            "may be repeated. [*]"
+            help="jobs:read, jobs:write, work, admin, metrics, codeq:produce, codeq:claim …, provision:read, "
+            "provision:write, provision:servers, registry:pull, registry:push, or * for all; may be repeated. [*]"
         ),
     ] = None,
     event_type: Annotated[

@@ -64,8 +64,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(["tar", "-xf", packages, "-C", folder, *(f"--exclude={path}" for path in excluded)], check=True)
     (folder / "dev").mkdir()
     system = folder / "usr/lib/systemd/system"
-    for unit in UNITS.iterdir():
-        shutil.copy(unit, system)
+    for file in UNITS.iterdir():
+        shutil.copy(file, system)
     shutil.copytree(ROOT / "maintenance/agent/provision", folder / "usr/lib/python3/dist-packages/provision")
     for name, text in {"step": STEP, "dispatcher": DISPATCHER, "the-end": END}.items():
         (folder / "usr/local/bin" / name).write_text(text)
@@ -82,10 +82,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     wants = own / "multi-user.target.wants"
     wants.mkdir(exist_ok=True)
-    for unit in ("the-end.service", "provision-dispatcher.service"):
-        (wants / unit).symlink_to((own if unit.startswith("the") else Path("/usr/lib/systemd/system")) / unit)
-    (wants / "the-end.service").unlink()
     (wants / "the-end.service").symlink_to("/etc/systemd/system/the-end.service")
+    (wants / "provision-dispatcher.service").symlink_to("/usr/lib/systemd/system/provision-dispatcher.service")
     for unit in ("systemd-firstboot.service", "systemd-networkd.service", "systemd-resolved.service", "getty.target"):
         (own / unit).unlink(missing_ok=True)
         (own / unit).symlink_to("/dev/null")
@@ -148,17 +146,8 @@ class Boot:
         report |= {"registry_url": url, "token": "a-secret-token"}
         for name, text in {"report.json": json.dumps(report), "fails": fails, "target": target, "log": ""}.items():
             (self.out / name).write_text(text)
-        command = [
-            "systemd-nspawn",
-            "-q",
-            "-b",
-            "-D",
-            self._root,
-            "--volatile=overlay",
-            "--register=no",
-            "--keep-unit",
-            "--console=pipe",
-        ]
+        options = "-q -b --volatile=overlay --register=no --keep-unit --console=pipe"
+        command = ["systemd-nspawn", *options.split(), "-D", str(self._root)]
         try:
             done = subprocess.run(
                 [*command, f"--bind={self.out}:/out"],

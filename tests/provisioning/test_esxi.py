@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chargehand.doors.provisioning.redfish.facts import Glance
-from chargehand.doors.provisioning.waiting import rebooted
+from chargehand.doors.provisioning.waiting import rebooted, since_reset
 from tests.api.serving import on_sqlite, until
 from tests.provisioning.bmc_habits import Habits
 from tests.provisioning.guest import Script
@@ -128,3 +128,14 @@ async def test_a_bmc_that_cannot_be_asked_while_the_installer_works_is_told_of_o
         await until(lambda: len(room.bmc.calls("GET", known)) > looks + 3)
         lines = [each for each in await room.events(job_id) if "cannot look at the power" in each["message"]]
         assert len(lines) == 1
+
+
+def test_progress_that_is_left_from_before_our_reset_is_no_reboot_of_the_installer() -> None:
+    shown = ["OSRunning", "MemoryInitializationStarted", "OSRunning", "BusInitializationStarted"]
+    before: Glance | None = None
+    reboots = []
+    for progress in shown:
+        seen = since_reset(before, Glance("On", "", progress))
+        reboots.append(before is not None and rebooted(before, seen))
+        before = seen
+    assert reboots == [False, False, False, True]

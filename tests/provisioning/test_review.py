@@ -32,7 +32,7 @@ async def failed(room: Lab) -> str:
     return job_id
 
 
-async def as_machine(room: Lab, said: dict[str, str], where: str = "") -> Answer:
+async def as_machine(room: Lab, said: dict[str, Any], where: str = "") -> Answer:
     """Without the token of a tenant."""
     machine = Api(room.api.url, room.api.session)
     return await machine.post(f"/api/v1/status-webhook/{SERIAL}{where}", said, {"X-Webhook-Secret": SECRET})
@@ -55,14 +55,15 @@ async def test_starting_an_old_job_again_takes_no_machine_away_from_the_tenant_w
         assert (await room.api.call("DELETE", SERVER)).status == 204
         record = {"bmc_address": room.bmc.url, "bmc_username": USER, "bmc_password": PASSWORD}
         (await umbrella.call("PUT", SERVER, record)).good()
+        acme, room.api = room.api, umbrella
+        new = await room.submit()
+        await room.waits(new)
+        room.api = acme
         answer = await room.api.post(again.format(old))
         if "retry" in again:
             assert (answer.status, answer.json["error"]) == (404, "validation.server")
         else:
             assert (await room.reaches(old, "complete"))["failed_step"] == "redfish.discover"
-        room.api = umbrella
-        new = await room.submit()
-        await room.waits(new)
         assert (await as_machine(room, {"status": "success"})).good()["job_id"] == new
 
 
@@ -151,6 +152,33 @@ async def test_one_machine_is_not_registered_twice_by_another_spelling_of_its_se
         assert (await room.api.call("DELETE", "/api/v1/servers/SN-1")).status == 204
         await room.register("sn-1")
         assert (await room.reaches(await room.submit("sn-1"), "complete"))["outcome"] == "succeeded"
+
+
+ODD: dict[str, Any] = {
+    "failed_step": "",
+    "job_id": 7,
+    "task_target": ["install-linux.target"],
+    "dispatcher_version": 1.2,
+    "schema_id": "x" * 5000,
+    "started_at": 1_700_000_000,
+    "finished_at": {"at": "noon"},
+    "exit_code": "0",
+    "log_tail": None,
+}
+
+
+@on_sqlite
+async def test_an_outcome_is_not_lost_for_a_field_that_is_only_there_for_debugging(
+    store_url: str, tmp_path: Path
+) -> None:
+    """Only status is required and, with failed, failed_step is required; a sender that is refused gives up in the end."""
+    async with lab(store_url, tmp_path, script=SILENT) as room:
+        job_id = await room.waiting()
+        (await as_machine(room, {"status": "success", **ODD})).good()
+        assert (await room.reaches(job_id, "complete"))["outcome"] == "succeeded"
+        [event] = await room.told(job_id, "webhook")
+        assert event["data"].keys() == {"kind", "auth", "status", "schema_id"}
+        assert len(event["data"]["schema_id"]) == 1024
 
 
 # ends -------------------------------------------------------------------------------------------------------------------

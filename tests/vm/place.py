@@ -105,7 +105,7 @@ class Place:
         return {"mediaType": kind, "digest": digest, "size": len(data)}
 
     def recipe(self, **changes: Any) -> Json:
-        users = f"users:\n  - name: operator\n    ssh_authorized_keys:\n      - {KEY}\n"
+        users = f"users:\n  - name: keeper\n    ssh_authorized_keys:\n      - {KEY}\n"
         url = f"http://{GUEST_SEES_HOST}:{self.greetings_port}/{self.machine.serial}"
         files = f"write_files:\n  - path: /etc/greeting\n    content: {url}\n"
         return {

@@ -23,6 +23,7 @@ def tree(*, grub: bool = True, cloud_is_a_file: bool = False) -> bytes:
         "etc/default/keep": b"",
         "usr/lib/keep": b"",
         "dev/keep": b"",
+        "boot/vmlinuz-1": b"no kernel",
     }
     if grub:
         files |= {"usr/sbin/grub-install": _NOTHING, "usr/sbin/update-grub": _NOTHING, "usr/lib/grub/i386-pc/keep": b""}

@@ -44,7 +44,7 @@ cloud_config_modules: []
 cloud_final_modules: []
 system_info: {distro: debian, default_user: {name: debian, lock_passwd: true, shell: /bin/bash}, network: {renderers: [networkd]}}
 END
-rm -f "$root"/etc/cloud/cloud.cfg.d/*
+rm -f "$root"/etc/cloud/cloud.cfg.d/90_*
 cat > "$root/usr/local/sbin/greet" <<'END'
 #!/usr/bin/python3
 """Says where this system is from, to whoever /etc/greeting names: written there by cloud-init, or there is nobody to greet."""
@@ -58,7 +58,7 @@ def text(path):
 
 said = {
     "hostname": socket.gethostname(),
-    "keys": text("/home/operator/.ssh/authorized_keys"),
+    "keys": text("/home/keeper/.ssh/authorized_keys"),
     "uefi": os.path.isdir("/sys/firmware/efi"),
     "fstab": text("/etc/fstab"),
     "mounts": text("/proc/mounts"),

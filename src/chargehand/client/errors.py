@@ -9,6 +9,9 @@ from typing import Any
 import msgspec
 
 NO_ANSWER = 0
+UNTRUSTED = "untrusted"  # its certificate is nobody's whom we trust
+NO_TLS = "no-tls"  # what answers there does not speak TLS
+CUT = "cut"  # it took the connection and ended it without an answer: one that wants TLS does so
 # The server's answers to those who hold a task no longer: ours says 409, and 404 when the task is gone.
 _LOST = {404, 409}
 
@@ -33,6 +36,7 @@ class ClientError(Exception):
         retry_after_seconds: float | None = None,
         sent: bool = True,
         details: Sequence[Detail] = (),
+        cause: str = "",
     ) -> None:
         what = text if status == NO_ANSWER else f"{status} {text}"
         super().__init__(f"{what}: {detail}" if detail else what)
@@ -42,6 +46,7 @@ class ClientError(Exception):
         self.retry_after_seconds = retry_after_seconds
         self.sent = sent  # False: the request never left, so that it may be repeated whatever it is
         self.details = tuple(details)
+        self.cause = cause  # of no answer, where it is one that somebody can mend: UNTRUSTED, NO_TLS or CUT
 
     @property
     def away(self) -> bool:

@@ -65,7 +65,7 @@ class Provisioning:
         unidentified: bool = False,
         labels: Mapping[str, str] = {},
     ) -> Server:
-        """A server that is known already is changed. Without a password it keeps the one that it has."""
+        """A server that is known already becomes what is said here; only a password that is not given stays as it is."""
         new = NewServer(
             bmc_address=bmc_address,
             bmc_username=username,
@@ -160,17 +160,23 @@ class Provisioning:
             after = found[-1].sequence
 
     async def watch(
-        self, job_id: str, after: int = 0, *, away: Callable[[ClientError], None] = lambda _: None
+        self,
+        job_id: str,
+        after: int = 0,
+        *,
+        away: Callable[[ClientError], None] = lambda _: None,
+        back: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[Event]:
         """Its events as they happen, each once and in order, until the job is complete.
 
-        A server that is away, or is started again, is waited for: `away` is told. Whoever wants to wait no longer raises there.
+        A server that is away, or is started again, is waited for: `away` is told, at each try. Whoever wants to wait no longer
+        raises there. `back` is told when it answers.
         """
         failures = 0
         while True:
             seen, began = after, time.monotonic()
             try:
-                async for event in self._follow(job_id, after):
+                async for event in self._follow(job_id, after, back):
                     after = event.sequence
                     yield event
             except ClientError as error:
@@ -187,6 +193,7 @@ class Provisioning:
                 failures += 1
                 away(error)
             else:
+                back()
                 for event in rest:
                     after = event.sequence
                     yield event
@@ -196,12 +203,13 @@ class Provisioning:
                 failures = 0 if was_good else failures + 1
             await asyncio.sleep(pause(failures))
 
-    async def _follow(self, job_id: str, after: int) -> AsyncIterator[Event]:
+    async def _follow(self, job_id: str, after: int, began: Callable[[], None]) -> AsyncIterator[Event]:
         """Until the stream ends, or nothing came for so long that the server may be gone without a word."""
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
         events = Events()
         path = _job(job_id, "/events")
         async with self._http.stream(path, None, 2 * SILENCE_SECONDS, headers=headers) as answer:
+            began()
             while arrived := await _within(SILENCE_SECONDS, answer.content.readany()):
                 try:
                     found = [_event.decode(sent) for sent in events.read(arrived)]

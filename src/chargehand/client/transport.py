@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from chargehand.client.errors import NO_ANSWER, ClientError, refusal
+from chargehand.client.errors import CUT, NO_ANSWER, NO_TLS, UNTRUSTED, ClientError, refusal
 from chargehand.client.waits import Random, pause
 
 BASE = "/v1/codeq"
@@ -115,6 +115,11 @@ class Transport:
                 if answer.status >= 300:
                     raise refusal(answer.status, await answer.read(), answer.headers.get("Retry-After"))
                 yield answer
+        except aiohttp.ClientConnectorCertificateError as error:
+            why = str(error.certificate_error)
+            raise ClientError(NO_ANSWER, "not trusted", why, sent=False, cause=UNTRUSTED) from None
+        except aiohttp.ClientConnectorSSLError as error:
+            raise ClientError(NO_ANSWER, "no TLS", str(error.os_error), sent=False, cause=NO_TLS) from None
         except aiohttp.ClientConnectorError as error:
             raise ClientError(NO_ANSWER, "the server cannot be reached", str(error.os_error), sent=False) from None
         except aiohttp.ClientPayloadError:
@@ -122,7 +127,8 @@ class Transport:
         except aiohttp.InvalidURL:
             raise ClientError(400, f"{self._url!r} is not a URL") from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ClientError(NO_ANSWER, "no answer", str(error) or type(error).__name__) from None
+            cause = CUT if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError) else ""
+            raise ClientError(NO_ANSWER, "no answer", str(error) or type(error).__name__, cause=cause) from None
 
     def _connections(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -134,7 +140,7 @@ class Transport:
 
 
 def _repeatable(error: ClientError, safe: bool) -> bool:
-    if (error.retry_after_seconds or 0) > LONGEST_RETRY_AFTER:
+    if (error.retry_after_seconds or 0) > LONGEST_RETRY_AFTER or error.cause in (UNTRUSTED, NO_TLS):
         return False
     if error.status == 429 or not error.sent:
         return True  # it was turned away at the door

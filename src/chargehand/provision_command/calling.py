@@ -1,15 +1,17 @@
-"""How the commands reach a server, and how they say what went wrong: in one line, with what to do about it."""
+"""How the commands reach a server, and what all of them do alike."""
 
 import asyncio
 import contextlib
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from chargehand.provision_command.refusals import About, check, explain, for_programs, refuse
+
 if TYPE_CHECKING:  # what talks to servers is loaded by those commands that do
-    from chargehand.client import ClientError, Provisioning
+    from chargehand.client import Provisioning
 
 T = TypeVar("T")
 
@@ -20,15 +22,27 @@ Token = Annotated[
         "--token", help="Your token. Safer in the environment: arguments can be seen.", envvar="CHARGEHAND_TOKEN"
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="For programs; refusals too, as one object on stderr.", callback=for_programs),
+]
 DEFAULT_URL = "http://127.0.0.1:8484"
 RETRIES = 2  # a person waits
+INTERRUPTED = 130
 
-_SCOPES = "provision:read to look, provision:write for jobs, provision:servers for servers"
 
-
-def ask(url: str, token: str, do: "Callable[[Provisioning], Awaitable[T]]") -> T:
-    """What the server says; a refusal ends the command."""
+def ask(
+    url: str,
+    token: str,
+    do: "Callable[[Provisioning], Awaitable[T]]",
+    *,
+    serial: str = "",
+    job: str = "",
+    file: str = "",
+) -> T:
+    """What the server says; a refusal ends the command, and says what it is about."""
+    about = About(url, token, serial, job, file)
+    check(about)
     from chargehand.client import Client, ClientError
 
     async def asked() -> T:
@@ -38,27 +52,7 @@ def ask(url: str, token: str, do: "Callable[[Provisioning], Awaitable[T]]") -> T
     try:
         return asyncio.run(asked())
     except ClientError as error:
-        refuse(reason(error, url))
-
-
-def reason(error: "ClientError", url: str) -> str:
-    told = error.detail or error.text
-    if error.status == 0:
-        why = f" ({error.detail})" if error.detail else ""
-        return f"{url} gives no answer{why}; start a server with `chargehand serve`, or name yours: --url or CHARGEHAND_URL"
-    if error.status == 401:
-        return "the server wants to know who you are: set CHARGEHAND_TOKEN to a token (`chargehand token` makes one)"
-    if error.status == 403:
-        return f"{told}; your token needs the right scope: {_SCOPES}"
-    if error.status == 404 and not error.detail:
-        return f"{url} knows nothing of provisioning ({told}): is it a Chargehand with provisioning.enabled = true?"
-    wrong = [f"  {each.path or '/'}: {each.message}" for each in error.details]
-    return "\n".join([told, *(wrong if len(wrong) > 1 else [])])
-
-
-def refuse(message: str) -> NoReturn:
-    typer.echo(f"chargehand: {message}", err=True)
-    raise typer.Exit(2)
+        explain(error, about)
 
 
 def show_json(value: Any) -> None:
@@ -67,15 +61,18 @@ def show_json(value: Any) -> None:
     typer.echo(msgspec.json.encode(value).decode())
 
 
+def called(file: str) -> str:
+    return "standard input" if file == "-" else file
+
+
 def read_file(name: str) -> bytes:
-    """`-` is stdin."""
     try:
         if name == "-":
             return sys.stdin.buffer.read()
         with open(name, "rb") as file:
             return file.read()
     except OSError as error:
-        refuse(f"{name} cannot be read: {error.strerror}")
+        refuse(f"{called(name)} cannot be read: {error.strerror}")
 
 
 @contextlib.contextmanager
@@ -83,6 +80,6 @@ def interruptible(message: str) -> Any:
     """Ctrl-C ends the command and nothing else: the message says what goes on."""
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         typer.echo(f"\n{message}", err=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None

@@ -1,6 +1,7 @@
 """`chargehand provision submit`, and everything about a job once it is there."""
 
 import sys
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,15 +12,16 @@ from chargehand.provision_command.calling import (
     Token,
     Url,
     ask,
+    called,
     interruptible,
     read_file,
-    refuse,
     show_json,
 )
+from chargehand.provision_command.refusals import About, check, refuse
 
 if TYPE_CHECKING:
     from chargehand.client import Provisioning
-    from chargehand.client.machines import Event, Summary
+    from chargehand.client.machines import Event, Submitted, Summary
 
 EXIT_CODES = {"succeeded": 0, "failed": 1, "cancelled": 3}
 STATUSES = ("queued", "provisioning", "succeeded", "failed", "complete")
@@ -33,7 +35,7 @@ Watch = Annotated[bool, typer.Option("--watch", help="Stay and show what happens
 @app.command("submit")
 def submit(
     serial: Annotated[str, typer.Argument(metavar="SERIAL", help="The server, by its serial.")],
-    recipe: Annotated[str, typer.Argument(metavar="FILE", help="The recipe, a JSON file; - is stdin.")],
+    recipe: Annotated[str, typer.Argument(metavar="FILE", help="The recipe, a JSON file; - is standard input.")],
     watch: Watch = False,
     webhook: Annotated[str | None, typer.Option(metavar="URL", help="Told of every change of status.")] = None,
     idempotency_key: Annotated[
@@ -50,12 +52,17 @@ def submit(
     """
     import msgspec
 
-    given = read_file(recipe)
+    check(About(url, serial=serial))
+    given, name = read_file(recipe), called(recipe)
     try:
         msgspec.json.decode(given)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        refuse(f"{recipe} is not JSON: {error}")
-    made = ask(url, token, lambda api: api.submit(serial, given, webhook=webhook, idempotency_key=idempotency_key))
+        refuse(f"{name} is not JSON: {error}")
+
+    def do(api: "Provisioning") -> "Awaitable[Submitted]":
+        return api.submit(serial, given, webhook=webhook, idempotency_key=idempotency_key)
+
+    made = ask(url, token, do, serial=serial, file=name)
     if json:
         show_json(made)
     else:
@@ -73,7 +80,7 @@ def watch_job(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json 
     Exit code 0: succeeded; 1: failed; 3: cancelled. A server that restarts meanwhile is waited for. Ctrl-C leaves the job
     running.
 
-    Example: chargehand provision watch 01K8Z4T5Y6
+    Example: chargehand provision watch 01K8Z4T5Y6M7QW3RX2B9VN0HCD
     """
     _watch(job, url, token, json)
 
@@ -100,9 +107,11 @@ def list_jobs(
             found.append(job)
             if len(found) == limit:
                 break
+        if server and not found:
+            await api.server(server)  # of one that is not there, that is said; one that was may have left jobs
         return found
 
-    jobs = ask(url, token, do)
+    jobs = ask(url, token, do, serial=server)
     if json:
         show_json(jobs)
     elif jobs:
@@ -119,9 +128,9 @@ def list_jobs(
 def show(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
     """Show a job: where it is, its steps with their times, and of one that failed why, and what to do.
 
-    Example: chargehand provision show 01K8Z4T5Y6
+    Example: chargehand provision show 01K8Z4T5Y6M7QW3RX2B9VN0HCD
     """
-    found = ask(url, token, lambda api: api.job(job))
+    found = ask(url, token, lambda api: api.job(job), job=job)
     if json:
         show_json(found)
         return
@@ -136,9 +145,9 @@ def cancel(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = F
 
     A machine that is at work already is left as it is unless the recipe's on_failure says otherwise.
 
-    Example: chargehand provision cancel 01K8Z4T5Y6
+    Example: chargehand provision cancel 01K8Z4T5Y6M7QW3RX2B9VN0HCD
     """
-    found = ask(url, token, lambda api: api.cancel(job))
+    found = ask(url, token, lambda api: api.cancel(job), job=job)
     if json:
         show_json(found)
     else:
@@ -150,9 +159,9 @@ def cancel(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = F
 def retry(job: JobId, watch: Watch = False, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
     """Start a job that failed or was cancelled again, from the beginning, with the same recipe.
 
-    Example: chargehand provision retry 01K8Z4T5Y6 --watch
+    Example: chargehand provision retry 01K8Z4T5Y6M7QW3RX2B9VN0HCD --watch
     """
-    found = ask(url, token, lambda api: api.retry(job))
+    found = ask(url, token, lambda api: api.retry(job), job=job)
     if json:
         show_json(found)
     else:
@@ -173,18 +182,19 @@ def events(
 ) -> None:
     """Print what happened to a job, a line for each event.
 
-    Example: chargehand provision events 01K8Z4T5Y6 --follow
+    Example: chargehand provision events 01K8Z4T5Y6M7QW3RX2B9VN0HCD --follow
     """
-    from chargehand.provision_command.watching import away, print_event
+    from chargehand.provision_command.watching import Presence, print_event
 
     async def do(api: "Provisioning") -> None:
-        found = api.watch(job, away=away) if follow else api.events(job)
+        there = Presence()
+        found = api.watch(job, away=there.away, back=there.back) if follow else api.events(job)
         event: Event
         async for event in found:
             print_event(event, json)
 
     with interruptible(f"The job goes on: chargehand provision watch {job}"):
-        ask(url, token, do)
+        ask(url, token, do, job=job)
 
 
 def _watch(job_id: str, url: str, token: str, json: bool) -> None:
@@ -192,5 +202,5 @@ def _watch(job_id: str, url: str, token: str, json: bool) -> None:
 
     ending = f"Job {job_id} goes on. To see it again: chargehand provision watch {job_id}; to end it: chargehand provision cancel {job_id}"
     with interruptible(ending):
-        outcome = ask(url, token, lambda api: watch(api, job_id, as_json=json))
+        outcome = ask(url, token, lambda api: watch(api, job_id, as_json=json), job=job_id)
     raise typer.Exit(EXIT_CODES.get(outcome or "", 1))

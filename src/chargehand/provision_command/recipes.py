@@ -4,14 +4,15 @@ from typing import Annotated
 
 import typer
 
-from chargehand.provision_command.calling import Json, read_file, show_json
+from chargehand.provision_command.calling import Json, called, read_file, show_json
+from chargehand.provision_command.refusals import not_valid
 
 app = typer.Typer(help="Check recipes before anything is submitted.", no_args_is_help=True)
 
 
 @app.command("validate")
 def validate(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The recipe, a JSON file; - is stdin.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The recipe, a JSON file; - is standard input.")],
     json: Json = False,
 ) -> None:
     """Check a recipe and say everything that is wrong with it. No server is asked.
@@ -31,8 +32,7 @@ def validate(
         if json:
             show_json({"valid": False, "schema_id": Recipe.schema_id, "details": error.details})
         else:
-            count = len(error.details)
-            typer.echo(f"{file} is not valid, {'one thing is' if count == 1 else f'{count} things are'} wrong:")
+            typer.echo(f"{not_valid(called(file), len(error.details))}:")
             for detail in error.details:
                 typer.echo(f"  {clean(detail.path) or '/'}: {clean(detail.message)}")
         raise typer.Exit(1) from None
@@ -40,7 +40,7 @@ def validate(
         show_json({"valid": True, "schema_id": Recipe.schema_id, "details": []})
     else:
         typer.echo(
-            f"{file} is valid: {recipe.target}, after success {recipe.on_success}, after failure {recipe.on_failure}"
+            f"{called(file)} is valid: {recipe.target}, after success {recipe.on_success}, after failure {recipe.on_failure}"
         )
 
 

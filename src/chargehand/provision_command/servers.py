@@ -1,18 +1,17 @@
 """`chargehand provision server`: which machines there are, and what their BMCs can do."""
 
-import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chargehand.provision_command.calling import DEFAULT_URL, Json, Token, Url, ask, refuse, show_json
+from chargehand.provision_command import options
+from chargehand.provision_command.calling import DEFAULT_URL, Json, Token, Url, ask, interruptible, show_json
+from chargehand.provision_command.refusals import refuse
 
 if TYPE_CHECKING:
     from chargehand.client import Provisioning
     from chargehand.client.machines import Probe, Server
-
-PASSWORD = "CHARGEHAND_BMC_PASSWORD"  # noqa: S105 - the name of a variable
 
 app = typer.Typer(help="Register servers, and ask their BMCs what they can do.", no_args_is_help=True)
 
@@ -24,66 +23,78 @@ Serial = Annotated[
 @app.command("add")
 def add(
     serial: Serial,
-    bmc: Annotated[str, typer.Option(metavar="URL", help="Where its BMC is, such as https://10.0.0.5.")],
-    user: Annotated[str, typer.Option(help="The BMC's user; without one, no password is asked for.")] = "",
+    bmc: Annotated[str | None, typer.Option(metavar="URL", help="Where its BMC is, such as https://10.0.0.5.")] = None,
+    user: Annotated[str | None, typer.Option(help="The BMC's user. Its password is asked for.")] = None,
     password_stdin: Annotated[
-        bool, typer.Option("--password-stdin", help="Read the BMC's password from stdin, one line.")
+        bool, typer.Option("--password-stdin", help="Read the BMC's password from standard input, one line.")
     ] = False,
     keep_password: Annotated[
         bool, typer.Option("--keep-password", help="Of a server that is known: leave the password as it is.")
     ] = False,
     tls: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="verify|insecure|sha256:HEX",
-            help="How its certificate is checked: by its authority, not at all, or by its fingerprint.",
+            help="How its certificate is checked: by its authority, not at all, or by its fingerprint. [verify]",
         ),
-    ] = "verify",
+    ] = None,
     uuid: Annotated[str | None, typer.Option(help="The system's UUID, where the BMC reports no serial.")] = None,
     vendor: Annotated[str | None, typer.Option(help="dell, hpe, supermicro …, where the BMC does not say it.")] = None,
-    label: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="May be repeated.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="May be repeated. NAME= takes one away.")
+    ] = None,
     unidentified: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--unidentified", help="The BMC reports neither serial nor UUID: take its one system for this server."
+            "--unidentified/--identified",
+            help="The BMC reports neither serial nor UUID: take its one system for this server, or do not. "
+            "[identified]",
         ),
-    ] = False,
+    ] = None,
     probe: Annotated[bool, typer.Option("--probe", help="Ask the BMC at once what it can do.")] = False,
     url: Url = DEFAULT_URL,
     token: Token = "",
     json: Json = False,
 ) -> None:
-    """Register a server, or change one.
+    """Register a server, or change one: what is not given stays as it is.
 
-    The BMC's password comes from CHARGEHAND_BMC_PASSWORD, from stdin with --password-stdin, or is asked for: never from an
-    argument, which others on the machine could see. The server keeps it encrypted and never gives it out.
+    The BMC's password comes from CHARGEHAND_BMC_PASSWORD, from standard input with --password-stdin, or is asked for: never
+    from an argument, which others on the machine could see. The server keeps it encrypted and never gives it out.
 
     Example: chargehand provision server add SN-1 --bmc https://10.0.0.5 --user admin --tls insecure --probe
     """
-    labels = dict(_label(each) for each in label or ())
-    password = None if keep_password else _password(user, password_stdin)
+    options.check(bmc, uuid)
+    from chargehand.provision_command import changes
+
+    given = changes.Given(
+        bmc=bmc,
+        user=user,
+        uuid=uuid,
+        vendor=vendor,
+        tls=options.tls(tls),
+        unidentified=unidentified,
+        labels=dict(options.label(each) for each in label or ()),
+        password=options.password(user, password_stdin, keep_password),
+    )
+    before = ask(url, token, lambda api: changes.known(api, serial), serial=serial)
+    if before is None and keep_password:
+        refuse(f"--keep-password: {serial} is not registered yet, so that there is none to keep")
+    if before is None and bmc is None:
+        refuse(f"{serial} is not registered yet: say where its BMC is with --bmc URL")
+    if before is not None and before.has_password and given.password is None and changes.moves(before, given):
+        given = given._replace(password=options.asked_for(user or before.bmc_username, "the BMC's address changes: "))
 
     async def do(api: "Provisioning") -> "tuple[Server, Probe | None]":
-        server = await api.register(
-            serial,
-            bmc,
-            username=user,
-            password=password,
-            system_uuid=uuid,
-            vendor=vendor,
-            tls=tls,
-            unidentified=unidentified,
-            labels=labels,
-        )
+        server = await changes.put(api, serial, before, given)
         return server, await api.probe(serial) if probe else None
 
-    server, found = ask(url, token, do)
+    server, found = ask(url, token, do, serial=serial)
     if json:
         show_json({"server": server, "probe": found} if probe else server)
     else:
-        typer.echo(f"{server.server_serial} is registered: {server.bmc_address}")
+        typer.echo(changes.told(before, server, given))
     if found is not None:
-        _show_probe(found, quiet=json)
+        _show_probe(found, serial, quiet=json)
 
 
 @app.command("list")
@@ -100,7 +111,7 @@ def list_servers(url: Url = DEFAULT_URL, token: Token = "", json: Json = False) 
     if json:
         show_json(servers)
     elif servers:
-        from chargehand.provision_command.texts import servers_table
+        from chargehand.provision_command.server_texts import servers_table
 
         typer.echo("\n".join(servers_table(servers)))
     else:
@@ -113,11 +124,11 @@ def show(serial: Serial, url: Url = DEFAULT_URL, token: Token = "", json: Json =
 
     Example: chargehand provision server show SN-1
     """
-    server = ask(url, token, lambda api: api.server(serial))
+    server = ask(url, token, lambda api: api.server(serial), serial=serial)
     if json:
         show_json(server)
         return
-    from chargehand.provision_command.texts import server_lines
+    from chargehand.provision_command.server_texts import server_lines
 
     typer.echo("\n".join(server_lines(server)))
 
@@ -130,10 +141,10 @@ def probe_server(serial: Serial, url: Url = DEFAULT_URL, token: Token = "", json
 
     Example: chargehand provision server probe SN-1
     """
-    found = ask(url, token, lambda api: api.probe(serial))
+    found = ask(url, token, lambda api: api.probe(serial), serial=serial)
     if json:
         show_json(found)
-    _show_probe(found, quiet=json)
+    _show_probe(found, serial, quiet=json)
 
 
 @app.command("remove")
@@ -151,41 +162,22 @@ def remove(
     if not yes:
         if not sys.stdin.isatty():
             refuse("nobody is there to be asked; say --yes")
-        typer.confirm(f"Forget {serial} and its BMC's password?", abort=True)
-    ask(url, token, lambda api: api.remove_server(serial))
+        with interruptible("Nothing was done."):
+            sure = typer.confirm(f"Forget {serial} and its BMC's password?", err=True)
+        if not sure:
+            typer.echo("Nothing was done.", err=True)
+            raise typer.Exit(1)
+    ask(url, token, lambda api: api.remove_server(serial), serial=serial)
     if json:
         show_json({"server_serial": serial, "removed": True})
     else:
         typer.echo(f"{serial} is forgotten.")
 
 
-def _show_probe(found: "Probe", quiet: bool) -> None:
+def _show_probe(found: "Probe", serial: str, quiet: bool) -> None:
     if not quiet:
-        from chargehand.provision_command.texts import probe_lines
+        from chargehand.provision_command.server_texts import probe_lines
 
-        typer.echo("\n".join(probe_lines(found)))
+        typer.echo("\n".join(probe_lines(found, serial)))
     if not found.ok:
         raise typer.Exit(1)
-
-
-def _label(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        refuse(f"--label {text}: write it as NAME=VALUE")
-    return name, value
-
-
-def _password(user: str, from_stdin: bool) -> str | None:
-    if from_stdin:
-        if line := sys.stdin.readline().rstrip("\r\n"):
-            return line
-        refuse("--password-stdin: stdin has no line")
-    if PASSWORD in os.environ:
-        return os.environ[PASSWORD]
-    if not user:
-        return None
-    if not sys.stdin.isatty():
-        refuse(
-            f"the password of {user} is needed: set {PASSWORD}, or give it with --password-stdin (or --keep-password)"
-        )
-    return str(typer.prompt(f"Password of {user} at the BMC", hide_input=True, err=True))

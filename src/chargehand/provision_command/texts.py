@@ -1,9 +1,11 @@
 """What the commands print, as text: plain columns that look the same on a terminal, in a pipe and in a ticket."""
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from chargehand.client.machines import Event, Facts, Failure, Job, Probe, Server, Slot, Step, Summary
+from chargehand.client.machines import Event, Failure, Job, Step, Summary
+from chargehand.doors.provisioning.taxonomy import Key
 
 TAIL_LINES = 15
 
@@ -34,14 +36,13 @@ def moment(text: str | None) -> datetime | None:
 
 
 def clock(text: str | None) -> str:
-    """The time of the day where the reader is."""
-    at = moment(text)
-    return at.astimezone().strftime("%H:%M:%S") if at else ""
+    """The time of the day where the reader is, and where that is: in a ticket it is read elsewhere."""
+    return day(text).partition(" ")[2]
 
 
 def day(text: str | None) -> str:
     at = moment(text)
-    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
+    return at.astimezone().isoformat(" ", "seconds").replace("+00:00", "Z") if at else ""
 
 
 def lasted(seconds: float) -> str:
@@ -56,81 +57,6 @@ def between(began: str | None, ended: str | None) -> float:
     """Until now, if it has not ended."""
     first, last = moment(began), moment(ended) or datetime.now(UTC)
     return max(0.0, (last - first).total_seconds()) if first else 0.0
-
-
-# servers ----------------------------------------------------------------------------------------------------------------
-
-
-def servers_table(servers: Sequence[Server]) -> list[str]:
-    rows = [("SERIAL", "BMC", "MACHINE", "PROBED", "ACTIVE JOB")]
-    for each in servers:
-        facts = each.probe.facts if each.probe else None
-        machine = " ".join(filter(None, (facts.vendor, facts.model))) if facts else (each.vendor or "-")
-        probed = "never" if each.probe is None else "ok" if each.probe.ok else f"not reached: {each.probe.problem}"[:60]
-        rows.append((each.server_serial, each.bmc_address, machine, probed, each.active_job or "-"))
-    return columns(rows)
-
-
-def server_lines(server: Server) -> list[str]:
-    rows = [
-        ("server", server.server_serial),
-        ("bmc", f"{server.bmc_address}, tls {server.tls}"),
-        ("user", f"{server.bmc_username or '-'}, {'with' if server.has_password else 'without'} a password"),
-    ]
-    rows += [("uuid", server.system_uuid)] if server.system_uuid else []
-    rows += [("vendor", server.vendor)] if server.vendor else []
-    rows += [("note", "taken for this server without its serial or UUID")] if server.unidentified else []
-    rows += [("labels", ", ".join(f"{key}={value}" for key, value in server.labels.items()))] if server.labels else []
-    rows += [("job", server.active_job)] if server.active_job else []
-    rows += [] if server.probe else [("probed", f"never: chargehand provision server probe {server.server_serial}")]
-    return [*columns(rows), *(["", *probe_lines(server.probe)] if server.probe else [])]
-
-
-def probe_lines(probe: Probe) -> list[str]:
-    """What the BMC can do, and what that means for jobs."""
-    if not probe.ok or probe.facts is None:
-        found = f"the BMC could not be asked at {day(probe.at)}: {clean(probe.problem)}"
-        return [found, "check the address, the user and password, and --tls; `server add` again changes them"]
-    facts = probe.facts
-    rows = [
-        ("probed", day(probe.at)),
-        ("machine", " ".join(filter(None, (facts.manufacturer, facts.model))) or "-"),
-        ("vendor", f"{facts.vendor}, quirks of {facts.quirks}" if facts.quirks else facts.vendor),
-        ("serial", facts.serial or "-"),
-        ("uuid", facts.uuid or "-"),
-        ("bios", facts.bios_version or "-"),
-        ("redfish", facts.redfish_version or "-"),
-        ("power", facts.power),
-        ("drives", ", ".join(f"{slot.name} ({slot.kind})" for slot in facts.slots) or "none"),
-        ("resets", ", ".join(facts.reset_types) or "not said"),
-        ("boots", ", ".join(facts.boot_targets) or "not said"),
-        ("modes", ", ".join(facts.boot_modes) or "not said"),
-    ]
-    return [*columns(rows), "", *(f"{line}" for line in meanings(facts))]
-
-
-def meanings(facts: Facts) -> list[str]:
-    cds = [slot for slot in facts.slots if slot.kind == "cd"]
-    others = [*cds[1:], *(slot for slot in facts.slots if slot.kind == "usb")]
-    lines = [_drives(cds, others)]
-    if facts.reset_types and not {"ForceRestart", "GracefulRestart", "PowerCycle"} & set(facts.reset_types):
-        lines.append("no restart among its resets: the machine is switched off and on")
-    if facts.power == "Off":
-        lines.append("the machine is off: a job switches it on")
-    if facts.boot_targets and "Cd" not in facts.boot_targets:
-        lines.append(
-            "Cd is not among the boot targets that it names: setting the boot may fail (redfish.boot-override)"
-        )
-    return lines
-
-
-def _drives(cds: Sequence[Slot], others: Sequence[Slot]) -> str:
-    if not cds:
-        return "no CD drive that takes an image: jobs would fail at redfish.discover; is virtual media licensed?"
-    if not others:
-        return f"one CD drive: both media will be in one image, in {cds[0].name}"
-    kind = "the second CD drive" if others[0].kind == "cd" else "a USB drive"
-    return f"two drives: the maintenance image goes into {cds[0].name}, the task medium into {others[0].name}, {kind}"
 
 
 # jobs -------------------------------------------------------------------------------------------------------------------
@@ -155,9 +81,8 @@ def job_lines(job: Job) -> list[str]:
         ("server", job.server_serial),
         ("target", job.task_target),
         ("status", stands(job)),
-        ("created", f"{day(job.created_at)}, {lasted(between(job.created_at, job.finished_at))} ago" if not job.finished
-         else f"{day(job.created_at)}, took {lasted(between(job.created_at, job.finished_at))}"),
-    ]  # fmt: skip
+        ("created", f"{day(job.created_at)}, {_age(job)}"),
+    ]
     if not job.finished:
         rows += [("waits for", job.waiting_for)] if job.waiting_for else []
         rows += [("now", job.progress.step)] if job.status != "queued" else []
@@ -165,7 +90,36 @@ def job_lines(job: Job) -> list[str]:
     rows += [("heard", clock(job.progress.heard_at))] if job.progress.heard_at else []
     steps = [step_row(step, job) for step in job.progress.steps]
     lines = [*columns(rows), *(["", *columns(steps, "  ")] if steps else [])]
-    return [*lines, *(f"warning: {clean(text)}" for text in job.warnings), *failure_lines(job)]
+    return [*lines, *warning_lines(job), *failure_lines(job)]
+
+
+def _age(job: Job) -> str:
+    if job.attempt > 1:
+        return f"this try {took_this_try(job)}"
+    return f"took {took_this_try(job)}" if job.finished else f"{took_this_try(job)} ago"
+
+
+def took_this_try(job: Job) -> str:
+    """A retry begins anew, perhaps days later: its time is counted from its first step."""
+    if job.attempt == 1:
+        return lasted(between(job.created_at, job.finished_at))
+    began = min((step.began_at for step in job.progress.steps), default=None)
+    return f"{lasted(between(began, job.finished_at))} ({ordinal(job.attempt)} try)"
+
+
+def ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 // 10 != 1 else "th"
+    return f"{number}{ending}"
+
+
+def warning_lines(job: Job) -> list[str]:
+    """Each with what to do, which the key that it begins with knows."""
+    lines = []
+    for text in job.warnings:
+        lines.append(f"warning: {clean(text)}")
+        with contextlib.suppress(ValueError):
+            lines.append(f"  what to do: {Key(text.partition(':')[0]).entry.advice}")
+    return lines
 
 
 def step_row(step: Step, job: Job) -> tuple[str, str, str, str]:
@@ -210,8 +164,11 @@ def _blame(failure: Failure) -> list[str]:
 
 
 def _tail(text: str) -> list[str]:
-    lines = [clean(line) for line in text.splitlines() if line.strip()][-TAIL_LINES:]
-    return ["the machine's log ended with", *(f"  | {line}" for line in lines)] if lines else []
+    lines = [clean(line) for line in text.splitlines() if line.strip()]
+    if not lines:
+        return []
+    part = f" (the last {TAIL_LINES} of {len(lines)} lines; --json has all)" if len(lines) > TAIL_LINES else ""
+    return [f"the machine's log ended with{part}", *(f"  | {line}" for line in lines[-TAIL_LINES:])]
 
 
 def _what_to_do(failure: Failure, job_id: str) -> list[str]:

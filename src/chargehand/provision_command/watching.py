@@ -8,7 +8,7 @@ import msgspec
 
 from chargehand.client import ClientError, Provisioning
 from chargehand.client.machines import Event, Job
-from chargehand.provision_command.texts import between, event_line, failure_lines, lasted, stands
+from chargehand.provision_command.texts import event_line, failure_lines, stands, took_this_try, warning_lines
 
 LOOK_SECONDS = 1.0  # a machine's percent are not all events
 
@@ -20,11 +20,12 @@ async def watch(api: Provisioning, job_id: str, *, as_json: bool) -> str | None:
     if not as_json and sys.stdout.isatty():
         job = await _draw(api, job, after)
     else:
-        async for event in api.watch(job_id, after, away=away):
+        there = Presence()
+        async for event in api.watch(job_id, after, away=there.away, back=there.back):
             print_event(event, as_json)
         job = await api.job(job_id)
     if not as_json:
-        print("\n".join([ending(job), *failure_lines(job)]), flush=True)
+        print("\n".join([ending(job), *warning_lines(job), *failure_lines(job)]), flush=True)
     return job.outcome
 
 
@@ -40,8 +41,9 @@ async def _last_start(api: Provisioning, job_id: str) -> int:
 
 
 def ending(job: Job) -> str:
-    took = f" after {lasted(between(job.created_at, job.finished_at))}"
-    warned = f", with {len(job.warnings)} warnings" if job.warnings else ""
+    took = f" after {took_this_try(job)}"
+    count = len(job.warnings)
+    warned = f", with {'a warning' if count == 1 else f'{count} warnings'}" if count else ""
     return f"{job.server_serial} is {stands(job)}{took}{warned}"
 
 
@@ -49,8 +51,24 @@ def print_event(event: Event, as_json: bool) -> None:
     print(msgspec.json.encode(event).decode() if as_json else event_line(event), flush=True)
 
 
-def away(error: ClientError) -> None:
-    print(f"the server is away ({error}); the job is safe, trying again", file=sys.stderr, flush=True)
+class Presence:
+    """Of the server: told when it changes, and not at each try."""
+
+    def __init__(self) -> None:
+        self._away = False
+
+    def away(self, error: ClientError) -> None:
+        if not self._away:
+            self._say(f"the server is away ({error}); the job is safe, trying again")
+        self._away = True
+
+    def back(self) -> None:
+        if self._away:
+            self._say("the server is back")
+        self._away = False
+
+    def _say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
 
 
 async def _draw(api: Provisioning, job: Job, after: int) -> Job:

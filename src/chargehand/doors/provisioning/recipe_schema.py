@@ -41,6 +41,11 @@ _CODES: dict[type[Kind], str] = {
     Kind.Maximum: "out_of_range",
 }
 
+LONGEST_NAME = 100  # that is compared with others: it takes time, and no longer one is near to any
+
+# What a description lacks, for somebody who has it wrong.
+_EXAMPLES = {"/target_disk": ", such as /dev/sda"}
+
 # Values that a message may repeat: those that cannot be a secret, even when somebody mistook the field.
 _SHOWN = {"task_target", "schema_version", "image_format", "on_success", "on_failure", "partition_layout", "wipe"}
 _SHOWN |= {"wim_index", "timeout_minutes", "hostname", "installer_iso", "target_disk"}
@@ -49,12 +54,26 @@ _SHOWN |= {"wim_index", "timeout_minutes", "hostname", "installer_iso", "target_
 def problems(document: Any) -> Iterator[Detail]:
     """Everything in which the document does not fit; at most one of a kind for each place."""
     said = set()
-    for error in _validator.iter_errors(document):
-        for detail in _details(error, document):
+    meant = _meant(document)
+    if meant is not document:
+        # A target that is only misspelt has rules too: what they say is worth hearing now, and not at the next try.
+        for error in _validator.iter_errors(document):
+            if error.instance_path == ["task_target"]:
+                yield from _details(error, document)
+    for error in _validator.iter_errors(meant):
+        for detail in _details(error, meant):
             key = (detail.path, detail.code, detail.message if not detail.path else "")
             if key not in said:
                 said.add(key)
                 yield detail
+
+
+def _meant(document: Any) -> Any:
+    """The same, with the target that its own is nearest to."""
+    if not isinstance(document, dict) or not isinstance(given := document.get("task_target"), str):
+        return document
+    near = _nearest(given, FIELDS["task_target"]["enum"])
+    return document if near in (given, "") else {**document, "task_target": near}
 
 
 def _details(error: ValidationError, document: Any) -> Iterator[Detail]:
@@ -75,7 +94,7 @@ def _details(error: ValidationError, document: Any) -> Iterator[Detail]:
         case Kind.FalseSchema():
             yield Detail(at, "conflict", _without_meaning(error.schema_path, document))
         case kind:
-            yield Detail(at, _CODES.get(type(kind), "invalid"), f"{_wrong(error)}{allowed}")
+            yield Detail(at, _CODES.get(type(kind), "invalid"), f"{_wrong(error)}{allowed}{_hint(error, at)}")
 
 
 def _wrong(error: ValidationError) -> str:
@@ -103,7 +122,19 @@ def _wrong(error: ValidationError) -> str:
         case Kind.Maximum(limit=limit):
             return f"is more than {limit}{given}"
         case _:
-            return f"does not have the form that is allowed{given.replace(', not', ', like')}"
+            return f"{shown(error.instance)} is not allowed" if given else "does not have the form that is allowed"
+
+
+def _hint(error: ValidationError, at: str) -> str:
+    """For somebody who has it wrong, after all that is allowed."""
+    match error.kind:
+        case Kind.Pattern():
+            return _EXAMPLES.get(at, "")
+        case Kind.Enum(options=options) if isinstance(error.instance, str) and at.strip("/") in _SHOWN:
+            near = _nearest(error.instance, [str(option) for option in options])
+            return f"; did you mean {near}?" if near else ""
+        case _:
+            return ""
 
 
 def _description(path: Sequence[str | int], instance_path: Sequence[str | int]) -> str:
@@ -149,10 +180,15 @@ def _fields(path: Sequence[str | int]) -> list[str]:
 
 
 def _unknown(name: str, fields: list[str]) -> str:
-    near = difflib.get_close_matches(name.replace(".", "_").replace("-", "_"), fields, n=1, cutoff=0.75)
+    near = _nearest(name.replace(".", "_").replace("-", "_"), fields)
     return f"{shown(name)} is not a field here; " + (
-        f"did you mean {near[0]}?" if near else f"allowed are {', '.join(fields)}"
+        f"did you mean {near}?" if near else f"allowed are {', '.join(fields)}"
     )
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    """Empty, if none is near."""
+    return next(iter(difflib.get_close_matches(name[:LONGEST_NAME], names, n=1, cutoff=0.75)), "")
 
 
 def _alternatives(options: Sequence[Any]) -> str:

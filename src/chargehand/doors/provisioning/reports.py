@@ -26,12 +26,13 @@ from chargehand.doors.provisioning.orders import asked_of
 from chargehand.doors.provisioning.run import Runs
 from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.taxonomy import of_unit
-from chargehand.doors.provisioning.tokens import JobTokens, Meant
+from chargehand.doors.provisioning.tokens import PREFIX, JobTokens, Meant
 from chargehand.engine.engine import Engine
 from chargehand.engine.ids import is_ulid
 from chargehand.engine.job import SECOND, Job, State, topic_of
 from chargehand.engine.store import Note
 from chargehand.errors import ChargehandError, Forbidden, InvalidField, NotFound, Unauthenticated
+from chargehand.http.auth import token_of
 from chargehand.http.route import Route, decode, read_body, reply
 from chargehand.http.tls import client_names
 from chargehand.observability.logs import get_logger
@@ -44,25 +45,37 @@ MAX_EVENTS = 1000  # and no more lines than this for what machines say of one jo
 
 log = get_logger(__name__)
 
-Line = Annotated[str, Meta(max_length=1024)]
+MAX_LINE = 1024
+LINES = ("job_id", "task_target", "dispatcher_version", "schema_id", "started_at", "finished_at")
 
 
 class Status(msgspec.Struct):
-    """Other members are ignored."""
+    """Other members are ignored, and so is what is not as it should be in those that only help with debugging: a sender that is
+    refused gives up in the end, and the outcome would be lost for that.
+    """
 
     status: Annotated[Literal["success", "failed"], Meta(description="How it ended")]
     failed_step: (
-        Annotated[str, Meta(min_length=1, max_length=256, description="With failed: the unit that failed")] | None
+        Annotated[str, Meta(max_length=256, description="Required with failed: the unit that failed")] | None
     ) = None
     delivery_id: Annotated[str, Meta(min_length=1, max_length=128, description="The same on each retry")] | None = None
-    job_id: Line | None = None
-    task_target: Line | None = None
-    dispatcher_version: Line | None = None
-    schema_id: Line | None = None
-    started_at: Line | None = None
-    finished_at: Line | None = None
-    exit_code: int | None = None
-    log_tail: Annotated[str, Meta(description="The end of the unit's log; cut to 64 Ki characters")] | None = None
+    job_id: Any = None
+    task_target: Any = None
+    dispatcher_version: Any = None
+    schema_id: Any = None
+    started_at: Any = None
+    finished_at: Any = None
+    exit_code: Any = None
+    log_tail: Annotated[Any, Meta(description="The end of the unit's log; cut to 64 Ki characters")] = None
+
+    def tidy(self) -> None:
+        # It becomes a key, and stands in messages and on screens: of what a machine sends there, only what can be seen.
+        self.failed_step = one_line(self.failed_step or "") or None
+        for name in LINES:
+            value = getattr(self, name)
+            setattr(self, name, value[:MAX_LINE] if isinstance(value, str) else None)
+        self.log_tail = self.log_tail if isinstance(self.log_tail, str) else None
+        self.exit_code = self.exit_code if type(self.exit_code) is int and abs(self.exit_code) < 2**31 else None
 
 
 class Progress(msgspec.Struct):
@@ -77,7 +90,7 @@ class Progress(msgspec.Struct):
         ]
         | None
     ) = None
-    job_id: Line | None = None
+    job_id: Annotated[str, Meta(max_length=MAX_LINE)] | None = None
 
 
 class Accepted(msgspec.Struct):
@@ -146,8 +159,7 @@ class Reports:
         try:
             meant, scheme = self._admit(req, server_serial)
             said = decode(_status, await read_body(req, MAX_BODY))
-            # It becomes a key, and stands in messages and on screens: of what a machine sends there, only what can be seen.
-            said.failed_step = one_line(said.failed_step or "") or None
+            said.tidy()
             if said.status == "failed" and said.failed_step is None:
                 raise InvalidField("failed_step", "is required when status is failed: the unit that failed")
             job = await self._job(server_serial, meant, said.job_id)
@@ -288,10 +300,9 @@ class Reports:
 
     def _admit(self, req: Request, serial: str) -> tuple[Meant | None, str]:
         """The job that the credentials are for, if they are for one, and the kind of credentials. Never what was sent."""
-        scheme, _, token = (req.get_header("authorization") or "").partition(" ")
-        given = req.get_header(SECRET)
-        if scheme.lower() == "bearer" and token:
-            meant = self._tokens.read(token.strip())
+        token, given = token_of(req), req.get_header(SECRET)
+        if token.startswith(PREFIX) or (token and given is None):
+            meant = self._tokens.read(token)
             if meant is None:
                 raise Forbidden("this token is no job's")
             return meant, "job-token"

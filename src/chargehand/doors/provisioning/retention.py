@@ -58,10 +58,10 @@ class Retention:
             if job is None or (job.finished_at is not None and job.finished_at + self._keep <= self._engine.now()):
                 await self._files.remove(job_id)
 
-    async def _look(self, record: Record, run: Run) -> None:
+    async def _look(self, record: Record, run: Run | None) -> None:
         tenant, job_id = record.tenant, record.name
         await self._files.remove(job_id)
-        if await self._engine.store.get_job(job_id) is None:
+        if run is None or await self._engine.store.get_job(job_id) is None:
             await self._ledgers.drop(tenant, job_id)
             await self._runs.drop(tenant, job_id)
             return

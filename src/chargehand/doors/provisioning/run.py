@@ -13,8 +13,11 @@ from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.engine.store import Store
 from chargehand.errors import StaleLease
+from chargehand.observability.logs import get_logger
 
 RECORD = "provision-run"
+
+log = get_logger(__name__)
 
 
 class Step(StrEnum):
@@ -116,8 +119,17 @@ class Runs:
             raise StaleLease(f"job {job_id} has another owner now")
         return record.version
 
-    async def due(self, limit: int) -> list[tuple[Record, Run]]:
-        return [(record, _decoder.decode(record.body)) for record in await self._store.due_records(RECORD, limit)]
+    async def due(self, limit: int) -> list[tuple[Record, Run | None]]:
+        """None: a run that cannot be read."""
+        return [(record, _read(record)) for record in await self._store.due_records(RECORD, limit)]
 
     async def drop(self, tenant: str, job_id: str) -> None:
         await self._store.drop_record(DropRecord(RECORD, tenant, job_id))
+
+
+def _read(record: Record) -> Run | None:
+    try:
+        return _decoder.decode(record.body)
+    except msgspec.DecodeError as error:
+        log.error("a run cannot be read", job_id=record.name, error=str(error))
+        return None

@@ -37,7 +37,7 @@ class PutServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     bmc_address: Annotated[str, Meta(min_length=1, max_length=2048, examples=["https://10.0.0.5"])]
     bmc_username: Text = ""
     bmc_password: (
-        Annotated[str, Meta(max_length=1024, description="Never returned. Left out: stays as it is")] | None
+        Annotated[str, Meta(max_length=1024, description="Never returned. Left out: stays, if bmc_address does")] | None
     ) = None
     system_uuid: (
         Annotated[

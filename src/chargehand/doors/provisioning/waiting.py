@@ -9,6 +9,7 @@ import contextlib
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from chargehand.config import ProvisioningConfig
 from chargehand.doors.provisioning.boot import signs_of_life
@@ -147,8 +148,8 @@ class Waiting:
     async def _until_rebooted(self, journey: Journey, machine: Machine) -> None:
         unreset = journey.run.reset.last_reset_at if journey.run.reset else ""
         while True:
-            seen = await machine.glance()
             before = _glances.decode(journey.run.installer) if journey.run.installer else None
+            seen = since_reset(before, await machine.glance())
             if before is None or (seen.power, seen.last_reset_at, seen.boot_progress) != (
                 before.power, before.last_reset_at, before.boot_progress
             ):  # fmt: skip
@@ -157,6 +158,12 @@ class Waiting:
                 await journey.note("the installer rebooted the machine", step=str(Key.REDFISH_POLL))
                 return
             await asyncio.sleep(self._settings.poll_seconds)
+
+
+def since_reset(before: Glance | None, seen: Glance) -> Glance:
+    """A firmware's progress may be left from before our reset: it counts once it was seen where a boot begins."""
+    left_over = not (before and before.boot_progress) and seen.boot_progress.startswith("OS")
+    return replace(seen, boot_progress="") if left_over else seen
 
 
 def rebooted(before: Glance, seen: Glance, unreset: str = "") -> bool:
