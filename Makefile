@@ -59,7 +59,7 @@ maintenance-iso: $(VENV)/.setup ## the maintenance system that servers boot: bui
 	$(BIN)/python -m maintenance.build
 
 test-vm: dev maintenance-iso ## install whole machines in QEMU, by BIOS and UEFI, and break what can break
-	$(BIN)/pytest -m vm tests/vm -n 2 -rs --timeout 900
+	$(BIN)/pytest -m vm tests/vm -n 2 -rs
 
 check: dev ## format, lint, types, import directions
 	$(BIN)/ruff format --check src tests bench tools maintenance

@@ -9,7 +9,7 @@ import pytest
 from tests.vm import tiny
 from tests.vm.place import Json, Place, a_place
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(900)]
 
 WINDOWS = {
     "task_target": "install-windows.target",

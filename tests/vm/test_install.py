@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.server import eventually
 from tests.vm.place import KEY, ONE_CD, TWO_CDS, Place, a_place
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(1500)]
 
 
 async def installed(place: Place, job_id: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.vm import tiny
 from tests.vm.place import a_place
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(900)]
 
 # Eight seconds by the BIOS's clock, then a reset by the keyboard controller, as an installer does it when it is done.
 WAIT_AND_REBOOT = bytes.fromhex("fb b97a00 ba0012 b486 cd15 b0fe e664 f4 ebfd".replace(" ", ""))

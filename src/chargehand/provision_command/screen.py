@@ -48,7 +48,8 @@ class Screen:
         """Everything is text, never markup: what a machine says cannot draw."""
         job = self.job
         parts: list[RenderableType] = [self._head(job), _overall(job), _steps(job)]
-        parts += [Text(f"warning: {clean(text)}", style="yellow") for text in job.warnings]
+        if not job.finished:  # then they stand below, with what to do
+            parts += [Text(f"warning: {clean(text)}", style="yellow") for text in job.warnings]
         parts += [Text(f"  {line}", style="dim", overflow="ellipsis", no_wrap=True) for line in self._said]
         if self.away:
             parts.append(Text(f"the server is away ({self.away}); the job is safe, trying again", style="yellow"))

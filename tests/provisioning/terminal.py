@@ -1,0 +1,39 @@
+"""A terminal for a process: what it shows is seen, and something can be typed."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import pty
+import termios
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+
+@asynccontextmanager
+async def terminal() -> AsyncIterator[tuple[dict[str, Any], list[bytes], Callable[[bytes], object]]]:
+    """For a process: its pipes; what it shows; and how something is typed."""
+    master, slave = pty.openpty()
+    seen: list[bytes] = []
+    loop = asyncio.get_running_loop()
+    loop.add_reader(master, lambda: seen.append(_read(master)))
+    pipes = {"environ": {"TERM": "xterm"}, "stdin": slave, "stdout": slave, "stderr": slave}
+    try:
+        yield pipes, seen, lambda typed: os.write(master, typed)
+    finally:
+        loop.remove_reader(master)
+        os.close(slave)
+        os.close(master)
+
+
+def own_the_terminal() -> None:
+    """As a shell's children do: a password is asked for at /dev/tty."""
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _read(descriptor: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return os.read(descriptor, 65536)
+    return b""
