@@ -55,7 +55,9 @@ def in_a_thread(store_url: str) -> Iterator[Server]:
     loop = asyncio.new_event_loop()
 
     async def serve() -> None:
-        async with serving(store_url, {**SETTINGS, "server.data_dir": store_url.removeprefix("sqlite:///") + ".files"}) as server:
+        async with serving(
+            store_url, {**SETTINGS, "server.data_dir": store_url.removeprefix("sqlite:///") + ".files"}
+        ) as server:
             running.append(server)
             started.set()
             await stop.wait()

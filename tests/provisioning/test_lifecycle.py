@@ -18,6 +18,8 @@ async def test_a_machine_is_installed_and_everything_is_put_back_in_order(store_
         assert [room.bmc.image(drive) for drive in room.bmc.system.drives] == ["", ""]
         assert room.bmc.system.enabled == "Disabled"
         assert [boot.cd for boot in room.guest.boots] == [True, False]
-        statuses = [event["status"] for event in await room.events(job_id) if event["kind"] in ("transition", "outcome")]
+        statuses = [
+            event["status"] for event in await room.events(job_id) if event["kind"] in ("transition", "outcome")
+        ]
         assert list(dict.fromkeys(statuses)) == ["queued", "provisioning", "succeeded", "complete"]
         assert (await room.api.get(f"/api/v1/servers/{SERIAL}")).good()["active_job"] is None
