@@ -18,7 +18,7 @@ from tests.provisioning.guest import Guest, Script
 from tests.provisioning.lab import MAINTENANCE, QUICK, RECIPE, SERIAL, lab
 from tests.provisioning.terminal import terminal
 
-pytestmark = [pytest.mark.xdist_group("processes"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group("machines"), pytest.mark.timeout(120)]
 
 SECRET_PARTS = (PASSWORD, "swordfish-in-user-data")
 

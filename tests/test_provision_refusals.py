@@ -17,7 +17,7 @@ from tests.http.test_tls import Certificates
 from tests.provisioning.commanding import provision
 from tests.provisioning.lab import RECIPE, SERIAL, lab
 
-pytestmark = [pytest.mark.xdist_group("processes"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group("machines"), pytest.mark.timeout(120)]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.provisioning.commanding import Told, ended, provision, running
 from tests.provisioning.lab import SERIAL, Lab, lab
 from tests.provisioning.terminal import own_the_terminal, terminal
 
-pytestmark = [pytest.mark.xdist_group("processes"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group("machines"), pytest.mark.timeout(120)]
 
 
 async def add(room: Lab, *words: str) -> Told:

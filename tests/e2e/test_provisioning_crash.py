@@ -44,7 +44,7 @@ from .server import SECRET, Server, eventually
 ROUNDS = int(os.environ.get("CHARGEHAND_CHAOS_ROUNDS", "0"))
 
 pytestmark = [
-    pytest.mark.xdist_group("processes"),
+    pytest.mark.xdist_group("machines"),
     pytest.mark.chaos,
     pytest.mark.timeout(240 + 30 * ROUNDS),
 ]
