@@ -2,6 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
+from chargehand.doors.provisioning.occupancy import machine_of
+from chargehand.doors.provisioning.redfish.facts import Facts
 from tests.api.serving import on_sqlite
 from tests.provisioning.bmc_habits import Habits
 from tests.provisioning.guest import Script
@@ -88,3 +92,17 @@ async def test_what_keeps_a_step_is_shown_while_it_is_tried_again(store_url: str
         assert job["failed_step"] in ("redfish.mount.maintenance", "redfish.mount.task")
         assert job["progress"]["trouble"] == ""
         assert any("again in" in event["message"] for event in await room.events(job_id))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (Facts("/S/1", serial="A", uuid=UUID), Facts("/S/1", serial="a", uuid=UUID.upper()), True),
+        (Facts("/S/1", serial="A", uuid=UUID), Facts("/S/1", serial="B", uuid=UUID), False),  # boards of one kind
+        (Facts("/S/1", uuid=UUID), Facts("/S/2", uuid=UUID), True),
+        (Facts("/S/1"), Facts("/S/1"), False),  # nothing is reported: then the address tells
+        (Facts("/S/1", uuid="00000000-0000-0000-0000-000000000000"), Facts("/S/1"), False),
+    ],
+)
+def test_what_is_the_same_machine(one: Facts, other: Facts, same: bool) -> None:
+    assert (machine_of("http://bmc-1", one) == machine_of("http://bmc-2", other)) is same

@@ -7,6 +7,7 @@ import hashlib
 import msgspec
 
 from chargehand.doors.provisioning.redfish.facts import Facts
+from chargehand.doors.provisioning.redfish.identity import uuid_of
 from chargehand.engine.engine import Engine
 from chargehand.engine.record import DropRecord, PutRecord
 
@@ -50,6 +51,9 @@ class Occupancy:
 
 
 def machine_of(address: str, facts: Facts) -> str:
-    """By the UUID where the BMC reports one: it is the same by whatever address the BMC is reached."""
-    named = facts.uuid.lower() or f"{address}{facts.system}"
+    """By what the BMC reports of it, which is the same by whatever address the BMC is reached. Both, for there are boards that
+    share a UUID with all others of their kind.
+    """
+    uuid = uuid_of({"UUID": facts.uuid})
+    named = f"{facts.serial.lower()} {uuid}" if facts.serial or uuid else f"{address}{facts.system}"
     return hashlib.sha256(named.encode()).hexdigest()[:32]
