@@ -18,6 +18,7 @@ from tests.provisioning.guest import Guest, Script
 from tests.provisioning.lab import MAINTENANCE, QUICK, RECIPE, SERIAL, lab
 from tests.provisioning.terminal import terminal
 
+UNHURRIED = {"provisioning.silence_seconds": 100, "provisioning.install_seconds": 100}  # while a process starts
 pytestmark = [pytest.mark.xdist_group("machines"), pytest.mark.timeout(120)]
 
 SECRET_PARTS = (PASSWORD, "swordfish-in-user-data")
@@ -118,7 +119,7 @@ async def test_a_failed_job_says_key_unit_exit_code_log_and_what_to_do_and_is_tr
 
 @on_sqlite
 async def test_a_cancelled_job_ends_its_watch_with_exit_code_3(store_url: str, tmp_path: Path, recipe: str) -> None:
-    async with lab(store_url, tmp_path, script=Script(stops_at="partition.service")) as room:
+    async with lab(store_url, tmp_path, script=Script(stops_at="partition.service"), settings=UNHURRIED) as room:
         url = room.server.url
         await room.register()
         made = (await provision(url, "submit", SERIAL, recipe, "--json")).good().json
@@ -135,7 +136,7 @@ async def test_a_cancelled_job_ends_its_watch_with_exit_code_3(store_url: str, t
 
 @on_sqlite
 async def test_ctrl_c_ends_the_watch_and_not_the_job(store_url: str, tmp_path: Path, recipe: str) -> None:
-    async with lab(store_url, tmp_path, script=Script(stops_at="partition.service")) as room:
+    async with lab(store_url, tmp_path, script=Script(stops_at="partition.service"), settings=UNHURRIED) as room:
         await room.register()
         job_id = await room.submit()
         async with running(room.server.url, "watch", job_id) as watching:

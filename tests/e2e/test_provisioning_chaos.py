@@ -155,6 +155,7 @@ async def test_whichever_of_two_controllers_is_killed_no_machine_is_imaged_twice
 MANY = 200
 
 
+@pytest.mark.skipif(not ROUNDS, reason="only with CHARGEHAND_CHAOS_ROUNDS")
 async def test_two_hundred_machines_at_once_survive_a_restart_of_their_controller(
     tmp_path: Path, receiver: Receiver, random: Random
 ) -> None:
