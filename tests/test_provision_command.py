@@ -170,7 +170,7 @@ async def test_on_a_terminal_the_steps_are_drawn_again_and_again(store_url: str,
 
 async def test_a_watch_goes_on_over_a_restart_of_the_server(tmp_path: Path, recipe: str) -> None:
     (tmp_path / "maintenance.iso").write_bytes(MAINTENANCE)
-    settings = {name.replace(".", "_"): value for name, value in QUICK.items()}
+    settings = {name.replace(".", "_"): value for name, value in (QUICK | UNHURRIED).items()}
     settings |= {"provisioning_maintenance_iso": tmp_path / "maintenance.iso", "provisioning_lease_seconds": 1}
     server = Server(f"sqlite:///{tmp_path}/chargehand.db", tmp_path, **settings)
     guest = Guest(Script(stops_at="partition.service"))
