@@ -23,6 +23,9 @@ async def terminal() -> AsyncIterator[tuple[dict[str, Any], list[bytes], Callabl
         yield pipes, seen, lambda typed: os.write(master, typed)
     finally:
         loop.remove_reader(master)
+        os.set_blocking(master, False)
+        while piece := _read(master):  # its last words, which nobody has looked for yet
+            seen.append(piece)
         os.close(slave)
         os.close(master)
 
