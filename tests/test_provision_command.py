@@ -142,11 +142,8 @@ async def test_ctrl_c_ends_the_watch_and_not_the_job(store_url: str, tmp_path: P
         async with running(room.server.url, "watch", job_id) as watching:
             assert watching.stdout is not None
             await watching.stdout.readline()
-            ending = asyncio.ensure_future(ended(watching))
-            while not ending.done():
-                watching.send_signal(signal.SIGINT)  # as people do who see nothing happen
-                await asyncio.wait({ending}, timeout=1)
-            told = ending.result()
+            watching.send_signal(signal.SIGINT)
+            told = await ended(watching)
             assert told.code == 130
             assert f"Job {job_id} goes on." in told.err
             assert "Traceback" not in told.err

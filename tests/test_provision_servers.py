@@ -1,6 +1,5 @@
 """`chargehand provision server` against a real server and a BMC on a socket."""
 
-import asyncio
 import re
 import termios
 from pathlib import Path
@@ -196,9 +195,7 @@ async def test_ctrl_c_at_the_question_for_a_password_is_130_and_nothing_is_done(
         running("http://127.0.0.1:9", *words, preexec_fn=own_the_terminal, **pipes) as adding,
     ):
         await until(lambda: not termios.tcgetattr(pipes["stdin"])[3] & termios.ECHO, 60)
-        ending = asyncio.ensure_future(ended(adding))
-        while not (await asyncio.wait({ending}, timeout=1))[0]:
-            write(b"\x03")  # as people do who see nothing happen
-        told = ending.result()
+        write(b"\x03")
+        told = await ended(adding)
     assert told.code == 130, seen
     assert "Nothing was done." in b"".join(seen).decode()

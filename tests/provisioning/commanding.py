@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping
@@ -53,9 +54,13 @@ async def running(url: str, *words: str, environ: Mapping[str, str] = {}, **pipe
 
 async def _started(url: str, *words: str, environ: Mapping[str, str] = {}, **pipes: Any) -> Process:
     given = {**ENVIRON, "CHARGEHAND_URL": url, **environ}
-    return await asyncio.create_subprocess_exec(
-        CHARGEHAND, "provision", *words, env=given, **{"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, **pipes}
-    )
+    pipes = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, "preexec_fn": hear_ctrl_c, **pipes}
+    return await asyncio.create_subprocess_exec(CHARGEHAND, "provision", *words, env=given, **pipes)
+
+
+def hear_ctrl_c() -> None:
+    """A shell has what it starts in the background ignore it, and children inherit that: also those of a test run."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 async def ended(process: Process, stdin: bytes = b"", seconds: float = 90) -> Told:

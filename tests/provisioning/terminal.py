@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import signal
 import termios
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -32,6 +33,7 @@ async def terminal() -> AsyncIterator[tuple[dict[str, Any], list[bytes], Callabl
 
 def own_the_terminal() -> None:
     """As a shell's children do: a password is asked for at /dev/tty."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which may be ignored where the tests were started
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
