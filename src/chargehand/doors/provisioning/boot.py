@@ -290,7 +290,7 @@ class Boot:
 
         try:
             async with asyncio.timeout(left() + self._settings.redfish_timeout_seconds):
-                return await again_until(do, _transient, left, told, self._settings.poll_seconds)
+                return await again_until(do, transient, left, told, self._settings.poll_seconds)
         except TimeoutError:
             raise StepFailed(key, f"not done within {self._settings.boot_seconds:g} s{trouble}") from None
         except RedfishError as error:
@@ -302,7 +302,7 @@ def _refused(error: RedfishError) -> bool:
     return isinstance(error, Refused) and not error.unclear and error.status in (400, 403, 404, 405, 415, 422, 501)
 
 
-def _transient(error: BaseException) -> str | None:
+def transient(error: BaseException) -> str | None:
     return error.message if isinstance(error, RedfishError) and error.transient else None
 
 

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from chargehand.config import ProvisioningConfig
-from chargehand.doors.provisioning.boot import LOOKS, UNKNOWN, Boot
+from chargehand.doors.provisioning.boot import LOOKS, UNKNOWN, Boot, transient
 from chargehand.doors.provisioning.journey import Journey, again_until
 from chargehand.doors.provisioning.ledger import Verdict
 from chargehand.doors.provisioning.machines import Machines
@@ -74,7 +74,7 @@ class Cleanup:
             async with asyncio.timeout(self._left(journey) + self._settings.redfish_timeout_seconds):
                 message = await again_until(
                     lambda: self._do(journey, machine, verdict, step),
-                    _transient,
+                    transient,
                     lambda: self._left(journey),
                     lambda text, pause: journey.note(
                         f"{text}; again in {pause:g} s", level="warn", step=str(KEYS[step])
@@ -149,7 +149,3 @@ class Cleanup:
 
     def _left(self, journey: Journey) -> float:
         return journey.left(journey.run.cleanup_at or journey.engine.now(), self._settings.cleanup_seconds)
-
-
-def _transient(error: BaseException) -> str | None:
-    return error.message if isinstance(error, RedfishError) and error.transient else None
