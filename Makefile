@@ -59,7 +59,8 @@ maintenance-iso: $(VENV)/.setup ## the maintenance system that servers boot: bui
 	$(BIN)/python -m maintenance.build
 
 test-vm: dev maintenance-iso ## install whole machines in QEMU, by BIOS and UEFI, and break what can break
-	$(BIN)/pytest -m vm tests/vm -n 2 -rs
+	$(BIN)/python -m tests.vm.target
+	$(BIN)/pytest -m vm tests/vm -n 2 --dist worksteal -rs --durations 20
 
 check: dev ## format, lint, types, import directions
 	$(BIN)/ruff format --check src tests bench tools maintenance

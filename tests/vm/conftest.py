@@ -11,11 +11,13 @@ from tests.vm.place import CACHE, ISO, ROOT
 from tests.vm.qemu import FIRMWARE
 from tests.vm.target import cached
 
+PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86", "mmdebstrap": "mmdebstrap", "wimlib-imagex": "wimtools"}
+
 
 @pytest.fixture(scope="session")
 def image() -> Path:
     """The Linux that is installed; with it the maintenance system's image is there too."""
-    for program, package in {"qemu-system-x86_64": "qemu-system-x86", "mmdebstrap": "mmdebstrap"}.items():
+    for program, package in PROGRAMS.items():
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed: apt install {package}")
     if not FIRMWARE.exists():

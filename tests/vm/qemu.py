@@ -18,6 +18,7 @@ from typing import Any
 GUEST_SEES_HOST = "10.0.2.2"  # what QEMU's own network calls the loopback address of this machine
 FIRMWARE = Path("/usr/share/OVMF/OVMF_CODE_4M.fd")
 VARIABLES = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
+CPU = "Nehalem"  # an old one: what libraries do with newer instructions is slow where each of them is emulated
 RESET_SECONDS = 2.0  # how long the power is off when the guest resets the machine
 QMP_SECONDS = 10.0
 
@@ -161,7 +162,7 @@ class Qemu:
         first = {"Cd": 1, "Hdd": 2} if self.boot_from == "Cd" else {"Cd": 2, "Hdd": 1}
         # fmt: off
         command = [
-            "qemu-system-x86_64", "-name", spec.name, "-M", "q35" if spec.uefi else "pc", "-accel", "tcg,thread=multi", "-cpu", "max",
+            "qemu-system-x86_64", "-name", spec.name, "-M", "q35" if spec.uefi else "pc", "-accel", "tcg,thread=multi", "-cpu", CPU,
             "-smp", str(spec.cpus), "-m", str(spec.memory_mib), "-display", "none", "-no-reboot",
             "-smbios", f"type=1,manufacturer=Chargehand,product=Virtual metal,serial={spec.dmi_serial or spec.serial},uuid={spec.dmi_uuid or spec.uuid}",
             "-qmp", f"unix:{spec.commands},server=on,wait=off", "-qmp", f"unix:{spec.events},server=on,wait=off",

@@ -4,8 +4,11 @@ Made once and kept in build/cache, under a name that changes with everything it 
 """
 
 import hashlib
+import os
 import subprocess
 from pathlib import Path
+
+from tests.vm.place import CACHE
 
 TRIM = Path(__file__).with_name("trim.sh")
 SUITE = "bookworm"
@@ -23,7 +26,7 @@ def cached(cache: Path) -> Path:
     image = cache / f"target-{hashlib.sha256(said.encode()).hexdigest()[:16]}.tar.zst"
     if not image.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        part = cache / f"part-{image.name}"
+        part = cache / f"part-{os.getpid()}-{image.name}"  # another process may be making it too: the last one stays
         # fmt: off
         subprocess.run(
             [
@@ -37,3 +40,7 @@ def cached(cache: Path) -> Path:
         # fmt: on
         part.rename(image)
     return image
+
+
+if __name__ == "__main__":
+    print(cached(CACHE))
