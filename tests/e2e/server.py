@@ -129,7 +129,12 @@ class Server:
         return self.log_file.read_text()
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            if self._process is not None and self._process.returncode is None:
+                await self.kill()
+            raise
         return self
 
     async def __aexit__(
