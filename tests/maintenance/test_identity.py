@@ -34,7 +34,8 @@ def record(serial: str = "SN-1", system: str | None = None) -> dict[str, Any]:
         ("  sn-1 ", OWN, record()),
         ("SN-1", OWN, record(system=OWN.upper())),
         ("Not Specified", OWN, record(system=OWN)),
-        ("something else", SWAPPED, record(system=OWN)),
+        ("Default string", SWAPPED, record(system=OWN)),
+        ("SN-1", OWN, record("Not Specified", OWN)),
         ("SN-1", "00000000-0000-0000-0000-000000000000", record(system=OWN)),
         ("SN-1", None, {"server_serial": "SN-1"}),
     ],
@@ -48,6 +49,7 @@ def test_the_machine_that_is_meant_is_known(tmp_path: Path, serial: str, system:
     [
         ("SN-2", None, record()),
         ("SN-2", OWN, record()),
+        ("SN-2", OWN, record(system=OWN)),
         ("SN-1", OWN, record(system="4c4c4544-0042-3510-8057-b7c04f4a3533")),
         (None, None, record()),
         ("", "", record(system=OWN)),

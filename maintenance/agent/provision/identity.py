@@ -51,18 +51,21 @@ def usable_uuid(text: str) -> uuid.UUID | None:
 
 
 def check(places: Places, report: Mapping[str, Any]) -> None:
-    """Where the record names a UUID that decides, as it does for the controller; else the serial number does."""
+    """Where the record names a UUID that decides, as it does for the controller; else the serial number does. A serial number that
+    differs is another machine all the same: boards are swapped and UUIDs are copied."""
     serial, own = usable(_read(places, "product_serial")), usable_uuid(_read(places, "product_uuid"))
     wanted = str(report.get("server_serial") or "").strip()
     named = usable_uuid(str(report.get("system_uuid") or ""))
     seen = f"this machine has serial {serial or 'none'} and UUID {own or 'none'}"
+    if serial and usable(wanted) and serial.casefold() != wanted.casefold():
+        raise Trouble(f"the task is for the machine with serial {wanted}; {seen}", Exit.WRONG_MACHINE)
     if named is not None and own is not None:
         # Firmware and BMCs do not agree on the byte order of the first three fields.
         if own.bytes not in (named.bytes, named.bytes_le):
             raise Trouble(f"the task is for the machine with UUID {named}; {seen}", Exit.WRONG_MACHINE)
         say(f"this is the machine with UUID {named}")
         return
-    if not serial or not usable(wanted) or serial.casefold() != wanted.casefold():
+    if not serial or not usable(wanted):
         raise Trouble(f"the task is for the machine with serial {wanted or 'none'}; {seen}", Exit.WRONG_MACHINE)
     say(f"this is the machine with serial {serial}")
 
