@@ -9,6 +9,7 @@ import pytest
 
 from provision.disks import Disk, choose, find, read_disks
 from provision.errors import Exit, Trouble
+from provision.partition import tell_what_goes
 from provision.places import Places
 
 T = 10**12
@@ -117,10 +118,12 @@ def test_two_paths_to_one_disk_belong_together_by_its_wwn_and_another_array_is_a
     assert choose(disks(LEG_A, other, plain), {"min_size": "900G"}, PLACES).path == "/dev/sda"
 
 
-def test_what_somebody_may_miss_is_told_and_an_old_file_system_is_not() -> None:
+def test_what_somebody_may_miss_is_told_and_an_old_file_system_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     kinds = ("LVM2_member", "zfs_member", "crypto_LUKS", "ddf_raid_member", "ext4", "vfat")
     [disk] = disks(device("sda", children=[device(f"sda{n}", "part", fstype=kind) for n, kind in enumerate(kinds, 1)]))
-    assert list(map(str, disk.told)) == [f"{kind} on /dev/sda{n}" for n, kind in enumerate(kinds[:4], 1)]
+    tell_what_goes(disk)
+    said = capsys.readouterr().err.splitlines()
+    assert said == [f"this goes: {kind} on /dev/sda{n}" for n, kind in enumerate(kinds[:4], 1)]
 
 
 def test_a_virtio_disk_of_which_lsblk_tells_no_transport_has_one() -> None:

@@ -87,7 +87,11 @@ def read_report(files: Mapping[str, bytes]) -> dict[str, Any]:
 def keep_authorities(places: Places, files: Mapping[str, bytes]) -> None:
     if AUTHORITIES in files:
         places.write(AUTHORITIES, files[AUTHORITIES])
-    trust_authorities(places)
+    try:
+        trust_authorities(places)
+    except Trouble:
+        places.forget(AUTHORITIES)  # or nobody could report it
+        raise
 
 
 def trust_authorities(places: Places) -> None:

@@ -59,8 +59,7 @@ def partition(places: Places, recipe: Recipe) -> None:
         say("the disk is as this recipe wants it already: nothing is done")
         return
     claim(disk)
-    for signature in disk.told:
-        say(f"this goes: {signature}")
+    tell_what_goes(disk)
     execute(plan(disk, parts))
     if not raw and not table_fits(disk.path, parts):
         raise Trouble(f"the partition table of {disk.path} is not what was asked for", Exit.DISK)
@@ -84,6 +83,11 @@ def claim(disk: Disk) -> None:
         except OSError as error:
             why = "the kernel says that it is in use" if error.errno == errno.EBUSY else error.strerror
             raise Trouble(f"{path} is not touched: {why}", Exit.DISK) from None
+
+
+def tell_what_goes(disk: Disk) -> None:
+    for signature in disk.told:
+        say(f"this goes: {signature}")
 
 
 def _medium(places: Places) -> str:
