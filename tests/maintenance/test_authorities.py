@@ -3,6 +3,7 @@
 import json
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -27,7 +28,8 @@ def on_medium(machine: Machine) -> dict[str, bytes]:
 @on_sqlite
 async def test_the_task_medium_brings_the_authorities_and_no_private_key(store_url: str, tmp_path: Path) -> None:
     certificate(tmp_path / "tls.pem")
-    async with scene(store_url, tmp_path, **{"provisioning.ca_file": str(tmp_path / "tls.pem")}) as at:
+    settings: dict[str, Any] = {"provisioning.ca_file": str(tmp_path / "tls.pem")}
+    async with scene(store_url, tmp_path, **settings) as at:
         brought = on_medium(at.machine)[NAME]
         assert b"PRIVATE KEY" not in brought
         assert brought.strip() in (tmp_path / "tls.pem").read_bytes()

@@ -133,7 +133,7 @@ def test_a_virtio_disk_of_which_lsblk_tells_no_transport_has_one() -> None:
 
 
 def test_the_sector_of_a_disk_is_the_logical_one() -> None:
-    assert [disk.sector for disk in disks(device("sda"), device("sdb", **{"log-sec": 4096}))] == [512, 4096]
+    assert [disk.sector for disk in disks(device("sda"), {**device("sdb"), "log-sec": 4096})] == [512, 4096]
 
 
 def test_the_medium_that_brought_the_task_is_not_installed_to() -> None:

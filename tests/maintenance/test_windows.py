@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def test_a_second_run_adds_no_second_entry_to_the_firmware() -> None:
 def test_windows_on_a_machine_that_booted_by_bios_is_refused_by_every_step_that_would_write(tmp_path: Path) -> None:
     places = Places(tmp_path)
     recipe = {"task_target": "install-windows.target", "wipe": True, "partition_layout": LAYOUT}
-    steps = (
+    steps: tuple[Callable[[], None], ...] = (
         lambda: check_boots(places, recipe, read_layout(LAYOUT)),
         lambda: image_windows(places, recipe, lambda *_: None),
     )

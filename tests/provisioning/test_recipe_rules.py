@@ -120,6 +120,8 @@ RULES = [
     Rule("Windows mounts nothing", windows_layout(ESP, part(format="ntfs", mountpoint="/")), "/partition_layout/1/mountpoint", "conflict"),
     # firmware and installers
     Rule("an update needs firmware", example("supermicro-update", firmware_url=GONE), "/firmware_url", "required"),
+    Rule("firmware has a digest", example("supermicro-update", env={}), "/firmware_url", "conflict"),
+    Rule("a digest has 64 digits", example("supermicro-update", env={"USER_FIRMWARE_SHA256": "abc"}), "/firmware_url", "conflict"),
     Rule("firmware comes by HTTP", example("supermicro-update", firmware_url="file:///etc/passwd"), "/firmware_url", "pattern"),
     Rule("firmware has no password", example("supermicro-update", firmware_url="https://u:p@h/x"), "/firmware_url", "pattern"),
     Rule("firmware has no fragment", example("supermicro-update", firmware_url="https://h/x#y"), "/firmware_url", "pattern"),
