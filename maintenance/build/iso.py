@@ -10,7 +10,7 @@ from maintenance.build.run import EPOCH, run
 VOLUME = "MAINTENANCE"
 GRUB = Path("/usr/lib/grub")
 # What is said last about consoles is /dev/console. Nothing that is not trusted runs here, so nothing is guarded against it.
-KERNEL_LINE = "console=tty0 console=ttyS0,115200 systemd.firstboot=no systemd.show_status=true net.ifnames=0 printk.devkmsg=on panic=30 mitigations=off"
+KERNEL_LINE = "console=tty0 console=ttyS0,115200 systemd.firstboot=no systemd.show_status=true net.ifnames=0 printk.devkmsg=on mitigations=off"
 # fmt: off
 COMMON = [
     "iso9660", "part_gpt", "part_msdos", "fat", "linux", "normal", "configfile", "search", "search_fs_file", "serial", "terminal",

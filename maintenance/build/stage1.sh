@@ -3,13 +3,20 @@
 # copied from the medium into memory here, by the kernel's own drivers, and the medium may go away after that.
 /bin/busybox --install -s /bin
 export PATH=/bin
-mount -t devtmpfs dev /dev
-mount -t proc proc /proc
-mount -t sysfs sys /sys
-mkdir -p /medium /run
-mount -t tmpfs -o mode=0755 run /run
 
 say() { echo "maintenance: $*" > /dev/kmsg; }
+
+# With a shell on the console: the machine stays as it is, to be looked at.
+fail() {
+  say "the system could not be started: $*"
+  exec sh
+}
+
+mount -t devtmpfs dev /dev || fail "no /dev"
+mount -t proc proc /proc || fail "no /proc"
+mount -t sysfs sys /sys || fail "no /sys"
+mkdir -p /medium /run
+mount -t tmpfs -o mode=0755 run /run || fail "no /run"
 
 # Drivers come as devices are found behind devices: a controller, then a hub, then a drive.
 drivers() { find /sys/devices -name modalias -exec cat {} + 2> /dev/null | sort -u | xargs modprobe -abq 2> /dev/null; }
@@ -25,7 +32,7 @@ mounted() {
   return 1
 }
 
-for module in isofs squashfs loop overlay sr_mod sd_mod; do modprobe -q $module; done
+for module in isofs squashfs loop overlay sr_mod sd_mod; do modprobe -q "$module"; done
 tries=0
 until drivers; mounted; do
   tries=$((tries + 1))
@@ -33,15 +40,15 @@ until drivers; mounted; do
   sleep 0.5
 done
 mkdir -p /run/system/lower /run/system/upper /run/system/work /run/system/root
-cp /medium/boot/system.squashfs /run/system/
+cp /medium/boot/system.squashfs /run/system/ || fail "the medium cannot be read, or there is too little memory"
 umount /medium
-mount -t squashfs -o ro,loop /run/system/system.squashfs /run/system/lower
-mount -t tmpfs -o mode=0755 system /run/system/upper
+mount -t squashfs -o ro,loop /run/system/system.squashfs /run/system/lower || fail "system.squashfs cannot be mounted"
+mount -t tmpfs -o mode=0755 system /run/system/upper || fail "no memory for what is written"
 mkdir /run/system/upper/changes /run/system/upper/work
-mount -t overlay -o lowerdir=/run/system/lower,upperdir=/run/system/upper/changes,workdir=/run/system/upper/work root /run/system/root
+mount -t overlay -o lowerdir=/run/system/lower,upperdir=/run/system/upper/changes,workdir=/run/system/upper/work \
+  root /run/system/root || fail "no overlay"
 mkdir -p /run/system/root/run
+[ -x /run/system/root/usr/lib/systemd/systemd ] || fail "system.squashfs holds no systemd"
 umount /proc /sys
-mount -o move /dev /run/system/root/dev
+mount -o move /dev /run/system/root/dev || fail "/dev cannot be moved"
 exec switch_root /run/system/root /usr/lib/systemd/systemd
-say "the system could not be started"
-exec sh

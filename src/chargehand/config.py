@@ -278,6 +278,7 @@ class ProvisioningConfig(Section, frozen=True, kw_only=True):
     enabled: bool
     public_url: UrlOrEmpty
     maintenance_iso: str
+    ca_file: str
     media_dir: str
     webhook_secret: Secret
     previous_webhook_secret: Secret

@@ -65,8 +65,9 @@ class Machine:
             (self.root / "dev" / name).write_bytes(content)
 
     def unit(self, name: str, result: str, code: int = 0) -> None:
-        """What systemd will say of it."""
-        (self.tools / f"state-{name}").write_text(f"Result={result}\nExecMainStatus={code}\nActiveState=failed\n")
+        """What systemd will say of it: with an exit code, or else with the signal that ended it."""
+        how = 1 if result == "exit-code" else 2
+        (self.tools / f"state-{name}").write_text(f"Result={result}\nExecMainCode={how}\nExecMainStatus={code}\n")
 
     @property
     def calls(self) -> list[str]:

@@ -1,6 +1,7 @@
 """Which disk is taken, and which never is."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from provision.disks import Disk, choose, find, read_disks
 from provision.errors import Exit, Trouble
+from provision.partition import tell_what_goes
 from provision.places import Places
 
 T = 10**12
@@ -84,6 +86,56 @@ def test_no_other_disk_is_touched(seen: list[Disk], wanted: Any, reason: str) ->
     assert caught.value.code == Exit.DISK
 
 
+RAID = "linux_raid_member"
+LEG_A = device("sda", fstype=RAID, uuid="u1", serial="A1")
+LEG_B = device("sdb", children=[device("sdb1", "part", fstype=RAID, uuid="u1")], size=T // 2)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        LEG_B,
+        device("sdb", fstype=RAID, uuid="u1", size=T // 2),
+    ],
+)
+def test_one_leg_of_an_array_is_taken_only_by_its_name(other: dict[str, Any]) -> None:
+    seen = disks(LEG_A, other)
+    with pytest.raises(Trouble, match="belongs together with /dev/sdb") as caught:
+        choose(seen, {"min_size": "900G"}, PLACES)
+    assert caught.value.code == Exit.DISK
+    for named in ("/dev/sda", {"serial": "A1"}, {"path": "/dev/sda", "min_size": "900G"}):
+        assert choose(seen, named, PLACES).path == "/dev/sda"
+
+
+def test_two_paths_to_one_disk_belong_together_by_its_wwn_and_another_array_is_another_matter() -> None:
+    def path(name: str, size: int) -> dict[str, Any]:
+        return device(name, fstype="mpath_member", wwn="0x5000", size=size)
+
+    with pytest.raises(Trouble, match="belongs together with"):
+        choose(disks(path("sda", T), path("sdb", T // 2)), {"min_size": "900G"}, PLACES)
+    other = device("sdb", fstype=RAID, uuid="u2", size=T // 2)
+    plain = device("sdc", fstype="ext4", uuid="u1", size=T // 2)
+    assert choose(disks(LEG_A, other, plain), {"min_size": "900G"}, PLACES).path == "/dev/sda"
+
+
+def test_what_somebody_may_miss_is_told_and_an_old_file_system_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = ("LVM2_member", "zfs_member", "crypto_LUKS", "ddf_raid_member", "ext4", "vfat")
+    [disk] = disks(device("sda", children=[device(f"sda{n}", "part", fstype=kind) for n, kind in enumerate(kinds, 1)]))
+    tell_what_goes(disk)
+    said = capsys.readouterr().err.splitlines()
+    assert said == [f"this goes: {kind} on /dev/sda{n}" for n, kind in enumerate(kinds[:4], 1)]
+
+
+def test_a_virtio_disk_of_which_lsblk_tells_no_transport_has_one() -> None:
+    seen = disks(device("vda"), device("sda"), device("nvme0n1", tran="nvme"))
+    assert [disk.transport for disk in seen] == ["virtio", "", "nvme"]
+    assert choose(seen, {"transport": "virtio"}, PLACES).path == "/dev/vda"
+
+
+def test_the_sector_of_a_disk_is_the_logical_one() -> None:
+    assert [disk.sector for disk in disks(device("sda"), {**device("sdb"), "log-sec": 4096})] == [512, 4096]
+
+
 def test_the_medium_that_brought_the_task_is_not_installed_to() -> None:
     with pytest.raises(Trouble, match="the task medium is in it"):
         choose(SEEN, "/dev/sda", PLACES, medium="/dev/sda")
@@ -99,13 +151,58 @@ def test_what_lsblk_cannot_say_is_trouble_with_a_name() -> None:
         read_disks("lsblk: failed")
 
 
+class Time:
+    """What passes while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def looking(seen: Callable[[float], list[Disk]], wanted: Any) -> tuple[Disk, float, int]:
+    """The disk, after how long, and how often udev was waited for."""
+    time, settled = Time(), [0]
+
+    def settle() -> None:
+        settled[0] += 1
+
+    disk = find(wanted, PLACES, "", 20, lambda: seen(time.now), time.sleep, lambda: time.now, settle)
+    return disk, time.now, settled[0]
+
+
+def test_hints_are_believed_when_no_disk_has_come_for_a_while() -> None:
+    """The wrong disk is there at first, and alone fits."""
+
+    def seen(now: float) -> list[Disk]:
+        return disks(SDA) if now < 4 else disks(SDA, device("sdb", size=T * 3))
+
+    with pytest.raises(Trouble, match="fits 2 disks"):
+        looking(seen, {"min_size": "1G"})
+    disk, after, settled = looking(lambda _now: disks(SDA), {"min_size": "1G"})
+    assert (disk.path, after, settled) == ("/dev/sda", 5.0, 1)
+    late = looking(lambda now: disks(SDA) if now < 4 else disks(SDA, CD), {"min_size": "1G"})
+    assert late[1] == 9.0
+
+
+@pytest.mark.parametrize("wanted", ["/dev/sda", {"serial": "A1"}, {"wwn": "5000C500A1B2C3D4"}, {"path": "/dev/sda"}])
+def test_a_disk_that_is_named_needs_no_such_wait(wanted: Any) -> None:
+    assert looking(lambda _now: SEEN, wanted)[1:] == (0.0, 0)
+
+
+def test_disks_that_come_and_go_for_ever_are_trouble() -> None:
+    with pytest.raises(Trouble, match="disks come and go"):
+        looking(lambda now: disks(SDA, *([CD] if int(now) % 4 < 2 else [])), {"rotational": True})
+
+
 def test_a_disk_that_appears_late_is_waited_for_and_a_doubt_is_not() -> None:
     seen = [disks(CD), disks(CD), disks(CD, SDA)]
     waits: list[float] = []
     assert find("/dev/sda", PLACES, "", 60, lambda: seen.pop(0), waits.append).path == "/dev/sda"
     assert waits == [2.0, 2.0]
     with pytest.raises(Trouble, match="fits 2 disks"):
-        find({"min_size": "1G"}, PLACES, "", 60, lambda: SEEN, waits.append)
+        find({"min_size": "1G"}, PLACES, "", 60, lambda: SEEN, waits.append, settle=lambda: None)
     with pytest.raises(Trouble, match="no disk fits"):
         find("/dev/sdb", PLACES, "", -1, lambda: SEEN, waits.append)
     assert len(waits) == 2

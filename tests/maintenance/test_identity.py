@@ -14,10 +14,10 @@ OWN = "4c4c4544-0042-3510-8057-b7c04f4a3532"
 SWAPPED = str(uuid.UUID(bytes=uuid.UUID(OWN).bytes_le))
 
 
-def machine(tmp_path: Path, serial: str | None = None, system: str | None = None) -> Places:
+def machine(tmp_path: Path, serial: str | None = None, system: str | None = None, board: str | None = None) -> Places:
     places = Places(tmp_path)
     places.dmi.mkdir(parents=True)
-    for name, value in (("product_serial", serial), ("product_uuid", system)):
+    for name, value in (("product_serial", serial), ("product_uuid", system), ("board_serial", board)):
         if value is not None:
             (places.dmi / name).write_text(value + "\n")
     return places
@@ -34,7 +34,8 @@ def record(serial: str = "SN-1", system: str | None = None) -> dict[str, Any]:
         ("  sn-1 ", OWN, record()),
         ("SN-1", OWN, record(system=OWN.upper())),
         ("Not Specified", OWN, record(system=OWN)),
-        ("something else", SWAPPED, record(system=OWN)),
+        ("Default string", SWAPPED, record(system=OWN)),
+        ("SN-1", OWN, record("Not Specified", OWN)),
         ("SN-1", "00000000-0000-0000-0000-000000000000", record(system=OWN)),
         ("SN-1", None, {"server_serial": "SN-1"}),
     ],
@@ -48,6 +49,7 @@ def test_the_machine_that_is_meant_is_known(tmp_path: Path, serial: str, system:
     [
         ("SN-2", None, record()),
         ("SN-2", OWN, record()),
+        ("SN-2", OWN, record(system=OWN)),
         ("SN-1", OWN, record(system="4c4c4544-0042-3510-8057-b7c04f4a3533")),
         (None, None, record()),
         ("", "", record(system=OWN)),
@@ -63,3 +65,17 @@ def test_any_other_machine_is_refused(tmp_path: Path, serial: str | None, system
     with pytest.raises(Trouble, match="this machine has serial") as caught:
         check(machine(tmp_path, serial, system), named)
     assert caught.value.code == Exit.WRONG_MACHINE
+
+
+@pytest.mark.parametrize("on_record", ["TAG-1", "CN7016300AB", ".TAG-1.CN7016300AB."])
+def test_a_machine_may_be_on_record_by_the_serial_of_its_board(tmp_path: Path, on_record: str) -> None:
+    check(machine(tmp_path, "TAG-1", OWN, ".TAG-1.CN7016300AB."), record(on_record, OWN))
+
+
+def test_a_machine_may_be_on_record_by_its_uuid_alone(tmp_path: Path) -> None:
+    check(machine(tmp_path, "made up by the hypervisor", OWN), record(OWN))
+
+
+def test_the_serial_of_a_board_is_no_excuse_for_another_uuid(tmp_path: Path) -> None:
+    with pytest.raises(Trouble, match="UUID"):
+        check(machine(tmp_path, "TAG-1", OWN, "BOARD-1"), record("BOARD-1", SWAPPED.replace("4", "5")))

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import hashlib
 import io
+import json
 import lzma
 import os
 import shutil
@@ -17,8 +18,9 @@ from typing import Any
 import pytest
 
 from chargehand.errors import Unauthenticated
+from provision.disks import look_at
 from provision.errors import Exit, Trouble
-from provision.image import image_linux, to_disk, untar, write_raw
+from provision.image import chosen, image_linux, to_disk, untar, write_raw
 from provision.layout import MIB
 from provision.oci import Blob, DigestMismatch, Reference, resolve, stream
 from provision.pipeline import packing, pour
@@ -244,6 +246,22 @@ def test_a_stream_that_is_no_tree_and_one_that_breaks_off_are_trouble(tmp_path: 
 # onto a disk (a file, here) -------------------------------------------------------------------------------------------
 
 
+def whole_disk(tmp_path: Path) -> bytes:
+    """An image of 4 MiB with a table of its own."""
+    if not shutil.which("sfdisk"):
+        pytest.skip("sfdisk is not installed")
+    path = tmp_path / "image.raw"
+    path.write_bytes(hashlib.shake_128(b"disk").digest(4 * MIB))
+    table = b'label: gpt\nstart=2048, size=2048, name="data"\n'
+    subprocess.run(["sfdisk", "--quiet", str(path)], input=table, capture_output=True, check=True)
+    return path.read_bytes()
+
+
+def table_of(disk: Path) -> Any:
+    done = subprocess.run(["sfdisk", "--json", str(disk)], capture_output=True, check=True)
+    return json.loads(done.stdout)["partitiontable"]
+
+
 def on_disk(tmp_path: Path, client: Client, size: int) -> tuple[Places, Path]:
     places, disk = Places(tmp_path / "root"), tmp_path / "disk"
     disk.write_bytes(b"\xaa" * size)
@@ -253,16 +271,73 @@ def on_disk(tmp_path: Path, client: Client, size: int) -> tuple[Places, Path]:
 
 
 async def test_a_whole_disk_is_written_once_and_a_second_run_changes_nothing(client: Client, tmp_path: Path) -> None:
-    await client.image(NAME, "raw", gzip.compress(NOISE))
-    places, disk = on_disk(tmp_path, client, 4 * MIB)
+    content = whole_disk(tmp_path)
+    await client.image(NAME, "raw", gzip.compress(content))
+    places, disk = on_disk(tmp_path, client, 8 * MIB)
     recipe = {"oci_url": f"{client.address}/{NAME}:raw", "image_format": "raw-disk"}
     moved: list[tuple[int, int]] = []
     await asyncio.to_thread(write_raw, places, recipe, lambda *each: moved.append(each))
-    assert disk.read_bytes() == NOISE + b"\xaa" * (4 * MIB - len(NOISE))
-    assert moved[-1][0] == moved[-1][1] == len(gzip.compress(NOISE))
+    written = disk.read_bytes()
+    assert written[MIB : 3 * MIB] == content[MIB : 3 * MIB]
+    assert written[4 * MIB : 7 * MIB] == b"\xaa" * 3 * MIB
+    assert written[-512:-504] == b"EFI PART", "the copy of the table is where this disk ends"
+    assert [each["name"] for each in table_of(disk)["partitions"]] == ["data"]
+    assert moved[-1][0] == moved[-1][1] == len(gzip.compress(content))
+    assert not (places.run / "image-head").exists()
     disk.write_bytes(b"booted, and changed since")
     await asyncio.to_thread(image_linux, places, recipe, lambda *each: moved.append(each))
     assert disk.read_bytes() == b"booted, and changed since"
+
+
+async def test_an_image_that_is_no_disk_is_an_error_and_leaves_nothing(client: Client, tmp_path: Path) -> None:
+    await client.image(NAME, "raw", NOISE)
+    places, disk = on_disk(tmp_path, client, 4 * MIB)
+    recipe = {"oci_url": f"{client.address}/{NAME}:raw", "image_format": "raw-disk"}
+    with pytest.raises(Trouble, match="no partition table") as caught:
+        await asyncio.to_thread(write_raw, places, recipe, lambda *_each: None)
+    assert (caught.value.code, places.has("image.json")) == (Exit.IMAGE, False)
+    assert disk.read_bytes()[:MIB] == bytes(MIB)
+
+
+async def test_while_a_disk_is_written_there_is_no_table_on_it(client: Client, tmp_path: Path) -> None:
+    """As a power cut in the middle would leave it, or the old content."""
+    content = whole_disk(tmp_path) + NOISE
+    await client.image(NAME, "raw", content)
+    places, disk = on_disk(tmp_path, client, 8 * MIB)
+    disk.write_bytes(whole_disk(tmp_path) + b"\xaa" * 4 * MIB)
+    seen: list[bytes] = []
+
+    def look(count: int, size: int) -> None:
+        seen.append(disk.read_bytes()[:MIB])
+
+    recipe = {"oci_url": f"{client.address}/{NAME}:raw", "image_format": "raw-disk"}
+    await asyncio.to_thread(write_raw, places, recipe, look)
+    assert len(seen) > 2
+    assert set(seen) == {bytes(MIB)}
+    assert table_of(disk)["label"] == "gpt"
+
+
+async def test_a_disk_that_went_away_is_not_made_as_a_file(client: Client, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    with pytest.raises(CommandFailed, match="No such file"):
+        pour(in_pieces(NOISE), LAYER, to_disk(str(gone), str(tmp_path / "head")))
+    assert not gone.exists()
+
+
+def test_another_disk_under_the_same_name_is_not_taken(tmp_path: Path) -> None:
+    name = next((name for name in sorted(os.listdir("/sys/block")) if Path("/dev", name).is_block_device()), None)
+    if name is None:
+        pytest.skip("there is no disk here")
+    seen = look_at(f"/dev/{name}")
+    places = Places(tmp_path)
+    kept = {"path": seen.path, "size": seen.size, "serial": seen.serial, "wwn": seen.wwn}
+    places.write("disk.json", kept)
+    assert chosen(places) == seen.path
+    for other in ({"size": seen.size + 512}, {"serial": "another"}, {"wwn": "0x5000c500a1b2c3d4"}):
+        places.write("disk.json", {**kept, **other})
+        with pytest.raises(Trouble, match="is not the disk that was chosen") as caught:
+            chosen(places)
+        assert caught.value.code == Exit.DISK
 
 
 async def test_of_a_disk_with_the_wrong_content_nothing_is_left_that_boots(client: Client, tmp_path: Path) -> None:
@@ -285,4 +360,4 @@ async def test_of_a_disk_with_the_wrong_content_nothing_is_left_that_boots(clien
 
 
 def test_the_disk_is_named_in_one_argument() -> None:
-    assert to_disk("/dev/x;reboot")[1] == "of=/dev/x;reboot"
+    assert to_disk("/dev/x;reboot", "/run/head")[-2:] == ("/dev/x;reboot", "/run/head")

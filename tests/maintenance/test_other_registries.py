@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from provision import wire
 from provision.errors import Trouble
 from provision.oci import resolve, stream
 from tests.provisioning.registering import CONFIG, LAYER, described, digest, image
@@ -100,7 +101,8 @@ async def test_a_public_registry_is_asked_as_anybody_would_and_the_blob_follows_
         url = f"{address}/library/debian:12"
         with pytest.raises(Trouble, match="certificate verify failed"):
             await asyncio.to_thread(resolve, url, CONTROLLER, TOKEN)
-        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "tls.pem"))
+        monkeypatch.setattr(wire, "_openers", wire._openers)  # put back when the test is over
+        wire.trust(tmp_path / "tls.pem")
         found = await asyncio.to_thread(lambda: b"".join(stream(resolve(url, CONTROLLER, TOKEN))))
     assert found == LAYER_DATA
     assert heard == [

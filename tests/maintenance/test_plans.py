@@ -5,21 +5,26 @@ from typing import Any
 
 import pytest
 
+from provision.bootloader import MOST as GRUB_MOST
 from provision.bootloader import Grub, look, serial_console
 from provision.bootloader import plan as grub_plan
 from provision.config_drive import SEED, hosts
 from provision.config_drive import plan as seed_plan
 from provision.errors import Exit, Trouble
 from provision.fstab import HEADER, fstab
-from provision.image import to_disk, untar
-from provision.layout import Partition, check_fits, device_of, mounted, read_layout
-from provision.partition import fingerprint, matches, mkfs, partition, script
+from provision.image import untar
+from provision.layout import MIB, Partition, check_fits, device_of, mounted, read_layout
+from provision.mounts import MOST as MOUNTS_MOST
+from provision.partition import MOST as MKFS_MOST
+from provision.partition import check_boots, fingerprint, matches, mkfs, partition, script
 from provision.partition import plan as disk_plan
 from provision.places import Places
 from provision.plan import Command, WaitFor, WriteFile, execute
+from provision.windows import MOST as WINDOWS_MOST
 from tests.maintenance.test_disks import device, disks
 
 G = 1 << 30
+UNITS = Path(__file__).parents[2] / "maintenance" / "units"
 BOTH: list[dict[str, Any]] = [
     {"size": "1M", "type_guid": "ef02", "format": "none"},
     {"size": "512M", "type_guid": "EF00", "format": "vfat", "label": "esp"},
@@ -107,6 +112,47 @@ def test_a_layout_that_is_larger_than_the_disk_is_refused_before_anything_is_don
         check_fits(parts, "/dev/vda", 11 * G)
 
 
+def test_an_esp_has_room_for_fat32_in_the_sectors_of_its_disk() -> None:
+    def esp(size: str, **more: Any) -> Any:
+        return read_layout([*more.get("before", ()), {**BOTH[1], "size": size}])
+
+    check_fits(esp("33M"), "/dev/vda", G, 512)
+    check_fits(esp("260M"), "/dev/vda", G, 4096)
+    check_fits(esp("100%", before=[BOTH[0]]), "/dev/vda", 300 * MIB, 4096)
+    for size, disk, sector, least in (
+        ("32M", G, 512, "33M"),
+        ("259M", G, 4096, "260M"),
+        ("100%", 200 * MIB, 4096, "260M"),
+    ):
+        with pytest.raises(Trouble, match=f"needs at least {least}"):
+            check_fits(esp(size), "/dev/vda", disk, sector)
+
+
+@pytest.mark.parametrize(("layout", "efi"), [(BIOS_ONLY, True), (UEFI_ONLY, False)])
+def test_a_layout_that_could_never_boot_here_is_refused_before_the_disk_is_wiped(
+    tmp_path: Path, layout: Any, efi: bool
+) -> None:
+    places, recipe = Places(tmp_path), {"task_target": "install-linux.target"}
+    if efi:
+        places.efi.mkdir(parents=True)
+    with pytest.raises(Trouble, match="the layout has no") as caught:
+        check_boots(places, recipe, read_layout(layout))
+    assert caught.value.code == Exit.DISK
+    check_boots(places, recipe, read_layout(BOTH))
+
+
+def test_no_command_has_more_time_than_its_unit() -> None:
+    for unit, most in {
+        "partition": MKFS_MOST,
+        "bootloader-linux": GRUB_MOST,
+        "image-windows": WINDOWS_MOST,
+        "config-drive": MOUNTS_MOST,
+        "bootloader-windows": MOUNTS_MOST,
+    }.items():
+        given = (UNITS / f"{unit}.service").read_text().split("TimeoutStartSec=")[1].split("min")[0]
+        assert most < int(given) * 60, unit
+
+
 def test_without_consent_nothing_is_even_looked_at(tmp_path: Path) -> None:
     for wipe in ({}, {"wipe": False}, {"wipe": 1}, {"wipe": "true"}):
         with pytest.raises(Trouble, match="does not consent") as caught:
@@ -158,7 +204,6 @@ def test_partitions_are_named_as_the_kernel_names_them() -> None:
 def test_a_tree_keeps_owners_modes_attributes_and_lists() -> None:
     argv = untar("/run/provision/target")
     assert {"--numeric-owner", "--preserve-permissions", "--xattrs", "--acls"} <= set(argv)
-    assert to_disk("/dev/vda")[:2] == ("dd", "of=/dev/vda")
 
 
 def test_parents_are_mounted_before_what_lies_in_them() -> None:
@@ -201,6 +246,15 @@ def test_grub_for_a_machine_that_booted_by_uefi_is_found_with_and_without_an_ent
     plan = grub(UEFI_ONLY, efi=True)
     assert argvs(plan) == [REMOVABLE, [*EFI, "--bootloader-id=linux"], UPDATE]
     assert [action.may_fail for action in plan] == [False, True, False]
+
+
+def test_the_grub_of_red_hat_is_told_that_it_is_meant() -> None:
+    has = Grub("grub2-install", ("grub2-mkconfig", "-o", "/boot/grub2/grub.cfg"), bios=True, efi=True)
+    bios, removable, entry, _ = argvs(grub(BOTH, efi=True, has=has))
+    assert bios[2:] == ["grub2-install", "--target=i386-pc", "--recheck", "/dev/vda"]
+    common = ["grub2-install", "--target=x86_64-efi", "--efi-directory=/boot/efi", "--recheck", "--force"]
+    assert removable[2:] == [*common, "--removable", "--no-nvram"]
+    assert entry[2:] == [*common, "--bootloader-id=linux"]
 
 
 def test_a_layout_for_both_gets_both() -> None:

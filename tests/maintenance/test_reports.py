@@ -6,13 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from provision.errors import Exit
 from provision.heartbeat import beat_on
 from tests.api.serving import on_sqlite, until
 from tests.maintenance.cutting import cutting
 from tests.maintenance.machine import Machine
 from tests.maintenance.scene import DISPATCHER, SECRET, scene
-from tests.provisioning.registering import a_registry, calling, digest
 
 pytestmark = on_sqlite
 
@@ -62,6 +60,20 @@ async def test_only_the_first_unit_that_failed_by_itself_speaks(store_url: str, 
         assert (machine.run / "first-failure").read_text() == "image-linux.service"
         assert (await machine.agent("report", "success")).code == 0
         assert len(await at.webhooks()) == 1
+
+
+async def test_a_signal_is_told_as_a_signal_and_not_as_an_exit_code(store_url: str, tmp_path: Path) -> None:
+    async with scene(store_url, tmp_path) as at:
+        machine = await at.dispatched()
+        machine.unit("image-linux.service", "oom-kill", 9)
+        (machine.tools / "journal").write_text("unpacking\n")
+        ran = await machine.agent("report", "failed", "image-linux.service")
+        assert (ran.code, "journalctl" in ran.said) == (0, False)
+        sent = machine.kept("delivery-failed.json")
+        assert sent["log_tail"] == "unpacking\nimage-linux.service was ended by signal 9 (oom-kill)\n"
+        assert "exit_code" not in sent
+        [webhook] = await at.webhooks()
+        assert webhook["data"].get("exit_code") is None
 
 
 async def test_of_two_that_fail_at_once_one_speaks(store_url: str, tmp_path: Path) -> None:
@@ -169,6 +181,17 @@ async def test_the_heartbeat_stops_the_work_when_the_controller_wants_no_more_of
         assert await at.webhooks() == []
 
 
+async def test_the_heartbeat_does_not_stop_a_flash_half_way(store_url: str, tmp_path: Path) -> None:
+    async with scene(store_url, tmp_path) as at:
+        machine = await at.dispatched()
+        machine.places.write("flashing", b"")
+        machine.boot()
+        assert await beating(machine, lambda: machine.calls) == 0
+        [call] = machine.calls
+        assert "bootloader-windows.service" in call
+        assert "firmware.service" not in call
+
+
 async def test_the_heartbeat_is_silent_before_the_dispatcher_was_allowed_to_begin(
     store_url: str, tmp_path: Path
 ) -> None:
@@ -185,29 +208,3 @@ async def test_the_heartbeat_is_silent_before_the_dispatcher_was_allowed_to_begi
         assert await asyncio.to_thread(beat_on, at.machine.places, 15, wait) == 0
         assert waits == [15, 15, 15]
         assert await at.room.told(at.job_id, "progress") == []
-
-
-# firmware -------------------------------------------------------------------------------------------------------------
-
-
-async def test_firmware_is_fetched_checked_and_given_to_the_vendors_tool(store_url: str, tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
-    tool = machine.root / "opt/sum/sum"
-    tool.parent.mkdir(parents=True)
-    tool.write_text('#!/bin/sh\necho "$@" > "$0.asked"; cp "$4" "$0.given"\n')
-    async with calling(a_registry(tmp_path / "registry")) as client:
-        await client.push("firmware", b"BIOS" * 1000)
-        wanted = digest(b"BIOS" * 1000)
-        url = f"http://{client.address}/v2/firmware/blobs/{wanted}?signature=tiddlywinks"
-        machine.places.write("recipe.json", {"firmware_url": url, "env": {"USER_FIRMWARE_SHA256": wanted}})
-        ran = await machine.agent("step", "firmware")
-        assert "holds no tool that updates firmware" in ran.said
-        tool.chmod(0o755)
-        ran = await machine.agent("step", "firmware")
-        assert (ran.code, tool.with_name("sum.given").read_bytes()) == (0, b"BIOS" * 1000), ran.said
-        assert tool.with_name("sum.asked").read_text() == f"-c UpdateBios --file {machine.run}/firmware.bin\n"
-        assert "tiddlywinks" not in ran.said
-        tool.with_name("sum.given").unlink()
-        machine.places.write("recipe.json", {"firmware_url": url, "env": {"USER_FIRMWARE_SHA256": "0" * 64}})
-        assert (await machine.agent("step", "firmware")).code == Exit.DIGEST
-        assert not tool.with_name("sum.given").exists()

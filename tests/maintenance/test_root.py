@@ -17,6 +17,8 @@ import pytest
 
 from provision.errors import Exit
 from provision.layout import MIB
+from provision.mounts import mount, taken_down
+from provision.run import CommandFailed
 from tests.api.serving import on_sqlite, until
 from tests.maintenance.cutting import WHOLE, cutting
 from tests.maintenance.hive import empty_hive
@@ -168,6 +170,78 @@ async def test_a_recipe_without_consent_and_a_disk_in_use_are_left_alone(
             tool("umount", str(folder))
 
 
+async def test_a_disk_that_the_kernel_has_given_away_is_left_alone(store_url: str, tmp_path: Path, disk: str) -> None:
+    tool("sfdisk", "--quiet", disk, given="label: gpt\nsize=64MiB\n")
+    tool("partx", "--update", disk)
+    machine = Machine(tmp_path)
+    machine.places.write("recipe.json", {"wipe": True, "target_disk": disk, "partition_layout": LINUX})
+    before = hash_of(disk)
+    for held in (disk, f"{disk}p1"):
+        handle = os.open(held, os.O_RDWR | os.O_EXCL)  # as RAID, LVM and mounts have it
+        try:
+            ran = await machine.agent("step", "partition")
+        finally:
+            os.close(handle)
+        assert (ran.code, "the kernel says that it is in use" in ran.said) == (Exit.DISK, True), ran.said
+        assert hash_of(disk) == before
+    await does(machine, "partition")
+
+
+async def test_after_half_of_one_image_another_finds_empty_file_systems(
+    store_url: str, tmp_path: Path, disk: str
+) -> None:
+    async with room_with(store_url, tmp_path, rootfs()) as (room, url):
+        machine, _ = await started(room, tmp_path, linux(disk, url))
+        await does(machine, "partition")
+        uuid = uuid_of(f"{disk}p5")
+        folder = tmp_path / "seen"
+        folder.mkdir()
+        tool("mount", f"{disk}p5", str(folder))
+        (folder / "of-another").write_text("left over")
+        tool("umount", str(folder))
+        machine.places.write("image-begun.json", {"digest": "sha256:" + "0" * 64, "uuid": uuid})
+        assert "they are made anew" in await does(machine, "image-linux")
+        assert uuid_of(f"{disk}p5") != uuid
+        assert read(f"{disk}p5", "/of-another") == ""
+        assert read(f"{disk}p5", "/etc/os-release") == "ID=test\n"
+        assert "nothing is done" in await does(machine, "image-linux")
+
+
+async def test_a_tree_that_cannot_be_taken_down_is_a_step_that_failed(
+    tmp_path: Path, disk: str, store_url: str
+) -> None:
+    tool("mkfs.ext4", "-q", disk)
+    folder = tmp_path / "mounted"
+    holders = []
+
+    def hold() -> None:
+        with mount(disk, folder):
+            (folder / "file").write_text("written all the same")
+            holders.append((folder / "file").open())
+
+    try:
+        with pytest.raises(CommandFailed, match="busy"):
+            hold()
+        assert under(folder) == [str(folder)]
+        # One that failed already keeps its own reason.
+        with pytest.raises(ZeroDivisionError), taken_down(folder):
+            _ = 1 // 0
+    finally:
+        for holder in holders:
+            holder.close()
+        tool("umount", str(folder))
+    assert read(disk, "/file") == "written all the same"
+
+
+async def test_a_mount_is_private_so_that_no_other_name_space_keeps_it(
+    tmp_path: Path, disk: str, store_url: str
+) -> None:
+    tool("mkfs.ext4", "-q", disk)
+    with mount(disk, tmp_path / "mounted") as folder:
+        assert tool("findmnt", "--noheadings", "--output", "PROPAGATION", str(folder)).strip() == "private"
+    assert under(tmp_path) == []
+
+
 async def test_a_tree_with_the_wrong_digest_leaves_nothing_that_could_be_mounted(
     store_url: str, tmp_path: Path, disk: str
 ) -> None:
@@ -231,6 +305,8 @@ async def test_an_image_of_a_whole_disk_gets_its_configuration(store_url: str, t
         machine, _ = await started(room, tmp_path, recipe)
         for step in STEPS:
             await does(machine, step)
+        table = json.loads(tool("sfdisk", "--json", disk))["partitiontable"]
+        assert table["lastlba"] > 512 * MIB // 512 - 100, "the table knows how large the disk is"
         assert read(f"{disk}p2", "/etc/hostname") == "n1\n"
         assert "swordfish" in read(f"{disk}p2", "/var/lib/cloud/seed/nocloud/user-data")
         assert "nothing is done" in await does(machine, "image-linux")
@@ -276,6 +352,9 @@ async def test_windows_is_applied_to_its_volume_which_then_fills_the_partition(s
                 "partition_layout": layout,
             }  # fmt: skip
             machine, _ = await started(room, tmp_path, recipe)
+            ran = await machine.agent("step", "partition")
+            assert (ran.code, "booted by BIOS" in ran.said) == (Exit.DISK, True), ran.said
+            machine.places.efi.mkdir(parents=True)
             await does(machine, "partition")
             await does(machine, "image-windows")
             assert str(tmp_path) not in tool("losetup", "--list", "--noheadings", "--output", "NAME,OFFSET").replace(

@@ -29,6 +29,17 @@ def test_a_program_that_fails_tells_its_code_and_its_last_lines() -> None:
     assert run(["false"], check=False).code == 1
 
 
+def test_what_is_asked_all_the_time_is_not_written_down(capfd: pytest.CaptureFixture[str]) -> None:
+    run(["true"], quiet=True)
+    assert capfd.readouterr().err == ""
+    run(["true"])
+    assert capfd.readouterr().err == "$ true\n"
+
+
+def test_without_a_limit_of_time_a_program_is_waited_for() -> None:
+    assert run(["sh", "-c", "sleep 0.1; echo done"], timeout=None).output == "done\n"
+
+
 def test_what_is_kept_of_a_talkative_program_is_bounded() -> None:
     outcome = run(["sh", "-c", "head -c 1000000 /dev/zero | tr '\\0' x >&2"])
     assert len(outcome.tail) == TAIL

@@ -235,6 +235,13 @@ def test_the_retries_are_ten_seconds_apart() -> None:
         )
 
 
+def test_a_flash_has_no_limit_of_time_and_hears_no_signal_and_every_step_has_mounts_of_its_own() -> None:
+    lines = (UNITS / "firmware.service").read_text().splitlines()
+    assert {"TimeoutStartSec=infinity", "TimeoutStopSec=infinity", "KillMode=mixed"} <= set(lines)
+    for step in STEPS:
+        assert "PrivateMounts=yes" in (UNITS / f"{step}.service").read_text().splitlines(), step
+
+
 def test_systemd_finds_nothing_wrong_with_the_units() -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")

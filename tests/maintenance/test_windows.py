@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,20 @@ import pytest
 from provision import bcd
 from provision.errors import Exit, Trouble
 from provision.layout import MIB, esp_of, read_layout, windows_of
+from provision.partition import check_boots
+from provision.places import Places
 from provision.plan import Command, execute
-from provision.windows import any_case, copy_boot_files, firmware_entry, grow_plan, split, unattend_plan, volume_plan
+from provision.windows import (
+    any_case,
+    copy_boot_files,
+    firmware_entry,
+    grow_plan,
+    has_entry,
+    image_windows,
+    split,
+    unattend_plan,
+    volume_plan,
+)
 from tests.maintenance.hive import empty_hive
 
 G = 1 << 30
@@ -24,6 +37,7 @@ LAYOUT: list[dict[str, Any]] = [
 ]
 DISK = uuid.UUID("11223344-5566-7788-99aa-bbccddeeff00")
 PART = uuid.UUID("aabbccdd-eeff-0011-2233-445566778899")
+LOADER_FILE = "\\EFI\\Microsoft\\Boot\\bootmgfw.efi"
 LOADER = "{6f1d3b1c-0000-5000-8000-000000000001}"
 
 needs_hivex = pytest.mark.skipif(not shutil.which("hivexsh"), reason="hivexsh (libhivex-bin) is not installed")
@@ -53,13 +67,46 @@ def test_the_image_waits_at_the_end_of_the_partition_it_is_for() -> None:
 
 def test_the_volume_is_made_small_and_grows_when_the_image_is_applied() -> None:
     part = windows_of(read_layout(LAYOUT))
-    assert argvs(volume_plan(part, "/dev/sda3", 10 * G)) == [
+    assert argvs(volume_plan(part, "/dev/sda3", 10 * G, 512)) == [
         ["wipefs", "--all", "--force", "/dev/sda3"],
         ["mkfs.ntfs", "--fast", "--force", "--quiet", "-L", "Windows", "/dev/sda3", str(10 * G // 512)],
     ]
+    assert argvs(volume_plan(part, "/dev/sda3", 10 * G, 4096))[1][-1] == str(10 * G // 4096)
     assert argvs(grow_plan("/dev/sda3"))[0] == ["ntfsresize", "--force", "--force", "/dev/sda3"]
     [entry] = argvs(firmware_entry("/dev/sda", 1))
     assert entry[:6] == ["efibootmgr", "--create", "--disk", "/dev/sda", "--part", "1"]
+
+
+LISTED = f"""\
+BootCurrent: 0001
+BootOrder: 0003,0001
+Boot0001* UEFI QEMU DVD-ROM\tPciRoot(0x0)/Pci(0x1f,0x2)/Sata(0,65535,0)
+Boot0003* Windows Boot Manager\tHD(1,GPT,{str(PART).upper()},0x800,0x32000)/File({LOADER_FILE})
+"""
+
+
+def test_a_second_run_adds_no_second_entry_to_the_firmware() -> None:
+    assert has_entry(LISTED, PART)
+    assert not has_entry(LISTED, DISK)
+    assert not has_entry(LISTED.replace("Windows Boot Manager", "another"), PART)
+    assert not has_entry("EFI variables are not supported on this system.\n", PART)
+
+
+def test_windows_on_a_machine_that_booted_by_bios_is_refused_by_every_step_that_would_write(tmp_path: Path) -> None:
+    places = Places(tmp_path)
+    recipe = {"task_target": "install-windows.target", "wipe": True, "partition_layout": LAYOUT}
+    steps: tuple[Callable[[], None], ...] = (
+        lambda: check_boots(places, recipe, read_layout(LAYOUT)),
+        lambda: image_windows(places, recipe, lambda *_: None),
+    )
+    for step in steps:
+        with pytest.raises(Trouble, match="booted by BIOS and Windows") as caught:
+            step()
+        assert caught.value.code == Exit.DISK
+    places.efi.mkdir(parents=True)
+    check_boots(places, recipe, read_layout(LAYOUT))
+    with pytest.raises(Trouble, match="no EFI system partition"):
+        check_boots(places, recipe, read_layout(LAYOUT[1:]))
 
 
 def windows_tree(root: Path, template: bytes = b"template") -> Path:

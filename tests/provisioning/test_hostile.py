@@ -17,7 +17,11 @@ from tests.provisioning.guest import Script
 from tests.provisioning.lab import RECIPE, SECRET, SERIAL, Lab, lab
 
 ESXI = {"task_target": "install-esxi.target", "wipe": True, "installer_iso": "esxi.iso", "ks_cfg": "vmaccepteula\n"}
-UPDATE = {"task_target": "supermicro-update.target", "firmware_url": "http://10.0.0.1/bios.bin"}
+UPDATE = {
+    "task_target": "supermicro-update.target",
+    "firmware_url": "http://10.0.0.1/bios.bin",
+    "env": {"USER_FIRMWARE_SHA256": "0" * 64},
+}
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{chr(98 + n)}: &{chr(98 + n)} [{','.join([f'*{chr(97 + n)}'] * 9)}]\n" for n in range(12)
 )

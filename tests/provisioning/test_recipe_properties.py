@@ -86,8 +86,12 @@ esxi = st.fixed_dictionaries(
     optional=common,
 )
 update = st.fixed_dictionaries(
-    {"task_target": st.just("supermicro-update.target"), "firmware_url": words.map("https://{}.example/fw.zip".format)},
-    optional={**common, "env": env},
+    {
+        "task_target": st.just("supermicro-update.target"),
+        "firmware_url": words.map("https://{}.example/fw.zip".format),
+        "env": env.map(lambda given: {**given, "USER_FIRMWARE_SHA256": "0" * 64}),
+    },
+    optional=common,
 )
 recipes = linux | esxi | update
 

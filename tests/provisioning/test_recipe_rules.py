@@ -89,7 +89,7 @@ RULES = [
     Rule("no other percentage", layout(ESP, part(size="50%"), ROOT), "/partition_layout/1/size", "pattern"),
     Rule("no size of nothing", layout(ESP, part(size="0M"), ROOT), "/partition_layout/1/size", "pattern"),
     Rule("no size below 1M", layout(ESP, part(size="64K"), ROOT), "/partition_layout/1/size", "too_small"),
-    Rule("no ESP below 32M", layout({**ESP, "size": "16M"}, ROOT), "/partition_layout/0/size", "too_small"),
+    Rule("no ESP below 33M", layout({**ESP, "size": "32M"}, ROOT), "/partition_layout/0/size", "too_small"),
     Rule("no sizes beyond all disks", layout(ESP, part(size="9999T"), ROOT), "/partition_layout", "conflict"),
     Rule("no more than the largest disk that fits", linux(target_disk={"max_size": "1G"}), "/partition_layout", "conflict"),
     Rule("100% is last", layout(ESP, ROOT, part()), "/partition_layout/1/size", "conflict"),
@@ -120,6 +120,8 @@ RULES = [
     Rule("Windows mounts nothing", windows_layout(ESP, part(format="ntfs", mountpoint="/")), "/partition_layout/1/mountpoint", "conflict"),
     # firmware and installers
     Rule("an update needs firmware", example("supermicro-update", firmware_url=GONE), "/firmware_url", "required"),
+    Rule("firmware has a digest", example("supermicro-update", env={}), "/firmware_url", "conflict"),
+    Rule("a digest has 64 digits", example("supermicro-update", env={"USER_FIRMWARE_SHA256": "abc"}), "/firmware_url", "conflict"),
     Rule("firmware comes by HTTP", example("supermicro-update", firmware_url="file:///etc/passwd"), "/firmware_url", "pattern"),
     Rule("firmware has no password", example("supermicro-update", firmware_url="https://u:p@h/x"), "/firmware_url", "pattern"),
     Rule("firmware has no fragment", example("supermicro-update", firmware_url="https://h/x#y"), "/firmware_url", "pattern"),

@@ -110,6 +110,7 @@ async def test_a_signed_url_in_a_recipe_is_shown_without_its_query(store_url: st
     recipe = {
         "task_target": "supermicro-update.target",
         "firmware_url": f"http://10.1.2.3/bios.bin?signature={IN_QUERY}",
+        "env": {"USER_FIRMWARE_SHA256": "0" * 64},
     }
     async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
         job_id = await room.waiting(recipe=recipe)

@@ -11,7 +11,11 @@ from tests.provisioning.guest import Script
 from tests.provisioning.lab import RECIPE, lab
 
 SILENT = Script(silent=True)
-UPDATE = {"task_target": "supermicro-update.target", "firmware_url": "http://10.0.0.1/bios.bin"}
+UPDATE = {
+    "task_target": "supermicro-update.target",
+    "firmware_url": "http://10.0.0.1/bios.bin",
+    "env": {"USER_FIRMWARE_SHA256": "0" * 64},
+}
 FAILED = {"status": "failed", "failed_step": "partition.service"}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from provision import heartbeat, report
+from provision.controller import trust_authorities
 from provision.dispatch import dispatch
 from provision.errors import Exit, Trouble
 from provision.journal import say
@@ -19,6 +20,7 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, _stop)
     places = Places.of(os.environ)
     try:
+        trust_authorities(places)
         match list(argv):
             case ["dispatch"]:
                 dispatch(places, os.environ)

@@ -13,7 +13,7 @@ from provision.errors import Exit, Trouble
 from provision.fstab import fstab
 from provision.image import chosen, uuid_of
 from provision.journal import say
-from provision.layout import BIOS_BOOT, Partition, device_of, esp_of, read_layout
+from provision.layout import BIOS_BOOT, Partition, check_linux_boots, device_of, esp_of, read_layout
 from provision.mounts import bound, system
 from provision.places import Places
 from provision.plan import Action, Command, Plan, WriteFile, execute
@@ -23,6 +23,7 @@ from provision.rooted import inside
 BOOTLOADER_ID = "linux"
 CONSOLE = re.compile(r"console=(ttyS[0-9]+(?:,[0-9a-z]+)?)")
 KERNELS = ("vmlinuz*", "vmlinux*", "Image*")
+MOST = 900.0  # of one command; the unit has more
 DROP_IN = "/etc/default/grub.d/60-provision.cfg"
 
 _FOLDERS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -85,10 +86,7 @@ def serial_console(places: Places) -> str:
 def plan(target: Path, disk: str, parts: Sequence[Partition], grub: Grub, *, efi: bool, console: str) -> Plan:
     esp = esp_of(parts)
     bios_boot = any(part.type == BIOS_BOOT for part in parts)
-    if efi and esp is None:
-        raise Trouble("this machine booted by UEFI and the layout has no EFI system partition (ef00)", Exit.DISK)
-    if not efi and not bios_boot:
-        raise Trouble("this machine booted by BIOS and the layout has no BIOS boot partition (ef02)", Exit.DISK)
+    check_linux_boots(parts, efi=efi)
     if efi and not grub.efi:
         raise Trouble("the image holds no GRUB for UEFI (/usr/lib/grub/x86_64-efi)", Exit.IMAGE)
     if not efi and not grub.bios:
@@ -99,7 +97,9 @@ def plan(target: Path, disk: str, parts: Sequence[Partition], grub: Grub, *, efi
     if bios_boot and grub.bios:
         actions.append(_inside(target, grub.install, "--target=i386-pc", "--recheck", disk))
     if esp is not None and grub.efi:
-        common = (grub.install, "--target=x86_64-efi", f"--efi-directory={esp.mountpoint}", "--recheck")
+        # Red Hat's refuses UEFI without --force, for the sake of its signed GRUB.
+        force = ("--force",) if grub.install.startswith("grub2") else ()
+        common = (grub.install, "--target=x86_64-efi", f"--efi-directory={esp.mountpoint}", "--recheck", *force)
         # As \EFI\BOOT\BOOTX64.EFI it is found without an entry in the firmware; with one it is found first.
         actions.append(_inside(target, *common, "--removable", "--no-nvram"))
         if efi:
@@ -109,7 +109,7 @@ def plan(target: Path, disk: str, parts: Sequence[Partition], grub: Grub, *, efi
 
 
 def _inside(target: Path, *argv: str, may_fail: bool = False) -> Command:
-    return Command(("chroot", str(target), *argv), timeout=1200, may_fail=may_fail)
+    return Command(("chroot", str(target), *argv), timeout=MOST, may_fail=may_fail)
 
 
 def _drop_in(console: str) -> bytes:

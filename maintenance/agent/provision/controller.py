@@ -8,9 +8,10 @@ from typing import Any
 from provision.errors import Exit, ToldToStop, Trouble
 from provision.journal import Secrets, say
 from provision.places import Places
-from provision.wire import Answer, ask
+from provision.wire import Answer, ask, trust
 
 REPORT = "report.json"
+AUTHORITIES = "ca.pem"  # whose certificates are good, beside the public ones
 PERMITTED = "permitted"  # the controller said that this boot may work
 STOPPED = "stopped"  # it said that it may not, or no longer
 
@@ -81,6 +82,25 @@ def read_report(files: Mapping[str, bytes]) -> dict[str, Any]:
     except (KeyError, ValueError, TypeError):
         raise Trouble(f"the task medium has no {REPORT} that can be used", Exit.MEDIUM_UNREADABLE) from None
     return dict(report)
+
+
+def keep_authorities(places: Places, files: Mapping[str, bytes]) -> None:
+    if AUTHORITIES in files:
+        places.write(AUTHORITIES, files[AUTHORITIES])
+    try:
+        trust_authorities(places)
+    except Trouble:
+        places.forget(AUTHORITIES)  # or nobody could report it
+        raise
+
+
+def trust_authorities(places: Places) -> None:
+    if not places.has(AUTHORITIES):
+        return
+    try:
+        trust(places.run / AUTHORITIES)
+    except ValueError as error:
+        raise Trouble(str(error), Exit.MEDIUM_UNREADABLE) from None
 
 
 def secrets(places: Places) -> Secrets:

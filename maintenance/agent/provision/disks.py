@@ -4,20 +4,34 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from provision.errors import Exit, Trouble
 from provision.journal import say
 from provision.layout import bytes_of
 from provision.places import Places
-from provision.run import run
+from provision.run import CommandFailed, run
 
-COLUMNS = "NAME,PATH,TYPE,SIZE,RM,RO,SERIAL,WWN,MODEL,VENDOR,ROTA,TRAN,FSTYPE,MOUNTPOINTS"
+COLUMNS = "NAME,PATH,TYPE,SIZE,RM,RO,SERIAL,WWN,MODEL,VENDOR,ROTA,TRAN,LOG-SEC,FSTYPE,UUID,MOUNTPOINTS"
 LATE = 20.0  # seconds in which a disk may yet appear
+STEADY = 5.0  # seconds in which no disk came or went
+NAMES = {"serial", "wwn", "path"}  # hints that name one disk, whatever others there are
+
+_SHARED = ("_raid_member", "mpath_member", "zfs_member")  # the same UUID on each disk that belongs together
+_TOLD = (*_SHARED, "LVM2_member", "crypto_LUKS")
 
 
 class NoDisk(Trouble):
     pass
+
+
+class Signature(NamedTuple):
+    path: str
+    kind: str
+    uuid: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} on {self.path}"
 
 
 @dataclass(frozen=True)
@@ -35,6 +49,19 @@ class Disk:
     transport: str
     used: tuple[str, ...]  # why it cannot be had
     partitions: tuple[str, ...]
+    sector: int = 512  # the logical one
+    signatures: tuple[Signature, ...] = ()  # of it and of its partitions
+
+    @property
+    def legs(self) -> set[tuple[str, str]]:
+        """What it is a part of. Paths to one disk have no UUID of their own, but they have its WWN."""
+        found = [(each.kind, each.uuid or self.wwn) for each in self.signatures if each.kind.endswith(_SHARED)]
+        return {leg for leg in found if leg[1]}
+
+    @property
+    def told(self) -> list[Signature]:
+        """What somebody may miss: an array, a volume group, a pool, something encrypted."""
+        return [each for each in self.signatures if each.kind.endswith(_TOLD)]
 
     def __str__(self) -> str:
         named = ", ".join(each for each in (self.model, self.serial and f"serial {self.serial}", self.wwn) if each)
@@ -43,6 +70,19 @@ class Disk:
 
 def list_disks() -> list[Disk]:
     return read_disks(run(["lsblk", "--json", "--bytes", "--output", COLUMNS]).output)
+
+
+def look_at(path: str) -> Disk:
+    [disk] = read_disks(run(["lsblk", "--json", "--bytes", "--nodeps", "--output", COLUMNS, path]).output)
+    return disk
+
+
+def settle() -> None:
+    """Until udev has nothing left to do."""
+    try:
+        run(["udevadm", "settle", "--timeout=30"])
+    except CommandFailed as error:
+        say(f"goes on without: {error}")
 
 
 def read_disks(text: str) -> list[Disk]:
@@ -59,17 +99,37 @@ def find(
     seconds: float = LATE,
     see: Callable[[], list[Disk]] = list_disks,
     sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+    settle: Callable[[], None] = settle,
 ) -> Disk:
-    """Controllers show their disks when they are ready. Only for one that is not there yet is waited; a doubt stays a doubt."""
-    limit = time.monotonic() + seconds
+    """Controllers show their disks when they are ready, one after another. For a disk that is not there yet is waited; a doubt
+    stays a doubt. That one disk is the only one that fits is believed when no other has come for a while."""
+    named = is_named(wanted)
+    if not named:
+        settle()
+    began = since = clock()
+    before: list[Disk] | None = None
     while True:
+        disks = see()
+        if disks != before:
+            before, since = disks, clock()
         try:
-            return choose(see(), wanted, places, medium)
+            disk = choose(disks, wanted, places, medium)
         except NoDisk as error:
-            if time.monotonic() > limit:
+            if clock() > began + seconds:
                 raise
             say(f"waiting: {error}")
-        sleep(2.0)
+            sleep(2.0)
+            continue
+        if named or clock() - since >= STEADY:
+            return disk
+        if clock() > began + seconds + 6 * STEADY:
+            raise Trouble("disks come and go: which one is meant cannot be told", Exit.DISK)
+        sleep(1.0)
+
+
+def is_named(wanted: str | Mapping[str, Any]) -> bool:
+    return isinstance(wanted, str) or bool(NAMES & wanted.keys())
 
 
 def choose(disks: Sequence[Disk], wanted: str | Mapping[str, Any], places: Places, medium: str = "") -> Disk:
@@ -92,6 +152,9 @@ def choose(disks: Sequence[Disk], wanted: str | Mapping[str, Any], places: Place
         reasons.append("it is read-only")
     if disk.path == medium:
         reasons.append("the task medium is in it")
+    others = [each.path for each in disks if each.path != disk.path and each.legs & disk.legs]
+    if others and not is_named(wanted):
+        reasons.append(f"it belongs together with {', '.join(others)}: name it by path, serial or wwn to take it alone")
     if reasons:
         raise Trouble(f"{disk} is not touched: {'; '.join(reasons)}", Exit.DISK)
     return disk
@@ -145,7 +208,17 @@ def _disk(given: Mapping[str, Any]) -> Disk:
         transport=_text(given, "tran") or _transport_of(str(given["name"])),
         used=tuple(_uses(given)),
         partitions=tuple(str(each["path"]) for each in given.get("children", ()) if each["type"] == "part"),
+        sector=int(given.get("log-sec") or 512),
+        signatures=tuple(_signatures(given)),
     )
+
+
+def _signatures(given: Mapping[str, Any]) -> Iterator[Signature]:
+    if kind := _text(given, "fstype"):
+        yield Signature(str(given.get("path")), kind, _text(given, "uuid"))
+    for child in given.get("children", ()):
+        if child["type"] == "part":
+            yield from _signatures(child)
 
 
 def _uses(given: Mapping[str, Any]) -> Iterator[str]:

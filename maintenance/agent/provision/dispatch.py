@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 
 from provision import VERSION, identity, medium, recipe
-from provision.controller import REPORT, Controller, read_report
+from provision.controller import REPORT, Controller, keep_authorities, read_report
 from provision.errors import Exit, Trouble
 from provision.journal import say
 from provision.places import Places
@@ -28,6 +28,7 @@ def dispatch(places: Places, environ: Mapping[str, str]) -> None:
     report = read_report(task.files)
     # First of all: from here on a failure can be reported.
     places.write(REPORT, report)
+    keep_authorities(places, task.files)
     places.write("medium.json", {"device": task.device})
     schema = recipe.read_schema(task.files)
     wanted = recipe.read_recipe(task.files)

@@ -1,7 +1,14 @@
-"""A firmware update by the vendor's own tool, if the image holds it: it may not be passed on with this project."""
+"""A firmware update by the vendor's own tool, if the image holds it: it may not be passed on with this project.
+
+The download has a limit of time, the tool has none, and while it runs nobody ends it: neither the controller's wish nor systemd's.
+"""
 
 import hashlib
 import os
+import re
+import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from provision.errors import Exit, Trouble
@@ -15,7 +22,8 @@ from provision.wire import fetch
 TOOLS = ("/opt/saa/saa", "/opt/sum/sum")  # Supermicro's, the newer first; a `sum` in PATH is another program
 MAX_BYTES = 1 << 30
 EXPECTED = "USER_FIRMWARE_SHA256"  # of the recipe's env
-AN_HOUR = 3600.0
+FLASHING = "flashing"  # while the tool runs
+MOST = 1800.0  # seconds of the download
 
 
 def firmware(places: Places, recipe: Recipe, moved: Moved) -> None:
@@ -24,25 +32,40 @@ def firmware(places: Places, recipe: Recipe, moved: Moved) -> None:
         raise Trouble(
             f"this image holds no tool that updates firmware ({' or '.join(TOOLS)}): add it when the image is built"
         )
+    wanted = str(recipe.get("env", {}).get(EXPECTED, "")).lower().removeprefix("sha256:")
+    if not re.fullmatch(r"[0-9a-f]{64}", wanted):
+        raise Trouble(f"no firmware without its digest: set {EXPECTED} in the recipe's env to its sha256", Exit.DIGEST)
     path = places.run / "firmware.bin"
     digest, size = download(recipe["firmware_url"], path, moved)
     say(f"the firmware has {size} bytes, sha256:{digest}")
-    wanted = str(recipe.get("env", {}).get(EXPECTED, "")).lower().removeprefix("sha256:")
-    if wanted and wanted != digest:
+    if wanted != digest:
         path.unlink()
         raise Trouble(f"the firmware is not what was asked for: sha256:{digest}, not sha256:{wanted}", Exit.DIGEST)
-    run(argv(str(places.at(tool)), path), timeout=AN_HOUR)
+    flash(places, argv(str(places.at(tool)), path))
+
+
+def flash(places: Places, command: list[str]) -> None:
+    # Not SIG_IGN, which the tool would inherit.
+    before = signal.signal(signal.SIGTERM, lambda *_: say("asked to stop: not while firmware is being written"))
+    places.write(FLASHING, b"")
+    try:
+        run(command, timeout=None)
+    finally:
+        places.forget(FLASHING)
+        signal.signal(signal.SIGTERM, before)
 
 
 def argv(tool: str, path: Path) -> list[str]:
     return [tool, "-c", "UpdateBios", "--file", str(path)]
 
 
-def download(url: str, path: Path, moved: Moved) -> tuple[str, int]:
-    digest, size = hashlib.sha256(), 0
+def download(url: str, path: Path, moved: Moved, clock: Callable[[], float] = time.monotonic) -> tuple[str, int]:
+    digest, size, limit = hashlib.sha256(), 0, clock() + MOST
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
-        for piece in fetch(url):
+        for piece in fetch(url, verified=True):
+            if clock() > limit:
+                raise Trouble(f"the firmware did not come within {MOST:g} seconds")
             digest.update(piece)
             size += len(piece)
             if size > MAX_BYTES:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from provision.controller import PERMITTED, STOPPED, Controller, secrets
 from provision.errors import Exit, ToldToStop
+from provision.firmware import FLASHING
 from provision.journal import say
 from provision.places import Places
 from provision.progress import FILE
@@ -45,7 +46,9 @@ def beat(places: Places) -> None:
 
 def stop_work(places: Places) -> None:
     target = (places.read("recipe.json") or {}).get("task_target")
-    units = [f"{name}.service" for name in STEPS] + ([str(target)] if target else [])
+    # A flash that is ended half way is a machine that never starts again.
+    names = [name for name in STEPS if name != "firmware" or not places.has(FLASHING)]
+    units = [f"{name}.service" for name in names] + ([str(target)] if target else [])
     try:
         run(["systemctl", "--no-block", "stop", *units], timeout=30)
     except CommandFailed as error:

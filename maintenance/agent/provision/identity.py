@@ -51,20 +51,29 @@ def usable_uuid(text: str) -> uuid.UUID | None:
 
 
 def check(places: Places, report: Mapping[str, Any]) -> None:
-    """Where the record names a UUID that decides, as it does for the controller; else the serial number does."""
-    serial, own = usable(_read(places, "product_serial")), usable_uuid(_read(places, "product_uuid"))
+    """Something that is on record must fit, and nothing that is on record may be contradicted, as for the controller: boards are
+    swapped, and UUIDs are copied."""
+    own, known = usable_uuid(_read(places, "product_uuid")), serials(places)
     wanted = str(report.get("server_serial") or "").strip()
-    named = usable_uuid(str(report.get("system_uuid") or ""))
+    named = usable_uuid(str(report.get("system_uuid") or "")) or usable_uuid(wanted)
+    fits = wanted.casefold() in known
+    serial = usable(_read(places, "product_serial"))
     seen = f"this machine has serial {serial or 'none'} and UUID {own or 'none'}"
-    if named is not None and own is not None:
-        # Firmware and BMCs do not agree on the byte order of the first three fields.
-        if own.bytes not in (named.bytes, named.bytes_le):
-            raise Trouble(f"the task is for the machine with UUID {named}; {seen}", Exit.WRONG_MACHINE)
-        say(f"this is the machine with UUID {named}")
-        return
-    if not serial or not usable(wanted) or serial.casefold() != wanted.casefold():
+    # Firmware and BMCs do not agree on the byte order of the first three fields.
+    if named is not None and own is not None and own.bytes not in (named.bytes, named.bytes_le):
+        raise Trouble(f"the task is for the machine with UUID {named}; {seen}", Exit.WRONG_MACHINE)
+    known_by_uuid = named is not None and own is not None
+    contradicted = bool(known) and bool(usable(wanted)) and usable_uuid(wanted) is None
+    if not fits and (contradicted or not known_by_uuid):
         raise Trouble(f"the task is for the machine with serial {wanted or 'none'}; {seen}", Exit.WRONG_MACHINE)
-    say(f"this is the machine with serial {serial}")
+    say(f"this is the machine with {f'UUID {named}' if known_by_uuid else f'serial {wanted}'}")
+
+
+def serials(places: Places) -> set[str]:
+    """All that this machine may be on record by: of the system, its chassis, its board. Some boards write several into one, with
+    points between."""
+    found = (usable(_read(places, f"{part}_serial")) for part in ("product", "chassis", "board"))
+    return {usable(part).casefold() for each in found for part in (each, *each.split("."))} - {""}
 
 
 def _read(places: Places, name: str) -> str:

@@ -4,22 +4,28 @@ What arrives is hashed while it is written. Only when the stream has ended and t
 one, nothing is left that a machine could boot.
 """
 
+import json
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 
-from provision.errors import Trouble
+from provision import raw_writer
+from provision.disks import look_at
+from provision.errors import Exit, Trouble
 from provision.journal import say
-from provision.layout import MIB, device_of, mounted, read_layout, root_of
+from provision.layout import MIB, Partition, device_of, mounted, read_layout, root_of
 from provision.mounts import system
 from provision.oci import Blob, DigestMismatch, resolve, stream
-from provision.partition import DISK, STATE
+from provision.partition import DISK, MOST, STATE, mkfs
 from provision.pipeline import pour
 from provision.places import Places
-from provision.plan import command, execute
+from provision.plan import Command, command, execute
 from provision.recipe import Recipe
 from provision.run import run
 
 STAMP = "image.json"
+BEGUN = "image-begun.json"  # what the file systems hold some of, or all
+HEAD = "image-head"
 
 Moved = Callable[[int, int], None]  # (bytes so far, of how many)
 
@@ -29,8 +35,8 @@ def untar(target: str) -> tuple[str, ...]:
             "--directory", target, "--file", "-")  # fmt: skip
 
 
-def to_disk(disk: str) -> tuple[str, ...]:
-    return ("dd", f"of={disk}", "bs=4M", "iflag=fullblock", "conv=notrunc,fsync", "status=none")
+def to_disk(disk: str, head: str) -> tuple[str, ...]:
+    return (sys.executable, "-I", raw_writer.__file__, disk, head)
 
 
 def image_linux(places: Places, recipe: Recipe, moved: Moved) -> None:
@@ -39,11 +45,18 @@ def image_linux(places: Places, recipe: Recipe, moved: Moved) -> None:
     disk = chosen(places)
     parts = read_layout(recipe["partition_layout"])
     blob = found(places, recipe)
-    stamp = {"digest": blob.digest, "uuid": uuid_of(device_of(disk, root_of(parts).number))}
+    root = device_of(disk, root_of(parts).number)
+    stamp = {"digest": blob.digest, "uuid": uuid_of(root)}
     if places.read(STAMP) == stamp:
         say("this image is on the disk already: nothing is done")
         return None
     places.forget(STAMP)
+    begun = places.read(BEGUN) or stamp
+    if begun["uuid"] == stamp["uuid"] and begun["digest"] != stamp["digest"]:
+        say(f"the file systems hold files of {begun['digest']}: they are made anew")
+        empty(disk, parts)
+        stamp["uuid"] = uuid_of(root)
+    places.write(BEGUN, stamp)
     try:
         with system(disk, parts, places.target) as target:
             pour(stream(blob), blob.media_type, untar(str(target)), lambda count: moved(count, blob.size))
@@ -57,6 +70,10 @@ def image_linux(places: Places, recipe: Recipe, moved: Moved) -> None:
     return None
 
 
+def empty(disk: str, parts: Sequence[Partition]) -> None:
+    execute([Command(mkfs(part, device_of(disk, part.number)), timeout=MOST) for part in mounted(parts)])
+
+
 def write_raw(places: Places, recipe: Recipe, moved: Moved) -> None:
     disk = chosen(places)
     blob = found(places, recipe)
@@ -65,13 +82,38 @@ def write_raw(places: Places, recipe: Recipe, moved: Moved) -> None:
         say("this image is on the disk already: nothing is done")
         return
     places.forget(STAMP)
+    spoil(disk)  # what is on it from before goes first: old and new together may boot as well
+    head = places.run / HEAD
     try:
-        pour(stream(blob), blob.media_type, to_disk(disk), lambda count: moved(count, blob.size))
+        pour(stream(blob), blob.media_type, to_disk(disk, str(head)), lambda count: moved(count, blob.size))
+        put_head(disk, head.read_bytes())
+        complete_table(disk)
     except BaseException:
-        spoil(disk)  # half a disk may boot as well as a wrong one
+        spoil(disk)
         raise
+    finally:
+        head.unlink(missing_ok=True)
     execute([command("partx", "--update", disk, may_fail=True), command("udevadm", "settle", may_fail=True)])
     places.write(STAMP, stamp)
+
+
+def put_head(disk: str, head: bytes) -> None:
+    """What was held back until the digest was right."""
+    with open(disk, "r+b") as file:
+        file.write(head)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def complete_table(disk: str) -> None:
+    """A GPT has its copy at the end of the disk, and this one is larger than the image."""
+    outcome = run(["sfdisk", "--json", disk], check=False)
+    try:
+        kind = json.loads(outcome.output)["partitiontable"]["label"]
+    except (ValueError, KeyError):
+        raise Trouble("the image has no partition table: it is not one of a whole disk", Exit.IMAGE) from None
+    if kind == "gpt":
+        run(["sfdisk", "--no-reread", "--no-tell-kernel", "--relocate", "gpt-bak-std", disk])
 
 
 def spoil(device: str) -> None:
@@ -82,14 +124,21 @@ def spoil(device: str) -> None:
             file.seek(at)
             file.write(bytes(min(MIB, size - at)))
         os.fsync(file.fileno())
-    say(f"{device} was made unusable, because its content cannot be trusted")
+    say(f"the beginning and the end of {device} were zeroed: nothing there can be booted or mounted")
 
 
 def chosen(places: Places) -> str:
-    disk = (places.read(DISK) or {}).get("path")
-    if not disk:
+    """The disk that the partition step chose. Names are given anew when a controller is: it must still be that disk."""
+    kept = places.read(DISK) or {}
+    if not kept.get("path"):
         raise Trouble("no disk was chosen: the partition step has not run")
-    return str(disk)
+    path = str(kept.pop("path"))
+    if kept:
+        seen = look_at(path)
+        for name, value in kept.items():
+            if getattr(seen, name) != value:
+                raise Trouble(f"{seen} is not the disk that was chosen: its {name} was {value or 'none'}", Exit.DISK)
+    return path
 
 
 def found(places: Places, recipe: Recipe) -> Blob:

@@ -27,6 +27,8 @@ CIDATA = "cidata"
 WINDOWS = "Windows"
 EFI_FOLDER = "/boot/efi"
 
+# FAT32 has at least 65525 clusters, and a cluster at least one sector.
+_MIN_ESP = {512: 33 * MIB, 4096: 260 * MIB}
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _ENDS = 2 * MIB  # the GPT at both ends of a disk, and the alignment of the first partition
 
@@ -80,10 +82,33 @@ def _partition(number: int, given: Mapping[str, Any]) -> Partition:
     )
 
 
-def check_fits(parts: Sequence[Partition], disk: str, size: int) -> None:
+def check_fits(parts: Sequence[Partition], disk: str, size: int, sector: int = 512) -> None:
     needed = sum(part.size or MIB for part in parts) + _ENDS
     if needed > size:
         raise Trouble(f"the partitions need {needed} bytes and {disk} has {size}", Exit.DISK)
+    left = size - _ENDS - sum(part.size or 0 for part in parts)
+    least = _MIN_ESP[4096 if sector >= 4096 else 512]
+    if any(part.is_esp and (part.size or left) < least for part in parts):
+        raise Trouble(
+            f"on {disk}, with sectors of {sector} bytes, an EFI system partition needs at least {least // MIB}M",
+            Exit.DISK,
+        )
+
+
+def check_linux_boots(parts: Sequence[Partition], *, efi: bool) -> None:
+    if efi and esp_of(parts) is None:
+        raise Trouble("this machine booted by UEFI and the layout has no EFI system partition (ef00)", Exit.DISK)
+    if not efi and all(part.type != BIOS_BOOT for part in parts):
+        raise Trouble("this machine booted by BIOS and the layout has no BIOS boot partition (ef02)", Exit.DISK)
+
+
+def check_windows_boots(parts: Sequence[Partition], *, efi: bool) -> None:
+    if not efi:
+        raise Trouble(
+            "this machine booted by BIOS and Windows is installed for UEFI only: switch its firmware", Exit.DISK
+        )
+    if esp_of(parts) is None:
+        raise Trouble("the layout has no EFI system partition (ef00)", Exit.DISK)
 
 
 def device_of(disk: str, number: int) -> str:

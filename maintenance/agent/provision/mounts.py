@@ -1,5 +1,9 @@
-"""Mounts that are taken down again, whatever happens, in the reverse order."""
+"""Mounts that are taken down again, whatever happens, in the reverse order.
 
+Each step has a mount name space of its own (`PrivateMounts=` of its unit), so what one that was killed left is gone with it.
+"""
+
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,27 +15,40 @@ from provision.run import CommandFailed, run
 
 # /run is not among them: the target is mounted below it.
 BOUND = ("dev", "proc", "sys")
+MOST = 480.0  # of an umount, which writes what is not written; every unit has more
 
 
 @contextmanager
 def mount(device: str, folder: Path, *options: str) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     run(["mount", *options, device, str(folder)])
-    try:
+    with taken_down(folder):
         # What is mounted in it later must not show up in other name spaces: a copy there would keep it mounted, and not written.
         run(["mount", "--make-private", str(folder)])
         yield folder
-    finally:
-        unmount(folder)
+
+
+@contextmanager
+def taken_down(folder: Path) -> Iterator[None]:
+    """Not lazily: what is not written yet would be written after the step was called done. What cannot be taken down is written,
+    and the step has failed; one that failed already has its own reason."""
+    try:
+        yield
+    except BaseException:
+        try:
+            unmount(folder)
+        except CommandFailed as error:
+            say(f"{folder} stays mounted: {error}")
+        raise
+    unmount(folder)
 
 
 def unmount(folder: Path) -> None:
-    """Not lazily: what is not written yet would be written after the step was called done."""
     try:
-        run(["umount", "--recursive", str(folder)], timeout=1800)
-    except CommandFailed as error:
-        # The step has its own outcome; the next one that needs the place says so.
-        say(f"{folder} stays mounted: {error}")
+        run(["umount", "--recursive", str(folder)], timeout=MOST)
+    except CommandFailed:
+        os.sync()
+        raise
 
 
 @contextmanager
@@ -54,22 +71,12 @@ def bound(target: Path) -> Iterator[Path]:
             folder = inside(target, name)
             folder.mkdir(exist_ok=True)
             run(["mount", "--rbind", f"/{name}", str(folder)])
-            stack.callback(unmount, folder)
+            stack.enter_context(taken_down(folder))
             run(["mount", "--make-rslave", str(folder)])
         udev = Path("/run/udev")
         if udev.is_dir():  # without it GRUB and LVM wait for a udev that they cannot see
             folder = inside(target, "run/udev")
             folder.mkdir(parents=True, exist_ok=True)
             run(["mount", "--bind", str(udev), str(folder)])
-            stack.callback(unmount, folder)
+            stack.enter_context(taken_down(folder))
         yield target
-
-
-def unmount_all(target: Path) -> None:
-    if target.is_dir() and any(path == str(target) for path in mounted_paths()):
-        unmount(target)
-
-
-def mounted_paths() -> list[str]:
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-        return [line.split(" ")[4] for line in file]

@@ -3,16 +3,25 @@
 The table goes to sfdisk on its standard input. `partx` tells the kernel, also one that reads no GPT by itself.
 """
 
+import errno
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.disks import Disk, find
 from provision.errors import Exit, Trouble
 from provision.journal import say
-from provision.layout import MIB, Partition, check_fits, device_of, read_layout
-from provision.mounts import unmount_all
+from provision.layout import (
+    MIB,
+    Partition,
+    check_fits,
+    check_linux_boots,
+    check_windows_boots,
+    device_of,
+    read_layout,
+)
 from provision.places import Places
 from provision.plan import Action, Command, Plan, WaitFor, command, execute
 from provision.recipe import Recipe
@@ -21,6 +30,7 @@ from provision.run import run
 STATE = "partition.json"
 DISK = "disk.json"
 TOLERANCE = MIB  # alignment may take that much of the last partition
+MOST = 2400.0  # of one mkfs; the unit has more
 
 _LABEL_LIMITS = {"vfat": 11, "ext4": 16, "xfs": 12, "btrfs": 255, "ntfs": 32, "swap": 15}
 _MKFS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -36,21 +46,48 @@ _MKFS: dict[str, tuple[tuple[str, ...], str]] = {
 def partition(places: Places, recipe: Recipe) -> None:
     if recipe.get("wipe") is not True:
         raise Trouble("the recipe does not consent to wipe the disk", Exit.DISK)
-    unmount_all(places.target)  # what an earlier run that was killed may have left
     disk = find(recipe["target_disk"], places, _medium(places))
     say(f"the disk is {disk}")
     places.write(DISK, {"path": disk.path, "size": disk.size, "serial": disk.serial, "wwn": disk.wwn})
     raw = recipe.get("image_format") == "raw-disk"
     parts = () if raw else read_layout(recipe["partition_layout"])
-    check_fits(parts, disk.path, disk.size)
+    if not raw:
+        check_fits(parts, disk.path, disk.size, disk.sector)
+        check_boots(places, recipe, parts)
     name = fingerprint(disk, parts)
     if (places.read(STATE) or {}).get("plan") == name and (raw or table_fits(disk.path, parts)):
         say("the disk is as this recipe wants it already: nothing is done")
         return
+    claim(disk)
+    tell_what_goes(disk)
     execute(plan(disk, parts))
     if not raw and not table_fits(disk.path, parts):
         raise Trouble(f"the partition table of {disk.path} is not what was asked for", Exit.DISK)
     places.write(STATE, {"plan": name})
+
+
+def check_boots(places: Places, recipe: Recipe, parts: Sequence[Partition]) -> None:
+    """What could never boot on this machine costs nobody a disk."""
+    match recipe.get("task_target"):
+        case "install-linux.target":
+            check_linux_boots(parts, efi=places.efi.is_dir())
+        case "install-windows.target":
+            check_windows_boots(parts, efi=places.efi.is_dir())
+
+
+def claim(disk: Disk) -> None:
+    """What the kernel knows to be in use it does not give to one who wants it alone; `wipefs --force` would not ask."""
+    for path in (*disk.partitions, disk.path):
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC))
+        except OSError as error:
+            why = "the kernel says that it is in use" if error.errno == errno.EBUSY else error.strerror
+            raise Trouble(f"{path} is not touched: {why}", Exit.DISK) from None
+
+
+def tell_what_goes(disk: Disk) -> None:
+    for signature in disk.told:
+        say(f"this goes: {signature}")
 
 
 def _medium(places: Places) -> str:
@@ -74,7 +111,7 @@ def plan(disk: Disk, parts: Sequence[Partition]) -> Plan:
     for part in parts:
         device = device_of(disk.path, part.number)
         if part.format in _MKFS:
-            actions.append(Command(mkfs(part, device), timeout=3600))
+            actions.append(Command(mkfs(part, device), timeout=MOST))
         else:
             actions.append(command("wipefs", "--all", "--force", device))
     actions.append(command("udevadm", "settle", "--timeout=30", may_fail=True))

@@ -14,7 +14,7 @@ from provision.controller import STOPPED, Controller, secrets
 from provision.errors import Exit
 from provision.journal import say
 from provision.places import Places
-from provision.units import UNITS, State, state, tail
+from provision.units import TAIL_CHARACTERS, UNITS, State, state, tail
 
 OUTCOME = "outcome"  # who was first: success, or a unit
 FIRST_FAILURE = "first-failure"
@@ -76,7 +76,10 @@ def _payload(places: Places, status: str, unit: str, how: State | None) -> Mappi
         **{member: started[member] for member in ("task_target", "schema_id", "started_at") if member in started},
     }
     if unit:
-        made |= {"failed_step": unit, "log_tail": secrets(places).hide(tail(unit))}
+        log = tail(unit)
+        if how is not None and how.signal is not None:
+            log += f"{unit} was ended by signal {how.signal} ({how.result})\n"
+        made |= {"failed_step": unit, "log_tail": secrets(places).hide(log[-TAIL_CHARACTERS:])}
         if how is not None and how.exit_code is not None:
             made["exit_code"] = how.exit_code
     places.write_once(name, made)

@@ -35,8 +35,12 @@ def environment() -> dict[str, str]:
     return {"PATH": os.environ.get("PATH") or PATH, "LC_ALL": "C", "HOME": "/root", "TERM": "dumb"}
 
 
-def run(argv: Sequence[str], *, stdin: bytes = b"", timeout: float = 600, check: bool = True) -> Outcome:
-    say("$ " + " ".join(argv))
+def run(
+    argv: Sequence[str], *, stdin: bytes = b"", timeout: float | None = 600, check: bool = True, quiet: bool = False
+) -> Outcome:
+    """`timeout` None: what must never be ended half way. `quiet`: it is asked so often that nobody wants to read of it."""
+    if not quiet:
+        say("$ " + " ".join(argv))
     try:
         process = subprocess.Popen(
             argv,

@@ -16,6 +16,7 @@ STEPS = (
 )
 UNITS = (DISPATCHER, *(f"{name}.service" for name in STEPS))
 TAIL_LINES = 200
+_EXITED, _KILLED = "1", ("2", "3")  # CLD_EXITED; CLD_KILLED, CLD_DUMPED
 TAIL_CHARACTERS = 16_384
 
 
@@ -23,6 +24,7 @@ TAIL_CHARACTERS = 16_384
 class State:
     result: str
     exit_code: int | None
+    signal: int | None = None  # that ended it, in place of an exit code
 
     @property
     def failed(self) -> bool:
@@ -32,12 +34,18 @@ class State:
 
 def state(unit: str) -> State:
     try:
-        output = run(["systemctl", "show", "--property=Result,ExecMainStatus,ActiveState", unit], timeout=30).output
+        asked = ["systemctl", "show", "--property=Result,ExecMainCode,ExecMainStatus", unit]
+        output = run(asked, timeout=30, quiet=True).output
     except CommandFailed:
         return State("", None)
     said = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
-    code = said.get("ExecMainStatus", "")
-    return State(said.get("Result", ""), int(code) if code.isdigit() else None)
+    how, status = said.get("ExecMainCode", ""), said.get("ExecMainStatus", "")
+    number = int(status) if status.isdigit() else None
+    return State(
+        said.get("Result", ""),
+        number if how == _EXITED else None,
+        number if how in _KILLED else None,
+    )
 
 
 def tail(*units: str) -> str:
@@ -47,6 +55,7 @@ def tail(*units: str) -> str:
         output = run(
             ["journalctl", "--boot", "--no-pager", "--quiet", "--output", "cat", "--lines", str(TAIL_LINES), *chosen],
             timeout=20,
+            quiet=True,
         ).output
     except CommandFailed:
         return ""

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from provision import bcd
+from provision.disks import look_at
 from provision.errors import Exit, Trouble
 from provision.image import STAMP, Moved, chosen, found, uuid_of, write_raw
 from provision.journal import say
-from provision.layout import MIB, Partition, device_of, esp_of, read_layout, windows_of
+from provision.layout import MIB, Partition, check_windows_boots, device_of, read_layout, windows_of
 from provision.mounts import mount
 from provision.oci import Blob, stream
 from provision.partition import mkfs
@@ -28,14 +29,17 @@ from provision.run import run
 ROOM = 64 * MIB  # for the file system that the .wim waits in
 CLUSTER = 4096
 LOADER = "\\EFI\\Microsoft\\Boot\\bootmgfw.efi"
-HOURS = 4 * 3600.0
+LABEL = "Windows Boot Manager"
+MOST = 6600.0  # of applying a .wim; the unit has more
 
 
 def image_windows(places: Places, recipe: Recipe, moved: Moved) -> None:
     if recipe.get("image_format") == "raw-disk":
         return write_raw(places, recipe, moved)
+    parts = read_layout(recipe["partition_layout"])
+    check_windows_boots(parts, efi=places.efi.is_dir())
     disk = chosen(places)
-    part = windows_of(read_layout(recipe["partition_layout"]))
+    part = windows_of(parts)
     device = device_of(disk, part.number)
     blob = found(places, recipe)
     index = int(recipe.get("wim_index", 1))
@@ -45,11 +49,11 @@ def image_windows(places: Places, recipe: Recipe, moved: Moved) -> None:
         return None
     places.forget(STAMP)
     front = split(size_of(device), blob.size, device)
-    execute(volume_plan(part, device, front))
+    execute(volume_plan(part, device, front, look_at(disk).sector))
     with waiting_room(device, front, places.run / "scratch") as folder:
         wim = folder / "image.wim"
         download(blob, wim, moved)
-        run(["wimlib-imagex", "apply", str(wim), str(index), device], timeout=HOURS)
+        run(["wimlib-imagex", "apply", str(wim), str(index), device], timeout=MOST)
     execute(grow_plan(device))
     places.write(STAMP, {**stamp, "uuid": uuid_of(device)})
     return None
@@ -63,10 +67,11 @@ def split(size: int, wim: int, device: str) -> int:
     return front
 
 
-def volume_plan(part: Partition, device: str, front: int) -> Plan:
+def volume_plan(part: Partition, device: str, front: int, sector: int) -> Plan:
+    """mkfs.ntfs counts in the sectors of the device."""
     return [
         command("wipefs", "--all", "--force", device),
-        command(*mkfs(part, device), str(front // 512), timeout=3600),
+        command(*mkfs(part, device), str(front // sector), timeout=3600),
     ]
 
 
@@ -112,9 +117,9 @@ def bootloader_windows(places: Places, recipe: Recipe) -> None:
         return
     disk = chosen(places)
     parts = read_layout(recipe["partition_layout"])
-    esp, part = esp_of(parts), windows_of(parts)
-    if esp is None:
-        raise Trouble("the layout has no EFI system partition (ef00)", Exit.DISK)
+    check_windows_boots(parts, efi=places.efi.is_dir())
+    part = windows_of(parts)
+    esp = next(part for part in parts if part.is_esp)
     disk_id, part_ids = identifiers(disk)
     with (
         mount(device_of(disk, part.number), places.run / "windows", "-t", "ntfs-3g") as system,
@@ -130,7 +135,7 @@ def bootloader_windows(places: Places, recipe: Recipe) -> None:
         )
         if places.has("unattend.xml"):
             execute(unattend_plan(system, (places.run / "unattend.xml").read_bytes()))
-    if places.efi.is_dir():
+    if not has_entry(run(["efibootmgr", "--verbose"], check=False).output, part_ids[esp.number]):
         execute(firmware_entry(disk, esp.number))
 
 
@@ -180,7 +185,13 @@ def unattend_plan(system: Path, content: bytes) -> Plan:
     return [WriteFile(system, f"/{folder}/Panther/unattend.xml", content, 0o600)]
 
 
+def has_entry(listing: str, partition: uuid.UUID) -> bool:
+    """Each run would add another one: its label and its partition tell that it is there."""
+    lines = listing.lower().splitlines()
+    return any(LABEL.lower() in line and str(partition) in line for line in lines if line.startswith("boot"))
+
+
 def firmware_entry(disk: str, number: int) -> Plan:
     """The firmware finds \\EFI\\Boot\\bootx64.efi without it; with it Windows is first."""
-    argv = ("efibootmgr", "--create", "--disk", disk, "--part", str(number), "--label", "Windows Boot Manager")
+    argv = ("efibootmgr", "--create", "--disk", disk, "--part", str(number), "--label", LABEL)
     return [command(*argv, "--loader", LOADER, may_fail=True)]

@@ -1,11 +1,13 @@
 """HTTP as the agent needs it: no proxies, a token that goes to one host only, bodies that survive a dropped connection."""
 
 import http.client
+import ssl
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,9 +36,28 @@ class _Stay(urllib.request.HTTPRedirectHandler):
         return None
 
 
-_no_proxy = urllib.request.ProxyHandler({})
-_following = urllib.request.build_opener(_no_proxy)
-_staying = urllib.request.build_opener(_no_proxy, _Stay())
+class _Openers:
+    """One that follows redirects and one that does not, with the authorities that they trust."""
+
+    def __init__(self, authorities: Path | None = None) -> None:
+        context = ssl.create_default_context()
+        if authorities is not None:
+            context.load_verify_locations(authorities)
+        common = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+        self.following = urllib.request.build_opener(*common)
+        self.staying = urllib.request.build_opener(*common, _Stay())
+
+
+_openers = _Openers()
+
+
+def trust(authorities: Path) -> None:
+    """Beside the public ones those of this file, for everything that is asked from now on. ValueError: it holds none."""
+    global _openers
+    try:
+        _openers = _Openers(authorities)
+    except OSError as error:  # an SSLError is one
+        raise ValueError(f"{authorities.name} holds no certificate that can be used: {type(error).__name__}") from None
 
 
 def host_of(url: str) -> str:
@@ -59,7 +80,7 @@ def ask(
     url: str, headers: Mapping[str, str] = {}, token: str = "", body: bytes | None = None, timeout: float = TIMEOUT
 ) -> Answer:
     """One try. Any answer is an answer; OSError: there was none."""
-    opener = _following if body is None else _staying
+    opener = _openers.following if body is None else _openers.staying
     try:
         with opener.open(request(url, headers, token, body), timeout=timeout) as response:
             return Answer(response.status, _lower(response.headers), response.read(MAX_DOCUMENT))
@@ -76,8 +97,11 @@ def fetch(
     token: str = "",
     size: int | None = None,
     sleep: Callable[[float], None] = time.sleep,
+    *,
+    verified: bool = False,
 ) -> Iterator[bytes]:
-    """A large body, piece by piece. After a dropped connection it goes on where it stopped."""
+    """A large body, piece by piece. After a dropped connection it goes on where it stopped. `verified`: the caller knows its digest,
+    and so would notice that a body which does not say how long it is was cut short."""
     done, idle = 0, 0
     while size is None or done < size:
         before = done
@@ -85,6 +109,8 @@ def fetch(
             with _open(url, headers, token, done) as response:
                 if size is None:
                     size = _size(response, done)
+                    if size is None and not verified and not response.chunked:
+                        raise Trouble(f"{_plain(url)} does not say how long it is", Exit.REGISTRY)
                 skip = 0 if response.status == 206 else done
                 while piece := response.read1(PIECE):
                     fresh = piece[skip:]
@@ -107,7 +133,7 @@ def fetch(
 def _open(url: str, headers: Mapping[str, str], token: str, done: int) -> Any:
     ranged = {**headers, "Range": f"bytes={done}-"} if done else headers
     try:
-        return _following.open(request(url, ranged, token), timeout=STALLED)
+        return _openers.following.open(request(url, ranged, token), timeout=STALLED)
     except urllib.error.HTTPError as error:
         with error:
             if error.code >= 500 or error.code in (408, 429):

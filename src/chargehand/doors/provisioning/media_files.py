@@ -12,6 +12,8 @@ from pathlib import Path
 import msgspec
 
 from chargehand.config import Config
+from chargehand.doors.provisioning.authorities import NAME as AUTHORITIES
+from chargehand.doors.provisioning.authorities import read_authorities
 from chargehand.doors.provisioning.combined import Combined
 from chargehand.doors.provisioning.iso import Built, IsoError, build_task_iso
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
@@ -53,6 +55,8 @@ class MediaFiles:
         self._runs = runs
         self._tokens = tokens
         self._metrics = metrics
+        own = config.provisioning.ca_file
+        self._authorities = {AUTHORITIES: read_authorities(own)} if own else {}
         self._built: dict[Path, Built] = {}
         self.base_url = ""  # how machines reach this server; known once it listens
 
@@ -60,7 +64,7 @@ class MediaFiles:
 
     async def build(self, job: Job, recipe: Recipe, generation: int) -> Built:
         began = time.perf_counter()
-        files = {**recipe.files(job.id), REPORT: self._report(job, generation)}
+        files = {**recipe.files(job.id), REPORT: self._report(job, generation), **self._authorities}
         path = self._path(job.id, generation)
         built = await asyncio.to_thread(_build, path, files, job.created_at // SECOND)
         self._metrics.iso_seconds.at()(time.perf_counter() - began)

@@ -23,6 +23,8 @@ _METADATA_NAMES = {
     "instance-data.ec2.internal",
 }
 
+FIRMWARE_DIGEST = "USER_FIRMWARE_SHA256"
+_SHA256 = re.compile(r"(?:sha256:)?[0-9a-fA-F]{64}")
 _PARTITION = re.compile(
     r"/dev/(?:(?:sd|vd|hd|xvd)[a-z]+[0-9]+|(?:nvme[0-9]+n|mmcblk|nbd|loop)[0-9]+p[0-9]+|.*-part[0-9]+)"
 )
@@ -37,6 +39,9 @@ def cross_problems(document: dict[str, Any], broken: set[str]) -> Iterator[Detai
             yield from payload_problems(name, sound[name])
     if "firmware_url" in sound:
         yield from _address_problems("firmware_url", sound["firmware_url"])
+        if "env" not in broken and not _SHA256.fullmatch(sound.get("env", {}).get(FIRMWARE_DIGEST, "")):
+            message = f"nothing is flashed without its digest: give {FIRMWARE_DIGEST} in env, 64 hexadecimal digits"
+            yield Detail("/firmware_url", "conflict", message)
     if "oci_url" in sound:
         yield from _address_problems("oci_url", "http://" + sound["oci_url"].partition("/")[0])
     if "target_disk" in sound:

@@ -9,7 +9,9 @@ from chargehand.doors.provisioning.recipe_text import pointer
 REST = "100%"
 MIB = 1 << 20
 MAX_TOTAL = 1 << 50
-MIN_ESP = 32 * MIB  # a FAT32 file system needs about as much
+MIN_ESP = (
+    33 * MIB
+)  # a FAT32 file system has at least 65525 clusters; with sectors of 4096 bytes the machine asks for more
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _ESP = {"ef00", "c12a7328-f81f-11d2-ba4b-00a0c93ec93b"}
@@ -51,7 +53,7 @@ def _of_one(part: Partition, at: str, *, last: bool) -> Iterator[Detail]:
         if not last:
             yield _conflict(at + "/size", "100% takes all that is left, so only the last partition can have it")
     elif kind in _ESP and bytes_of(size) < MIN_ESP:
-        yield _too_small(at, "an EFI system partition needs at least 32M")
+        yield _too_small(at, "an EFI system partition needs at least 33M")
     elif bytes_of(size) < MIB:
         yield _too_small(at, "a partition needs at least 1M")
     if kind in _ESP and made != "vfat":
