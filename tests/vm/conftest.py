@@ -14,6 +14,11 @@ from tests.vm.target import cached
 PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86", "mmdebstrap": "mmdebstrap", "wimlib-imagex": "wimtools"}
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long ones first, so that no processor is left with one of them at the end."""
+    items.sort(key=lambda item: "test_install" not in item.nodeid)
+
+
 @pytest.fixture(scope="session")
 def image() -> Path:
     """The Linux that is installed; with it the maintenance system's image is there too."""

@@ -147,6 +147,8 @@ class Place:
             found: Json = await eventually(there, within, "the job is complete")
         except AssertionError as error:
             raise AssertionError(f"{error}\n{await self.story(job_id)}") from None
+        # For whoever wants to read of it: `--basetemp=DIR -o tmp_path_retention_policy=all` keeps it, with the consoles.
+        (self.folder / "story.txt").write_text(await self.story(job_id))
         return found
 
     async def greeted(self, within: float = SOON) -> Json:
