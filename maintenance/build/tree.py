@@ -42,11 +42,12 @@ MASKED = (
     "systemd-networkd-persistent-storage.service", "remote-fs.target", "systemd-update-done.service", "systemd-boot-system-token.service",
     "systemd-binfmt.service", "proc-sys-fs-binfmt_misc.automount", "dev-hugepages.mount", "dev-mqueue.mount", "sys-kernel-debug.mount",
     "sys-kernel-tracing.mount", "systemd-logind.service", "systemd-ask-password-console.path", "systemd-ask-password-wall.path",
-    "modprobe@drm.service", "modprobe@configfs.service", "systemd-tmpfiles-clean.timer",
+    "modprobe@drm.service", "modprobe@configfs.service", "modprobe@fuse.service", "sys-fs-fuse-connections.mount", "modprobe@dm_mod.service",
+    "modprobe@loop.service", "systemd-resolved.service", "dbus.service", "dbus.socket", "systemd-user-sessions.service", "systemd-tmpfiles-clean.timer",
 )
 # fmt: on
 ENABLED = {
-    "multi-user.target.wants": ("systemd-networkd.service", "systemd-resolved.service", "provision-dispatcher.service"),
+    "multi-user.target.wants": ("systemd-networkd.service", "provision-dispatcher.service"),
     "network-online.target.wants": ("systemd-networkd-wait-online.service",),
     "getty.target.wants": ("getty@tty1.service",),
 }
@@ -124,7 +125,7 @@ def _ours() -> Iterator[Entry]:
     for unit in MASKED:
         yield _link(f"etc/systemd/system/{unit}", "/dev/null")
     yield _link("etc/systemd/system/default.target", "/usr/lib/systemd/system/multi-user.target")
-    yield _link("etc/resolv.conf", "/run/systemd/resolve/stub-resolv.conf")
+    yield Entry("etc/resolv.conf", FILE | 0o644)  # the agent fills it
     # Empty and not missing: the system makes one up for this boot and asks nobody.
     yield Entry("etc/machine-id", FILE | 0o444)
     for place in PLACES:

@@ -6,13 +6,10 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from provision import heartbeat, report
-from provision.controller import trust_authorities
-from provision.dispatch import dispatch
 from provision.errors import Exit, Trouble
 from provision.journal import say
 from provision.places import Places
-from provision.steps import STEPS, perform
+from provision.units import STEPS, bystander
 
 
 def main(argv: Sequence[str]) -> int:
@@ -20,23 +17,7 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, _stop)
     places = Places.of(os.environ)
     try:
-        trust_authorities(places)
-        match list(argv):
-            case ["dispatch"]:
-                dispatch(places, os.environ)
-            case ["step", name] if name in STEPS:
-                perform(places, name)
-            case ["report", "success"]:
-                return report.success(places)
-            case ["report", "failed", unit] if unit:
-                return report.failed(places, unit)
-            case ["heartbeat"]:
-                return heartbeat.beat_on(
-                    places, float(os.environ.get("PROVISION_HEARTBEAT_SECONDS") or heartbeat.SECONDS)
-                )
-            case _:
-                say(f"usage: {__doc__}; steps: {', '.join(STEPS)}")
-                return Exit.USAGE
+        return _do(places, list(argv))
     except Trouble as error:
         say(f"error: {error}")
         return error.code
@@ -48,6 +29,37 @@ def main(argv: Sequence[str]) -> int:
         where = f"{os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno}" if at else "?"
         say(f"error: {type(error).__name__} at {where}" + (f": {error.strerror}" if isinstance(error, OSError) else ""))
         return Exit.UNEXPECTED
+
+
+def _do(places: Places, argv: list[str]) -> int:
+    """Each verb loads what it needs when it needs it: on a slow machine most of an agent's time is its beginning."""
+    match argv:
+        case ["report", "failed", unit] if unit and (other := bystander(unit)):
+            say(f"{unit} did not run because {other} failed, which reports for itself")
+            return Exit.OK
+    from provision import heartbeat, report
+    from provision.controller import trust_authorities
+
+    trust_authorities(places)
+    match argv:
+        case ["dispatch"]:
+            from provision.dispatch import dispatch
+
+            dispatch(places, os.environ)
+        case ["step", name] if name in STEPS:
+            from provision.steps import perform
+
+            perform(places, name)
+        case ["report", "success"]:
+            return report.success(places)
+        case ["report", "failed", unit] if unit:
+            return report.failed(places, unit)
+        case ["heartbeat"]:
+            seconds = float(os.environ.get("PROVISION_HEARTBEAT_SECONDS") or heartbeat.SECONDS)
+            return heartbeat.beat_on(places, seconds)
+        case _:
+            say(f"usage: {__doc__}; steps: {', '.join(STEPS)}")
+            return Exit.USAGE
     return Exit.OK
 
 

@@ -12,6 +12,7 @@ from provision.errors import Exit, Trouble
 from provision.journal import say
 from provision.places import Places
 from provision.report import now
+from provision.resolvers import keep_resolvers
 from provision.run import CommandFailed, run
 from provision.units import DISPATCHER
 
@@ -24,6 +25,7 @@ def dispatch(places: Places, environ: Mapping[str, str]) -> None:
     say(f"dispatcher {VERSION}, boot {places.boot_id() or 'unknown'}")
     if places.real and os.geteuid():
         raise Trouble("only root can do this work", Exit.NOT_ROOT)
+    keep_resolvers(places)
     task = medium.find(places, _seconds(environ, "PROVISION_MEDIUM_SECONDS", MEDIUM_SECONDS))
     report = read_report(task.files)
     # First of all: from here on a failure can be reported.

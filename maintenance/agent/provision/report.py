@@ -14,7 +14,7 @@ from provision.controller import STOPPED, Controller, secrets
 from provision.errors import Exit
 from provision.journal import say
 from provision.places import Places
-from provision.units import TAIL_CHARACTERS, UNITS, State, state, tail
+from provision.units import TAIL_CHARACTERS, State, state, tail
 
 OUTCOME = "outcome"  # who was first: success, or a unit
 FIRST_FAILURE = "first-failure"
@@ -27,13 +27,7 @@ def success(places: Places) -> int:
 
 
 def failed(places: Places, unit: str) -> int:
-    own = state(unit)
-    if not own.failed:
-        other = next((each for each in UNITS if each != unit and state(each).failed), None)
-        if other is not None:
-            say(f"{unit} did not run because {other} failed, which reports for itself")
-            return Exit.OK
-    return _deliver(places, "failed", unit, own)
+    return _deliver(places, "failed", unit, state(unit))
 
 
 def _deliver(places: Places, status: str, unit: str, how: State | None) -> int:

@@ -48,6 +48,13 @@ def state(unit: str) -> State:
     )
 
 
+def bystander(unit: str) -> str | None:
+    """The unit that failed, where this one only did not run because of it."""
+    if state(unit).failed:
+        return None
+    return next((each for each in UNITS if each != unit and state(each).failed), None)
+
+
 def tail(*units: str) -> str:
     """The end of what they wrote in this boot; nothing where there is no journal."""
     chosen = [argument for unit in units for argument in ("--unit", unit)]
