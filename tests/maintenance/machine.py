@@ -17,9 +17,14 @@ AGENT = Path(__file__).parents[2] / "maintenance" / "agent"
 # What systemctl and journalctl say is in files; what they were asked goes into one.
 TOOL = """#!/bin/sh
 echo "$(basename "$0") $*" >> '{folder}/calls'
-for last; do :; done
 case "$(basename "$0") $1" in
-  "systemctl show") cat "{folder}/state-$last" 2>/dev/null || echo "Result=success" ;;
+  "systemctl show")
+    shift 2
+    for unit; do
+      echo "Id=$unit"
+      cat "{folder}/state-$unit" 2>/dev/null || echo "Result=success"
+      echo
+    done ;;
   journalctl*) cat '{folder}/journal' ;;
   *) [ ! -e '{folder}/broken' ] ;;
 esac

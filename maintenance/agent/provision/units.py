@@ -1,5 +1,6 @@
 """What systemd knows of our units: which of them failed by itself, and what it wrote."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from provision.run import CommandFailed, run
@@ -33,12 +34,24 @@ class State:
 
 
 def state(unit: str) -> State:
+    return states(unit)[unit]
+
+
+def states(*units: str) -> dict[str, State]:
+    """All with one question: each takes a second on a slow machine."""
     try:
-        asked = ["systemctl", "show", "--property=Result,ExecMainCode,ExecMainStatus", unit]
+        asked = ["systemctl", "show", "--property=Id,Result,ExecMainCode,ExecMainStatus", *units]
         output = run(asked, timeout=30, quiet=True).output
     except CommandFailed:
-        return State("", None)
-    said = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
+        output = ""
+    found = {}
+    for block in output.split("\n\n"):
+        said = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        found[said.get("Id", "")] = _state(said)
+    return {unit: found.get(unit, State("", None)) for unit in units}
+
+
+def _state(said: Mapping[str, str]) -> State:
     how, status = said.get("ExecMainCode", ""), said.get("ExecMainStatus", "")
     number = int(status) if status.isdigit() else None
     return State(
@@ -50,9 +63,10 @@ def state(unit: str) -> State:
 
 def bystander(unit: str) -> str | None:
     """The unit that failed, where this one only did not run because of it."""
-    if state(unit).failed:
+    known = states(unit, *UNITS)
+    if known[unit].failed:
         return None
-    return next((each for each in UNITS if each != unit and state(each).failed), None)
+    return next((each for each in UNITS if known[each].failed), None)
 
 
 def tail(*units: str) -> str:
