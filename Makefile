@@ -60,7 +60,7 @@ maintenance-iso: $(VENV)/.setup ## the maintenance system that servers boot: bui
 
 test-vm: dev maintenance-iso ## install whole machines in QEMU, by BIOS and UEFI, and break what can break
 	$(BIN)/python -m tests.vm.target
-	$(BIN)/pytest -m vm tests/vm -n 2 --maxschedchunk 1 -rs --durations 20
+	$(BIN)/pytest -m vm tests/vm -n 3 --maxschedchunk 1 -rs --durations 20
 
 check: dev ## format, lint, types, import directions
 	$(BIN)/ruff format --check src tests bench tools maintenance

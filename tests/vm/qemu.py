@@ -38,7 +38,7 @@ class Spec:
     uefi: bool = False
     disk_gib: int = 4
     memory_mib: int = 1024
-    cpus: int = 1  # two machines run at once: more processors than there are cores wait for each other's locks
+    cpus: int = 1  # several machines run at once: processors that are more than the cores wait for each other's locks
     dmi_uuid: str = ""  # where the machine itself says something else than its BMC, as with crossed cables
     dmi_serial: str = ""
 
