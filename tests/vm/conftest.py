@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,11 @@ PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86", "mmdebstrap": "mmdebstrap",
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long ones first, so that no processor is left with one of them at the end."""
-    items.sort(key=lambda item: "test_install" not in item.nodeid)
+    """The long ones first, so that no core is left with one of them at the end; and one each, for every worker begins with two tests."""
+    long = [item for item in items if "tests/vm/test_install" in item.nodeid]
+    short = [item for item in items if item not in long]
+    pairs = zip_longest(long, short[: len(long)])
+    items[:] = [item for pair in pairs for item in pair if item is not None] + short[len(long) :]
 
 
 @pytest.fixture(scope="session")
