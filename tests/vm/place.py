@@ -34,6 +34,7 @@ TWO_CDS = {
     "Cd2": {"Name": "Second virtual CD", "MediaTypes": ["CD", "DVD"]},
 }
 ONE_CD = {"Cd": TWO_CDS["Cd"]}
+BIOS_BOOT = {"size": "1M", "type_guid": "ef02", "format": "none", "label": "bios"}
 SETTINGS: dict[str, Any] = {
     "provisioning_poll_seconds": 0.5,
     "provisioning_lease_seconds": 3,
@@ -115,7 +116,7 @@ class Place:
             "wipe": True,
             "oci_url": f"{self.controller.image}:1",
             "partition_layout": [
-                {"size": "1M", "type_guid": "ef02", "format": "none", "label": "bios"},
+                *([] if self.machine.uefi else [BIOS_BOOT]),
                 {"size": "64M", "type_guid": "ef00", "format": "vfat", "label": "esp", "mountpoint": "/boot/efi"},
                 {"size": "128M", "type_guid": "8200", "format": "swap", "label": "swap"},
                 {"size": "100%", "type_guid": "8304", "format": "ext4", "label": "root", "mountpoint": "/"},

@@ -163,7 +163,7 @@ class Qemu:
         # fmt: off
         command = [
             "qemu-system-x86_64", "-name", spec.name, "-M", "q35" if spec.uefi else "pc", "-accel", "tcg,thread=multi", "-cpu", CPU,
-            "-smp", str(spec.cpus), "-m", str(spec.memory_mib), "-display", "none", "-no-reboot",
+            "-smp", str(spec.cpus), "-m", str(spec.memory_mib), "-display", "none", "-vga", "none", "-no-reboot",
             "-smbios", f"type=1,manufacturer=Chargehand,product=Virtual metal,serial={spec.dmi_serial or spec.serial},uuid={spec.dmi_uuid or spec.uuid}",
             "-qmp", f"unix:{spec.commands},server=on,wait=off", "-qmp", f"unix:{spec.events},server=on,wait=off",
             "-serial", f"file:{spec.serial_log(self.boots)}",

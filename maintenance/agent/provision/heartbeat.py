@@ -14,9 +14,9 @@ from provision.places import Places
 from provision.progress import FILE
 from provision.report import REPORTED
 from provision.run import CommandFailed, run
-from provision.units import DISPATCHER, STEPS, UNITS, tail
+from provision.units import DISPATCHER, STEPS, tail
 
-SECONDS = 15.0
+SECONDS = 30.0
 
 
 def beat_on(places: Places, seconds: float = SECONDS, sleep: Callable[[float], None] = time.sleep) -> int:
@@ -40,7 +40,7 @@ def beat(places: Places) -> None:
     if controller is None:
         return
     said = dict(places.read(FILE) or {"step": DISPATCHER})
-    said["log_tail"] = secrets(places).hide(tail(*UNITS))
+    said["log_tail"] = secrets(places).hide(tail(str(said["step"])))
     controller.progress(said)
 
 
