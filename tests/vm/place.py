@@ -55,6 +55,10 @@ class Controller(Server):
         self.port = int(self.url.rpartition(":")[2])
         self._environ["CHARGEHAND_PROVISIONING_PUBLIC_URL"] = self.public_url
 
+    async def ready(self, within: float = 90) -> None:
+        """Beside three machines that boot, a start takes its time."""
+        await super().ready(within)
+
     @property
     def public_url(self) -> str:
         return f"http://{GUEST_SEES_HOST}:{self.port}"
