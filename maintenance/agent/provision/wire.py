@@ -40,10 +40,12 @@ class _Openers:
     """One that follows redirects and one that does not, with the authorities that they trust."""
 
     def __init__(self, authorities: Path | None = None) -> None:
-        context = ssl.create_default_context()
+        common: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        # Without any of one's own the public ones are read when a connection needs them: they are many, and reading them is slow.
         if authorities is not None:
+            context = ssl.create_default_context()
             context.load_verify_locations(authorities)
-        common = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+            common.append(urllib.request.HTTPSHandler(context=context))
         self.following = urllib.request.build_opener(*common)
         self.staying = urllib.request.build_opener(*common, _Stay())
 
