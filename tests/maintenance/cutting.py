@@ -24,15 +24,16 @@ async def cutting(address: str, cuts: Sequence[int], *, hold: bool = False) -> A
                 await asyncio.Event().wait()
         finally:
             forth.cancel()
-            for each in (writer, back):
-                each.close()
-                with suppress(OSError):
-                    await each.wait_closed()
+            back.close()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            tasks.discard(task)
+            writer.close()  # here, because a task that is cancelled before it began runs no line of its own
+
         task = asyncio.create_task(serve(reader, writer))
         tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        task.add_done_callback(ended)
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     try:
