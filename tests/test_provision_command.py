@@ -50,7 +50,7 @@ async def test_a_recipe_is_checked_without_a_server(tmp_path: Path, recipe: str)
     assert paths == {"/wipe", "/hostnam"}
     assert SECRET_PARTS[1] not in told.out
     assert "cannot be read" in (await provision(nowhere, "recipe", "validate", "no.json")).good(2).err
-    schema = (await provision(nowhere, "recipe", "schema")).good().json
+    schema = (await provision(nowhere, "recipe", "schema", "--json")).good().json
     assert schema["$id"].endswith("/recipe/1.0/schema.json")
 
 
@@ -63,27 +63,29 @@ async def test_a_job_is_submitted_and_watched_to_its_end(store_url: str, tmp_pat
         url = room.server.url
         await room.register()
         told = await provision(url, "submit", SERIAL, recipe, "--watch", "--idempotency-key", "the first")
-        assert told.good().err == ""
-        lines = told.out.splitlines()
+        [end] = told.good().out.splitlines()
+        assert end.startswith(f"{SERIAL} is complete, succeeded after ")
+        lines = told.err.splitlines()
         job_id = lines[0].removeprefix("job ")
         assert any("redfish.reset" in line and "reset: " in line for line in lines)
         assert any("partition.service is done" in line for line in lines)
-        assert lines[-1].startswith(f"{SERIAL} is complete, succeeded after ")
 
         again = await provision(url, "submit", SERIAL, recipe, "--idempotency-key", "the first")
         assert again.good().out == f"{job_id}\n"
-        events = (await provision(url, "watch", job_id, "--json")).good().objects
+        *events, last = (await provision(url, "watch", job_id, "--json")).good().objects
+        assert (last["type"], last["job_id"], last["outcome"]) == ("end", job_id, "succeeded")
+        assert {event["type"] for event in events} == {"event"}
         assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
         assert events == (await provision(url, "events", job_id, "--json")).good().objects
         assert events[-1]["status"] == "complete"
         assert len((await provision(url, "events", job_id, "--follow")).good().out.splitlines()) == len(events)
 
-        shown = (await provision(url, "show", job_id)).good().out
+        shown = (await provision(url, "show", job_id.lower())).good().out
         assert re.search(r"^status +complete, succeeded$", shown, re.MULTILINE)
         assert re.search(r"^  done +image-linux\.service +\d+\.\d s", shown, re.MULTILINE)
         assert job_id in (await provision(url, "list", "--status", "complete", "--server", SERIAL)).good().out
         assert (await provision(url, "list", "--status", "queued", "--json")).good().json == []
-        assert all(secret not in told.out + shown for secret in SECRET_PARTS)
+        assert all(secret not in told.out + told.err + shown for secret in SECRET_PARTS)
 
 
 @on_sqlite
@@ -94,7 +96,7 @@ async def test_a_failed_job_says_key_unit_exit_code_log_and_what_to_do_and_is_tr
         url = room.server.url
         await room.register()
         watched = await provision(url, "submit", SERIAL, recipe, "--watch")
-        job_id = watched.good(1).out.splitlines()[0].removeprefix("job ")
+        job_id = watched.good(1).err.splitlines()[0].removeprefix("job ")
         shown = (await provision(url, "show", job_id)).good()
         for told in (watched.out, shown.out):
             assert "failed at  workflow.partition: partitioning the disk failed\n" in told
@@ -106,8 +108,8 @@ async def test_a_failed_job_says_key_unit_exit_code_log_and_what_to_do_and_is_tr
 
         room.guest.script.fails_at = ""
         again = await provision(url, "retry", job_id, "--watch")
-        assert again.good().out.startswith(f"{job_id} is queued again.\n")
-        assert "no such disk" not in again.out, "events of the start before are not shown again"
+        assert again.good().err.startswith(f"{job_id} is queued again.\n")
+        assert "no such disk" not in again.out + again.err, "events of the start before are not shown again"
         assert re.search(rf"^{SERIAL} is complete, succeeded after [\d.]+ s \(2nd try\)$", again.out, re.MULTILINE)
         shown = (await provision(url, "show", job_id)).good()
         assert re.search(
@@ -140,8 +142,8 @@ async def test_ctrl_c_ends_the_watch_and_not_the_job(store_url: str, tmp_path: P
         await room.register()
         job_id = await room.submit()
         async with running(room.server.url, "watch", job_id) as watching:
-            assert watching.stdout is not None
-            await watching.stdout.readline()
+            assert watching.stderr is not None
+            await watching.stderr.readline()
             watching.send_signal(signal.SIGINT)
             told = await ended(watching)
             assert told.code == 130
@@ -193,7 +195,8 @@ async def test_a_watch_goes_on_over_a_restart_of_the_server(tmp_path: Path, reci
             told = await ended(watching)
     assert told.code == 0, told
     assert told.err == "the server is back\n", "each once"
-    events = [json.loads(first), *told.objects]
+    *events, last = [json.loads(first), *told.objects]
+    assert (last["type"], last["outcome"]) == ("end", "succeeded")
     assert [event["sequence"] for event in events] == list(range(1, len(events) + 1)), "each once, in order"
     assert events[-1]["status"] == "complete"
     assert all(PASSWORD not in text for text in (told.out, server.log))

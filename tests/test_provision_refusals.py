@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from chargehand.cli import app
 from chargehand.client.machines import Failure, Job, Progress
+from chargehand.commands.provision.texts import job_lines, ordinal
+from chargehand.commands.texts import clock, day
 from chargehand.http.credentials import hash_token
-from chargehand.provision_command.texts import clock, day, job_lines, ordinal
 from tests.api.serving import on_sqlite
 from tests.e2e.server import Server
 from tests.http.test_tls import Certificates

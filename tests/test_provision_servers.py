@@ -161,7 +161,7 @@ async def test_a_password_comes_from_stdin_or_the_environment_and_never_from_an_
     url = "http://127.0.0.1:9"
     words = ("server", "add", SERIAL, "--bmc", "https://10.0.0.5", "--user", USER)
     assert "CHARGEHAND_BMC_PASSWORD" in (await provision(url, *words)).good(2).err
-    assert "No such option" in (await provision(url, *words, "--password", PASSWORD)).good(2).err
+    assert "no such option" in (await provision(url, *words, "--password", PASSWORD)).good(2).err
     assert "standard input has no line" in (await provision(url, *words, "--password-stdin")).good(2).err
     told = await provision(url, *words, environ={"CHARGEHAND_BMC_PASSWORD": PASSWORD})
     [line] = told.good(2).err.splitlines()
@@ -184,6 +184,7 @@ async def test_a_person_is_asked_for_the_password_and_it_is_not_shown(store_url:
         shown = b"".join(seen).decode()
         assert told.code == 0, shown
         assert "The password of operator at the BMC" in shown
+        assert f"asking the BMC of {SERIAL} …" in shown
         assert "two drives" in shown
         assert PASSWORD not in shown
 

@@ -1,4 +1,4 @@
-"""Writes the reference pages from the code: `python -m tools.reference` writes them, `--check` says whether they are current."""
+"""Writes the reference pages and the dashboard from the code: `python -m tools.reference` writes them, `--check` says whether they are current."""
 
 import sys
 import tomllib
@@ -8,17 +8,22 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from chargehand import errors
+from chargehand.api.settings import meanings
 from chargehand.doors.inference import failures
 from chargehand.doors.inference.views import TOPICS
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
+from chargehand.doors.provisioning.views import BY_STATUS
 from chargehand.doors.tasks.metrics import TaskMetrics
+from chargehand.doors.tasks.names import ALL_TENANTS
+from chargehand.doors.tasks.views import STATUS as TASK_STATUS
 from chargehand.engine.job import State
 from chargehand.engine.moves import TABLE
+from chargehand.http.scopes import SCOPES
 from chargehand.observability.metrics import Metrics
 from chargehand.observability.tally import Tally
-from tools import provisioning_reference
+from tools import command_line_reference, dashboard, events_reference, provisioning_reference
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
 MADE = "<!-- Made from the code by `make docs`; edit the code, not this page. -->\n\n"
 
 
@@ -56,19 +61,38 @@ def states() -> str:
         *[f"| `{state}` | {', '.join(f'`{topic}`' for topic in topics)} |" for state, topics in TOPICS.items()],
         "",
         "What was observed before each of them is told: [inference.md](inference.md#what-each-state-means).",
+        "",
+        "## In the words of the tasks door",
+        "",
+        "| it says | of a job that is |",
+        "| --- | --- |",
+        *[
+            f"| `{status}` | {', '.join(f'`{state}`' for state, said in TASK_STATUS.items() if said == status)} |"
+            for status in dict.fromkeys(TASK_STATUS.values())
+        ],
+        "",
+        "A dead letter is `failed` in the stage `dead`; a cancelled task is `FAILED` with the error `CANCELLED`: [tasks.md](tasks.md).",
+        "",
+        "## In the words of the provisioning door",
+        "",
+        "| it says | of a job that is |",
+        "| --- | --- |",
+        *[f"| `{status}` | {', '.join(f'`{topic}`' for topic in topics)} |" for status, topics in BY_STATUS.items()],
+        "",
+        "`succeeded` and `failed` are shown while the machine is being put in order; `outcome` says how a complete job ended:",
+        "[provisioning.md](provisioning.md).",
     ]
     return "\n".join(lines) + "\n"
 
 
 def settings() -> str:
-    text = (files("chargehand") / "config.default.toml").read_text()
-    defaults = tomllib.loads(text)
-    comments = _comments(text)
+    defaults = tomllib.loads((files("chargehand") / "config.default.toml").read_text())
     lines = [
         "# Settings",
         "",
         "From the weakest to the strongest: the defaults, the file given with `--config`, environment variables, options of the",
-        "command line. An unknown name or a bad value stops the start with a message that names it.",
+        "command line. An unknown name or a bad value stops the start with a message that names it. A variable with `_FILE` at its end",
+        "(`CHARGEHAND_WEBHOOKS_SECRET_FILE`) names a file that holds the value, which is how secrets are best handed over.",
         "",
     ]
     for section, keys in defaults.items():
@@ -79,31 +103,21 @@ def settings() -> str:
             "| --- | --- | --- | --- |",
         ]
         for key, default in keys.items():
-            meaning = comments[f"{section}.{key}"].replace("|", "\\|")
+            meaning = _in_markdown(meanings()[f"{section}.{key}"]).replace("|", "\\|")
             variable = f"CHARGEHAND_{section}_{key}".upper()
             lines.append(f"| `{section}.{key}` | `{variable}` | `{default!r}` | {meaning} |")
         lines.append("")
     return "\n".join(lines)
 
 
-def _comments(text: str) -> dict[str, str]:
-    """The comment above each key of the defaults file. What is indented in it is an example, and keeps its lines."""
-    found: dict[str, str] = {}
-    section, comment = "", list[str]()
-    for line in text.splitlines():
-        if line.startswith("#   "):
-            comment.append(f"<br>`{line[4:]}`")
-        elif line.startswith("#"):
-            follows_example = bool(comment) and comment[-1].startswith("<br>`")
-            comment.append(("<br>" if follows_example else "") + line.lstrip("# "))
-        elif line.startswith("["):
-            section, comment = line.strip("[]"), []
-        elif "=" in line:
-            found[f"{section}.{line.partition('=')[0].strip()}"] = " ".join(comment)
-            comment = []
-        elif not line.strip():
-            comment = []
-    return found
+def _in_markdown(meaning: str) -> str:
+    """What is indented in it is an example, and keeps its lines."""
+    shown, after_example = list[str](), False
+    for line in meaning.split("\n"):
+        example = line.startswith("  ")
+        shown.append(f"<br>`{line[2:]}`" if example else f"{'<br>' * after_example}{line}")
+        after_example = example
+    return " ".join(shown)
 
 
 def error_codes() -> str:
@@ -150,6 +164,23 @@ def failure_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def scopes() -> str:
+    lines = [
+        "# Scopes",
+        "",
+        "What a token, a user or a JWT may do. `*` allows everything but what must be named, and `jobs:*` everything that begins with",
+        "`jobs:`. [security.md](../security.md) says how callers prove who they are.",
+        "",
+        "| scope | allows |",
+        "| --- | --- |",
+        *[f"| `{scope}` | {meaning} |" for scope, meaning in SCOPES.items()],
+        "",
+        f"`{ALL_TENANTS}` must be named: `*` does not include it. Whoever has a scope has it for its own tenant, and sees nothing of another's;",
+        "the registry, `metrics` and `/targets` are the server's and know no tenants.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def metrics() -> str:
     lines = [
         "# Metrics",
@@ -185,23 +216,32 @@ PAGES = {
     "reference/errors.md": error_codes,
     "reference/metrics.md": metrics,
     "reference/failures.md": failure_table,
+    "reference/events.md": events_reference.events,
+    "reference/scopes.md": scopes,
+    "reference/command-line.md": command_line_reference.command_line,
     "reference/provisioning-errors.md": provisioning_reference.errors,
     "reference/recipe.md": provisioning_reference.recipe,
 }
 
 
+def everything() -> dict[Path, str]:
+    """Every file that is made, and what it should hold now."""
+    made = {ROOT / "docs" / name: MADE + make() for name, make in PAGES.items()}
+    return made | {ROOT / "deploy/grafana/chargehand.json": dashboard.dashboard()}
+
+
 def main() -> None:
-    stale = [name for name, make in PAGES.items() if not _current(name, make())]
+    made = everything()
     if "--check" in sys.argv:
+        stale = [str(path.relative_to(ROOT)) for path, text in made.items() if not _current(path, text)]
         sys.exit(f"not current, run `make docs`: {', '.join(stale)}" if stale else 0)
-    for name, make in PAGES.items():
-        (DOCS / name).parent.mkdir(exist_ok=True)
-        (DOCS / name).write_text(MADE + make())
+    for path, text in made.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
 
 
-def _current(name: str, text: str) -> bool:
-    path = DOCS / name
-    return path.exists() and path.read_text() == MADE + text
+def _current(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text() == text
 
 
 if __name__ == "__main__":

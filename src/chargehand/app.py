@@ -14,8 +14,10 @@ from chargehand.api.deliveries import Deliveries
 from chargehand.api.jobs import Jobs
 from chargehand.api.queues import Queues
 from chargehand.api.service import Service
+from chargehand.api.settings import Settings
 from chargehand.api.work import Work
 from chargehand.config import Config, require_safe
+from chargehand.console.console import Console
 from chargehand.doors.inference.door import InferenceDoor, files_directory
 from chargehand.doors.provisioning.door import ProvisioningDoor
 from chargehand.doors.tasks.door import TasksDoor
@@ -36,10 +38,12 @@ from chargehand.http.server import Bounds, HttpServer
 from chargehand.http.tls import Tls
 from chargehand.observability.logs import get_logger
 from chargehand.observability.metrics import Metrics
+from chargehand.observability.supervisor import Supervisor
 from chargehand.observability.tracing import configure_tracing
 from chargehand.store import open_store
 from chargehand.webhooks.egress import EgressPolicy, networks
 from chargehand.webhooks.outbound import Outbox
+from chargehand.webhooks.sending import Render
 
 log = get_logger(__name__)
 DESCRIPTION = "A durable job server: jobs in, work out, every change of state pushed by signed webhooks."
@@ -67,11 +71,17 @@ class Server:
         self.tasks = self._tasks_door() if config.tasks.enabled else None
         self._gate = Gate(config)
         self.provisioning = self._provisioning_door() if config.provisioning.enabled else None
+        self.renderers: dict[str, Render] = {  # all kinds of jobs, those of doors that are off among them
+            views.KIND: views.render,
+            **InferenceDoor.renderers,
+            **TasksDoor.renderers,
+            **ProvisioningDoor.renderers,
+        }
         self.outbox = Outbox(
             store,
             config.webhooks,
             self.egress,
-            {views.KIND: views.render, **InferenceDoor.renderers, **TasksDoor.renderers, **ProvisioningDoor.renderers},
+            self.renderers,
             self.metrics,
             self.tracing,
             poll_seconds=config.engine.poll_seconds,
@@ -80,8 +90,15 @@ class Server:
         if self.tasks is not None:
             self.tasks.watch(self.outbox)
         self.engine.on_move(_counting(self.metrics))
+        self.console = Console(self.engine, self.outbox, self._kinds(), auth=config.has_auth)
+        if self.inference is not None:
+            self.inference.on_target(self.console.feed.on_target)
         self.http = HttpServer(_bounds(config))
         self._background: list[asyncio.Task[None]] = []
+
+    def _kinds(self) -> tuple[str, ...]:
+        doors = ((self.inference, InferenceDoor), (self.tasks, TasksDoor), (self.provisioning, ProvisioningDoor))
+        return (*(kind for door, made in doors if door is not None for kind in made.renderers), views.KIND)
 
     def _inference_door(self) -> InferenceDoor:
         return InferenceDoor(self.engine, self.config, self.files, self.egress, self.tracing, self.metrics)
@@ -107,13 +124,17 @@ class Server:
         counters = [self.tasks.count] if self.tasks is not None else []
         service = Service(self.engine, self.outbox, self.metrics, self.describe, counters)
         return [
-            *Jobs(self.engine, self.config, self.egress, self.tracing, ProvisioningDoor.scopes).routes(),
+            *Jobs(
+                self.engine, self.config, self.egress, self.tracing, ProvisioningDoor.scopes, tuple(self.renderers)
+            ).routes(),
             *Work(self.engine, self.config).routes(),
             *Queues(self.engine).routes(),
             *Deliveries(self.store, self.outbox).routes(),
             *(self.inference.routes() if self.inference else ()),
             *(self.tasks.routes() if self.tasks else ()),
             *(self.provisioning.routes() if self.provisioning else ()),
+            *self.console.routes(),
+            *Settings(self.config).routes(),
             *service.routes(),
             *pages.ROUTES,
         ]
@@ -139,6 +160,7 @@ class Server:
         await self.engine.refresh_limits()
         self._run(keep_up(self.engine, self.config))
         self._run(self.outbox.run())
+        self._run(self.console.run())
         if self.tasks is not None:
             await self.tasks.start()
             self._run(self.tasks.run())
@@ -171,6 +193,7 @@ class Server:
     async def close(self) -> None:
         """No new claims, running HTTP answered, leases handed back, webhooks in flight ended: each within its bound."""
         self.engine.drain()
+        self.console.feed.close()
         await self.http.drain()
         await self.outbox.drain(self.config.webhooks.timeout_seconds)
         for task in self._background:
@@ -192,12 +215,23 @@ async def serve(config: Config, started: Callable[[Server], None]) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    supervisor = Supervisor()
+    telling = asyncio.create_task(supervisor.keep_telling())
+    try:
+        return await _serve(config, started, stop, supervisor)
+    finally:
+        telling.cancel()
+
+
+async def _serve(config: Config, started: Callable[[Server], None], stop: asyncio.Event, supervisor: Supervisor) -> int:
     server = await Server.open(config)
     try:
         await server.start()
         calm_collector()
         started(server)
+        supervisor.ready()
         reason = await server.wait(stop)
+        supervisor.stopping()
         if reason:
             log.error("the server stops", reason=reason)
         else:

@@ -340,6 +340,9 @@ SETTINGS: Mapping[str, Any] = {
 }
 # No two can collide, for no section has an underscore in its name.
 VARIABLES: Mapping[str, str] = {f"CHARGEHAND_{key.replace('.', '_')}".upper(): key for key in SETTINGS}
+# Of a file that holds the value: systemd, Docker and Kubernetes hand out secrets so, and an environment is easily shown.
+FILE_VARIABLES: Mapping[str, str] = {f"{name}_FILE": key for name, key in VARIABLES.items()}
+_MAX_FILE_BYTES = 1024 * 1024
 
 _DEFAULTS = "the defaults"
 # The client's, and what `chargehand worker` tells the programs that it runs.
@@ -418,11 +421,12 @@ def _assemble(given: Mapping[str, Given]) -> Config:
     return msgspec.convert(sections, Config, dec_hook=_wrap)
 
 
-def _read(file: Path) -> bytes:
+def _read(file: Path, named_by: str = "") -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
+        where = f" ({named_by})" if named_by else ""
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}{where}") from error
 
 
 def _in_toml(content: bytes, origin: str) -> Iterator[Given]:
@@ -451,12 +455,30 @@ def _in_environ(environ: Mapping[str, str]) -> Iterator[Given]:
     for name, text in sorted(environ.items()):
         if not name.startswith("CHARGEHAND_") or name.startswith(_NOT_SETTINGS):
             continue
+        if name not in VARIABLES and name in FILE_VARIABLES:
+            yield _in_value_file(name, Path(text), environ)
+            continue
         if name not in VARIABLES:
             raise ConfigError(f"{name} is not a setting{_hint(name, VARIABLES)} (the environment)")
         key = VARIABLES[name]
         if not _succeeds(str.encode, text):
             raise ConfigError(f"{key} must be UTF-8 (environment variable {name})")
         yield Given(key, _parse(text, SETTINGS[key]), f"environment variable {name}")
+
+
+def _in_value_file(name: str, file: Path, environ: Mapping[str, str]) -> Given:
+    key, origin = FILE_VARIABLES[name], f"environment variable {name}"
+    if (other := name.removesuffix("_FILE")) in environ:
+        raise ConfigError(f"{key} is set twice: by {other} and by {name}; set one of them")
+    content = _read(file, origin)
+    if len(content) > _MAX_FILE_BYTES:
+        raise ConfigError(f"{key} must not exceed {_MAX_FILE_BYTES} bytes ({file}, {origin})")
+    try:
+        # The line end is the editor's, not the secret's.
+        text = content.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{key} must be UTF-8 ({file}, {origin})") from None
+    return Given(key, _parse(text, SETTINGS[key]), f"{file}, {origin}")
 
 
 def _in_overrides(overrides: Mapping[str, Any]) -> Iterator[Given]:

@@ -47,7 +47,7 @@ async def exchange(server: Server, request: bytes) -> tuple[int, bytes]:
     """Status and all that was answered to these very bytes, for requests that no client would send."""
     reader, writer = await asyncio.open_connection(*server.http.addresses[0])
     try:
-        writer.write(request.replace(b"\r\n", b"\r\nHost: here\r\nConnection: close\r\n", 1))
+        writer.write(request.replace(b"\r\n", b"\r\nHost: localhost\r\nConnection: close\r\n", 1))
         async with asyncio.timeout(5):
             answer = await reader.read()
     finally:

@@ -33,6 +33,42 @@ async def test_a_delivery_is_listed_with_its_attempts(api: Api, receiver: Receiv
     assert all(each["duration_seconds"] >= 0 and each["at"] for each in attempts)
 
 
+async def test_a_delivery_says_what_it_is_about_and_what_was_last_answered(api: Api, receiver: Receiver) -> None:
+    receiver.script.append(answer(503))
+    job_id = await api.submit(queue="films", webhook={"url": receiver.url()})
+    [delivery] = await api.deliveries(f"job={job_id}&state=delivered")
+    assert (delivery["kind"], delivery["queue"], delivery["topic"]) == ("job", "films", "queued")
+    assert (delivery["status"], delivery["duration_seconds"] > 0) == (200, True)
+
+
+async def test_the_body_of_a_delivery_can_be_read_as_it_was_sent(api: Api, receiver: Receiver) -> None:
+    job_id = await api.submit(webhook={"url": receiver.url()})
+    [delivery] = await api.deliveries(f"job={job_id}&state=delivered")
+    said = await api.get(f"/engine/deliveries/{delivery['id']}/body")
+    assert (said.good()["data"]["job_id"], said.body) == (job_id, receiver.hooks[0].body)
+    (await api.get(f"/engine/deliveries/{job_id}/body")).problem(404, "not_found")
+
+
+async def test_an_endpoint_says_how_it_did_in_the_last_hour(api: Api, receiver: Receiver) -> None:
+    receiver.script.append(answer(503))
+    job_id = await api.submit(webhook={"url": receiver.url()})
+    [delivery] = await api.deliveries(f"job={job_id}&state=delivered")
+    path = f"/engine/endpoints/{delivery['endpoint_id']}"
+    # It is settled in the store a moment before it is counted.
+    hour = await until(lambda: _two_tries(api, path))
+    assert (hour["tries"], hour["delivered"], hour["success_rate"]) == (2, 1, 0.5)
+    assert (sum(hour["delivered_by_minute"]), sum(hour["failed_by_minute"])) == (1, 1)
+    assert len(hour["delivered_by_minute"]) == len(hour["failed_by_minute"]) == 60
+    assert 0 < hour["p50_seconds"] <= hour["p95_seconds"] < 10
+    [listed_one] = (await api.get("/engine/endpoints")).good()["endpoints"]
+    assert listed_one["hour"] == hour
+
+
+async def _two_tries(api: Api, path: str) -> Any:
+    hour = (await api.get(path)).good()["hour"]
+    return hour if hour["tries"] == 2 else None
+
+
 async def test_deliveries_can_be_narrowed_by_state_endpoint_and_job(api: Api, receiver: Receiver) -> None:
     one = await api.submit(webhook={"url": receiver.url("/one")})
     await api.deliveries(f"job={one}&state=delivered")

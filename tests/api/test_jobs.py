@@ -257,6 +257,40 @@ async def test_a_list_can_be_narrowed_by_state_kind_and_queue(api: Api) -> None:
     assert await listed("kind=nothing") == await listed("state=failed") == await listed("queue=%C3%BC") == []
 
 
+async def test_a_list_can_be_narrowed_by_how_the_name_of_the_queue_starts(api: Api) -> None:
+    post, parcel, other = await api.submit(queue="post"), await api.submit(queue="Post/parcel"), await api.submit()
+
+    async def listed(query: str) -> list[str]:
+        return [job["id"] for job in (await api.get(f"/engine/jobs?{query}")).good()["jobs"]]
+
+    assert await listed("name=po") == await listed("name=POST") == [parcel, post]
+    assert await listed("name=post/&kind=job") == [parcel]
+    assert await listed(f"name=po&cursor={parcel}") == [post]
+    assert await listed("name=%25") == await listed("name=po&kind=task") == []
+    assert other in await listed("topic=queued")
+    assert await listed("topic=running:checking") == []
+
+
+async def test_a_job_is_found_by_its_idempotency_key(api: Api) -> None:
+    made = (await api.post("/engine/jobs", {"queue": "q", "payload": 1}, {"Idempotency-Key": "order-7"})).good(202)[
+        "job_id"
+    ]
+    task = {"command": "c", "payload": {}, "idempotencyKey": "order-7"}
+    of_the_other_door = (await api.post("/v1/codeq/tasks", task)).good(202)["id"]
+    await api.submit()
+
+    async def listed(query: str) -> list[str]:
+        page = (await api.get(f"/engine/jobs?{query}")).good()
+        assert page["next"] is None
+        return [job["id"] for job in page["jobs"]]
+
+    assert await listed("key=order-7") == [of_the_other_door, made]
+    assert await listed("key=order-7&kind=job") == [made]
+    assert await listed("key=order") == await listed("key=order-7&kind=provision") == []
+    assert (await api.job(made))["idempotency_key"] == "order-7"
+    (await api.get("/engine/jobs?key=order-7&state=queued")).problem(400, "request.invalid_field", "key")
+
+
 @on_sqlite
 async def test_a_wrong_value_in_a_query_is_refused_and_named(api: Api, subtests: pytest.Subtests) -> None:
     wrong = [

@@ -118,6 +118,6 @@ async def test_a_browser_at_the_root_is_led_to_a_page_and_anything_else_gets_a_s
     assert (plain.status, plain.body) == (200, b"Ollama is running")
     assert (await api.call("HEAD", "/")).status == 200
     browser = await api.get("/", {"Accept": "text/html,application/xhtml+xml"})
-    assert (browser.status, browser.headers["location"]) == (302, "/docs")
+    assert (browser.status, browser.headers["location"]) == (302, "/console")
     page = await api.get("/docs")
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")

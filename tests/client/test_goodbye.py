@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from chargehand.client import Client, Held, NewTask, Worker
+from chargehand.client import AsyncClient, Held, NewTask, Worker
 from tests.api.serving import serving, until
 
 
@@ -68,12 +68,12 @@ async def test_what_a_stream_still_brings_after_the_stop_is_given_back() -> None
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 async def test_a_worker_that_polls_leaves_nothing_behind_when_it_stops_under_load(store_url: str) -> None:
-    async with serving(store_url) as server, Client(server.url) as client:
-        made = await client.create_many(NewTask("work", n) for n in range(300))
+    async with serving(store_url) as server, AsyncClient(server.url) as client:
+        made = await client.tasks.create_many(NewTask("work", n) for n in range(300))
         done: list[str] = []
         for stop_at in (20, 60, 100, 140):
             await _work_until(server.url, done, stop_at)
-            states = [(await client.get(each.task.id)).status for each in made if each.task]
+            states = [(await client.tasks.get(each.task.id)).status for each in made if each.task]
             assert states.count("IN_PROGRESS") == 0
             assert states.count("COMPLETED") == len(done) < 300
 

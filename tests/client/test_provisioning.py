@@ -1,18 +1,15 @@
 """`client.provisioning` against a real server: what is asked, what comes back typed, and what a bad network cannot spoil."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import aiohttp
 import pytest
-from aiohttp import web
 
-from chargehand.client import Client, ClientError
+from chargehand.client import AsyncClient, ClientError, JobFailed, NotDone
 from chargehand.client.machines import Webhook
 from chargehand.client.sse import MAX_EVENT, Events, TooLong
 from tests.api.serving import on_sqlite
+from tests.client.cutting import cutting
 from tests.provisioning.bmc_habits import PASSWORD, USER
 from tests.provisioning.guest import Script
 from tests.provisioning.lab import RECIPE, SERIAL, lab
@@ -24,7 +21,11 @@ def test_events_are_the_same_however_their_bytes_arrive() -> None:
     for size in range(1, len(STREAM) + 1):
         events = Events()
         parts = [STREAM[at : at + size] for at in range(0, len(STREAM), size)]
-        assert [each for part in parts for each in events.read(part)] == [b"one", b"two\nmore", b"three"]
+        assert [each for part in parts for each in events.read(part)] == [
+            ("note", b"one"),
+            ("", b"two\nmore"),
+            ("", b"three"),
+        ]
 
 
 def test_an_event_without_an_end_does_not_fill_the_memory() -> None:
@@ -36,7 +37,7 @@ def test_an_event_without_an_end_does_not_fill_the_memory() -> None:
 
 @on_sqlite
 async def test_a_server_is_registered_probed_and_provisioned(store_url: str, tmp_path: Path) -> None:
-    async with lab(store_url, tmp_path) as room, Client(room.server.url) as client:
+    async with lab(store_url, tmp_path) as room, AsyncClient(room.server.url) as client:
         api = client.provisioning
         server = await api.register(SERIAL, room.bmc.url, username=USER, password=PASSWORD, labels={"rack": "12"})
         assert (server.has_password, server.labels) == (True, {"rack": "12"})
@@ -48,9 +49,11 @@ async def test_a_server_is_registered_probed_and_provisioned(store_url: str, tmp
         await api.validate(RECIPE)
         made = await api.submit(SERIAL, RECIPE, idempotency_key="k", metadata={"ticket": 7})
         assert (await api.submit(SERIAL, RECIPE, idempotency_key="k", metadata={"ticket": 7})).job_id == made.job_id
+        with pytest.raises(NotDone):
+            await api.wait(made.job_id, timeout=0.01)
         statuses = [event.status async for event in api.watch(made.job_id)]
         assert list(dict.fromkeys(statuses)) == ["queued", "provisioning", "succeeded", "complete"]
-        job = await api.job(made.job_id)
+        job = await api.wait(made.job_id)
         assert (job.finished, job.outcome, job.metadata) == (True, "succeeded", {"ticket": 7})
         assert [each.job_id async for each in api.jobs(serial=SERIAL, status="complete")] == [made.job_id]
         assert {event.sequence async for event in api.events(made.job_id, 3)} == set(range(4, len(statuses) + 1))
@@ -64,13 +67,13 @@ async def test_a_server_is_registered_probed_and_provisioned(store_url: str, tmp
 async def test_a_failure_comes_with_its_key_its_meaning_and_what_to_do(store_url: str, tmp_path: Path) -> None:
     async with (
         lab(store_url, tmp_path, script=Script(fails_at="partition.service")) as room,
-        Client(room.server.url) as client,
+        AsyncClient(room.server.url) as client,
     ):
         await room.register()
         made = await client.provisioning.submit(SERIAL, RECIPE)
-        async for _ in client.provisioning.watch(made.job_id):
-            pass
-        failure = (await client.provisioning.job(made.job_id)).failure
+        with pytest.raises(JobFailed, match="partition") as failed:
+            await client.provisioning.wait(made.job_id, timeout=60)
+        failure = failed.value.job.failure
         assert failure is not None
         assert (failure.failed_step, failure.unit) == ("workflow.partition", "partition.service")
         assert (failure.meaning, failure.can_retry) == ("partitioning the disk failed", False)
@@ -83,7 +86,7 @@ async def test_a_failure_comes_with_its_key_its_meaning_and_what_to_do(store_url
 
 @on_sqlite
 async def test_a_refusal_names_the_key_and_every_field(store_url: str, tmp_path: Path) -> None:
-    async with lab(store_url, tmp_path) as room, Client(room.server.url) as client:
+    async with lab(store_url, tmp_path) as room, AsyncClient(room.server.url) as client:
         with pytest.raises(ClientError) as refused:
             await client.provisioning.submit(SERIAL, {**RECIPE, "wipe": False, "hostname": "-"})
         assert (refused.value.status, refused.value.text) == (400, "validation.schema")
@@ -99,52 +102,13 @@ async def test_a_refusal_names_the_key_and_every_field(store_url: str, tmp_path:
 # a bad network ----------------------------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def cutting(url: str, after_bytes: int) -> AsyncIterator[tuple[str, list[str]]]:
-    """A proxy that loses the first answer to each POST, and cuts every stream of events after so many bytes."""
-    lost: set[str] = set()
-    resumed: list[str] = []
-
-    async def forward(request: web.Request) -> web.StreamResponse:
-        body = await request.read()
-        async with session.request(request.method, url + request.path_qs, data=body, headers=request.headers) as answer:
-            if answer.content_type == "text/event-stream":
-                resumed.append(request.headers["Last-Event-ID"])
-                response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-                await response.prepare(request)
-                await response.write(await answer.content.read(after_bytes))
-                return _cut(request, response)
-            said = await answer.read()
-            if request.method == "POST" and request.path not in lost:
-                lost.add(request.path)
-                return _cut(request, web.Response())
-            return web.Response(status=answer.status, body=said, content_type=answer.content_type)
-
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", forward)
-    runner = web.AppRunner(app)
-    async with aiohttp.ClientSession(auto_decompress=False) as session:
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        try:
-            yield f"http://127.0.0.1:{runner.addresses[0][1]}", resumed
-        finally:
-            await runner.cleanup()
-
-
-def _cut(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    assert request.transport is not None
-    request.transport.abort()
-    return response
-
-
 @on_sqlite
 async def test_a_lost_answer_makes_no_second_job_and_a_cut_stream_loses_and_repeats_no_event(
     store_url: str, tmp_path: Path
 ) -> None:
     async with lab(store_url, tmp_path, script=Script(step_seconds=0.2)) as room:
         await room.register()
-        async with cutting(room.server.url, 700) as (url, resumed), Client(url) as client:
+        async with cutting(room.server.url, 700) as (url, resumed), AsyncClient(url) as client:
             made = await client.provisioning.submit(SERIAL, RECIPE)
             async with asyncio.timeout(60):
                 seen = [event.sequence async for event in client.provisioning.watch(made.job_id)]
@@ -161,7 +125,7 @@ async def test_whoever_does_not_want_to_wait_for_a_server_says_so(store_url: str
     def away(error: ClientError) -> None:
         raise Enough
 
-    async with lab(store_url, tmp_path, script=Script(silent=True)) as room, Client(room.server.url) as client:
+    async with lab(store_url, tmp_path, script=Script(silent=True)) as room, AsyncClient(room.server.url) as client:
         job_id = await room.waiting()
         events = client.provisioning.watch(job_id, away=away)
         await anext(events)

@@ -512,6 +512,18 @@ async def test_a_worker_started_before_its_server_waits_for_it(server: Stub, log
         await until(lambda: task.status == "COMPLETED")
 
 
+async def test_a_server_that_asks_for_no_pause_is_not_trampled(server: Stub) -> None:
+    """The stub is busy with `Retry-After: 0`."""
+    server.faults["claim"] = [429, 429, 429]
+    task = server.add("work")
+    worker = Worker(server.url, stream=False)
+    worker.task("work")(lambda _: None)
+    since = time.monotonic()
+    async with working(worker):
+        await until(lambda: task.status == "COMPLETED")
+    assert time.monotonic() - since >= 0.1 + 0.2 + 0.4
+
+
 # ── rung ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -533,6 +545,13 @@ async def test_only_the_server_can_ring_a_bell_that_has_a_secret(server: Stub) -
         async with http.post(
             bell, data=b"{}", headers=sign("codeq", Keys("s3cret"), "n", int(time.time()), b"{}")
         ) as answer:
+            assert answer.status == 204
+        await until(lambda: task.status == "COMPLETED")
+        # codeQ itself has no other signature than its own.
+        task = server.add("work")
+        signed = sign("codeq", Keys("s3cret"), "n", int(time.time()), b"{}")
+        codeq = {name: value for name, value in signed.items() if name.startswith("X-CodeQ")}
+        async with http.post(bell, data=b"{}", headers=codeq) as answer:
             assert answer.status == 204
         await until(lambda: task.status == "COMPLETED")
     assert server.calls["sub-1"] == 1, "it unsubscribes when it stops"

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import threading
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -11,8 +12,9 @@ import aiohttp
 import pytest
 
 from chargehand.app import Server as InProcess
-from chargehand.client import Client, ClientError, Fail, Held, NewTask, Result, Retry, Task, TaskEnded, Worker
+from chargehand.client import AsyncClient, ClientError, Fail, Held, NewTask, Result, Retry, Task, TaskEnded, Worker
 from chargehand.http.credentials import hash_token
+from chargehand.testing import ChargehandServer
 from tests.api.serving import serving, until
 from tests.client.working import working
 from tests.e2e.server import Server
@@ -45,9 +47,9 @@ async def server(store_url: str) -> AsyncIterator[InProcess]:
         yield running
 
 
-async def ended(client: Client, task_id: str, seconds: float = 20) -> tuple[Task, Result]:
-    found = await client.result(task_id, seconds)
-    assert found is not None, await client.get(task_id)
+async def ended(client: AsyncClient, task_id: str, seconds: float = 20) -> tuple[Task, Result]:
+    found = await client.tasks.result(task_id, seconds)
+    assert found is not None, await client.tasks.get(task_id)
     return found
 
 
@@ -67,8 +69,8 @@ async def test_200_tasks_are_done_exactly_once(server: InProcess, stream: bool) 
         now -= 1
         return {"square": task.payload**2}
 
-    async with Client(server.url) as client, working(worker):
-        made = await client.create_many(NewTask("square", n) for n in range(200))
+    async with AsyncClient(server.url) as client, working(worker):
+        made = await client.tasks.create_many(NewTask("square", n) for n in range(200))
         for n, each in enumerate(made):
             assert each.task is not None
             task, result = await ended(client, each.task.id)
@@ -98,9 +100,9 @@ async def test_how_a_function_ends_is_what_the_producer_reads(server: InProcess)
     def attaches(task: Held) -> None:
         task.attach("out.txt", b"all of it", "text/plain")
 
-    async with Client(server.url) as client, working(worker):
+    async with AsyncClient(server.url) as client, working(worker):
         ids = {
-            name: (await client.create(name, {}, max_attempts=3)).id
+            name: (await client.tasks.create(name, {}, max_attempts=3)).id
             for name in ("fails", "breaks", "retries", "attaches")
         }
         told = {name: await ended(client, task_id) for name, task_id in ids.items()}
@@ -127,8 +129,8 @@ async def test_files_that_the_server_will_not_have_end_the_task_in_its_first_run
         if fails:
             raise Fail("not a video")
 
-    async with Client(server.url) as client, working(worker):
-        task, result = await ended(client, (await client.create("attaches", {})).id)
+    async with AsyncClient(server.url) as client, working(worker):
+        task, result = await ended(client, (await client.tasks.create("attaches", {})).id)
     assert (task.status, task.attempts) == ("FAILED", 1)
     assert "refused the result: 400 artifact '../out.txt'" in result.error
     assert ("not a video" in result.error) == fails
@@ -143,7 +145,7 @@ async def test_the_token_of_a_worker_is_enough_for_a_worker_and_a_wrong_one_is_r
         {"name": "maker", "hash": hash_token("maker"), "scopes": ["codeq:produce"]},
         {"name": "doer", "hash": hash_token("doer"), "scopes": WORKER_SCOPES, "event_types": ["work"]},
     ]
-    async with serving(store_url, {"auth.tokens": tokens}) as server, Client(server.url, "maker") as client:
+    async with serving(store_url, {"auth.tokens": tokens}) as server, AsyncClient(server.url, "maker") as client:
         worker = Worker(server.url, "doer", grace_seconds=0)
 
         @worker.task("work")
@@ -153,7 +155,7 @@ async def test_the_token_of_a_worker_is_enough_for_a_worker_and_a_wrong_one_is_r
             return "done"
 
         async with working(worker):
-            task, result = await ended(client, (await client.create("work", {})).id)
+            task, result = await ended(client, (await client.tasks.create("work", {})).id)
         assert (task.worker_id, result.result) == ("", {"value": "done"})
         for token, command, status in [("maker", "work", 403), ("nobody", "work", 401), ("doer", "other", 403)]:
             refused = Worker(server.url, token)
@@ -173,12 +175,12 @@ async def test_a_task_that_its_producer_cancels_is_cancelled_in_the_worker(serve
         begun.set()
         await asyncio.sleep(60)
 
-    async with Client(server.url) as client, working(worker):
-        task_id = (await client.create("work", {})).id
+    async with AsyncClient(server.url) as client, working(worker):
+        task_id = (await client.tasks.create("work", {})).id
         await asyncio.wait_for(begun.wait(), 10)
-        await client.cancel(task_id)
+        await client.tasks.cancel(task_id)
         await until(lambda: ends)
-        assert (await client.get(task_id)).error == "CANCELLED"
+        assert (await client.tasks.get(task_id)).error == "CANCELLED"
     assert [end.word for end in ends] == ["lost"]
 
 
@@ -190,12 +192,47 @@ async def test_a_worker_that_is_rung_gets_what_was_there_before_and_what_comes(s
     async def work(task: Held) -> None:
         done.append(task.id)
 
-    async with Client(server.url) as client:
-        before = (await client.create("work", {})).id
+    async with AsyncClient(server.url) as client:
+        before = (await client.tasks.create("work", {})).id
         async with working(worker):
             await until(lambda: done == [before])
-            after = [(await client.create("work", {})).id for _ in range(5)]
+            after = [(await client.tasks.create("work", {})).id for _ in range(5)]
             await until(lambda: sorted(done) == sorted([before, *after]))
+
+
+def test_a_worker_runs_beside_a_program_without_a_loop(tmp_path: Path) -> None:
+    with ChargehandServer(tmp_path) as server:
+        worker = Worker(server.url, concurrency=2)
+        threads = set()
+
+        @worker.task("count")
+        def count(task: Held) -> int:
+            threads.add(threading.current_thread())
+            task.progress(50, "half way", {"of": task.payload})
+            return int(task.payload) * 2
+
+        with worker.running():
+            task = server.client.tasks.create("count", 21)
+            _, result = server.client.tasks.wait(task.id, timeout=20)
+            told = [event.progress for event in server.client.tasks.events(task.id) if event.progress]
+        assert result.result == {"value": 42}
+        assert [(each.percent, each.message, each.data) for each in told] == [(50, "half way", {"of": 21})]
+        assert threading.current_thread() not in threads
+        _nobody_works()
+        worker.stop()  # of one that has ended: nothing
+
+        refused = Worker(server.url)
+        refused.task("*")(lambda _: None)
+        with pytest.raises(ClientError, match="400"), refused.running():
+            _nobody_works()
+
+
+def _nobody_works(seconds: float = 20) -> None:
+    """Returns when no worker runs in a thread."""
+    for thread in threading.enumerate():
+        if thread.name == "chargehand worker":
+            thread.join(seconds)
+            assert not thread.is_alive()
 
 
 # ── processes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -223,8 +260,8 @@ async def end(worker: Process) -> str:
 @pytest.mark.xdist_group("processes")
 async def test_the_task_of_a_worker_that_was_killed_goes_to_another(tmp_path: Path) -> None:
     running = Server(f"sqlite:///{tmp_path}/chargehand.db", tmp_path, tasks_backoff_base_seconds=0)
-    async with running as server, Client(server.url) as client:
-        task_id = (await client.create("work", {})).id
+    async with running as server, AsyncClient(server.url) as client:
+        task_id = (await client.tasks.create("work", {})).id
         first = await process(server, tmp_path, "first")
         await until(lambda: begun(tmp_path) == [f"first {task_id} 1"])
         second = await process(server, tmp_path, "second")
@@ -240,31 +277,33 @@ async def test_the_task_of_a_worker_that_was_killed_goes_to_another(tmp_path: Pa
 
 @pytest.mark.xdist_group("processes")
 async def test_sigterm_lets_tasks_end_and_gives_back_what_does_not(tmp_path: Path) -> None:
-    async with Server(f"sqlite:///{tmp_path}/chargehand.db", tmp_path) as server, Client(server.url) as client:
+    async with Server(f"sqlite:///{tmp_path}/chargehand.db", tmp_path) as server, AsyncClient(server.url) as client:
         patient = await process(server, tmp_path, "patient", grace=20)
-        one = (await client.create("work", {})).id
+        one = (await client.tasks.create("work", {})).id
         await until(lambda: begun(tmp_path) == [f"patient {one} 1"])
         patient.terminate()
-        two = (await client.create("work", {})).id
+        two = (await client.tasks.create("work", {})).id
         (tmp_path / "go").touch()
         assert (await end(patient), patient.returncode) == ("", 0)
         assert (await ended(client, one))[1].result == {"by": "patient"}
-        assert (await client.get(two)).status == "PENDING"
+        assert (await client.tasks.get(two)).status == "PENDING"
 
         (tmp_path / "go").unlink()
         hasty = await process(server, tmp_path, "hasty", grace=0.1)
         await until(lambda: begun(tmp_path)[1:] == [f"hasty {two} 1"])
         hasty.terminate()
         assert (await end(hasty), hasty.returncode) == ("", 0)
-        task = await client.get(two)
+        task = await client.tasks.get(two)
         assert (task.status, task.attempts) == ("PENDING", 0)
 
 
 @pytest.mark.xdist_group("processes")
 async def test_a_server_that_is_killed_and_comes_back_loses_no_task_and_no_result(tmp_path: Path) -> None:
     server = Server(f"sqlite:///{tmp_path}/chargehand.db", tmp_path)
-    async with server, Client(server.url) as client:
-        ids = [each.task.id for each in await client.create_many(NewTask("work", n) for n in range(6)) if each.task]
+    async with server, AsyncClient(server.url) as client:
+        ids = [
+            each.task.id for each in await client.tasks.create_many(NewTask("work", n) for n in range(6)) if each.task
+        ]
         worker = Worker(server.url, concurrency=2, lease_seconds=10)
         gate = asyncio.Event()
         runs: Counter[str] = Counter()

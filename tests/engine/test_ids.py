@@ -3,7 +3,7 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.engine.ids import UlidMaker, is_ulid
+from chargehand.engine.ids import UlidMaker, is_ulid, made_at
 
 NOW = 1_800_000_000_000
 
@@ -55,3 +55,8 @@ def test_what_is_not_an_id_is_told_apart() -> None:
     assert is_ulid(good)
     wrong = ["", good[:-1], good + "0", good.lower(), "8" + good[1:], good[:-1] + "U", good[:-1] + "\n", good + "\n"]
     assert not [text for text in wrong if is_ulid(text)]
+
+
+@given(st.integers(1, 2**47))
+def test_when_an_id_was_made_can_be_read_from_it(at: int) -> None:
+    assert made_at(made([at])[0]) == at / 1000

@@ -58,7 +58,7 @@ class Door:
     async def get(self, authorization: str | None = None, path: str = "/jobs") -> testing.Result:
         headers = {} if authorization is None else {"authorization": authorization}
         async with testing.ASGIConductor(self.app) as conductor:
-            result: testing.Result = await conductor.simulate_get(path, headers=headers)
+            result: testing.Result = await conductor.simulate_get(path, headers=headers, host="localhost")
         return result
 
     async def admitted(self, authorization: str | None = None, path: str = "/jobs") -> Caller:

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
-from falcon.asgi import SSEvent
+from falcon.asgi import Response, SSEvent
 
-from chargehand.http.sse import lively
+from chargehand.http.sse import lively, send_events
 
 
 async def slowly(go_on: asyncio.Event) -> AsyncGenerator[SSEvent, None]:
@@ -53,3 +53,9 @@ async def test_what_goes_wrong_in_a_stream_is_told() -> None:
     assert await anext(stream) is not None
     with pytest.raises(ValueError, match="broken"):
         await anext(stream)
+
+
+def test_no_proxy_is_to_keep_events_back() -> None:
+    resp = Response()
+    send_events(resp, slowly(asyncio.Event()))
+    assert (resp.get_header("cache-control"), resp.get_header("x-accel-buffering")) == ("no-store", "no")

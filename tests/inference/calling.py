@@ -125,7 +125,7 @@ class Line:
 
     def send(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = {}) -> None:
         """With a Content-Length and a Host, and no other header that was not given."""
-        lines = {"Host": "here", "Content-Length": str(len(body)), **headers}
+        lines = {"Host": "localhost", "Content-Length": str(len(body)), **headers}
         head = "".join(f"{name}: {value}\r\n" for name, value in lines.items() if value)
         self.writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body)
 

@@ -107,6 +107,27 @@ async def test_a_target_that_goes_in_mid_stream_is_told_truthfully(
     assert len(loads(place.target)) == 1 + restart
 
 
+async def test_a_job_that_moves_while_it_is_read_is_shown_as_it_was(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, answer = held()
+    place.target.script("a", answer)
+    job_id = await place.ask()
+    await saying(place.target)
+    store = place.server.engine.store
+    read = store.list_events
+
+    async def after_it_was_cancelled(*asked: Any) -> Any:
+        monkeypatch.undo()
+        await place.cancel(job_id)
+        return await read(*asked)
+
+    monkeypatch.setattr(store, "list_events", after_it_was_cancelled)
+    job = await place.seen(job_id)
+    assert (job["state"], outcomes(job)) == ("working", [])
+    assert outcomes(await place.seen(job_id)) == ["cancel"]
+
+
 async def test_a_target_that_goes_while_it_loads_is_told_truthfully(place: Place, receiver: Receiver) -> None:
     place.target.habits.load_seconds = 60
     job_id = await place.ask(state_webhook_url=receiver.url(), max_attempts=1)

@@ -2,9 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import asyncpg
 import psutil  # type: ignore[import-untyped]
@@ -15,8 +14,9 @@ from chargehand.doors.tasks import door
 from chargehand.doors.tasks.names import BASE
 from tests.api.serving import on_sqlite, serving, until
 from tests.observability.alerting import RULES, Rule, load_rules, read_rules
+from tests.observability.door_stories import OF_DOORS
 from tests.observability.promql import Binary, Number
-from tests.observability.watched import SCRAPE_SECONDS, Watched, watching
+from tests.observability.watched import HERE, SCRAPE_SECONDS, Story, Watched, watching
 from tests.webhooks.receiver import Receiver, answer, hang, receiving
 
 # For how many seconds, above what, how bad.
@@ -39,6 +39,16 @@ NAMES = {
         "ChargehandWebhooksOverdue": (300, "> 600", "warning"),
         "ChargehandBreakerOpen": (600, "> 0", "warning"),
         "ChargehandWorkWaitsBesideIdleWorkers": (300, "> 300", "warning"),
+    },
+    "chargehand.inference": {
+        "ChargehandTargetAwayWhileJobsWait": (600, "== 0", "warning"),
+        "ChargehandModelJobsFail": (600, "> 0.1", "warning"),
+        "ChargehandModelsThrash": (300, "> 0.05", "warning"),
+    },
+    "chargehand.provisioning": {
+        "ChargehandProvisioningFails": (300, "> 0.2", "warning"),
+        "ChargehandBmcErrors": (600, "> 0.2", "warning"),
+        "ChargehandStatusWebhooksRefused": (600, "> 0.01", "critical"),
     },
 }
 MAX_TICKS = 100  # 50 minutes
@@ -101,33 +111,27 @@ def test_a_rules_file_with_a_mistake_is_refused(text: str, instead: str) -> None
 
 
 @on_sqlite
-async def test_every_route_and_setting_that_a_rule_names_exists(store_url: str) -> None:
+async def test_every_route_and_setting_that_a_rule_names_exists(store_url: str, tmp_path: Path) -> None:
     text = re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"\1", RULES.read_text())
-    async with serving(store_url) as server:
+    async with serving(store_url, {"provisioning.enabled": True, "server.data_dir": str(tmp_path)}) as server:
         paths = {(route.method, re.sub(r"[{}]|:path", "", route.path)) for route in server.routes()}
         named = set(re.findall(r"(GET|PUT|POST) (/[\w/]+)", text))
         assert len(named) > 5
         assert named - paths == set()
-        settings = re.findall(r"\b(webhooks|tasks)\.(\w+)", text.replace("scope_per", "producer_per"))
+        settings = re.findall(
+            r"\b(webhooks|tasks|inference|provisioning)\.(\w+)", text.replace("scope_per", "producer_per")
+        )
         assert settings
         assert [name for section, name in settings if not hasattr(getattr(server.config, section), name)] == []
+        pages = re.findall(r"docs/[\w/-]+\.md", text)
+        assert len(pages) > 2
+        assert [page for page in pages if not (RULES.parents[2] / page).is_file()] == []
 
 
 # driven there -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Story:
-    """`begin` once, then `step` before every scrape. `labels` are those of the alerts that must come of it."""
-
-    labels: list[dict[str, str]]
-    begin: Callable[[Watched], Awaitable[object]] | None = None
-    step: Callable[[Watched, int], Awaitable[object]] | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
-
-
 RENDER = {"command": "Render"}
-HERE = {"job": "chargehand", "instance": "here:8484"}
 
 
 async def a_dead_letter(world: Watched) -> None:
@@ -272,6 +276,7 @@ STORIES = {
         settings={"webhooks.breaker_failures": 1, "webhooks.breaker_seconds": 600},
     ),
     "ChargehandWorkWaitsBesideIdleWorkers": Story([{"queue": "task/default/render"}], an_idle_worker),
+    **OF_DOORS,
 }
 NEED_POSTGRES = {"ChargehandStoreDown", "ChargehandServerErrors"}
 
@@ -286,10 +291,10 @@ def test_there_is_a_story_for_every_rule() -> None:
     indirect=["store_url"],
     ids=list(STORIES),
 )
-async def test_every_rule_can_fire(name: str, store_url: str, receiver: Receiver) -> None:
+async def test_every_rule_can_fire(name: str, store_url: str, receiver: Receiver, tmp_path: Path) -> None:
     story = STORIES[name]
     [rule] = [rule for rule in load_rules() if rule.alert == name]
-    async with watching(store_url, receiver, story.settings) as world:
+    async with story.beside(tmp_path) as found, watching(store_url, receiver, story.settings | found) as world:
         if story.begin is not None:
             await story.begin(world)
         pending_at = None

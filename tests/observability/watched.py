@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import aiohttp
@@ -20,6 +21,7 @@ from tests.webhooks.receiver import Receiver
 
 SCRAPE_SECONDS = 30.0
 LONG = 86_400
+HERE = {"job": "chargehand", "instance": "here:8484"}
 
 
 @dataclass
@@ -83,6 +85,23 @@ class Watched:
     async def subscribe(self, *event_types: str) -> None:
         asked = {"callbackUrl": self.receiver.url("/worker"), "eventTypes": event_types, "ttlSeconds": LONG}
         (await self.api.post(f"{BASE}/workers/subscriptions", asked)).good(201)
+
+
+@asynccontextmanager
+async def nothing(_folder: Path) -> AsyncIterator[dict[str, Any]]:
+    yield {}
+
+
+@dataclass
+class Story:
+    """`begin` once, then `step` before every scrape. `labels` are those of the alerts that must come of it."""
+
+    labels: list[dict[str, str]]
+    begin: Callable[[Watched], Awaitable[object]] | None = None
+    step: Callable[[Watched, int], Awaitable[object]] | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    # What stands beside the server, such as a target, and the settings by which it finds that.
+    beside: Callable[[Path], AbstractAsyncContextManager[dict[str, Any]]] = nothing
 
 
 @asynccontextmanager

@@ -1,79 +1,21 @@
-"""`chargehand provision` as people and scripts meet it: a process with arguments, an environment, and a terminal or none."""
+"""`chargehand provision` as people and scripts meet it."""
 
-import asyncio
-import os
-import signal
-import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from asyncio.subprocess import Process
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import msgspec
+from tests.commands.commanding import Told, chargehand, ended, hear_ctrl_c
+from tests.commands.commanding import running as any_running
 
-CHARGEHAND = str(Path(sys.executable).with_name("chargehand"))
-ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith("CHARGEHAND_")} | {
-    "COLUMNS": "200",
-    "TZ": "UTC",
-}
+__all__ = ["Told", "ended", "hear_ctrl_c", "provision", "running"]
 
 
-@dataclass(frozen=True)
-class Told:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return msgspec.json.decode(self.out)
-
-    @property
-    def objects(self) -> list[Any]:
-        """One a line."""
-        return [msgspec.json.decode(line) for line in self.out.splitlines()]
-
-    def good(self, code: int = 0) -> "Told":
-        assert self.code == code, self
-        return self
-
-
-@asynccontextmanager
-async def running(url: str, *words: str, environ: Mapping[str, str] = {}, **pipes: Any) -> AsyncIterator[Process]:
-    """To be ended with `ended`, or else with the block."""
-    process = await _started(url, *words, environ=environ, **pipes)
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
-
-
-async def _started(url: str, *words: str, environ: Mapping[str, str] = {}, **pipes: Any) -> Process:
-    given = {**ENVIRON, "CHARGEHAND_URL": url, **environ}
-    pipes = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, "preexec_fn": hear_ctrl_c, **pipes}
-    return await asyncio.create_subprocess_exec(CHARGEHAND, "provision", *words, env=given, **pipes)
-
-
-def hear_ctrl_c() -> None:
-    """A shell has what it starts in the background ignore it, and children inherit that: also those of a test run."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-async def ended(process: Process, stdin: bytes = b"", seconds: float = 90) -> Told:
-    try:
-        async with asyncio.timeout(seconds):
-            out, err = await process.communicate(stdin if process.stdin else None)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode is not None
-    return Told(process.returncode, (out or b"").decode(), (err or b"").decode())
+def running(
+    url: str, *words: str, environ: Mapping[str, str] = {}, **pipes: Any
+) -> AbstractAsyncContextManager[Process]:
+    return any_running(url, "provision", *words, environ=environ, **pipes)
 
 
 async def provision(url: str, *words: str, stdin: bytes = b"", environ: Mapping[str, str] = {}) -> Told:
-    return await ended(await _started(url, *words, environ=environ), stdin)
+    return await chargehand(url, "provision", *words, stdin=stdin, environ=environ)

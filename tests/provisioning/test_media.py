@@ -113,7 +113,7 @@ class Served:
         asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         asking.settimeout(20)
         asking.connect(("127.0.0.1", self.port))
-        asking.sendall(f"GET {self.path(name)} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
+        asking.sendall(f"GET {self.path(name)} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         return asking
 
     def stop(self) -> None:

@@ -142,7 +142,7 @@ async def test_what_arrived_before_the_connection_broke_is_kept(tmp_path: Path, 
         reader, writer = await asyncio.open_connection(host, int(port))
         sent_first = data[: MIB + 5]
         body = sent_first if header.startswith("Content") else b"%x\r\n%b\r\n" % (len(sent_first), sent_first)
-        head = f"{method} {upload}?digest={digest(data)} HTTP/1.1\r\nHost: here\r\n{header}\r\n\r\n"
+        head = f"{method} {upload}?digest={digest(data)} HTTP/1.1\r\nHost: localhost\r\n{header}\r\n\r\n"
         writer.write(head.encode() + body)
         await writer.drain()
         writer.close()

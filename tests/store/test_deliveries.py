@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from chargehand.engine.delivery import Delivery, DeliveryState, EndpointState, Taken, Try, endpoint_id
+from chargehand.engine.delivery import Delivery, DeliveryState, EndpointState, Taken, Told, Try, endpoint_id
 from chargehand.engine.job import SECOND, State
 from chargehand.engine.store import DeliveryFilter, Note, Store
 from tests.conftest import Clock
@@ -283,6 +283,21 @@ async def test_every_try_is_logged_newest_first(store: Store, clock: Clock) -> N
     await store.settle_delivery(a_settle(delivery_id, lease))
     log = await store.list_tries(delivery_id)
     assert [(line.number, line.status, line.error) for line in log] == [(3, 200, ""), (2, None, "x"), (1, 500, "x")]
+
+
+async def test_a_delivery_says_what_it_is_about_and_what_its_last_try_came_to(store: Store) -> None:
+    delivery_id, lease = await taken(store)
+    [untried] = await pending(store)
+    job = await get(store, (await delivery(store, delivery_id)).job_id)
+    await store.settle_delivery(a_settle(delivery_id, lease, PENDING, status=503, duration_seconds=2.0))
+    found = {told.delivery_id: told for told in await store.told([delivery_id, untried, "nobody"])}
+    assert found == {
+        delivery_id: Told(delivery_id, job.kind, job.queue, "queued", "", 503, 2.0),
+        untried: Told(untried, job.kind, job.queue, "queued", "", None, None),
+    }
+    [lease] = (await store.take_deliveries(a_take(limit=1))).leases
+    await store.settle_delivery(a_settle(delivery_id, lease))
+    assert [told.status for told in await store.told([delivery_id])] == [200]
 
 
 async def test_an_endpoint_that_says_it_is_gone_is_disabled_with_its_last_try(store: Store) -> None:

@@ -163,8 +163,50 @@ async def test_a_few_stopped_jobs_are_found_without_looking_at_the_others(store_
         await job_in(store, State.CANCELLED)
         await sql(store_url, MANY_JOBS)
         await sql(store_url, "ANALYZE jobs")
-        by: dict[str, Any] = dict.fromkeys(("kind", "queue", "state", "topic", "before"))
-        assert await effort(store_url, "list_stopped_jobs", **by, exact=False, tenant=TENANT, limit=50) < 10_000
+        by: dict[str, Any] = dict.fromkeys(("kind", "queue", "state", "topic", "before", "names"))
+        by |= {"exact": False, "unnamed": True, "starts": False}
+        assert await effort(store_url, "list_stopped_jobs", **by, tenant=TENANT, limit=50) < 10_000
+
+
+async def test_jobs_are_found_by_the_name_in_their_queue(store: Store) -> None:
+    a = await submit(store, queue=f"one/{TENANT}/Alpha", kind="one")
+    b = await submit(store, queue=f"two/{TENANT}/alpha @node", kind="two")
+    c = await submit(store, queue=f"two/{TENANT}/alphabet", kind="two")
+    d = (await job_in(store, State.FAILED, queue=f"two/{TENANT}/alpha", kind="two")).id
+    await submit(store, queue=f"two/{TENANT}/beta/alpha", kind="two")
+
+    async def listed(*names: str, **by: Any) -> list[str]:
+        return [job.id for job in await store.list_jobs(JobFilter(names=names, **by))]
+
+    assert await listed("alpha", starts=True) == [d, c, b, a]
+    assert await listed("alpha") == [d, b, a]
+    assert await listed("alphabet", "nothing") == [c]
+    assert await listed("alpha", kind="two", limit=1, before=d) == [b]
+    assert await listed("alpha", "alphabet", state=State.FAILED) == [d]
+    assert await listed("alp", "pha", "%", "alpha%", "alph_") == await listed("%", starts=True) == []
+
+
+async def test_a_job_is_found_by_its_idempotency_key(store: Store) -> None:
+    a = await submit(store, kind="one", idempotency_key="k")
+    b = await submit(store, kind="two", idempotency_key="k")
+    await submit(store, kind="one", idempotency_key="k2")
+    await submit(store, kind="one", idempotency_key="k", tenant="other")
+
+    async def found(key: str, *kinds: str) -> list[str]:
+        return [job.id for job in await store.jobs_of_key(TENANT, kinds, key)]
+
+    assert await found("k", "one", "two", "three") == [b, a]
+    assert await found("k", "one") == [a]
+    assert await found("k", "three") == await found("k") == await found("K", "one") == []
+
+
+async def test_a_key_is_looked_up_without_looking_at_other_jobs(store_url: str, clock: Clock) -> None:
+    async with opened(store_url, clock) as store:
+        await submit(store, kind="one", idempotency_key="k")
+        await sql(store_url, MANY_JOBS)
+        await sql(store_url, "ANALYZE jobs")
+        kinds: Any = '["one", "two"]' if store_url.startswith("sqlite:") else ["one", "two"]
+        assert await effort(store_url, "jobs_of_key", tenant=TENANT, kinds=kinds, key="k") < 10_000
 
 
 async def test_overdue_jobs_are_found_without_looking_at_those_without_a_deadline(store_url: str, clock: Clock) -> None:
@@ -199,6 +241,7 @@ def reads(store: Store, job_id: str) -> list[Callable[[], Awaitable[Any]]]:
         lambda: store.list_events(job_id),
         lambda: store.list_jobs(JobFilter()),
         lambda: store.list_jobs(JobFilter(state=State.FAILED)),
+        lambda: store.jobs_of_key(TENANT, ("job",), "k"),
         lambda: store.lapsed_jobs(10),
         lambda: store.overdue_jobs(10),
         lambda: store.due_queues(["q"], 10),
@@ -212,6 +255,7 @@ def reads(store: Store, job_id: str) -> list[Callable[[], Awaitable[Any]]]:
         lambda: store.outgoing(["nobody"]),
         lambda: store.due_endpoints(10),
         lambda: store.list_deliveries(DeliveryFilter()),
+        lambda: store.told(["nobody"]),
         lambda: store.get_endpoint(endpoint),
         lambda: store.job_files(job_id),
         lambda: store.list_files(TENANT),

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from chargehand.doors.tasks.names import BASE
 from tests.api.serving import on_sqlite, until
-from tests.tasks.calling import NOBODY, Shop, calling, refused
+from tests.tasks.calling import NOBODY, Caller, Shop, calling, refused
 from tests.webhooks.receiver import answer as answering
 from tests.webhooks.receiver import receiving
 
@@ -225,6 +226,62 @@ async def test_a_dead_letter_stays_until_its_callback_is_delivered(shop: Shop) -
         said = refused(await shop.boss.delete(f"/admin/dlq/{dead['id']}"), 409, "not removed")
         assert "callback" in said["detail"]
         assert (await shop.boss.post("/admin/dlq/purge", {"command": "*"})).good() == {"count": 0}
+
+
+@on_sqlite
+async def test_dead_letters_are_counted_by_command_beside_the_page(shop: Shop) -> None:
+    for command in ("a", "B", "b"):
+        await shop.dead_letter(command)
+    page = (await shop.boss.get("/admin/dlq?limit=1&command=a")).good()
+    assert (len(page["tasks"]), page["counts"]) == (1, {"a": 1, "b": 2})
+    assert (await shop.other_boss.get("/admin/dlq")).good()["counts"] == {}
+
+
+# workers ------------------------------------------------------------------------------------------------------------------
+
+
+async def workers(caller: Caller) -> dict[str, list[tuple[str, int]]]:
+    seen = (await caller.get("/admin/workers")).good()["workers"]
+    return {each["workerId"]: [(it["command"], it["waiting"]) for it in each["commands"]] for each in seen}
+
+
+@on_sqlite
+async def test_workers_that_asked_for_work_are_listed_for_their_tenant(shop: Shop) -> None:
+    task = await shop.producer.create("Render")
+    await shop.worker.claim("Render", "mix")
+    await shop.other_worker.claims_nothing("burn")
+    assert await workers(shop.boss) == {"worker": [("mix", 0), ("render", 0)]}
+    assert await workers(shop.other_boss) == {"other-worker": [("burn", 0)]}
+    [before] = (await shop.boss.get("/admin/workers")).good()["workers"]
+    assert (before["lastHeartbeatAt"], before["allTenants"]) == (None, False)
+    await shop.worker.on(task, "heartbeat")
+    [after] = (await shop.boss.get("/admin/workers")).good()["workers"]
+    assert after["lastHeartbeatAt"] == after["lastSeenAt"] > before["lastSeenAt"]
+    refused(await shop.worker.get("/admin/workers"), 401, "unauthorized. Admin only")
+
+
+@on_sqlite
+async def test_a_worker_that_waits_for_work_is_shown_as_waiting(shop: Shop) -> None:
+    waiting = asyncio.create_task(shop.worker.claim("render", waitSeconds=10))
+    await until(lambda: _waits(shop, 1))
+    await shop.producer.create("render")
+    await waiting
+    assert await workers(shop.boss) == {"worker": [("render", 0)]}
+
+
+@on_sqlite
+async def test_a_worker_with_an_open_stream_is_shown_as_waiting_until_it_leaves(shop: Shop) -> None:
+    api = shop.worker.api
+    path = api.url + f"{BASE}/tasks/claim/stream"
+    async with api.session.post(path, json={"commands": ["render"]}, headers=api._headers) as response:
+        assert await response.content.readline() == b"\n"
+        assert await workers(shop.boss) == {"worker": [("render", 1)]}
+        response.close()
+    await until(lambda: _waits(shop, 0))
+
+
+async def _waits(shop: Shop, count: int) -> bool:
+    return await workers(shop.boss) == {"worker": [("render", count)]}
 
 
 # cleaning up --------------------------------------------------------------------------------------------------------------

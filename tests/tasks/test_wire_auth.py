@@ -225,7 +225,7 @@ async def test_lists_counts_and_claims_are_of_the_callers_tenant_alone(shop: Sho
     assert (await shop.other_producer.get("/tasks")).good() == {"tasks": [], "next": None}
     assert (await shop.other_boss.get("/admin/queues")).good() == {}
     assert (await shop.other_boss.get("/admin/queues/render")).good()["ready"] == 0
-    assert (await shop.other_boss.get("/admin/dlq")).good() == {"tasks": [], "next": None}
+    assert (await shop.other_boss.get("/admin/dlq")).good() == {"tasks": [], "next": None, "counts": {}}
     for what in ("requeue", "purge"):
         assert (await shop.other_boss.post(f"/admin/dlq/{what}", {"command": "*"})).good() == {"count": 0}
     cleaned = await shop.other_boss.post("/admin/tasks/cleanup", {"before": "2999-01-01T00:00:00Z"})

@@ -1,12 +1,13 @@
 """The outbox for its operator: what was sent where, what died, once more please, and leave that endpoint alone."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from falcon.asgi import Request, Response
 
 from chargehand.api.views import DeliveryView, EndpointView, TryView, delivery_view, endpoint_view, try_view
-from chargehand.engine.delivery import DeliveryState, Endpoint, EndpointState
+from chargehand.engine.delivery import Delivery, DeliveryState, Endpoint, EndpointCount, EndpointState, Told
+from chargehand.engine.job import SECOND
 from chargehand.engine.store import DeliveryFilter, Store
 from chargehand.errors import Conflict, InvalidField, NotFound
 from chargehand.http.paging import Cursor, Limit, cursor, ulid
@@ -64,6 +65,8 @@ class Deliveries:
         return [
             Route("GET", "/engine/deliveries", self.list_deliveries, "List deliveries, newest first", read, TAG, query=DeliveryQuery, reply=DeliveryPage),
             Route("GET", one, self.get_delivery, "Read a delivery with its attempts", read, TAG, reply=DeliveryDetail, errors=(NotFound,)),
+            Route("GET", f"{one}/body", self.get_body, "Read what a delivery says", read, TAG, "The body that is sent, the same at every try.",
+                  reply=dict[str, Any], errors=(NotFound,)),
             Route("POST", f"{one}/replay", self.replay_delivery, "Send a delivery once more", admin, TAG,
                   "A dead or a delivered one; it keeps its id.", reply=Replayed, errors=(NotFound, Conflict)),
             Route("GET", "/engine/endpoints", self.list_endpoints, "List endpoints with what is due and dead", read, TAG, query=EndpointQuery, reply=EndpointPage),
@@ -80,19 +83,24 @@ class Deliveries:
         found = await self._store.list_deliveries(
             DeliveryFilter(req.context.caller.tenant, by.endpoint, job, by.state, cursor(by.cursor), by.limit)
         )
-        reply(resp, DeliveryPage([delivery_view(d) for d in found], found[-1].id if len(found) == by.limit else None))
+        reply(resp, DeliveryPage(await self._told(found), found[-1].id if len(found) == by.limit else None))
 
     async def get_delivery(self, req: Request, resp: Response, delivery_id: str) -> None:
-        delivery = await self._store.get_delivery(ulid("delivery_id", delivery_id), req.context.caller.tenant)
-        if delivery is None:
-            raise NotFound(f"there is no delivery {delivery_id}")
+        delivery = await self._delivery(req, delivery_id)
         tries = [try_view(t) for t in await self._store.list_tries(delivery.id)]
-        reply(resp, DeliveryDetail(**msgspec.structs.asdict(delivery_view(delivery)), attempts=tries))
+        [view] = await self._told([delivery])
+        reply(resp, DeliveryDetail(**msgspec.structs.asdict(view), attempts=tries))
+
+    async def get_body(self, req: Request, resp: Response, delivery_id: str) -> None:
+        delivery = await self._delivery(req, delivery_id)
+        for outgoing in await self._store.outgoing([delivery.id]):
+            resp.content_type = "application/json"
+            resp.data = self._outbox.body(outgoing)
+            return
+        raise NotFound(f"what delivery {delivery.id} was about is gone")
 
     async def replay_delivery(self, req: Request, resp: Response, delivery_id: str) -> None:
-        delivery = await self._store.get_delivery(ulid("delivery_id", delivery_id), req.context.caller.tenant)
-        if delivery is None:
-            raise NotFound(f"there is no delivery {delivery_id}")
+        delivery = await self._delivery(req, delivery_id)
         if await self._store.replay_delivery(delivery.id) is None:
             raise Conflict(f"delivery {delivery.id} is still pending; it will be sent without your help")
         self._outbox.nudge(delivery.endpoint_id)
@@ -129,6 +137,16 @@ class Deliveries:
                 break
         reply(resp, Replayed(total))
 
+    async def _delivery(self, req: Request, delivery_id: str) -> Delivery:
+        delivery = await self._store.get_delivery(ulid("delivery_id", delivery_id), req.context.caller.tenant)
+        if delivery is None:
+            raise NotFound(f"there is no delivery {delivery_id}")
+        return delivery
+
+    async def _told(self, deliveries: list[Delivery]) -> list[DeliveryView]:
+        about = {told.delivery_id: told for told in await self._store.told([each.id for each in deliveries])}
+        return [delivery_view(each, about.get(each.id, Told(each.id))) for each in deliveries]
+
     async def _endpoint(self, req: Request, endpoint_id: str) -> Endpoint:
         if len(endpoint_id) > 64:
             raise InvalidField("endpoint_id", "is too long")
@@ -139,7 +157,13 @@ class Deliveries:
 
     async def _views(self, endpoints: list[Endpoint]) -> list[EndpointView]:
         counts = {count.endpoint_id: count for count in await self._store.count_endpoints([e.id for e in endpoints])}
-        return [endpoint_view(endpoint, counts[endpoint.id]) for endpoint in endpoints]
+        now = await self._store.now()
+        return [self._view(endpoint, counts[endpoint.id], now) for endpoint in endpoints]
+
+    def _view(self, endpoint: Endpoint, count: EndpointCount, now: int) -> EndpointView:
+        breaker, seconds = self._outbox.breaker(endpoint.id)
+        until = now + int(seconds * SECOND) if seconds else None
+        return endpoint_view(endpoint, count, breaker, until, self._outbox.hours.hour(endpoint.id))
 
     async def _reply(self, resp: Response, endpoint: Endpoint) -> None:
         reply(resp, (await self._views([endpoint]))[0])

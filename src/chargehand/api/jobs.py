@@ -11,7 +11,7 @@ from chargehand.api.views import KIND, EventView, JobSummary, JobView, QueueName
 from chargehand.config import Config
 from chargehand.engine.delivery import endpoint_id
 from chargehand.engine.engine import Engine
-from chargehand.engine.job import NewJob, Report, State, queue_name
+from chargehand.engine.job import Job, NewJob, Report, State, queue_name
 from chargehand.engine.store import JobFilter
 from chargehand.errors import Conflict, EgressRefused, Forbidden, IdempotencyMismatch, InvalidField, NotFound
 from chargehand.http.auth import Caller
@@ -29,7 +29,7 @@ from chargehand.http.inputs import (
 )
 from chargehand.http.paging import Cursor, Limit, cursor, ulid
 from chargehand.http.route import Route, decode, query, read_body, reply
-from chargehand.http.sse import lively
+from chargehand.http.sse import send_events
 from chargehand.observability.tracing import Span, Tracing
 from chargehand.webhooks.egress import EgressPolicy
 
@@ -74,10 +74,25 @@ class Accepted(msgspec.Struct):
     job_id: str
 
 
+Sought = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+
+
 class JobQuery(msgspec.Struct, forbid_unknown_fields=True):
     state: State | None = None
     kind: str | None = None
-    queue: str | None = None
+    queue: (
+        Annotated[str, msgspec.Meta(description="A queue of this kind; of the kind `job` if none is given")] | None
+    ) = None
+    name: (
+        Annotated[Sought, msgspec.Meta(description="How the queue's name starts, whichever the kind and case")] | None
+    ) = None
+    topic: Annotated[
+        Sought, msgspec.Meta(description="What callers see: the state, with the stage after a colon", examples=["running:loading"])
+    ] | None = None  # fmt: skip
+    key: (
+        Annotated[Sought, msgspec.Meta(description="The job that this idempotency key made; goes with `kind` alone")]
+        | None
+    ) = None
     cursor: Cursor | None = None
     limit: Limit = 50
 
@@ -112,8 +127,10 @@ class Jobs:
         policy: EgressPolicy,
         tracing: Tracing,
         scopes: Mapping[str, str] = {},  # of a kind of job: what whoever moves one must have besides
+        kinds: tuple[str, ...] = (KIND,),  # all that there are
     ) -> None:
         self._engine = engine
+        self._kinds = kinds
         self._scopes = scopes
         self._tracing = tracing
         self._policy = policy
@@ -188,13 +205,33 @@ class Jobs:
 
     async def list_jobs(self, req: Request, resp: Response) -> None:
         by, tenant = query(req, JobQuery), req.context.caller.tenant
+        now = await self._engine.store.now()
+        if by.key is not None:
+            found = await self._of_key(by, tenant)
+            return reply(resp, JobPage([job_summary(job, now) for job in found], None))
         queue = None if by.queue is None else queue_name(by.kind or KIND, tenant, by.queue)
         found = await self._engine.store.list_jobs(
-            JobFilter(tenant, by.kind, queue, by.state, cursor(by.cursor), by.limit)
+            JobFilter(
+                tenant,
+                by.kind,
+                queue,
+                by.state,
+                cursor(by.cursor),
+                by.limit,
+                topic=by.topic,
+                names=() if by.name is None else (by.name.lower(),),
+                starts=True,
+            )
         )
-        now = await self._engine.store.now()
         following = found[-1].id if len(found) == by.limit else None
-        reply(resp, JobPage([job_summary(job, now) for job in found], following))
+        return reply(resp, JobPage([job_summary(job, now) for job in found], following))
+
+    async def _of_key(self, by: JobQuery, tenant: str) -> list[Job]:
+        """By an index of its own, so that no list is walked: a key names one job of a kind."""
+        if (by.state, by.queue, by.name, by.topic, by.cursor) != (None,) * 5:
+            raise InvalidField("key", "goes with kind alone")
+        kinds = self._kinds if by.kind is None else (by.kind,)
+        return await self._engine.store.jobs_of_key(tenant, kinds, by.key or "")
 
     async def get_job(self, req: Request, resp: Response, job_id: str) -> None:
         job = await self._engine.get(ulid("job_id", job_id), req.context.caller.tenant)
@@ -213,7 +250,7 @@ class Jobs:
         tenant = req.context.caller.tenant
         job = await self._engine.get(ulid("job_id", job_id), tenant)
         if "text/event-stream" in (req.get_header("accept") or ""):
-            resp.sse = lively(self._follow(job.id, max(after, last_event_id(req)), tenant))
+            send_events(resp, self._follow(job.id, max(after, last_event_id(req)), tenant))
             return
         events = await self._engine.store.list_events(job.id, after, EVENTS_PAGE)
         reply(resp, EventPage([event_view(event) for event in events]))

@@ -54,7 +54,7 @@ class Service:
             Route("GET", "/readyz", self.get_ready, "The store can be reached, its schema is current and its writer alive", reply=Ready, errors=(StoreUnavailable,)),
             Route("GET", "/metrics", self.get_metrics, "Prometheus metrics", "metrics", reply_media=CONTENT_TYPE),
             Route("GET", "/openapi.json", self.get_openapi, "This description", hidden=True),
-            Route("GET", "/", self.get_root, "A browser is sent to the API page, anything else gets a liveness text", hidden=True),
+            Route("GET", "/", self.get_root, "A browser is sent to the console, anything else gets a liveness text", hidden=True),
             Route("HEAD", "/", self.get_root, "As GET", hidden=True),
         ]
         # fmt: on
@@ -107,7 +107,7 @@ class Service:
     async def get_root(self, req: Request, resp: Response) -> None:
         if "text/html" in (req.get_header("accept") or ""):
             resp.status = 302
-            resp.set_header("location", "/docs")
+            resp.set_header("location", "/console")
             return
         resp.content_type = "text/plain; charset=utf-8"
         resp.text = LIVENESS

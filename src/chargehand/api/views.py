@@ -4,8 +4,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from chargehand.engine.delivery import Delivery, Endpoint, EndpointCount, Outgoing, Try
-from chargehand.engine.job import Event, Job, rfc3339
+from chargehand.engine.delivery import Delivery, Endpoint, EndpointCount, Outgoing, Told, Try
+from chargehand.engine.job import Event, Job, rfc3339, topic_of
+from chargehand.webhooks.hours import Hour
 
 KIND = "job"  # the kind of jobs that are submitted here
 
@@ -60,6 +61,7 @@ class JobView(JobSummary):
     position: Annotated[
         int | None, msgspec.Meta(description="How many jobs of its queue go before it; at most 10000")
     ] = None
+    idempotency_key: str | None = None
     metadata: Any = None
     payload: Any = None
     result: Any = None
@@ -108,6 +110,9 @@ class DeliveryView(msgspec.Struct):
     id: Annotated[str, msgspec.Meta(description="Also the `webhook-id` header; the same for every try")]
     job_id: str
     sequence: int
+    kind: Annotated[str, msgspec.Meta(description="Of the job: which door made it")]
+    queue: Annotated[str, msgspec.Meta(description="The job's")]
+    topic: Annotated[str, msgspec.Meta(description="What it tells: the job's state, and stage after a colon")]
     endpoint_id: str
     url: Annotated[str, msgspec.Meta(description="Without its query, which may hold a secret")]
     dialect: str
@@ -115,6 +120,8 @@ class DeliveryView(msgspec.Struct):
     tries: int
     due_at: Instant
     reason: str
+    status: Annotated[int | None, msgspec.Meta(description="What the last try was answered with")]
+    duration_seconds: Annotated[float | None, msgspec.Meta(description="How long the last try took")]
     created_at: Instant
     updated_at: Instant
 
@@ -137,6 +144,9 @@ class EndpointView(msgspec.Struct):
     dead: int
     oldest_due_at: Instant | None
     created_at: Instant
+    breaker: Annotated[str, msgspec.Meta(description="At this node: closed, open or half open")]
+    breaker_until: Annotated[Instant | None, msgspec.Meta(description="Until when nothing is sent to it")]
+    hour: Hour
 
 
 def queue_of(job: Job) -> str:
@@ -183,6 +193,7 @@ def job_summary(job: Job, now: int) -> JobSummary:
 def job_view(job: Job, now: int) -> JobView:
     return JobView(
         **_summary(job, now),
+        idempotency_key=job.idempotency_key,
         metadata=json_or_none(job.metadata),
         payload=json_or_none(job.payload),
         result=json_or_none(job.result),
@@ -206,10 +217,11 @@ def event_view(e: Event) -> EventView:
     )
 
 
-def delivery_view(d: Delivery) -> DeliveryView:
+def delivery_view(d: Delivery, told: Told) -> DeliveryView:
     return DeliveryView(
-        d.id, d.job_id, d.seq, d.endpoint_id, d.url.partition("?")[0], d.dialect, d.state, d.tries, rfc3339(d.due_at),
-        d.reason, rfc3339(d.created_at), rfc3339(d.updated_at),
+        d.id, d.job_id, d.seq, told.kind, told.queue.split("/", 2)[-1], topic_of(told.state, told.stage), d.endpoint_id,
+        d.url.partition("?")[0], d.dialect, d.state, d.tries, rfc3339(d.due_at), d.reason, told.status,
+        told.duration_seconds, rfc3339(d.created_at), rfc3339(d.updated_at),
     )  # fmt: skip
 
 
@@ -217,10 +229,11 @@ def try_view(t: Try) -> TryView:
     return TryView(t.number, rfc3339(t.at), t.status, t.duration_seconds, t.error, t.answer)
 
 
-def endpoint_view(e: Endpoint, count: EndpointCount) -> EndpointView:
+def endpoint_view(e: Endpoint, count: EndpointCount, breaker: str, until: int | None, hour: Hour) -> EndpointView:
     return EndpointView(
-        e.id, e.url, e.state, e.reason, count.pending, count.dead, instant(count.oldest_at), rfc3339(e.created_at)
-    )
+        e.id, e.url, e.state, e.reason, count.pending, count.dead, instant(count.oldest_at), rfc3339(e.created_at), breaker,
+        instant(until), hour,
+    )  # fmt: skip
 
 
 _encoder = msgspec.json.Encoder()

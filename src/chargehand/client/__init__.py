@@ -1,9 +1,25 @@
-"""The Python client: `Client` for calls, `Worker` for work, `verify_webhook` for what the server sends."""
+"""The Python client: `Client` and `AsyncClient` for calls, `Worker` for work, `verify_webhook` for what the server sends."""
 
 from chargehand.client.attempt import TaskEnded
-from chargehand.client.client import Client
-from chargehand.client.errors import ClientError, Fail, Retry
+from chargehand.client.blocking import Client
+from chargehand.client.client import AsyncClient
+from chargehand.client.errors import (
+    BadRequest,
+    Busy,
+    ClientError,
+    Conflict,
+    Fail,
+    Forbidden,
+    JobFailed,
+    NoAnswer,
+    NotDone,
+    NotFound,
+    Retry,
+    ServerFault,
+    Unauthenticated,
+)
 from chargehand.client.held import Held
+from chargehand.client.models import Token, Wish
 from chargehand.client.provisioning import Provisioning
 from chargehand.client.webhook import verify_webhook
 from chargehand.client.wire import Artifact, Created, Nacked, NewTask, Result, Subscription, Task
@@ -12,20 +28,33 @@ from chargehand.webhooks.signature import SignatureError
 
 __all__ = [
     "Artifact",
+    "AsyncClient",
+    "BadRequest",
+    "Busy",
     "Client",
     "ClientError",
+    "Conflict",
     "Created",
     "Fail",
+    "Forbidden",
     "Held",
+    "JobFailed",
     "Nacked",
     "NewTask",
+    "NoAnswer",
+    "NotDone",
+    "NotFound",
     "Provisioning",
     "Result",
     "Retry",
+    "ServerFault",
     "SignatureError",
     "Subscription",
     "Task",
     "TaskEnded",
+    "Token",
+    "Unauthenticated",
+    "Wish",
     "Worker",
     "verify_webhook",
 ]

@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from chargehand.client.client import Client
 from chargehand.client.errors import ClientError, Fail, Retry
 from chargehand.client.functions import Handler
 from chargehand.client.held import Held
@@ -25,6 +24,7 @@ from chargehand.client.lease import Lease, LeaseLost
 from chargehand.client.presence import Presence
 from chargehand.client.reports import Reports
 from chargehand.client.results import Results
+from chargehand.client.tasks import Tasks
 from chargehand.client.wire import Artifact, Outcome, Task
 
 log = logging.getLogger("chargehand.client")
@@ -54,14 +54,14 @@ class _Ending:
 
 class Attempt:
     def __init__(
-        self, client: Client, presence: Presence, results: Results, task: Task, handler: Handler, claimed_seconds: float
+        self, tasks: Tasks, presence: Presence, results: Results, task: Task, handler: Handler, claimed_seconds: float
     ) -> None:
-        self._client = client
+        self._tasks = tasks
         self._results = results
         self._handler = handler
         self._task = task
-        self._lease = Lease(client, presence, task, claimed_seconds, handler.lease_seconds)
-        self._reports = Reports(client, task)
+        self._lease = Lease(tasks, presence, task, claimed_seconds, handler.lease_seconds)
+        self._reports = Reports(tasks, task)
         self._held = Held(task, self._reports.report)
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
@@ -135,7 +135,7 @@ class Attempt:
     async def _was_heard(self, ending: _Ending) -> bool:
         """The server ended the task and the answer was lost: then it has what we told it."""
         try:
-            now = await self._client.get(self._task.id)
+            now = await self._tasks.get(self._task.id)
         except ClientError:
             return False
         return (ending.word, ending.text) == (now.status.lower(), now.error)
@@ -170,14 +170,14 @@ class Attempt:
         text = _presentable(reason)
 
         async def nack() -> object:
-            return await self._client.nack(
+            return await self._tasks.nack(
                 self._task.id, delay_seconds=delay_seconds, reason=text, lease=self._task.lease, retries=0
             )
 
         return _Ending("retry", nack, text)
 
     def _abandoned(self) -> _Ending:
-        return _Ending("abandoned", lambda: self._client.abandon(self._task.id, lease=self._task.lease, retries=0))
+        return _Ending("abandoned", lambda: self._tasks.abandon(self._task.id, lease=self._task.lease, retries=0))
 
 
 def as_result(value: Any) -> msgspec.Raw:

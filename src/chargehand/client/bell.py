@@ -13,7 +13,7 @@ from chargehand.client.errors import ClientError
 from chargehand.client.sources import Source, claim_now, owned
 from chargehand.client.webhook import verify_webhook
 from chargehand.client.wire import Task
-from chargehand.webhooks.signature import SignatureError
+from chargehand.webhooks.signature import Dialect, SignatureError
 
 log = logging.getLogger("chargehand.client")
 
@@ -61,7 +61,9 @@ class Rung:
         body = await request.read()
         if self._secret:
             try:
-                verify_webhook(self._secret, request.headers, body)
+                # codeQ has no other signature than its own. That somebody may ring twice with it does no harm.
+                dialect: Dialect = "standard" if "webhook-signature" in request.headers else "codeq"
+                verify_webhook(self._secret, request.headers, body, dialect=dialect)
             except SignatureError as error:
                 return web.json_response({"error": str(error)}, status=401)
         self._ring.set()
@@ -74,16 +76,16 @@ class Rung:
             await asyncio.sleep(TTL_SECONDS / 3)
 
     async def _subscribe(self, url: str) -> None:
-        client = self._source.client
+        tasks = self._source.tasks
         if self._subscription:
             try:
-                await client.renew(self._subscription, TTL_SECONDS)
+                await tasks.renew(self._subscription, TTL_SECONDS)
                 return
             except ClientError as error:
                 if error.status != 404:
                     raise
                 self._subscription = ""
-        made = await client.subscribe(
+        made = await tasks.subscribe(
             url,
             self._source.commands,
             ttl_seconds=TTL_SECONDS,
@@ -99,7 +101,7 @@ class Rung:
             return
         try:
             async with asyncio.timeout(2):
-                await self._source.client.unsubscribe(self._subscription)
+                await self._source.tasks.unsubscribe(self._subscription)
         except (ClientError, TimeoutError) as error:
             log.debug("the subscription %s will lapse by itself: %s", self._subscription, error)
 

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from chargehand.client.client import Client
 from chargehand.client.errors import NO_ANSWER, ClientError
 from chargehand.client.presence import Presence
+from chargehand.client.tasks import Tasks
 from chargehand.client.waits import pause
 from chargehand.client.wire import Task
 
@@ -21,8 +21,8 @@ class LeaseLost(Exception):
 class Lease:
     """`claimed_seconds` is what the claim asked for; heartbeats ask for `seconds`."""
 
-    def __init__(self, client: Client, presence: Presence, task: Task, claimed_seconds: float, seconds: float) -> None:
-        self._client = client
+    def __init__(self, tasks: Tasks, presence: Presence, task: Task, claimed_seconds: float, seconds: float) -> None:
+        self._tasks = tasks
         self._presence = presence
         self._task = task
         self._seconds = seconds
@@ -49,7 +49,7 @@ class Lease:
             raise LeaseLost("the lease is over, and the server could not be asked for more")
         try:
             async with asyncio.timeout_at(self.ends_at):
-                await self._client.heartbeat(self._task.id, self._seconds, lease=self._task.lease, retries=0)
+                await self._tasks.heartbeat(self._task.id, self._seconds, lease=self._task.lease, retries=0)
         except ClientError as error:
             if error.lease_lost:
                 raise LeaseLost(str(error)) from None
@@ -75,7 +75,7 @@ class Lease:
                     raise
                 self._presence.failed(error)
                 unheard = unheard or (error.status == NO_ANSWER and error.sent)
-                wait = pause(failures) if error.retry_after_seconds is None else error.retry_after_seconds
+                wait = pause(failures, asked=error.retry_after_seconds)
                 if self._loop.time() + wait >= self.ends_at:
                     raise LeaseLost(f"the lease is over before the server could be told: {error}") from None
                 await asyncio.sleep(wait)

@@ -8,7 +8,7 @@ from typing import Self
 import aiohttp
 import msgspec
 
-from chargehand.client.errors import ClientError
+from chargehand.client.errors import ClientError, refused
 from chargehand.client.wire import Task
 
 MAX_LINE = 256 << 20  # far more than any server takes in; only so that a broken one cannot fill the memory
@@ -33,7 +33,7 @@ class Lines:
             self._begun.clear()
         self._begun += rest
         if len(self._begun) > MAX_LINE:
-            raise ClientError(502, "a line of the stream does not end")
+            raise refused(502, "a line of the stream does not end")
         return found
 
 
@@ -76,4 +76,4 @@ def _task(line: bytes) -> Task:
     try:
         return _decoder.decode(line)
     except msgspec.DecodeError as error:
-        raise ClientError(502, "a line of the stream is not a task", str(error)) from None
+        raise refused(502, "a line of the stream is not a task", str(error)) from None

@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from chargehand.client.calls import Page
+
 Status = Literal["queued", "provisioning", "succeeded", "failed", "complete"]
 
 
@@ -131,18 +133,12 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     data: Any = None
 
 
-class ServerPage(msgspec.Struct, frozen=True):
+class ServerPage(Page, frozen=True, kw_only=True):
     servers: list[Server]
-    next: str | None = None
 
 
-class JobPage(msgspec.Struct, frozen=True):
+class JobPage(Page, frozen=True, kw_only=True):
     jobs: list[Summary]
-    next: str | None = None
-
-
-class EventPage(msgspec.Struct, frozen=True):
-    events: list[Event]
 
 
 class Webhook(msgspec.Struct, frozen=True, omit_defaults=True):

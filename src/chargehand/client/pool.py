@@ -5,11 +5,11 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 
 from chargehand.client.attempt import STOP_SECONDS, Attempt, TaskEnded
-from chargehand.client.client import Client
 from chargehand.client.errors import ClientError
 from chargehand.client.functions import Handler
 from chargehand.client.presence import Presence
 from chargehand.client.results import Results
+from chargehand.client.tasks import Tasks
 from chargehand.client.wire import Task
 
 log = logging.getLogger("chargehand.client")
@@ -20,16 +20,16 @@ GOODBYE_SECONDS = 5.0  # for the server to hear what became of the tasks that we
 class Pool:
     def __init__(
         self,
-        client: Client,
+        tasks: Tasks,
         presence: Presence,
         handlers: Mapping[str, Handler],
         places: int,
         claimed_seconds: float,
         watch: Callable[[TaskEnded], None],
     ) -> None:
-        self._client = client
+        self._tasks = tasks
         self._presence = presence
-        self._results = Results(client)
+        self._results = Results(tasks)
         self._handlers = handlers
         self._places = places
         self._claimed_seconds = claimed_seconds
@@ -71,7 +71,7 @@ class Pool:
         if self._closed or handler is None or not self._has_a_place():
             self.give_back(task)
             return False
-        attempt = Attempt(self._client, self._presence, self._results, task, handler, self._claimed_seconds)
+        attempt = Attempt(self._tasks, self._presence, self._results, task, handler, self._claimed_seconds)
         running = asyncio.create_task(self._work(attempt))
         self._running[running] = (attempt, origin)
         running.add_done_callback(self._ended)
@@ -123,6 +123,6 @@ class Pool:
 
     async def _give_back(self, task: Task) -> None:
         try:
-            await self._client.abandon(task.id, lease=task.lease, retries=1)
+            await self._tasks.abandon(task.id, lease=task.lease, retries=1)
         except ClientError as error:
             log.warning("task %s could not be given back, its lease will lapse: %s", task.id, error)

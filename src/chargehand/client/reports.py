@@ -3,17 +3,17 @@
 import asyncio
 import logging
 
-from chargehand.client.client import Client
 from chargehand.client.errors import ClientError
 from chargehand.client.held import Said
+from chargehand.client.tasks import Tasks
 from chargehand.client.wire import Task
 
 log = logging.getLogger("chargehand.client")
 
 
 class Reports:
-    def __init__(self, client: Client, task: Task) -> None:
-        self._client = client
+    def __init__(self, tasks: Tasks, task: Task) -> None:
+        self._tasks = tasks
         self._task = task
         self._newest: Said | None = None
         self._waiting: list[asyncio.Future[None]] = []
@@ -54,7 +54,7 @@ class Reports:
 
     async def _tell(self, said: Said) -> None:
         try:
-            await self._client.progress(
+            await self._tasks.progress(
                 self._task.id, said.percent, said.message, said.data, lease=self._task.lease, retries=0
             )
         except ClientError as error:

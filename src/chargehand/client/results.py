@@ -4,8 +4,8 @@ import asyncio
 
 import msgspec
 
-from chargehand.client.client import MAX_BATCH, Client
-from chargehand.client.errors import ClientError
+from chargehand.client.errors import ClientError, refused
+from chargehand.client.tasks import MAX_BATCH, Tasks
 from chargehand.client.wire import Outcome, Submitted
 
 GATHER_SECONDS = 0.005
@@ -21,8 +21,8 @@ class _Letter(msgspec.Struct, eq=False):
 
 
 class Results:
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
         self._waiting: list[_Letter] = []
         self._timer: asyncio.Handle | None = None
         self._next_at = 0.0
@@ -63,7 +63,7 @@ class Results:
             await self._alone(bundle[0])
             return
         try:
-            answers = await self._client.submit_many([letter.outcome for letter in bundle], retries=0)
+            answers = await self._tasks.submit_many([letter.outcome for letter in bundle], retries=0)
         except ClientError as error:
             if error.away:
                 for letter in bundle:
@@ -77,7 +77,7 @@ class Results:
             if not answer.error:
                 _settle(letter)
             elif answer.error in _LOST_TEXTS:
-                _settle(letter, ClientError(409, answer.error))
+                _settle(letter, refused(409, answer.error))
             else:
                 singly.append(self._alone(letter))
         await asyncio.gather(*singly)
@@ -91,7 +91,7 @@ class Results:
             _settle(letter)
 
     async def _single(self, outcome: Outcome) -> None:
-        await self._client.submit(outcome.task_id, outcome, retries=0)
+        await self._tasks.submit(outcome.task_id, outcome, retries=0)
 
 
 def _settle(letter: _Letter, error: ClientError | None = None) -> None:

@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from chargehand.client.client import MAX_CLAIM, Client
 from chargehand.client.errors import ClientError
 from chargehand.client.pool import Pool
 from chargehand.client.presence import Presence
+from chargehand.client.tasks import MAX_CLAIM, Tasks
 from chargehand.client.waits import pause
 from chargehand.client.wire import Task
 
@@ -26,7 +26,7 @@ STEADY_SECONDS = 1.0  # a stream that lived so long was a good one
 
 @dataclass(frozen=True)
 class Source:
-    client: Client
+    tasks: Tasks
     presence: Presence
     pool: Pool
     commands: Sequence[str]
@@ -40,7 +40,7 @@ class Source:
                 answer = await call()
             except ClientError as error:
                 self.presence.failed(error)
-                await asyncio.sleep(pause(failures) if error.retry_after_seconds is None else error.retry_after_seconds)
+                await asyncio.sleep(pause(failures, asked=error.retry_after_seconds))
                 failures += 1
             else:
                 self.presence.here()
@@ -108,7 +108,7 @@ class Streamed:
 
     async def _follow(self, origin: object, limit: int) -> None:
         source = self._source
-        claims = source.client.claims(source.commands, lease_seconds=source.lease_seconds, max_in_flight=limit)
+        claims = source.tasks.claims(source.commands, lease_seconds=source.lease_seconds, max_in_flight=limit)
         async with claims as stream:
             source.presence.here()
             try:
@@ -139,7 +139,7 @@ class Polled:
         source = self._source
         if self._more and free > 1 and (tasks := await claim_now(source, free)):
             return tasks
-        task = await source.client.claim(
+        task = await source.tasks.claim(
             source.commands, lease_seconds=source.lease_seconds, wait_seconds=POLL_SECONDS, retries=0
         )
         self._more = task is not None
@@ -165,7 +165,7 @@ async def claim_now(source: Source, free: int) -> list[Task]:
     if free > 1:
         with suppress(_Unknown):
             return await _claim_many(source, min(free, MAX_CLAIM))
-    task = await source.client.claim(source.commands, lease_seconds=source.lease_seconds, retries=0)
+    task = await source.tasks.claim(source.commands, lease_seconds=source.lease_seconds, retries=0)
     return [] if task is None else [task]
 
 
@@ -175,7 +175,7 @@ class _Unknown(Exception):
 
 async def _claim_many(source: Source, count: int) -> list[Task]:
     try:
-        return await source.client.claim_many(count, source.commands, lease_seconds=source.lease_seconds, retries=0)
+        return await source.tasks.claim_many(count, source.commands, lease_seconds=source.lease_seconds, retries=0)
     except ClientError as error:
         if error.status in (404, 405):
             raise _Unknown from None

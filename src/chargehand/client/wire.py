@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from chargehand.client.calls import Page
+
 Final = Literal["COMPLETED", "FAILED"]
 
 
@@ -39,6 +41,10 @@ class Task(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     def payload(self) -> Any:
         return msgspec.json.decode(self.payload_json)
 
+    @property
+    def finished(self) -> bool:
+        return self.status in ("COMPLETED", "FAILED")
+
 
 class Artifact(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """With a `url`, or with its content."""
@@ -56,6 +62,20 @@ class Result(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     error: str = ""
     artifacts: tuple[Artifact, ...] | None = None
     completed_at: str = ""
+
+
+class Event(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A line of a task's log."""
+
+    sequence: int
+    at: str = ""
+    move: str = ""
+    status: str = ""
+    level: str = "info"
+    attempt: int = 0
+    message: str = ""
+    error: str = ""
+    progress: Progress | None = None
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -122,3 +142,7 @@ class Submitted(msgspec.Struct, frozen=True, rename="camel"):
 
 class SubmittedMany(msgspec.Struct, frozen=True):
     results: list[Submitted]
+
+
+class TaskPage(Page, frozen=True, kw_only=True):
+    tasks: list[Task]

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from chargehand.client.attempt import TaskEnded
 from chargehand.client.bell import Rung
-from chargehand.client.client import Client
+from chargehand.client.client import AsyncClient
 from chargehand.client.functions import Handler
 from chargehand.client.pool import Pool
 from chargehand.client.presence import Presence
@@ -58,7 +58,7 @@ class Worker:
     ) -> None:
         if concurrency < 1:
             raise ValueError("concurrency must be 1 or more")
-        self._client = Client(url, token)
+        self._client = AsyncClient(url, token)
         self._concurrency = concurrency
         self._lease_seconds = _lease(lease_seconds)
         self._grace_seconds = grace_seconds
@@ -69,6 +69,7 @@ class Worker:
         self._handlers: dict[str, Handler] = {}
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def task(self, command: str, *, lease_seconds: float | None = None) -> Callable[[Decorated], Decorated]:
         """The function that works on this command. A plain one runs in a thread of its own."""
@@ -98,12 +99,13 @@ class Worker:
         """The same inside a running loop, until `stop()`, or a signal if this is the main thread."""
         if not self._handlers:
             raise ValueError("a worker needs at least one @worker.task")
+        self._loop = asyncio.get_running_loop()
         presence = Presence(self._client.url)
         # One claim is for all commands, so it asks for the shortest lease; the first heartbeat asks for the task's own.
         shortest = min(handler.lease_seconds for handler in self._handlers.values())
-        pool = Pool(self._client, presence, self._handlers, self._concurrency, shortest, self._watch)
+        pool = Pool(self._client.tasks, presence, self._handlers, self._concurrency, shortest, self._watch)
         commands = [handler.command for handler in self._handlers.values()]
-        source = Source(self._client, presence, pool, commands, shortest)
+        source = Source(self._client.tasks, presence, pool, commands, shortest)
         with _signals(self.stop):
             claiming = asyncio.create_task(self._claim(source))
             stopping = asyncio.create_task(self._stop.wait())
@@ -118,8 +120,50 @@ class Worker:
         if not claiming.cancelled() and (error := claiming.exception()) is not None:
             raise error
 
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The same in a thread beside the program, until the end of the block: for tests, and for small programs.
+
+        What made the worker give up is raised there.
+        """
+        begun = threading.Event()
+        gave_up: list[BaseException] = []
+
+        async def serve() -> None:
+            self._loop = asyncio.get_running_loop()  # before anybody can stop it
+            begun.set()
+            await self.serve()
+
+        def work() -> None:
+            try:
+                asyncio.run(serve())
+            except BaseException as error:
+                gave_up.append(error)
+
+        thread = threading.Thread(target=work, name="chargehand worker", daemon=True)
+        thread.start()
+        begun.wait()
+        try:
+            yield
+        finally:
+            self.stop()
+            thread.join()
+        for error in gave_up:
+            raise error
+
     def stop(self) -> None:
-        """From the loop's own thread. The second time: without grace."""
+        """From any thread. The second time: without grace."""
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if self._loop is None or self._loop is here:
+            self._stop_or_hurry()
+        else:
+            with suppress(RuntimeError):  # its loop has ended, and it with it
+                self._loop.call_soon_threadsafe(self._stop_or_hurry)
+
+    def _stop_or_hurry(self) -> None:
         (self._hurry if self._stop.is_set() else self._stop).set()
 
     async def _claim(self, source: Source) -> None:

@@ -78,6 +78,18 @@ class Try(msgspec.Struct, frozen=True, array_like=True):
     answer: str
 
 
+class Told(msgspec.Struct, frozen=True, array_like=True):
+    """What a delivery is about, and what its last try came to, without what the job carries."""
+
+    delivery_id: str
+    kind: str = ""
+    queue: str = ""
+    state: str = ""
+    stage: str = ""
+    status: int | None = None
+    duration_seconds: float | None = None
+
+
 class Outgoing(msgspec.Struct, frozen=True):
     """All that is needed to render and send one delivery."""
 

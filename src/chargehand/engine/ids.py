@@ -34,3 +34,11 @@ class UlidMaker:
 
 def is_ulid(text: str) -> bool:
     return _VALID.fullmatch(text) is not None
+
+
+def made_at(ulid: str) -> float:
+    """When it was made, by the clock of whoever made it: seconds since the epoch."""
+    value = 0
+    for character in ulid[:10]:
+        value = value << 5 | _ALPHABET.index(character)
+    return value / 1000

@@ -18,6 +18,7 @@ from chargehand.engine.delivery import (
     Settle,
     Take,
     Taken,
+    Told,
     Try,
 )
 from chargehand.engine.file import File, NewFile
@@ -79,6 +80,15 @@ class Noted(msgspec.Struct, frozen=True, array_like=True, tag="noted"):
     seq: int | None
 
 
+class TopicCount(msgspec.Struct, frozen=True, array_like=True):
+    """Running jobs of a tenant and kind in one stage."""
+
+    tenant: str
+    kind: str
+    topic: str  # what callers see
+    count: int
+
+
 class DueQueue(msgspec.Struct, frozen=True, array_like=True):
     queue: str
     ready: int  # counted up to the asked bound
@@ -117,6 +127,8 @@ class JobFilter(msgspec.Struct, frozen=True):
     topic: str | None = None  # what callers see: `state:stage`
     stopped: bool = False  # failed or cancelled
     exact: bool = False  # this queue, and no part of it that belongs to a single node
+    names: tuple[str, ...] = ()  # in small letters: one of these is the name in the queue, whichever the kind …
+    starts: bool = False  # … or only how it starts
 
 
 class DeliveryFilter(msgspec.Struct, frozen=True):
@@ -147,6 +159,7 @@ class Store(Protocol):
     async def holds(self, job_id: str, lease: int) -> bool: ...  # whether the job still runs under this lease
     async def get_job(self, job_id: str, tenant: str | None = None) -> Job | None: ...
     async def list_jobs(self, by: JobFilter) -> list[Job]: ...
+    async def jobs_of_key(self, tenant: str, kinds: Sequence[str], key: str) -> list[Job]: ...  # an idempotency key
     async def last_note(self, job_id: str, step: str) -> Event | None: ...
     async def finished_jobs(self, tenant: str, kind: str, before: int, age: int, limit: int) -> list[str]: ...
     async def list_events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[Event]: ...
@@ -160,6 +173,7 @@ class Store(Protocol):
     ) -> list[QueueHead]: ...  # wide: many queues
     async def pulse(self, queue: str, since: int, bound: int) -> Pulse: ...
     async def count_queues(self, prefix: str = "") -> list[QueueCount]: ...
+    async def count_topics(self) -> list[TopicCount]: ...
     async def count_ready(self, queue: str) -> dict[int, int]: ...  # by priority
     async def count_stopped(self, tenant: str | None, topic: str) -> dict[str, int]: ...  # by queue
     async def set_queue(self, settings: QueueSettings) -> None: ...
@@ -178,6 +192,7 @@ class Store(Protocol):
     async def get_delivery(self, delivery_id: str, tenant: str | None = None) -> Delivery | None: ...
     async def list_tries(self, delivery_id: str) -> list[Try]: ...
     async def list_deliveries(self, by: DeliveryFilter) -> list[Delivery]: ...
+    async def told(self, delivery_ids: Sequence[str]) -> list[Told]: ...
     async def get_endpoint(self, endpoint_id: str, tenant: str | None = None) -> Endpoint | None: ...
     async def list_endpoints(self, tenant: str | None, after: str, limit: int) -> list[Endpoint]: ...
     async def count_endpoints(self, endpoint_ids: Sequence[str]) -> list[EndpointCount]: ...

@@ -17,7 +17,9 @@ from chargehand.config import Config, Token, User
 from chargehand.errors import ConfigError, Forbidden, TooManyRequests, Unauthenticated
 from chargehand.http.credentials import PasswordHash, parse_token_hash
 from chargehand.http.jwt import LEEWAY_SECONDS, Claims, jwt_verifier
+from chargehand.http.neighbours import is_neighbour, names_of
 from chargehand.http.rate import RateLimiter
+from chargehand.http.scopes import SCOPES
 
 REMEMBER_SECONDS = 300.0
 REMEMBERED = 4096
@@ -26,7 +28,11 @@ PASSWORD_QUEUE = 32  # checks under way or waiting
 
 TOKEN_USER = "token"  # noqa: S105 - the name, of HTTP Basic
 _EVERYTHING = frozenset({"*"})
-_OUR_SCOPES = frozenset({"*", "jobs", "work", "admin", "metrics", "codeq", "provision", "registry"})  # up to the colon
+_OUR_SCOPES = frozenset({"*", *(scope.partition(":")[0] for scope in SCOPES)})  # up to the colon
+_STRANGE_PAGE = (
+    "without [auth] only programs and pages of this machine are served, under its own names: "
+    "the Host or Origin of this request is another; set up [auth] to serve others"
+)
 _HINT = "send `Authorization: Bearer <token>`"
 
 Clock = Callable[[], float]
@@ -60,6 +66,7 @@ class Gate:
     def __init__(self, config: Config, *, now: Clock = time.time, clock: Clock = time.monotonic) -> None:
         auth, rate = config.auth, config.auth.rate_per_second
         self._everybody = None if config.has_auth else _everybody(rate)
+        self._names = names_of((config.provisioning.public_url, config.tasks.public_url))
         self._nobody = self._everybody or Caller("anonymous", tenant="")
         self._tokens = _by_digest(auth.tokens, rate)
         self._jwt = jwt_verifier(auth, now, clock)
@@ -75,6 +82,8 @@ class Gate:
         if scope is None:
             req.context.caller = self._nobody
             return
+        if self._everybody and not self._is_neighbour(req):
+            raise Forbidden(_STRANGE_PAGE)
         caller = self._everybody or await self._identify(_authorization(req))
         wait = self._limiter.take(caller.rate_key, caller.rate_per_second, self._burst)
         if wait:
@@ -83,6 +92,9 @@ class Gate:
         if scope and not caller.may(scope):
             raise Forbidden(f"missing scope: this needs `{scope}`")
         req.context.caller = caller
+
+    def _is_neighbour(self, req: Request) -> bool:
+        return is_neighbour(req.get_header("host") or "", req.get_header("origin") or "", self._names)
 
     async def _identify(self, header: str | None) -> Caller:
         if not header:

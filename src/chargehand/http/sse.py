@@ -3,9 +3,15 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 
-from falcon.asgi import SSEvent
+from falcon.asgi import Response, SSEvent
 
 QUIET_SECONDS = 15.0
+
+
+def send_events(resp: Response, events: AsyncGenerator[SSEvent, None]) -> None:
+    resp.set_header("cache-control", "no-store")
+    resp.set_header("x-accel-buffering", "no")  # nginx would keep them until there are many
+    resp.sse = lively(events)
 
 
 async def lively(

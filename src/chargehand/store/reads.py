@@ -4,11 +4,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from chargehand.engine.delivery import Delivery, DeliveryState, Endpoint, EndpointCount, EndpointState, Outgoing, Try
+from chargehand.engine.delivery import (
+    Delivery,
+    DeliveryState,
+    Endpoint,
+    EndpointCount,
+    EndpointState,
+    Outgoing,
+    Told,
+    Try,
+)
 from chargehand.engine.file import File
 from chargehand.engine.job import Event, Job, QueueCount, QueueSettings, State
 from chargehand.engine.record import Record
-from chargehand.engine.store import DeliveryFilter, DueQueue, JobFilter, Pulse, QueueHead
+from chargehand.engine.store import DeliveryFilter, DueQueue, JobFilter, Pulse, QueueHead, TopicCount
 
 Row = Sequence[Any]
 
@@ -64,10 +73,16 @@ class Reads(ABC):
             state=None if by.state is None else str(by.state),
             topic=by.topic,
             exact=by.exact,
+            unnamed=not by.names,
+            names=by.names,
+            starts=by.starts,
             before=by.before,
             limit=by.limit,
         )
         return [job_from(row) for row in rows]
+
+    async def jobs_of_key(self, tenant: str, kinds: Sequence[str], key: str) -> list[Job]:
+        return [job_from(row) for row in await self._point("jobs_of_key", tenant=tenant, kinds=kinds, key=key)]
 
     async def state_of(self, job_id: str) -> State | None:
         rows = await self._point("state_of", job_id=job_id)
@@ -118,6 +133,10 @@ class Reads(ABC):
         rows = await self._scan("count_queues", prefix=prefix, now=self._now())
         return [QueueCount(row[0], int(row[1]), int(row[2]), int(row[3]), row[4]) for row in rows]
 
+    async def count_topics(self) -> list[TopicCount]:
+        rows = await self._scan("count_topics")
+        return [TopicCount(tenant, kind, topic, int(count)) for tenant, kind, topic, count in rows]
+
     async def list_queue_settings(self) -> list[QueueSettings]:
         rows = await self._point("list_queue_settings")
         return [QueueSettings(queue, bool(paused), max_running) for queue, paused, max_running in rows]
@@ -159,6 +178,9 @@ class Reads(ABC):
         if by.job_id is not None and by.endpoint_id is not None:
             rows = [row for row in rows if row.endpoint_id == by.endpoint_id]
         return rows
+
+    async def told(self, delivery_ids: Sequence[str]) -> list[Told]:
+        return [Told(*row) for row in await self._point("told", ids=delivery_ids)]
 
     async def get_endpoint(self, endpoint_id: str, tenant: str | None = None) -> Endpoint | None:
         rows = await self._point("get_endpoint", endpoint_id=endpoint_id, tenant=tenant)

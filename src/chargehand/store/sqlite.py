@@ -171,7 +171,7 @@ class SqliteStore(Writes):
     def _fetch(self, connection: apsw.Connection, name: str, values: dict[str, Any]) -> Sequence[Row]:
         query = self._queries[name]
         try:
-            for key in ("ids", "queues"):
+            for key in ("ids", "queues", "names", "kinds"):
                 if key in values:
                     values[key] = msgspec.json.encode(values[key]).decode()
             return connection.execute(query.sql, query.bind(**values)).fetchall()

@@ -7,7 +7,7 @@ store under a lease, so a sender that dies loses none: another, or the same one 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import lru_cache, partial
 from itertools import islice
 from random import Random
@@ -24,6 +24,7 @@ from chargehand.observability.logs import get_logger
 from chargehand.observability.metrics import Metrics
 from chargehand.observability.tracing import Tracing
 from chargehand.webhooks.egress import EgressPolicy
+from chargehand.webhooks.hours import Hours
 from chargehand.webhooks.lanes import Lane
 from chargehand.webhooks.sending import Posted, Render, Sender
 
@@ -62,6 +63,7 @@ class Outbox:
         self._blocked: dict[Lane, None] = {}  # lanes that could send but for the shared bounds, first come first served
         self._tasks: set[asyncio.Future[Any]] = set()
         self._listeners: list[Callable[[Settle, Outgoing], None]] = []
+        self.hours = Hours(clock)
         self._open = True
         # A try may wait behind its own prefetch, each of which may take the whole time limit.
         self._lease_seconds = config.timeout_seconds * (PREFETCH + 2)
@@ -69,6 +71,9 @@ class Outbox:
     @property
     def in_flight(self) -> int:
         return self._in_flight
+
+    def in_flight_to(self, endpoint_ids: Iterable[str]) -> int:
+        return sum(self._lanes[each].in_flight for each in endpoint_ids if each in self._lanes)
 
     async def run(self) -> None:
         """Until cancelled: lanes work by themselves; this finds what nobody here was told of."""
@@ -97,6 +102,19 @@ class Outbox:
     def on_move(self, moved: Moved) -> None:
         for endpoint_id in moved.endpoints:
             self.nudge(endpoint_id)
+
+    def breaker(self, endpoint_id: str) -> tuple[str, float]:
+        """At this node: closed, open or half open, and for how many seconds the endpoint is left alone."""
+        lane, now = self._lanes.get(endpoint_id), self._clock()
+        if lane is None:
+            return "closed", 0.0
+        if lane.is_open(now):
+            return "open", lane.closed_until - now
+        return ("half open" if lane.on_probation() else "closed"), 0.0
+
+    def body(self, outgoing: Outgoing) -> bytes:
+        """What is sent, the same at every try."""
+        return self._sender.render(outgoing)
 
     def nudge(self, endpoint_id: str) -> None:
         """There may be something to send to this endpoint."""
@@ -301,6 +319,7 @@ class Outbox:
             else str(settle.state)
         )
         self._metrics.count_delivery(delivery.dialect, outcome, settle.duration_seconds)
+        self.hours.count(delivery.endpoint_id, settle.state is DeliveryState.DELIVERED, settle.duration_seconds)
         if settle.state is DeliveryState.DELIVERED:
             self._metrics.delivery_lag_seconds.at(delivery.dialect)(max(0.0, time.time() - outgoing.event.at / SECOND))
             return

@@ -78,12 +78,15 @@ class Sender:
 
     def prepare(self, outgoing: Outgoing) -> Prepared:
         delivery, job = outgoing.delivery, outgoing.job
-        body = self._renderers[job.kind](outgoing)
+        body = self.render(outgoing)
         headers = self._sign(job.tenant, delivery.dialect, delivery.id, body)
         headers["X-Chargehand-Job"] = job.id
         headers["X-Chargehand-Sequence"] = str(delivery.seq)
         headers["X-Chargehand-Attempt"] = str(delivery.tries + 1)
         return Prepared(outgoing, body, headers)
+
+    def render(self, outgoing: Outgoing) -> bytes:
+        return self._renderers[outgoing.job.kind](outgoing)
 
     def _sign(self, tenant: str, dialect: str, message_id: str, body: bytes) -> dict[str, str]:
         keys = self._keys.get(tenant, self._default_keys)

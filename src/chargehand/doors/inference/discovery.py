@@ -6,8 +6,9 @@ does not vanish because the laptop's lid is closed.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import aiohttp
@@ -26,9 +27,9 @@ from chargehand.doors.inference.scheduler import Scheduler
 from chargehand.doors.inference.stream import Cut
 from chargehand.doors.inference.target import Gone, Small, Target, Unreachable
 from chargehand.engine.job import SECOND, rfc3339
-from chargehand.errors import InvalidField, NotFound, TargetAway, TargetFailed
+from chargehand.errors import Conflict, InvalidField, NotFound, TargetAway, TargetFailed
 from chargehand.http.hangup import gone
-from chargehand.http.route import Route, read_body, reply
+from chargehand.http.route import Route, decode, read_body, reply
 
 ANSWER_SECONDS = 5.0
 X_TARGET = "X-Target"
@@ -48,11 +49,16 @@ class TargetPage(msgspec.Struct):
     targets: list[views.TargetView]
 
 
+class Unload(msgspec.Struct, forbid_unknown_fields=True):
+    model: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+
+
 class _Version(msgspec.Struct):
     version: str = ""
 
 
 _models = msgspec.json.Decoder(dict[str, Any])
+_unload = msgspec.json.Decoder(Unload)
 
 
 class Discovery:
@@ -91,7 +97,19 @@ class Discovery:
             TAG,
             reply=TargetPage,
         )
-        return [*reading, *managing, listing]
+        unloading = Route(
+            "POST",
+            "/targets/{target}/unload",
+            self.unload_model,
+            "Have a target take a model out of its memory",
+            "admin",
+            TAG,
+            "What runs on the model is let finish first. A job that comes for it has it loaded again.",
+            request=Unload,
+            reply=views.TargetView,
+            errors=(TargetAway, TargetFailed, NotFound, Conflict),
+        )
+        return [*reading, *managing, listing, unloading]
 
     # the union --------------------------------------------------------------------------------------------------------
 
@@ -184,8 +202,19 @@ class Discovery:
         return views.TargetView(
             target.name, target.url, "up" if target.up else "away", rfc3339(int(target.since * SECOND)), target.problem or None,
             version, ledger.slots, ledger.parallel, sorted(ledger.installed or ()), residents, sorted(ledger.opening),
-            self._scheduler.decisions.get(target.name),
+            self._scheduler.decisions.get(target.name), _seen(target),
         )  # fmt: skip
+
+    async def unload_model(self, req: Request, resp: Response, target: str) -> None:
+        """What runs on the model ends first; a job that comes for it has it loaded again."""
+        asked = decode(_unload, await read_body(req, self._settings.max_body_bytes))
+        found, model = self._target(target), canonical(asked.model)
+        if model not in found.ledger.resident:
+            raise NotFound(f"{model} is not in the memory of {found.name}")
+        async with self._scheduler.quiet(found, model, "it is being unloaded by hand"):
+            if not await found.unload(model):
+                raise TargetFailed(f"{found.name} still has {model} in memory")
+        reply(resp, self._view(found))
 
     # managing models --------------------------------------------------------------------------------------------------
 
@@ -211,15 +240,18 @@ class Discovery:
 
     def _named_target(self, req: Request) -> Target:
         name = req.get_header(X_TARGET)
-        names = ", ".join(self._scheduler.targets) or "none"
         if name is None:
             if len(self._targets) != 1:
+                names = ", ".join(self._scheduler.targets) or "none"
                 raise InvalidField(X_TARGET, f"say which target is meant: {names}")
-            target = self._targets[0]
-        elif (found := self._scheduler.targets.get(name)) is None:
+            name = self._targets[0].name
+        return self._target(name)
+
+    def _target(self, name: str) -> Target:
+        target = self._scheduler.targets.get(name)
+        if target is None:
+            names = ", ".join(self._scheduler.targets) or "none"
             raise NotFound(f"there is no target {name!r}; there are: {names}")
-        else:
-            target = found
         if not target.up:
             raise TargetAway(f"{target.name} is away ({target.problem})", retry_after_seconds=5)
         return target
@@ -292,6 +324,13 @@ def _closing(why: str | None) -> str | None:
     if why is None:
         return None
     return why.removeprefix(BY_HAND) if why.startswith(BY_HAND) else f"{why} is loaded in its place"
+
+
+def _seen(target: Target) -> list[views.PresenceView]:
+    return [
+        views.PresenceView(rfc3339(int(change.at * SECOND)), "up" if change.up else "away")
+        for change in target.presence.since(time.time())
+    ]
 
 
 async def _body(req: Request) -> AsyncIterator[bytes]:

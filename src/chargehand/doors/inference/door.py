@@ -1,6 +1,7 @@
 """The inference door: its parts, and how they hang together."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 from chargehand.config import Config, TargetConfig
@@ -30,6 +31,8 @@ FIRST_LOOK_SECONDS = 1.5
 
 log = get_logger(__name__)
 
+Listener = Callable[[str, bool, str], None]  # target, whether it is up, what is wrong if not
+
 
 class InferenceDoor:
     def __init__(
@@ -40,6 +43,8 @@ class InferenceDoor:
         self.note = ""  # what a person at the terminal should know
         self._settings = settings
         self._metrics = metrics
+        self._listeners: list[Listener] = []
+        self._told: dict[str, bool] = {}  # target -> whether it was last said to be up
         self._attempts = Attempts(settings, files, metrics)
         targets = [Target(target, settings, self._changed) for target in settings.targets]
         self.scheduler = self._attempts.scheduler = Scheduler(
@@ -98,6 +103,7 @@ class InferenceDoor:
         self.scheduler.add(Target(config, self._settings, self._changed))
 
     async def run(self) -> None:
+        self._changed()  # so that a target that is away from the beginning is shown as away, and not left out
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.scheduler.run())
@@ -113,10 +119,18 @@ class InferenceDoor:
             if self.embedded is not None:
                 await self.embedded.stop()
 
+    def on_target(self, listener: Listener) -> None:
+        """Called whenever a target comes or goes."""
+        self._listeners.append(listener)
+
     def _changed(self) -> None:
         """A target came, went, or learned what it has."""
         for name, target in self.scheduler.targets.items():
             self._metrics.target_up.labels(name).set(target.up)
+            if self._told.get(name, False) != target.up:
+                self._told[name] = target.up
+                for listener in self._listeners:
+                    listener(name, target.up, target.problem)
         self.scheduler.kick()
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
@@ -15,7 +15,7 @@ from chargehand.config import Config
 from chargehand.doors.inference import views
 from chargehand.doors.inference.artifacts import artifact
 from chargehand.doors.inference.attempt import Attempts
-from chargehand.doors.inference.names import KIND, checked, is_cloud, model_of, queue_of
+from chargehand.doors.inference.names import KIND, checked, is_cloud, model_of, queue_of, spellings
 from chargehand.doors.inference.request import ArtifactWish, decode_request, encode_request
 from chargehand.doors.inference.scheduler import Scheduler
 from chargehand.doors.inference.stream import Cut, Stream
@@ -48,6 +48,7 @@ from chargehand.http.inputs import (
 )
 from chargehand.http.paging import Cursor, Limit, cursor, ulid
 from chargehand.http.route import Route, decode, query, read_body, reply
+from chargehand.http.sse import send_events
 from chargehand.observability.tracing import Span, Tracing
 from chargehand.webhooks.egress import EgressPolicy
 
@@ -55,7 +56,6 @@ TAG = "inference"
 PRIORITY = 3  # beneath somebody who holds a connection, above a batch
 POSITION_BOUND = 10_000
 MAX_ARTIFACTS = 32
-QUIET_SECONDS = 15.0
 SHOWN_BYTES = 65_536
 EXTENSIONS = frozenset(
     [
@@ -292,7 +292,8 @@ class InferenceJobs:
     async def get_job(self, req: Request, resp: Response, job_id: str) -> None:
         job = await self._get(req, job_id)
         store = self._engine.store
-        now, events = await store.now(), await store.list_events(job.id)
+        now, log = await store.now(), await store.list_events(job.id)
+        events = [event for event in log if event.seq <= job.seq]  # it may have moved on since it was read
         files = [artifact(job.id, file) for file in await store.job_files(job.id)]
         attempts = views.attempts_of(events)
         waiting_for, waiting = self._waiting(job, now)
@@ -317,7 +318,7 @@ class InferenceJobs:
         by = JobFilter(
             tenant,
             KIND,
-            None if asked.model is None else queue_of(tenant, asked.model),
+            names=() if asked.model is None else spellings(asked.model),
             before=cursor(asked.cursor),
             limit=asked.limit + 1,
             topic=None if asked.state in (None, "failed") else views.TOPICS[asked.state][0],
@@ -374,25 +375,22 @@ class InferenceJobs:
             events = await self._engine.store.list_events(job.id, asked.after)
             return reply(resp, EventPage([event_view(event) for event in events]))
         resp.set_header("cache-control", "no-store")
-        resp.sse = self._follow(job, max(asked.after, last_event_id(req)), asked.tokens)
+        send_events(resp, self._follow(job, max(asked.after, last_event_id(req)), asked.tokens))
         return None
 
-    async def _follow(self, job: Job, after: int, tokens: bool) -> AsyncIterator[SSEvent | None]:
+    async def _follow(self, job: Job, after: int, tokens: bool) -> AsyncGenerator[SSEvent, None]:
         """The log, and what the running attempt says, as one stream in the order in which they come."""
         news: asyncio.Queue[SSEvent] = asyncio.Queue(maxsize=256)
         following = asyncio.create_task(self._put_events(job, after, tokens, news))
         try:
             while not (following.done() and news.empty()):
                 getting = asyncio.ensure_future(news.get())
-                done, _ = await asyncio.wait(
-                    {getting, following}, timeout=QUIET_SECONDS, return_when=asyncio.FIRST_COMPLETED
-                )
-                if getting.done():
-                    yield getting.result()
-                else:
+                try:
+                    await asyncio.wait({getting, following}, return_when=asyncio.FIRST_COMPLETED)
+                    if getting.done():
+                        yield getting.result()
+                finally:
                     getting.cancel()
-                    if not done:
-                        yield None  # a sign of life, for proxies that give up on the silent
             following.result()  # tells what went wrong, if something did
         finally:
             following.cancel()

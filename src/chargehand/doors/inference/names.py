@@ -18,6 +18,14 @@ def canonical(name: str) -> str:
     return f"{head}{slash}{last if ':' in last else last + ':latest'}"
 
 
+def spellings(name: str) -> tuple[str, ...]:
+    """All that `canonical` makes the same of, in small letters: what a model's jobs may be filed under."""
+    whole = canonical(name)
+    tags = (whole, whole.removesuffix(":latest")) if whole.endswith(":latest") else (whole,)
+    homes = ("", "library/", "registry.ollama.ai/", "registry.ollama.ai/library/")
+    return tuple(home + tag for tag in tags for home in homes)
+
+
 def is_cloud(name: str) -> bool:
     """Runs at ollama.com: takes no memory of the target and is never in its list of resident models."""
     tag = canonical(name).rpartition(":")[2]

@@ -21,6 +21,7 @@ import msgspec
 
 from chargehand.config import InferenceConfig, TargetConfig
 from chargehand.doors.inference.names import canonical
+from chargehand.doors.inference.presence import Presence
 from chargehand.doors.inference.residency import Ledger, Resident
 from chargehand.observability.logs import get_logger
 
@@ -87,6 +88,7 @@ class Target:
         self.config = config
         self.ledger = Ledger(self.name, config.slots, config.parallel, config.models)
         self.since = time.time()
+        self.presence = Presence()
         self.problem = "not reached yet"
         self.loading: set[str] = set()  # by requests of ours that are under way
         self.version: bytes = b""
@@ -214,6 +216,7 @@ class Target:
         """It answers: known again once it has said what it has."""
         if await self._list() and await self.read_ps():
             self.ledger.up, self.since, self.problem = True, time.time(), ""
+            self.presence.note(True, self.since)
             log.info("a target is there", target=self.name, models=len(self.ledger.installed or ()))
             self._changed()
 
@@ -224,6 +227,7 @@ class Target:
         self.ledger.lost()
         if was_up or not self._reached:
             self.since = time.time()
+            self.presence.note(False, self.since)
             log.warning("a target is away", target=self.name, url=self.url, problem=problem)
         self._reached = True
         current = asyncio.current_task()

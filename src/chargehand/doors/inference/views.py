@@ -192,6 +192,15 @@ class TargetView(msgspec.Struct):
     resident: list["ResidentView"]
     loading: list[str]
     decision: Annotated[str | None, msgspec.Meta(description="The last change of what is in memory, and why")]
+    seen: Annotated[
+        list["PresenceView"],
+        msgspec.Meta(description="When it came and went in the last day, as this process saw it; the oldest first"),
+    ]
+
+
+class PresenceView(msgspec.Struct):
+    at: Instant
+    state: Annotated[str, msgspec.Meta(description="up or away, from then on")]
 
 
 class ResidentView(msgspec.Struct):

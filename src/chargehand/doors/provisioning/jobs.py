@@ -36,7 +36,7 @@ from chargehand.http.inputs import (
 )
 from chargehand.http.paging import Cursor, Limit, cursor, ulid
 from chargehand.http.route import Route, decode, query, read_body, reply
-from chargehand.http.sse import lively
+from chargehand.http.sse import send_events
 from chargehand.observability.tracing import Tracing
 from chargehand.webhooks.egress import EgressPolicy
 
@@ -263,7 +263,7 @@ class ProvisioningJobs:
         after = query(req, EventsQuery).after
         job = await self._job(req, job_id)
         if "text/event-stream" in (req.get_header("accept") or ""):
-            resp.sse = lively(self._follow(job, max(after, last_event_id(req))))
+            send_events(resp, self._follow(job, max(after, last_event_id(req))))
             return
         events = await self._engine.store.list_events(job.id, after, EVENTS_PAGE)
         reply(resp, EventPage([views.event_view(event) for event in events]))

@@ -13,6 +13,7 @@ from chargehand.doors.tasks.limits import Limits
 from chargehand.doors.tasks.names import ANY, BASE, KIND, TAG, task_queue
 from chargehand.doors.tasks.producer import checked_command, existing, owned_task
 from chargehand.doors.tasks.reading import EVENTS, TaskEvent, task_event
+from chargehand.doors.tasks.roll import Roll, WorkersSeen
 from chargehand.doors.tasks.views import DEAD, DEAD_TOPIC, Task, task_view, whole_seconds
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, Job, QueueCount, QueueSettings, queue_name
@@ -64,6 +65,7 @@ class LettersQuery(msgspec.Struct):
 class Letters(msgspec.Struct):
     tasks: list[Task]
     next: str | None
+    counts: Annotated[dict[str, int], msgspec.Meta(description="How many there are of each command, in lower case")]
 
 
 class Letter(msgspec.Struct):
@@ -96,10 +98,11 @@ _some = msgspec.json.Decoder(SomeLetters)
 
 
 class Admin:
-    def __init__(self, engine: Engine, config: Config, limits: Limits) -> None:
+    def __init__(self, engine: Engine, config: Config, limits: Limits, roll: Roll) -> None:
         self._engine = engine
         self._config = config
         self._limits = limits
+        self._roll = roll
 
     def routes(self) -> list[Route]:
         queues, letters = f"{BASE}/admin/queues", f"{BASE}/admin/dlq"
@@ -110,6 +113,7 @@ class Admin:
             Route("GET", queues, self.get_queues, "Count everything, label by label", "", TAG, reply=dict[str, int], **shape),
             Route("GET", f"{queues}/{{command:path}}", self.get_queue, "Count the tasks of a command", "", TAG, reply=Depth, **shape),
             Route("PUT", f"{queues}/{{command:path}}", self.set_queue, "Pause, resume or limit a command", "", TAG, request=SetCommand, reply=Depth, **shape),
+            Route("GET", f"{BASE}/admin/workers", self.list_workers, "List the workers that came to this node in the last hour", "", TAG, reply=WorkersSeen, **shape),
             Route("POST", f"{BASE}/admin/tasks/cleanup", self.clean_up, "Remove finished tasks whose time is over", "", TAG,
                   "Never what is still to be done.", reply=Cleaned, **shape),
             Route("GET", letters, self.list_letters, "List dead letters, newest first", "", TAG, query=LettersQuery, reply=Letters, **shape),
@@ -164,6 +168,9 @@ class Admin:
         known = await self._engine.store.list_queue_settings()
         return next((each for each in known if each.queue == queue), QueueSettings(queue))
 
+    async def list_workers(self, req: Request, resp: Response) -> None:
+        reply(resp, WorkersSeen(self._roll.seen(access.admin(req).tenant)))
+
     # cleaning up ------------------------------------------------------------------------------------------------------
 
     async def clean_up(self, req: Request, resp: Response) -> None:
@@ -185,7 +192,9 @@ class Admin:
         tenant, by = access.admin(req).tenant, query(req, LettersQuery)
         found, following = await self._letters(tenant, by.command, by.limit, cursor(by.cursor))
         now = await self._engine.store.now()
-        reply(resp, Letters([task_view(job, now) for job in found], following))
+        dead = await self._engine.store.count_stopped(tenant, DEAD_TOPIC)
+        counts = {queue.split("/", 2)[2]: count for queue, count in sorted(dead.items())}
+        reply(resp, Letters([task_view(job, now) for job in found], following, counts))
 
     async def get_letter(self, req: Request, resp: Response, task_id: str) -> None:
         job = await self._letter(access.admin(req).tenant, task_id)

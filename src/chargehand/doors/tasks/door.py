@@ -14,6 +14,7 @@ from chargehand.doors.tasks.policy import Judge
 from chargehand.doors.tasks.producer import Producer
 from chargehand.doors.tasks.reading import Reading
 from chargehand.doors.tasks.results import Results
+from chargehand.doors.tasks.roll import Roll
 from chargehand.doors.tasks.schedules import Schedules
 from chargehand.doors.tasks.stream import Streams
 from chargehand.doors.tasks.subscriptions import Subscriptions
@@ -43,9 +44,10 @@ class TasksDoor:
         limits = Limits(config.tasks, self._metrics)
         self._topics = Topics(engine, config)
         judge = Judge(engine, config.tasks, self._topics)
-        worker = Worker(engine, config, judge, limits)
+        roll = Roll(engine.now)
+        worker = Worker(engine, config, judge, limits, roll)
         producer = Producer(engine, config, policy, tracing, self._topics, limits, self._metrics)
-        streams = Streams(engine, config, worker, limits)
+        streams = Streams(engine, config, worker, limits, roll)
         self._notifier = Notifier(engine, config, policy, tracing, self._metrics.count_webhook)
         self._schedules = Schedules(engine, config, policy, producer.create)
         self._parts = (
@@ -57,7 +59,7 @@ class TasksDoor:
             Subscriptions(engine, config, policy, self._notifier),
             self._schedules,
             self._topics,
-            Admin(engine, config, limits),
+            Admin(engine, config, limits, roll),
         )
         engine.judge_by(KIND, judge)
         engine.on_move(self._metrics.on_move)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
 import msgspec
@@ -35,6 +35,7 @@ from chargehand.http.hangup import unless_gone
 from chargehand.http.inputs import last_event_id
 from chargehand.http.paging import Cursor, Limit, cursor
 from chargehand.http.route import Route, query, reply
+from chargehand.http.sse import send_events
 
 MAX_WAIT_SECONDS = 60.0
 LOOK_SECONDS = 5.0  # underneath the wake-ups: what other nodes did, should their word be lost
@@ -162,12 +163,12 @@ class Reading:
     async def get_events(self, req: Request, resp: Response, task_id: str) -> None:
         job = await self._job(req, task_id)
         if "text/event-stream" in (req.get_header("accept") or ""):
-            resp.sse = self._follow(job.id, last_event_id(req), job.tenant)
+            send_events(resp, self._follow(job.id, last_event_id(req), job.tenant))
             return
         events = await self._engine.store.list_events(job.id, query(req, EventQuery).after, EVENTS)
         reply(resp, EventPage([task_event(event) for event in events]))
 
-    async def _follow(self, task_id: str, after: int, tenant: str) -> AsyncIterator[SSEvent]:
+    async def _follow(self, task_id: str, after: int, tenant: str) -> AsyncGenerator[SSEvent, None]:
         async for event in self._engine.watch(task_id, after, tenant):
             name = PROGRESS if event.step == PROGRESS else event.move
             yield SSEvent(event=name, event_id=str(event.seq), text=msgspec.json.encode(task_event(event)).decode())

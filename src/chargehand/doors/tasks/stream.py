@@ -7,7 +7,7 @@ Results go by the other endpoints, best in batches.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from chargehand.doors.tasks.errors import Refusal, write_error
 from chargehand.doors.tasks.holding import owner_of
 from chargehand.doors.tasks.limits import Limits
 from chargehand.doors.tasks.names import BASE, CLAIM, TAG
+from chargehand.doors.tasks.roll import Roll
 from chargehand.doors.tasks.views import CLAIMED, Task, task_view
 from chargehand.doors.tasks.worker import MAX_BODY, Worker, claim_queues
 from chargehand.engine.engine import Engine
@@ -26,6 +27,7 @@ from chargehand.engine.job import Job, State
 from chargehand.engine.moves import Moved
 from chargehand.engine.store import Hint
 from chargehand.errors import Conflict, NotFound, StoreError
+from chargehand.http.auth import Caller
 from chargehand.http.hangup import BreakOff, gone
 from chargehand.http.route import Route
 
@@ -53,10 +55,11 @@ class Stream:
 
 
 class Streams:
-    def __init__(self, engine: Engine, config: Config, worker: Worker, limits: Limits) -> None:
+    def __init__(self, engine: Engine, config: Config, worker: Worker, limits: Limits, roll: Roll) -> None:
         self._engine = engine
         self._worker = worker
         self._limits = limits
+        self._roll = roll
         self._alone = config.store_url.startswith("sqlite:")
         self._by_task: dict[str, Stream] = {}
         self._open = 0
@@ -97,11 +100,21 @@ class Streams:
         resp.content_type = NDJSON
         resp.set_header("cache-control", "no-store")
         resp.set_header("x-accel-buffering", "no")
-        resp.stream = self._lines(req, queues, owner_of(caller), lease, asked.max_in_flight)
+        resp.stream = self._on_roll(
+            caller, queues, self._lines(req, queues, owner_of(caller), lease, asked.max_in_flight)
+        )
+
+    async def _on_roll(
+        self, caller: Caller, queues: tuple[str, ...], lines: AsyncGenerator[bytes, None]
+    ) -> AsyncIterator[bytes]:
+        with self._roll.asking(caller, queues):
+            async with contextlib.aclosing(lines):
+                async for line in lines:
+                    yield line
 
     async def _lines(
         self, req: Request, queues: tuple[str, ...], owner: str, lease: float, bound: int
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         stream = Stream(bound)
         leaving = asyncio.ensure_future(gone(req))
         self._open += 1

@@ -12,6 +12,7 @@ from chargehand.doors.tasks.holding import Holder, owner_of, tenant_of
 from chargehand.doors.tasks.limits import Limits
 from chargehand.doors.tasks.names import ABANDON, ANY, BASE, CLAIM, HEARTBEAT, KIND, NACK, TAG, task_queue
 from chargehand.doors.tasks.policy import Judge
+from chargehand.doors.tasks.roll import Roll
 from chargehand.doors.tasks.views import CLAIMED, PROGRESS, Task, task_view
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, queue_name
@@ -45,11 +46,12 @@ class Abandoned(msgspec.Struct):
 
 
 class Worker:
-    def __init__(self, engine: Engine, config: Config, judge: Judge, limits: Limits) -> None:
+    def __init__(self, engine: Engine, config: Config, judge: Judge, limits: Limits, roll: Roll) -> None:
         self._engine = engine
         self._config = config
         self._judge = judge
         self._limits = limits
+        self._roll = roll
         self._max_wait = min(MAX_WAIT_SECONDS, config.engine.max_wait_seconds)
 
     def routes(self) -> list[Route]:
@@ -101,10 +103,11 @@ class Worker:
     ) -> tuple[Job, ...] | None:
         queues, owner, lease = claim_queues(caller, asked), owner_of(caller), self.lease(asked.lease_seconds)
         jobs: tuple[Job, ...] | None
-        jobs = await self._engine.claim(queues, owner, lease, limit=limit, stage=CLAIMED)
-        if not jobs and wait:
-            waiting = self._engine.claim(queues, owner, lease, limit=limit, stage=CLAIMED, wait_seconds=wait)
-            jobs = await unless_gone(req, waiting)
+        with self._roll.asking(caller, queues):
+            jobs = await self._engine.claim(queues, owner, lease, limit=limit, stage=CLAIMED)
+            if not jobs and wait:
+                waiting = self._engine.claim(queues, owner, lease, limit=limit, stage=CLAIMED, wait_seconds=wait)
+                jobs = await unless_gone(req, waiting)
         return jobs
 
     def lease(self, asked: float | None) -> float:
@@ -122,6 +125,7 @@ class Worker:
             await self._engine.beat(holder.task_id, asked.lease, seconds, holder.tenant, holder.owner, KIND)
         except (Conflict, NotFound):
             raise await holder.refusal(self._engine, asked.lease) from None
+        self._roll.beat(req.context.caller)
         reply(resp, Ok(True))
 
     async def progress(self, req: Request, resp: Response, task_id: str) -> None:

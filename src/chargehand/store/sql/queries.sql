@@ -15,6 +15,10 @@ WHERE (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant)
   AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
   AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue
     OR (NOT :exact AND SUBSTR(j.queue, 1, LENGTH(:queue) + 2) = :queue || ' @'))
+  AND (:unnamed OR EXISTS (
+    SELECT 1 FROM {each names as n}
+    WHERE LOWER(SUBSTR(j.queue, LENGTH(j.kind) + LENGTH(j.tenant) + 3, LENGTH(n.value))) = n.value
+      AND (:starts OR SUBSTR(j.queue, LENGTH(j.kind) + LENGTH(j.tenant) + 3 + LENGTH(n.value), 2) IN ('', ' @'))))
   AND (CAST(:state AS TEXT) IS NULL OR j.state = :state)
   AND (CAST(:topic AS TEXT) IS NULL OR j.topic = :topic)
   AND (CAST(:before AS TEXT) IS NULL OR j.id < :before)
@@ -30,11 +34,21 @@ WHERE j.state IN ('failed', 'cancelled')
   AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
   AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue
     OR (NOT :exact AND SUBSTR(j.queue, 1, LENGTH(:queue) + 2) = :queue || ' @'))
+  AND (:unnamed OR EXISTS (
+    SELECT 1 FROM {each names as n}
+    WHERE LOWER(SUBSTR(j.queue, LENGTH(j.kind) + LENGTH(j.tenant) + 3, LENGTH(n.value))) = n.value
+      AND (:starts OR SUBSTR(j.queue, LENGTH(j.kind) + LENGTH(j.tenant) + 3 + LENGTH(n.value), 2) IN ('', ' @'))))
   AND (CAST(:state AS TEXT) IS NULL OR j.state = :state)
   AND (CAST(:topic AS TEXT) IS NULL OR j.topic = :topic)
   AND (CAST(:before AS TEXT) IS NULL OR j.id < :before)
 ORDER BY j.id DESC
 LIMIT :limit;
+
+-- name: jobs_of_key
+SELECT {job j}
+FROM jobs j
+WHERE j.tenant = :tenant AND j.kind IN (SELECT k.value FROM {each kinds as k}) AND j.idempotency_key = :key
+ORDER BY j.id DESC;
 
 -- name: state_of
 SELECT j.state FROM jobs j WHERE j.id = :job_id;
@@ -173,6 +187,9 @@ WHERE SUBSTR(c.queue, 1, LENGTH(CAST(:prefix AS TEXT))) = :prefix
 GROUP BY c.queue
 ORDER BY c.queue;
 
+-- name: count_topics
+SELECT j.tenant, j.kind, j.topic, COUNT(*) FROM jobs j WHERE j.state = 'running' GROUP BY j.tenant, j.kind, j.topic;
+
 -- name: list_queue_settings
 SELECT s.queue, s.paused, s.max_running FROM queue_settings s ORDER BY s.queue;
 
@@ -252,6 +269,14 @@ WHERE d.job_id = :job_id
   AND (CAST(:before AS TEXT) IS NULL OR d.id < :before)
 ORDER BY d.id DESC
 LIMIT :limit;
+
+-- name: told
+SELECT d.id, j.kind, j.queue, e.state, e.stage, t.status, t.duration_seconds
+FROM deliveries d
+JOIN jobs j ON j.id = d.job_id
+JOIN job_events e ON e.job_id = d.job_id AND e.seq = d.seq
+LEFT JOIN delivery_tries t ON t.delivery_id = d.id AND t.number = d.tries
+WHERE d.id IN (SELECT i.value FROM {each ids as i});
 
 -- name: get_endpoint
 SELECT {endpoint e} FROM endpoints e
@@ -447,6 +472,9 @@ SELECT {record r} FROM records r WHERE r.kind = :kind AND r.due_at <= :now ORDER
 
 -- name: schema_version
 SELECT COALESCE(MAX(m.version), 0) FROM schema_migrations m;
+
+-- name: newest_job
+SELECT MAX(j.id) FROM jobs j;
 
 -- name: record_migration
 INSERT INTO schema_migrations (version, name, applied_at) VALUES (:version, :name, :now);

@@ -1,0 +1,63 @@
+"""The outbox, as calls: `client.deliveries`. What was sent where, what died, and once more please."""
+
+from collections.abc import AsyncGenerator
+from urllib.parse import quote
+
+from chargehand.client.calls import Calls
+from chargehand.client.jobs import (
+    Delivery,
+    DeliveryDetail,
+    DeliveryPage,
+    DeliveryState,
+    Endpoint,
+    EndpointPage,
+    Replayed,
+)
+
+
+class Deliveries(Calls):
+    base = "/engine"
+
+    async def find(
+        self, *, state: DeliveryState | None = None, job: str = "", endpoint: str = ""
+    ) -> AsyncGenerator[Delivery, None]:
+        """Newest first, all there are: stop reading when it is enough."""
+        by = {"state": state, "job": job, "endpoint": endpoint}
+        async for page in self._pages("/deliveries", DeliveryPage, by):
+            for delivery in page.deliveries:
+                yield delivery
+
+    async def get(self, delivery_id: str) -> DeliveryDetail:
+        """With every try, the newest first."""
+        return await self._get(_delivery(delivery_id), DeliveryDetail)
+
+    async def replay(self, delivery_id: str) -> None:
+        """Send a dead or a delivered one once more. It keeps its id, so that a receiver knows it again."""
+        await self._call("POST", _delivery(delivery_id, "/replay"), Replayed, safe=False)
+
+    async def endpoints(self) -> AsyncGenerator[Endpoint, None]:
+        async for page in self._pages("/endpoints", EndpointPage, {}):
+            for endpoint in page.endpoints:
+                yield endpoint
+
+    async def endpoint(self, endpoint_id: str) -> Endpoint:
+        return await self._get(_endpoint(endpoint_id), Endpoint)
+
+    async def replay_all(self, endpoint_id: str) -> int:
+        """Send all dead deliveries of an endpoint once more: how many they are."""
+        return (await self._call("POST", _endpoint(endpoint_id, "/replay"), Replayed, safe=False)).replayed
+
+    async def pause(self, endpoint_id: str) -> Endpoint:
+        """Nothing is sent there until it is resumed; nothing is lost."""
+        return await self._call("POST", _endpoint(endpoint_id, "/pause"), Endpoint, safe=True)
+
+    async def resume(self, endpoint_id: str) -> Endpoint:
+        return await self._call("POST", _endpoint(endpoint_id, "/resume"), Endpoint, safe=True)
+
+
+def _delivery(delivery_id: str, verb: str = "") -> str:
+    return f"/deliveries/{quote(delivery_id, safe='')}{verb}"
+
+
+def _endpoint(endpoint_id: str, verb: str = "") -> str:
+    return f"/endpoints/{quote(endpoint_id, safe='')}{verb}"

@@ -1,0 +1,178 @@
+"""The engine's own jobs, as calls: `client.engine`. Anything may be a job there, and `jobs` shows those of all doors.
+
+A move that a worker makes is not repeated when its answer is lost: `job` says whether it was heard.
+"""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from chargehand.client.calls import Calls, given, instant, key_header, read
+from chargehand.client.errors import JobFailed, NotDone
+from chargehand.client.jobs import (
+    Beaten,
+    Claimed,
+    ClaimReply,
+    Event,
+    Job,
+    JobPage,
+    Moved,
+    Queue,
+    QueueList,
+    State,
+    Submitted,
+    Summary,
+    Webhook,
+)
+from chargehand.client.log import Away, Back, Log, nothing
+
+
+class Engine(Calls):
+    base = "/engine"
+
+    async def submit(
+        self,
+        queue: str,
+        payload: Any,
+        *,
+        webhook: Webhook | str | None = None,
+        priority: int | None = None,
+        max_attempts: int | None = None,
+        run_at: datetime | str = "",
+        delay_seconds: float | None = None,
+        deadline_seconds: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        idempotency_key: str = "",
+    ) -> Submitted:
+        """A job for whoever claims from the queue."""
+        wishes = {
+            "webhook": Webhook(webhook) if isinstance(webhook, str) and webhook else webhook,
+            "priority": priority,
+            "max_attempts": max_attempts,
+            "run_at": instant(run_at),
+            "delay_seconds": delay_seconds,
+            "deadline_seconds": deadline_seconds,
+            "metadata": metadata,
+        }
+        body = {"queue": queue, "payload": payload, **given(wishes)}
+        return await self._call("POST", "/jobs", Submitted, body, safe=True, headers=key_header(idempotency_key))
+
+    async def job(self, job_id: str, *, retries: int | None = None) -> Job:
+        return await self._get(_job(job_id), Job, retries=retries)
+
+    async def jobs(
+        self, *, state: State | None = None, kind: str = "", queue: str = ""
+    ) -> AsyncGenerator[Summary, None]:
+        """Newest first, of all doors unless one is named: stop reading when it is enough."""
+        async for page in self._pages("/jobs", JobPage, {"state": state, "kind": kind, "queue": queue}):
+            for job in page.jobs:
+                yield job
+
+    async def wait(self, job_id: str, *, timeout: float | None = None) -> Job:
+        """The job once it has succeeded. JobFailed if it did not, NotDone if it has not ended by then."""
+        job = await self._log(job_id).end(timeout) or Job(id=job_id, state="unknown")
+        if not job.finished:
+            raise NotDone(job, job.waiting_for or job.state)
+        if job.state != "succeeded":
+            raise JobFailed(job, job.error or job.state)
+        return job
+
+    async def events(self, job_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
+        """What happened to it until now."""
+        async for event in self._log(job_id).read(after):
+            yield event
+
+    async def watch(
+        self, job_id: str, after: int = 0, *, away: Away = nothing, back: Back = nothing
+    ) -> AsyncGenerator[Event, None]:
+        """Its events as they happen, each once and in order, until it has ended. A server that is away is waited for."""
+        async with aclosing(self._log(job_id).watch(after, away, back)) as events:
+            async for event in events:
+                yield event
+
+    async def cancel(self, job_id: str) -> Moved:
+        return await self._move(job_id, "cancel", {})
+
+    async def requeue(self, job_id: str) -> Moved:
+        """A failed or cancelled job gets all its attempts again."""
+        return await self._move(job_id, "requeue", {})
+
+    # for whoever does the work
+
+    async def claim(
+        self,
+        queues: Sequence[str],
+        *,
+        limit: int = 1,
+        lease_seconds: float | None = None,
+        wait_seconds: float = 0.0,
+        owner: str = "",
+    ) -> list[Claimed]:
+        """By priority, then age. An answer that is lost takes its jobs with it until their leases end."""
+        wishes = {"lease_seconds": lease_seconds, "wait_seconds": wait_seconds, "owner": owner}
+        body = {"queues": list(queues), "limit": limit, **given(wishes)}
+        timeout = self._http.timeout + wait_seconds
+        status, told = await self._http.call("POST", f"{self.base}/claims", body, safe=False, timeout=timeout)
+        return [] if status == 204 else read(told, ClaimReply).jobs
+
+    async def beat(self, job_id: str, lease: int, lease_seconds: float | None = None) -> str:
+        """Until when the lease holds now."""
+        body = {"lease": lease, **given({"lease_seconds": lease_seconds})}
+        return (await self._call("POST", _job(job_id, "/beat"), Beaten, body, safe=True)).lease_until
+
+    async def advance(self, job_id: str, lease: int, stage: str, message: str = "") -> Moved:
+        return await self._move(job_id, "advance", {"lease": lease, "stage": stage, "message": message})
+
+    async def note(
+        self, job_id: str, lease: int, message: str, *, level: str = "info", step: str = "", data: Any = msgspec.UNSET
+    ) -> None:
+        """A line in its log."""
+        said = {} if data is msgspec.UNSET else {"data": data}
+        body = {"lease": lease, "message": message, "level": level, "step": step, **said}
+        await self._http.call("POST", self.base + _job(job_id, "/note"), body, safe=False)
+
+    async def succeed(self, job_id: str, lease: int, result: Any = None) -> Moved:
+        return await self._move(job_id, "succeed", {"lease": lease, "result": result})
+
+    async def retry(self, job_id: str, lease: int, error: str, *, delay_seconds: float | None = None) -> Moved:
+        """The work broke: again later, if there are attempts left."""
+        return await self._move(
+            job_id, "retry", {"lease": lease, "error": error, **given({"delay_seconds": delay_seconds})}
+        )
+
+    async def park(self, job_id: str, lease: int, waiting_for: str = "", *, delay_seconds: float = 0.0) -> Moved:
+        """Back without blame: the attempt does not count."""
+        return await self._move(
+            job_id, "park", {"lease": lease, "waiting_for": waiting_for, "delay_seconds": delay_seconds}
+        )
+
+    async def fail(self, job_id: str, lease: int, error: str) -> Moved:
+        """Trying again cannot help."""
+        return await self._move(job_id, "fail", {"lease": lease, "error": error})
+
+    # for operators
+
+    async def queues(self) -> list[Queue]:
+        return (await self._get("/queues", QueueList)).queues
+
+    async def set_queue(
+        self, queue: str, *, kind: str = "job", paused: bool = False, max_running: int | None = None
+    ) -> Queue:
+        """Both settings: what is left out goes back to its default."""
+        path = f"/queues/{quote(kind, safe='')}/{quote(queue, safe='')}"
+        body = {"paused": paused, "max_running": max_running}
+        return await self._call("PUT", path, Queue, body, safe=True)
+
+    async def _move(self, job_id: str, move: str, body: Any) -> Moved:
+        return await self._call("POST", _job(job_id, f"/{move}"), Moved, body, safe=False)
+
+    def _log(self, job_id: str) -> Log[Event, Job]:
+        return Log(self._http, self.base + _job(job_id, "/events"), Event, lambda: self.job(job_id, retries=0))
+
+
+def _job(job_id: str, verb: str = "") -> str:
+    return f"/jobs/{quote(job_id, safe='')}{verb}"

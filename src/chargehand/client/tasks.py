@@ -1,0 +1,314 @@
+"""The tasks of a server, as calls: `client.tasks`. For producers, and for workers that want more than `Worker` gives them.
+
+    async with AsyncClient("http://127.0.0.1:8484", token="…") as client:
+        task = await client.tasks.create("render_video", {"file": "cat.mp4"})
+        task, result = await client.tasks.wait(task.id, timeout=60)
+
+Where the answer is lost, a call is repeated only if that cannot do a thing twice: reading, creating, which always has an idempotency
+key, and whatever names the lease that it is about.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from chargehand.client.calls import Answer, Calls, instant, last_look, new_key, read
+from chargehand.client.errors import ClientError, NotDone
+from chargehand.client.lines import TaskStream
+from chargehand.client.log import Away, Back, Log, nothing
+from chargehand.client.waits import pause
+from chargehand.client.wire import (
+    Claimed,
+    Created,
+    CreatedMany,
+    Ended,
+    Event,
+    Nacked,
+    NewTask,
+    Outcome,
+    Result,
+    Submitted,
+    SubmittedMany,
+    Subscription,
+    Task,
+    TaskPage,
+)
+
+MAX_BATCH = 100  # creates and results; claims: 10
+MAX_CLAIM = 10
+MAX_WAIT_SECONDS = 60.0  # servers let nobody wait for a result for longer
+SILENCE_SECONDS = 40.0  # a stream shows a sign of life every 10 s
+
+
+class Tasks(Calls):
+    base = "/v1/codeq"
+
+    # for producers
+
+    async def create(
+        self,
+        command: str,
+        payload: Any,
+        *,
+        priority: int = 0,
+        webhook: str = "",
+        max_attempts: int = 0,
+        idempotency_key: str = "",
+        unique_key: str = "",
+        run_at: datetime | str = "",
+        delay_seconds: float = 0,
+    ) -> Task:
+        """A task for whoever works on the command. A repetition with the same idempotency key gives the task that is there;
+        without one a key is made, so that an answer that was lost is asked for again without a second task."""
+        new = NewTask(
+            command,
+            payload,
+            priority,
+            webhook,
+            max_attempts,
+            idempotency_key or new_key(),
+            unique_key,
+            instant(run_at),
+            math.ceil(delay_seconds),
+        )
+        return await self._post("/tasks", new, Task, safe=True)
+
+    async def create_many(self, tasks: Iterable[NewTask]) -> list[Created]:
+        """In their order; each has a task or an error. Up to 100 go in one request, and each is on its own."""
+        wanted = list(tasks)
+        made: list[Created] = []
+        for start in range(0, len(wanted), MAX_BATCH):
+            part = [
+                new if new.idempotency_key else msgspec.structs.replace(new, idempotency_key=new_key())
+                for new in wanted[start : start + MAX_BATCH]
+            ]
+            made += (await self._post("/tasks/batch", {"tasks": part}, CreatedMany, safe=True)).results
+        return made
+
+    async def get(self, task_id: str, *, retries: int | None = None) -> Task:
+        return await self._get(_task(task_id), Task, retries=retries)
+
+    async def find(self, *, command: str = "", status: str = "") -> AsyncGenerator[Task, None]:
+        """Newest first and without their payloads, all there are: stop reading when it is enough."""
+        async for page in self._pages("/tasks", TaskPage, {"command": command, "status": status}):
+            for task in page.tasks:
+                yield task
+
+    async def result(
+        self, task_id: str, wait_seconds: float = 0, *, retries: int | None = None
+    ) -> tuple[Task, Result] | None:
+        """None: it has not ended. The server waits 60 seconds at most; ask again for more."""
+        query = {"waitSeconds": str(math.ceil(wait_seconds))} if wait_seconds > 0 else {}
+        path = _task(task_id, "/result")
+        try:
+            ended = await self._get(path, Ended, query, timeout=self._http.timeout + wait_seconds, retries=retries)
+        except ClientError as error:
+            if error.status == 404 and error.text == "result not found":
+                return None
+            raise
+        return ended.task, ended.result
+
+    async def wait(self, task_id: str, *, timeout: float | None = None) -> tuple[Task, Result]:
+        """How it ended, well or badly: `result.status` says which. NotDone if it has not ended by then. A server that is away
+        is waited for."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._ended(task_id)
+        except TimeoutError:
+            if (ended := await last_look(self.result(task_id, retries=0))) is not None:
+                return ended
+        task = await last_look(self.get(task_id, retries=0)) or Task(id=task_id, status="UNKNOWN")
+        raise NotDone(task, task.status)
+
+    async def events(self, task_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
+        """What happened to it until now; progress too."""
+        async for event in self._log(task_id).read(after):
+            yield event
+
+    async def watch(
+        self, task_id: str, after: int = 0, *, away: Away = nothing, back: Back = nothing
+    ) -> AsyncGenerator[Event, None]:
+        """Its events as they happen, each once and in order, until it has ended. A server that is away is waited for."""
+        async with aclosing(self._log(task_id).watch(after, away, back)) as events:
+            async for event in events:
+                yield event
+
+    async def artifact(self, task_id: str, name: str) -> bytes:
+        """The bytes of a file of its result, as a whole."""
+        path = _task(task_id, f"/artifacts/{quote(name, safe='')}")
+        return (await self._http.call("GET", self.base + path, safe=True))[1]
+
+    async def cancel(self, task_id: str) -> Task:
+        return await self._post(_task(task_id, "/cancel"), {}, Task, safe=False)
+
+    # for workers
+
+    async def claim(
+        self,
+        commands: Sequence[str] = (),
+        *,
+        lease_seconds: float = 60,
+        wait_seconds: float = 0,
+        retries: int | None = None,
+    ) -> Task | None:
+        """None: nothing to do. An answer that is lost takes a task with it until its lease ends."""
+        body = {"commands": commands, "leaseSeconds": math.ceil(lease_seconds), "waitSeconds": math.ceil(wait_seconds)}
+        timeout = self._http.timeout + wait_seconds
+        status, told = await self._http.call(
+            "POST", f"{self.base}/tasks/claim", _given(body), safe=False, timeout=timeout, retries=retries
+        )
+        return None if status == 204 else read(told, Task)
+
+    async def claim_many(
+        self, count: int, commands: Sequence[str] = (), *, lease_seconds: float = 60, retries: int | None = None
+    ) -> list[Task]:
+        """Up to ten at once, without waiting."""
+        body = {"count": min(count, MAX_CLAIM), "commands": commands, "leaseSeconds": math.ceil(lease_seconds)}
+        status, told = await self._http.call(
+            "POST", f"{self.base}/tasks/claim/batch", _given(body), safe=False, retries=retries
+        )
+        return [] if status == 204 else read(told, Claimed).tasks
+
+    @asynccontextmanager
+    async def claims(
+        self, commands: Sequence[str] = (), *, lease_seconds: float = 60, max_in_flight: int = 1
+    ) -> AsyncIterator[TaskStream]:
+        """Tasks as they come, over one connection, never more than `max_in_flight` of them unfinished. It ends only by
+        breaking, with ClientError or without: then open it again."""
+        body = {"commands": commands, "leaseSeconds": math.ceil(lease_seconds), "maxInFlight": max_in_flight}
+        async with self._http.stream(f"{self.base}/tasks/claim/stream", _given(body), SILENCE_SECONDS) as answer:
+            yield TaskStream(answer)
+
+    async def heartbeat(
+        self, task_id: str, extend_seconds: float, *, lease: int = 0, retries: int | None = None
+    ) -> None:
+        body = {"extendSeconds": math.ceil(extend_seconds), **_lease(lease)}
+        await self._http.call("POST", self.base + _task(task_id, "/heartbeat"), body, safe=True, retries=retries)
+
+    async def abandon(self, task_id: str, *, lease: int = 0, retries: int | None = None) -> None:
+        """Back into the queue as if it had not been claimed."""
+        await self._http.call(
+            "POST", self.base + _task(task_id, "/abandon"), _lease(lease), safe=bool(lease), retries=retries
+        )
+
+    async def nack(
+        self,
+        task_id: str,
+        *,
+        delay_seconds: float | None = None,
+        reason: str = "",
+        lease: int = 0,
+        retries: int | None = None,
+    ) -> Nacked:
+        """Another try later, if there are attempts left. Without a delay the server's backoff decides."""
+        delay = {} if delay_seconds is None else {"delaySeconds": math.ceil(delay_seconds)}
+        body = {"reason": reason, **delay, **_lease(lease)}
+        return await self._post(_task(task_id, "/nack"), body, Nacked, safe=bool(lease), retries=retries)
+
+    async def complete(self, task_id: str, result: Any, *, artifacts: Sequence[Any] = (), lease: int = 0) -> Result:
+        return await self.submit(task_id, Outcome("COMPLETED", result, artifacts=tuple(artifacts), lease=lease))
+
+    async def fail(self, task_id: str, error: str, *, artifacts: Sequence[Any] = (), lease: int = 0) -> Result:
+        """Final: no other try."""
+        return await self.submit(task_id, Outcome("FAILED", error=error, artifacts=tuple(artifacts), lease=lease))
+
+    async def submit(self, task_id: str, outcome: Outcome, *, retries: int | None = None) -> Result:
+        return await self._post(_task(task_id, "/result"), outcome, Result, safe=bool(outcome.lease), retries=retries)
+
+    async def submit_many(self, outcomes: Sequence[Outcome], *, retries: int | None = None) -> list[Submitted]:
+        """Up to 100, each with its `task_id`; in their order. codeQ ignores artifacts here."""
+        safe = all(outcome.lease for outcome in outcomes)
+        path = "/tasks/batch/results"
+        return (await self._post(path, {"results": outcomes}, SubmittedMany, safe=safe, retries=retries)).results
+
+    async def progress(
+        self,
+        task_id: str,
+        percent: float | None = None,
+        message: str | None = None,
+        data: Any = msgspec.UNSET,
+        *,
+        lease: int = 0,
+        retries: int | None = None,
+    ) -> None:
+        said = {"percent": percent, "message": message}
+        body = {name: value for name, value in said.items() if value is not None} | _lease(lease)
+        if data is not msgspec.UNSET:
+            body["data"] = data
+        await self._http.call("POST", self.base + _task(task_id, "/progress"), body, safe=True, retries=retries)
+
+    async def subscribe(
+        self,
+        callback_url: str,
+        event_types: Sequence[str] = (),
+        *,
+        ttl_seconds: int = 0,
+        delivery_mode: str = "",
+        group_id: str = "",
+        min_interval_seconds: int = 0,
+    ) -> Subscription:
+        """To be rung when there is work: https and a signature, see verify_webhook."""
+        body = {
+            "callbackUrl": callback_url,
+            "eventTypes": event_types,
+            "ttlSeconds": ttl_seconds,
+            "deliveryMode": delivery_mode,
+            "groupId": group_id,
+            "minIntervalSeconds": min_interval_seconds,
+        }
+        return await self._post("/workers/subscriptions", _given(body), Subscription, safe=False)
+
+    async def renew(self, subscription_id: str, ttl_seconds: int = 0) -> Subscription:
+        body = _given({"ttlSeconds": ttl_seconds})
+        return await self._post(f"{_subscription(subscription_id)}/heartbeat", body, Subscription, safe=True)
+
+    async def unsubscribe(self, subscription_id: str) -> None:
+        await self._http.call("DELETE", self.base + _subscription(subscription_id), safe=True)
+
+    # how they are made
+
+    async def _post(
+        self, path: str, body: Any, kind: type[Answer], *, safe: bool, retries: int | None = None
+    ) -> Answer:
+        return await self._call("POST", path, kind, body, safe=safe, retries=retries)
+
+    async def _ended(self, task_id: str) -> tuple[Task, Result]:
+        failures = 0
+        while True:
+            try:
+                ended = await self.result(task_id, MAX_WAIT_SECONDS, retries=0)
+            except ClientError as error:
+                if not error.away:
+                    raise
+                await asyncio.sleep(pause(failures, asked=error.retry_after_seconds))
+                failures += 1
+            else:
+                if ended is not None:
+                    return ended
+                failures = 0
+                await asyncio.sleep(0.1)  # a server that is being stopped answers before its time
+
+    def _log(self, task_id: str) -> Log[Event, Task]:
+        return Log(self._http, self.base + _task(task_id, "/events"), Event, lambda: self.get(task_id, retries=0))
+
+
+def _task(task_id: str, verb: str = "") -> str:
+    return f"/tasks/{quote(task_id, safe='')}{verb}"
+
+
+def _subscription(subscription_id: str) -> str:
+    return f"/workers/subscriptions/{quote(subscription_id, safe='')}"
+
+
+def _given(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if value}
+
+
+def _lease(lease: int) -> dict[str, Any]:
+    return {"lease": lease} if lease else {}

@@ -1,0 +1,232 @@
+"""The measures, one after the other, so that none spoils another."""
+
+import asyncio
+import contextlib
+import secrets
+import statistics
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from chargehand.client import ClientError
+from chargehand.client.errors import Conflict
+from chargehand.commands.bench.report import FirstToken, Rate, Report, rate
+from chargehand.commands.calling import Api
+
+MAX_JOBS = 20_000
+CLAIM = 50  # jobs at once
+PAGE = 500
+DELIVERIES = 200
+RECEIVER_PORT = 48_484  # always the same where it is free, so that a server gets to know one endpoint and not many
+ARRIVAL_SECONDS = 20.0
+TOKEN_SECONDS = 60.0
+REST_SECONDS = 30.0
+SAMPLES = 5
+PAYLOAD = {"made by": "chargehand bench", "filling": "x" * 200}
+
+
+async def run(url: str, token: str, seconds: float, connections: int, model: str, say: Callable[[str], None]) -> Report:
+    api = Api(url, token, retries=0)
+    try:
+        version = str((await api.get("/healthz")).get("version", "unknown"))
+        bench = Bench(api, connections)
+        try:
+            say("submitting jobs")
+            accepted = await bench.accept(seconds)
+            say("claiming and finishing them")
+            worked = await bench.work()
+            report = Report(url=url, version=version, connections=connections, accept=accepted, work=worked)
+            say("delivering webhooks")
+            report.deliveries = await _told(report, "deliveries", bench.deliveries(url))
+            await bench.work()  # what the webhooks were about
+        except BaseException:  # Ctrl-C too
+            await bench.cancel_rest()
+            raise
+        say("timing a model's first token")
+        report.first_token = await _told(report, "first token", first_token(api, url, token, model))
+        return report
+    finally:
+        await api.close()
+
+
+class NotMeasured(Exception):
+    """Says why, for people."""
+
+
+async def _told(report: Report, what: str, measure: Any) -> Any:
+    try:
+        return await measure
+    except NotMeasured as why:
+        report.not_measured[what] = str(why)
+    except ClientError as error:
+        report.not_measured[what] = str(error)
+    return None
+
+
+class Bench:
+    def __init__(self, api: Api, connections: int) -> None:
+        self._api = api
+        self._connections = connections
+        self._queue = f"chargehand-bench-{secrets.token_hex(4)}"
+        self._left = 0  # jobs that were submitted and not yet finished
+
+    async def _submit(self, **fields: Any) -> str:
+        body = {"queue": self._queue, "payload": PAYLOAD, **fields}
+        job_id = str((await self._api.post("/engine/jobs", body))["job_id"])
+        self._left += 1
+        return job_id
+
+    async def accept(self, seconds: float) -> Rate:
+        durations: list[float] = []
+        began = time.monotonic()
+
+        async def caller() -> None:
+            while (start := time.monotonic()) < began + seconds and self._left < MAX_JOBS:
+                await self._submit()
+                durations.append(time.monotonic() - start)
+
+        await _at_once(self._connections, caller)
+        return rate(durations, time.monotonic() - began)
+
+    async def work(self) -> Rate:
+        """Claimed by handfuls, finished one by one: the time is that of finishing one."""
+        durations: list[float] = []
+        began = time.monotonic()
+
+        async def worker() -> None:
+            asked = {"queues": [self._queue], "owner": "chargehand bench", "limit": CLAIM}
+            while jobs := (await self._api.post("/engine/claims", asked)).get("jobs"):
+                for job in jobs:
+                    start = time.monotonic()
+                    await self._api.post(f"/engine/jobs/{job['id']}/succeed", {"lease": job["lease"], "result": None})
+                    durations.append(time.monotonic() - start)
+                    self._left -= 1
+
+        await _at_once(self._connections, worker)
+        return rate(durations, time.monotonic() - began)
+
+    async def cancel_rest(self) -> None:
+        """What a measure that failed has left. A server that cannot be asked keeps it."""
+        with contextlib.suppress(ClientError, TimeoutError):
+            async with asyncio.timeout(REST_SECONDS):
+                for state in ("queued", "running"):
+                    by = {"kind": "job", "queue": self._queue, "state": state, "limit": str(PAGE)}
+                    while jobs := (await self._api.get("/engine/jobs", by))["jobs"]:
+                        await self._cancel([job["id"] for job in jobs])
+
+    async def _cancel(self, ids: list[str]) -> None:
+        async def canceller() -> None:
+            while ids:
+                with contextlib.suppress(Conflict):  # it has just ended
+                    await self._api.post(f"/engine/jobs/{ids.pop()}/cancel")
+
+        await _at_once(self._connections, canceller)
+
+    async def deliveries(self, url: str) -> Rate:
+        if urlsplit(url).hostname not in ("127.0.0.1", "::1", "localhost"):
+            raise NotMeasured("the server is on another machine, from which this one may not be reached")
+        arrived: dict[str, float] = {}
+        everything = asyncio.Event()
+
+        async def receive(request: web.Request) -> web.Response:
+            told: Mapping[str, Any] = msgspec.json.decode(await request.read())
+            arrived.setdefault(told["data"]["job_id"], time.monotonic())
+            if len(arrived) >= DELIVERIES:
+                everything.set()
+            return web.Response()
+
+        runner, hook = await _receiver(receive)
+        try:
+            accepted: dict[str, float] = {}
+            began = time.monotonic()
+
+            async def caller() -> None:
+                while len(accepted) < DELIVERIES:
+                    key = f"coming {len(accepted)}"
+                    accepted[key] = 0.0  # so that there are not more than asked for
+                    job_id = await self._submit(webhook={"url": hook, "on": ["queued"]})
+                    del accepted[key]
+                    accepted[job_id] = time.monotonic()
+
+            await _at_once(min(self._connections, DELIVERIES), caller)
+            try:
+                async with asyncio.timeout(ARRIVAL_SECONDS):
+                    await everything.wait()
+            except TimeoutError:
+                raise NotMeasured(
+                    f"{len(arrived)} of {DELIVERIES} webhooks arrived within {ARRIVAL_SECONDS:g} s; "
+                    "`chargehand deliveries list` says why"
+                ) from None
+            # One may arrive before we are told that its job was accepted.
+            durations = [max(0.0, at - accepted.get(job_id, at)) for job_id, at in arrived.items()]
+            return rate(durations, max(arrived.values()) - began)
+        finally:
+            await runner.cleanup()
+
+
+async def _at_once(count: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Until all have ended, or the first has failed: then the others are ended too."""
+    tasks = [asyncio.create_task(work()) for _ in range(count)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _receiver(receive: Callable[[web.Request], Any]) -> tuple[web.AppRunner, str]:
+    app = web.Application()
+    app.router.add_post("/bench", receive)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", RECEIVER_PORT).start()
+    except OSError:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    return runner, f"http://{host}:{port}/bench"
+
+
+async def first_token(api: Api, url: str, token: str, model: str) -> FirstToken:
+    chosen = model or await _a_model(api)
+    timeout = aiohttp.ClientTimeout(total=TOKEN_SECONDS)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+        cold = await _one_token(session, url, chosen)
+        warm = [await _one_token(session, url, chosen) for _ in range(SAMPLES)]
+    return FirstToken(chosen, round(statistics.median(warm), 4), SAMPLES, round(cold, 4))
+
+
+async def _a_model(api: Api) -> str:
+    targets = (await api.get("/targets"))["targets"]
+    resident = [each["model"] for target in targets for each in target["resident"]]
+    installed = [name for target in targets if target["state"] == "up" for name in sorted(target["installed"])]
+    if not resident and not installed:
+        raise NotMeasured("there is no model; `chargehand targets` shows what there is")
+    return str((resident or installed)[0])
+
+
+async def _one_token(session: aiohttp.ClientSession, url: str, model: str) -> float:
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": "Count from one to ten."}],
+        "options": {"num_predict": 8},
+        "stream": True,
+    }
+    began = time.monotonic()
+    try:
+        async with session.post(f"{url.rstrip('/')}/api/chat", json=body) as response:
+            if response.status != 200:
+                raise NotMeasured(f"{model}: {response.status} {(await response.text())[:200]}")
+            await response.content.readline()
+            took = time.monotonic() - began
+            await response.read()
+            return took
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise NotMeasured(f"{model} did not answer within {TOKEN_SECONDS:g} s ({type(error).__name__})") from None

@@ -1,0 +1,40 @@
+"""All checks, in the order in which somebody would mend things."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from chargehand.commands.doctor import settings
+from chargehand.commands.doctor.finding import Finding, failed, ok
+from chargehand.commands.doctor.network import network
+from chargehand.commands.doctor.storage import disks, store
+from chargehand.config import load_config
+from chargehand.errors import ConfigError
+
+ORDER = ("config", "access", "certificate", "store", "schema", "disk", "server", "clock")
+
+
+async def examine(file: Path | None, overrides: Mapping[str, Any], url: str, token: str) -> list[Finding]:
+    try:
+        config = load_config(file, overrides=overrides)
+    except ConfigError as error:
+        return [
+            failed("config", error.message, "docs/reference/settings.md has every setting; the rest was not looked at")
+        ]
+    stored, called = await asyncio.gather(store(config), network(config, url, token))
+    findings = [
+        ok("config", f"{file} can be used" if file else "defaults and environment can be used"),
+        settings.access(config),
+        settings.certificate(config),
+        *stored,
+        *disks(config),
+        *called,
+        *settings.egress(config),
+        settings.embedded_model(config),
+        *settings.maintenance_image(config),
+    ]
+    found = [each for each in findings if each is not None]
+    if any(each.check == "clock" and each.state != "ok" for each in found):
+        found = [each for each in found if each.check != "clock" or each.state != "ok"]
+    return sorted(found, key=lambda each: ORDER.index(each.check) if each.check in ORDER else len(ORDER))

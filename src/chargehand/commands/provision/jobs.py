@@ -1,0 +1,217 @@
+"""`chargehand provision submit`, and everything about a job once it is there."""
+
+import sys
+import uuid
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from chargehand.commands.exits import FAILED, OF_OUTCOMES
+from chargehand.commands.options import DEFAULT_URL, JobId, Json, Token, Url, Watch, called, read_file, show_json
+from chargehand.commands.provision.calling import ask
+from chargehand.commands.provision.refusals import About, check
+from chargehand.commands.refusals import interruptible, job_id_of, refuse, same_again
+
+if TYPE_CHECKING:
+    from chargehand.client import Provisioning
+    from chargehand.client.machines import Event, Submitted, Summary
+
+STATUSES = ("queued", "provisioning", "succeeded", "failed", "complete")
+
+app = typer.Typer()
+
+
+@app.command("submit")
+def submit(
+    serial: Annotated[str, typer.Argument(metavar="SERIAL", help="The server, by its serial.")],
+    recipe: Annotated[str, typer.Argument(metavar="FILE", help="The recipe, a JSON file; - is standard input.")],
+    watch: Watch = False,
+    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Told of every change of status.")] = None,
+    idempotency_key: Annotated[
+        str,
+        typer.Option(help="The same key with the same recipe gives the same job: a script may safely run twice."),
+    ] = "",
+    url: Url = DEFAULT_URL,
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Provision a server by a recipe. Prints the job's id when the job is safe on the server's disk.
+
+    Example: chargehand provision submit SN-1 linux.json --watch
+    """
+    import msgspec
+
+    check(About(url, serial=serial))
+    given, name = read_file(recipe), called(recipe)
+    try:
+        msgspec.json.decode(given)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        refuse(f"{name} is not JSON: {error}")
+    key = idempotency_key or str(uuid.uuid4())
+    in_doubt, facts = same_again(key), {"idempotency_key": key}
+
+    def do(api: "Provisioning") -> "Awaitable[Submitted]":
+        return api.submit(serial, given, webhook=webhook, idempotency_key=key)
+
+    with interruptible(f"It may have been submitted; {in_doubt}"):
+        made = ask(url, token, do, serial=serial, file=name, in_doubt=in_doubt, facts=facts)
+    if json:
+        show_json({"type": "submitted", "kind": "provision", **msgspec.to_builtins(made)})
+    elif watch:
+        typer.echo(f"job {made.job_id}", err=True)
+    else:
+        typer.echo(made.job_id)
+        if sys.stdout.isatty():
+            typer.echo(f"see it happen: chargehand provision watch {made.job_id}", err=True)
+    if watch:
+        _watch(made.job_id, url, token, json)
+
+
+@app.command("watch")
+def watch_job(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
+    """Show a job step by step until it is complete: live on a terminal, else a line for each event; --json: an object a line.
+
+    What happens goes to stderr, and what came of it to stdout. With --json: lines whose `type` is event or end.
+
+    Exit code 0: succeeded; 1: failed; 3: cancelled. A server that restarts meanwhile is waited for. Ctrl-C leaves the job
+    running.
+
+    Example: chargehand provision watch 01K8Z4T5Y6M7QW3RX2B9VN0HCD
+    """
+    _watch(job_id_of(job), url, token, json)
+
+
+@app.command("list")
+def list_jobs(
+    status: Annotated[str, typer.Option(metavar="|".join(STATUSES), help="Only jobs with this status.")] = "",
+    server: Annotated[str, typer.Option(metavar="SERIAL", help="Only jobs of this server.")] = "",
+    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 50,
+    url: Url = DEFAULT_URL,
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """List jobs, newest first.
+
+    Example: chargehand provision list --server SN-1 --status provisioning
+    """
+    if status and status not in STATUSES:
+        refuse(f"--status {status}: say one of {', '.join(STATUSES)}")
+
+    async def do(api: "Provisioning") -> "list[Summary]":
+        found: list[Summary] = []
+        async for job in api.jobs(status=status, serial=server):
+            found.append(job)
+            if len(found) == limit:
+                break
+        if server and not found:
+            await api.server(server)  # of one that is not there, that is said; one that was may have left jobs
+        return found
+
+    jobs = ask(url, token, do, serial=server)
+    if json:
+        show_json(jobs)
+    elif jobs:
+        from chargehand.commands.provision.texts import jobs_table
+
+        typer.echo("\n".join(jobs_table(jobs)))
+    else:
+        typer.echo(
+            "There are none." if status or server else "There are none yet: chargehand provision submit SERIAL FILE"
+        )
+
+
+@app.command("show")
+def show(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
+    """Show a job: where it is, its steps with their times, and of one that failed why, and what to do.
+
+    Example: chargehand provision show 01K8Z4T5Y6M7QW3RX2B9VN0HCD
+    """
+    job_id = job_id_of(job)
+    found = ask(url, token, lambda api: api.job(job_id))
+    if json:
+        show_json(found)
+        return
+    from chargehand.commands.provision.texts import job_lines
+
+    typer.echo("\n".join(job_lines(found)))
+
+
+@app.command("cancel")
+def cancel(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
+    """Cancel a job. Its media are ejected before it is complete.
+
+    A machine that is at work already is left as it is unless the recipe's on_failure says otherwise.
+
+    Example: chargehand provision cancel 01K8Z4T5Y6M7QW3RX2B9VN0HCD
+    """
+    job_id = job_id_of(job)
+    found = ask(url, token, lambda api: api.cancel(job_id), in_doubt=_to_look(job_id))
+    if json:
+        show_json(found)
+    else:
+        done = "cancelled" if found.status == "complete" else "cancelled; its media are being ejected"
+        typer.echo(f"{found.job_id} is {done}.")
+
+
+@app.command("retry")
+def retry(job: JobId, watch: Watch = False, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
+    """Start a job that failed or was cancelled again, from the beginning, with the same recipe.
+
+    Example: chargehand provision retry 01K8Z4T5Y6M7QW3RX2B9VN0HCD --watch
+    """
+    job_id = job_id_of(job)
+    found = ask(url, token, lambda api: api.retry(job_id), in_doubt=_to_look(job_id))
+    if json:
+        show_json({"type": "retried", "job_id": job_id, "kind": "provision"} if watch else found)
+    else:
+        typer.echo(f"{found.job_id} is {found.status} again.", err=watch)
+    if watch:
+        _watch(job_id, url, token, json)
+
+
+@app.command("events")
+def events(
+    job: JobId,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with what happens, until the job is complete.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Print what happened to a job, a line for each event.
+
+    Example: chargehand provision events 01K8Z4T5Y6M7QW3RX2B9VN0HCD --follow
+    """
+    job_id = job_id_of(job)
+    from chargehand.commands.presence import Presence
+    from chargehand.commands.provision.watching import print_event
+
+    async def do(api: "Provisioning") -> None:
+        there = Presence()
+        found = api.watch(job_id, away=there.away, back=there.back) if follow else api.events(job_id)
+        event: Event
+        async for event in found:
+            print_event(event, json)
+
+    with interruptible(f"The job goes on: chargehand provision watch {job_id}"):
+        ask(url, token, do)
+
+
+def _to_look(job_id: str) -> str:
+    return f"to look: chargehand provision show {job_id}"
+
+
+def _watch(job_id: str, url: str, token: str, json: bool) -> None:
+    if json:  # the same lines as of any job
+        from chargehand.commands.doors import TABLE
+        from chargehand.commands.watch import watch_to_the_end
+
+        watch_to_the_end(job_id, url, token, json, TABLE["provision"])
+    from chargehand.commands.provision.watching import watch
+
+    ending = f"Job {job_id} goes on. To see it again: chargehand provision watch {job_id}; to end it: chargehand provision cancel {job_id}"
+    with interruptible(ending):
+        outcome = ask(url, token, lambda api: watch(api, job_id))
+    raise typer.Exit(OF_OUTCOMES.get(outcome or "", FAILED))

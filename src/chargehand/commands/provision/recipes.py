@@ -1,0 +1,55 @@
+"""`chargehand provision recipe`: is it good, and what may stand in it? Both without a server: the rules are the server's own code."""
+
+from typing import Annotated
+
+import typer
+
+from chargehand.commands.options import Json, called, read_file, show_json
+from chargehand.commands.provision.refusals import not_valid
+
+app = typer.Typer(help="Check recipes before anything is submitted.", no_args_is_help=True)
+
+
+@app.command("validate")
+def validate(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The recipe, a JSON file; - is standard input.")],
+    json: Json = False,
+) -> None:
+    """Check a recipe and say everything that is wrong with it. No server is asked.
+
+    Exit code 1: it is not valid. What is wrong is shown by its place in the file, as a JSON pointer.
+
+    Example: chargehand provision recipe validate linux.json
+    """
+    from chargehand.commands.texts import clean
+    from chargehand.doors.provisioning.errors import Refused
+    from chargehand.doors.provisioning.recipe import Recipe, check
+
+    given = read_file(file)
+    try:
+        recipe = check(given)
+    except Refused as error:
+        if json:
+            show_json({"valid": False, "schema_id": Recipe.schema_id, "details": error.details})
+        else:
+            typer.echo(f"{not_valid(called(file), len(error.details))}:")
+            for detail in error.details:
+                typer.echo(f"  {clean(detail.path) or '/'}: {clean(detail.message)}")
+        raise typer.Exit(1) from None
+    if json:
+        show_json({"valid": True, "schema_id": Recipe.schema_id, "details": []})
+    else:
+        typer.echo(
+            f"{called(file)} is valid: {recipe.target}, after success {recipe.on_success}, after failure {recipe.on_failure}"
+        )
+
+
+@app.command("schema")
+def schema(json: Json = False) -> None:
+    """Print the JSON Schema of recipes, for editors and for other checkers. With --json it is the same.
+
+    Example: chargehand provision recipe schema > recipe.schema.json
+    """
+    from chargehand.doors.provisioning.recipe_schema import SCHEMA_BYTES
+
+    typer.echo(SCHEMA_BYTES.decode(), nl=False)

@@ -1,0 +1,192 @@
+"""What a refusal says: to a person in one line with what to do about it, in the words of these commands; to a program as JSON."""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+from chargehand.commands.exits import FAILED, INTERRUPTED, REFUSED, SUCCEEDED, UNSURE
+from chargehand.commands.texts import clean
+
+if TYPE_CHECKING:  # what talks to servers is loaded by those commands that do
+    from chargehand.client import ClientError
+    from chargehand.client.errors import Detail
+
+ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
+MISUNDERSTOOD: type[Exception] = typer.BadParameter.__mro__[1]  # of all that typer refuses; it has no public name there
+USAGE = "usage"  # the key of what these commands refuse themselves
+LOOK = "look before you do it again"
+
+_for_programs: ContextVar[bool] = ContextVar("for_programs", default=False)
+
+
+def for_programs(wanted: bool) -> bool:
+    """The option --json says so as it is read, so that what is refused far below knows."""
+    _for_programs.set(wanted)
+    return wanted
+
+
+def refuse(
+    message: str,
+    error: str = USAGE,
+    details: "Sequence[Detail]" = (),
+    *,
+    code: int = REFUSED,
+    facts: Mapping[str, str] = {},
+) -> NoReturn:
+    """Ends the command. `facts` are for programs, which should not have to read them out of the message."""
+    if _for_programs.get():
+        import msgspec
+
+        told = {"error": error, "message": message, "details": list(details), **facts}
+        typer.echo(msgspec.json.encode(told).decode(), err=True)
+    else:
+        lines = [f"  {clean(each.path) or '/'}: {clean(each.message)}" for each in details]
+        typer.echo("\n".join([f"chargehand: {clean(message)}{':' if lines else ''}", *lines]), err=True)
+    raise typer.Exit(code)
+
+
+def each_of(ids: Iterable[str], do: Callable[[str], None]) -> None:
+    """Goes on past what is refused: that has been said. The exit code is what all have in common."""
+    codes = []
+    for each in dict.fromkeys(ids):
+        try:
+            do(each)
+            codes.append(SUCCEEDED)
+        except typer.Exit as ended:
+            codes.append(ended.exit_code)
+    if any(codes):
+        raise typer.Exit(codes[0] if len(set(codes)) == 1 else UNSURE if UNSURE in codes else FAILED)
+
+
+def misunderstood(error: Any, as_json: bool) -> int:
+    """What typer refuses, in the same shape as all the rest: one line, and where to read on. Returns the exit code."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(error.format_message(), err=True, nl=False)
+        return REFUSED
+    for_programs(as_json)
+    command = error.ctx.command_path if error.ctx else "chargehand"
+    message = error.format_message().strip().rstrip(".").replace("\n", " ")
+    try:
+        refuse(f"{message[:1].lower()}{message[1:]}{'' if message.endswith('?') else ';'} `{command} --help` says more")
+    except typer.Exit as exit:
+        return exit.exit_code
+
+
+@contextlib.contextmanager
+def one_line_errors() -> Iterator[None]:
+    """What a user can mend is said in one line; a fault of ours keeps its traceback."""
+    from chargehand.errors import ChargehandError
+
+    try:
+        yield
+    except ChargehandError as error:
+        refuse(error.message, error.code)
+
+
+@contextlib.contextmanager
+def interruptible(message: str) -> Iterator[None]:
+    """Ctrl-C ends the command and nothing else: the message says what goes on."""
+    try:
+        yield
+    except (KeyboardInterrupt, typer.Abort):
+        typer.echo(f"\n{message}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def job_id_of(text: str, what: str = "a job", how_to_list: str = "chargehand jobs list") -> str:
+    """OpenAI's clients know a batch by its job's id with a word before it."""
+    found = text.removeprefix("batch_").upper()
+    if not ID.fullmatch(found):
+        refuse(f"{text[:80]!r} is not the id of {what}: it has 26 characters, as `{how_to_list}` shows them")
+    return found
+
+
+def explain(
+    error: "ClientError",
+    url: str,
+    token: str,
+    how_to_list: str = "",
+    *,
+    in_doubt: str = "",
+    facts: Mapping[str, str] = {},
+) -> NoReturn:
+    """What the server refused; of what it does not know, `how_to_list` says how to find it.
+
+    `in_doubt` says what to do about something that was sent and may have been done; empty: nothing was.
+    """
+    key = key_of(error)
+    told = error.detail or error.text
+    if in_doubt and error.away:
+        refuse(perhaps_done(error, url, in_doubt), key, code=UNSURE, facts=facts)
+    if error.status == 0:
+        told = no_answer(error, url)
+    elif error.status == 401:
+        told = unknown_caller(told, token)
+    elif error.status == 403:
+        told = f"{told}; your token needs that scope: `chargehand token --help` lists them"
+    elif error.status == 404 and not _said_why(error):
+        why = "is it a Chargehand, and is that door switched on (`enabled` in its section of the settings)?"
+        told = f"{url} knows nothing of this ({told}): {why}"
+    elif error.status == 404 and how_to_list:
+        told = f"{told}; to see what there is: {how_to_list}"
+    refuse(told, key, error.details if len(error.details) > 1 else (), facts=facts)
+
+
+def key_of(error: "ClientError") -> str:
+    """The code of the server, which is stable; some doors say it in place of a title."""
+    if error.status == 0:
+        return error.cause or "no_answer"
+    return error.code or (error.text if " " not in error.text else f"http.{error.status}")
+
+
+def _said_why(error: "ClientError") -> bool:
+    """Of what is not there our doors say more than a title; of a path that nobody serves there is no more to say."""
+    return bool(error.detail) or error.text.endswith("not found")
+
+
+def no_answer(error: "ClientError", url: str) -> str:
+    from chargehand.client.errors import CUT, NO_TLS, UNTRUSTED
+
+    why = f" ({_why(error.detail)})" if error.detail else ""
+    if error.cause == UNTRUSTED:
+        return f"{url}: its certificate is not trusted{why}: set SSL_CERT_FILE to the file of its authority"
+    if error.cause == NO_TLS:
+        return f"{url} does not answer as HTTPS does{why}; does it speak plain HTTP? Then it is http://…"
+    if error.cause == CUT and url.startswith("http://"):
+        return f"{url} ended the connection without an answer; does it speak HTTPS? Then it is https://…"
+    if error.sent:
+        return f"{url} took the request and gave no answer{why}; its log may say why"
+    return f"{url} gives no answer{why}; start a server with `chargehand serve`, or name yours: --url or CHARGEHAND_URL"
+
+
+def perhaps_done(error: "ClientError", url: str, in_doubt: str) -> str:
+    from chargehand.client.errors import CUT
+
+    why = _why(error.detail) or error.text
+    told = f"{url} was asked and gave no good answer ({f'{error.status}: {why}' if error.status else why})"
+    hint = " (or does it speak HTTPS? Then it is https://…)" if error.cause == CUT and url.startswith("http://") else ""
+    return f"{told}: it may have been done all the same{hint}; {in_doubt}"
+
+
+def same_again(key: str) -> str:
+    return f"the same command with --idempotency-key {key} makes no second job"
+
+
+def _why(detail: str) -> str:
+    """asyncio's words for a port at which nobody listens are nobody else's."""
+    return "connection refused" if "Connect call failed" in detail else detail
+
+
+def unknown_caller(told: str, token: str) -> str:
+    if not token:
+        return "the server wants to know who you are: set CHARGEHAND_TOKEN to a token (`chargehand token` makes one)"
+    if "JWT" in told:
+        return told
+    return (
+        "the server does not know this token; `chargehand token` makes one, and its hash goes into the server's "
+        "[[auth.tokens]]"
+    )

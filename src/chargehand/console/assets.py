@@ -1,0 +1,76 @@
+"""The files of the console. Every path under /console is the same shell: its script reads the path and shows the page."""
+
+import hashlib
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any, NamedTuple
+
+from falcon.asgi import Request, Response
+
+from chargehand.errors import NotFound
+from chargehand.http.route import Route
+
+MEDIA = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; "
+        "frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    # The names stay the same from version to version, so a browser has to ask; the ETag makes asking cheap.
+    "cache-control": "no-cache",
+}
+SHELL = "index.html"
+
+
+class Asset(NamedTuple):
+    media_type: str
+    body: bytes
+    etag: str
+
+
+def _walk(folder: Traversable, at: str = "") -> Iterator[tuple[str, Asset]]:
+    for each in folder.iterdir():
+        if each.is_dir():
+            yield from _walk(each, f"{at}{each.name}/")
+        elif (kind := each.name.rpartition(".")[2]) in MEDIA:
+            body = each.read_bytes()
+            yield f"{at}{each.name}", Asset(MEDIA[kind], body, hashlib.sha256(body).hexdigest()[:32])
+
+
+class Assets:
+    def __init__(self) -> None:
+        self._assets = dict(_walk(files("chargehand.console").joinpath("static")))
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("GET", "/console", self.show_shell, "The console", hidden=True),
+            Route("GET", "/console/static/{file:path}", self.show_asset, "A file of the console", hidden=True),
+            Route("GET", "/console/{page:path}", self.show_shell, "A page of the console", hidden=True),
+        ]
+
+    async def show_shell(self, req: Request, resp: Response, **_: Any) -> None:
+        self._show(req, resp, SHELL)
+
+    async def show_asset(self, req: Request, resp: Response, file: str) -> None:
+        if file not in self._assets:
+            raise NotFound("the console has no such file")
+        self._show(req, resp, file)
+
+    def _show(self, req: Request, resp: Response, name: str) -> None:
+        asset = self._assets[name]
+        resp.set_headers(_HEADERS)
+        resp.etag = asset.etag
+        if any(known in ("*", asset.etag) for known in req.if_none_match or ()):
+            resp.status = 304
+        else:
+            resp.content_type = asset.media_type
+            resp.data = asset.body

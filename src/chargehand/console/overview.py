@@ -1,0 +1,152 @@
+"""Where everything stands now, in one answer: doors by state, the last hour, deliveries, and who is asking."""
+
+import time
+from typing import Annotated
+
+import msgspec
+from falcon.asgi import Request, Response
+
+from chargehand import __version__
+from chargehand.console.minutes import DELIVERIES, Minutes
+from chargehand.engine.engine import Engine
+from chargehand.engine.job import QueueCount, rfc3339
+from chargehand.engine.store import TopicCount
+from chargehand.http.route import Route, reply
+from chargehand.webhooks.outbound import Outbox
+
+FRESH_SECONDS = 1.0  # many pages may ask at once; the store counts once
+MAX_ENDPOINTS = 1000
+
+
+class Hour(msgspec.Struct):
+    """Sixty numbers each, one for a minute; the last one is the minute that has begun."""
+
+    submitted: list[int]
+    ended: list[int]
+    failed: list[int]
+    waiting: list[int]
+    running: list[int]
+
+
+class DoorNow(msgspec.Struct):
+    kind: Annotated[
+        str, msgspec.Meta(description="Which door: inference, task, provision, or job for the engine's own")
+    ]
+    waiting: Annotated[int, msgspec.Meta(description="Queued jobs, those that are not yet due among them")]
+    running: dict[str, Annotated[int, msgspec.Meta(description="Running jobs, by what their callers see")]]
+    oldest_at: Annotated[str | None, msgspec.Meta(description="Since when the job that waits longest is due")]
+    hour: Hour
+
+
+class DeliveriesNow(msgspec.Struct):
+    pending: int
+    dead: int
+    in_flight: Annotated[int, msgspec.Meta(description="At this node")]
+    endpoints: int
+    oldest_due_at: str | None
+    hour: Hour
+
+
+class Me(msgspec.Struct):
+    subject: str
+    tenant: str
+    scopes: list[str]
+
+
+class Overview(msgspec.Struct):
+    now: str
+    version: str
+    up_seconds: float
+    auth: bool
+    me: Me
+    doors: list[DoorNow]
+    deliveries: DeliveriesNow
+
+
+class _Stand(msgspec.Struct):
+    queues: list[QueueCount]
+    topics: list[TopicCount]
+
+
+class Overviews:
+    def __init__(self, engine: Engine, outbox: Outbox, minutes: Minutes, kinds: tuple[str, ...], *, auth: bool) -> None:
+        self._engine = engine
+        self._outbox = outbox
+        self._minutes = minutes
+        self._kinds = kinds
+        self._auth = auth
+        self._began = time.monotonic()
+        self._counted_at = float("-inf")
+        self._stand = _Stand([], [])
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("GET", "/engine/overview", self.get_overview, "Where everything stands now", "jobs:read", "service", reply=Overview)
+        ]  # fmt: skip
+
+    async def get_overview(self, req: Request, resp: Response) -> None:
+        caller = req.context.caller
+        stand = await self.stand()
+        store = self._engine.store
+        doors = [self._door(caller.tenant, kind, stand) for kind in self._kinds]
+        deliveries = await self._deliveries(caller.tenant)
+        me = Me(caller.subject, caller.tenant, sorted(caller.scopes))
+        up = time.monotonic() - self._began
+        reply(resp, Overview(rfc3339(await store.now()), __version__, up, self._auth, me, doors, deliveries))
+
+    async def stand(self) -> _Stand:
+        if time.monotonic() - self._counted_at >= FRESH_SECONDS:
+            store = self._engine.store
+            self._stand = _Stand(await store.count_queues(), await store.count_topics())
+            self._counted_at = time.monotonic()
+        return self._stand
+
+    async def sample(self) -> None:
+        """For the hour's charts."""
+        stand = await self.stand()
+        waiting: dict[tuple[str, str], int] = {}
+        running: dict[tuple[str, str], int] = {}
+        for queue in stand.queues:
+            kind, tenant, _ = queue.queue.split("/", 2)
+            waiting[tenant, kind] = waiting.get((tenant, kind), 0) + queue.ready + queue.delayed
+        for topic in stand.topics:
+            running[topic.tenant, topic.kind] = running.get((topic.tenant, topic.kind), 0) + topic.count
+        for tenant, kind in waiting.keys() | running.keys():
+            self._minutes.stand(tenant, kind, waiting.get((tenant, kind), 0), running.get((tenant, kind), 0))
+
+    def _door(self, tenant: str, kind: str, stand: _Stand) -> DoorNow:
+        queues = [count for count in stand.queues if count.queue.startswith(f"{kind}/{tenant}/")]
+        running = {each.topic: each.count for each in stand.topics if (each.tenant, each.kind) == (tenant, kind)}
+        oldest = min((count.oldest_at for count in queues if count.oldest_at is not None), default=None)
+        return DoorNow(
+            kind,
+            sum(count.ready + count.delayed for count in queues),
+            running,
+            None if oldest is None else rfc3339(oldest),
+            self._hour(tenant, kind),
+        )
+
+    async def _deliveries(self, tenant: str) -> DeliveriesNow:
+        store = self._engine.store
+        endpoints = await store.list_endpoints(tenant, "", MAX_ENDPOINTS)
+        ids = [endpoint.id for endpoint in endpoints]
+        counts = await store.count_endpoints(ids)
+        oldest = min((count.oldest_at for count in counts if count.oldest_at is not None), default=None)
+        return DeliveriesNow(
+            sum(count.pending for count in counts),
+            sum(count.dead for count in counts),
+            self._outbox.in_flight_to(ids),
+            len(endpoints),
+            None if oldest is None else rfc3339(oldest),
+            self._hour(tenant, DELIVERIES),
+        )
+
+    def _hour(self, tenant: str, kind: str) -> Hour:
+        counts = self._minutes.hour(tenant, kind)
+        return Hour(
+            [count.submitted for count in counts],
+            [count.ended for count in counts],
+            [count.failed for count in counts],
+            [count.waiting for count in counts],
+            [count.running for count in counts],
+        )

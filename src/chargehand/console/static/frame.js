@@ -1,0 +1,57 @@
+// What is around every page: the word that something worked, copying, the theme, the menu of narrow screens.
+
+import { $, $$ } from "./dom.js";
+
+let toasting = 0;
+export function say(text) {
+  const toast = $("#toast");
+  toast.textContent = text;
+  toast.classList.add("on");
+  clearTimeout(toasting);
+  toasting = setTimeout(() => toast.classList.remove("on"), Math.max(1600, text.length * 60));
+}
+
+export async function copy(text, button) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch (e) {
+    return say("The browser did not allow copying");
+  }
+  say(text.length < 40 ? `Copied ${text}` : "Copied");
+  button.classList.add("copied");
+  setTimeout(() => button.classList.remove("copied"), 1600);
+}
+
+export function setTheme(name) {
+  try {
+    localStorage.setItem("chargehand.theme", name);
+  } catch (e) {
+    /* a private window: for this page only */
+  }
+  if (name === "auto") document.documentElement.removeAttribute("data-theme");
+  else document.documentElement.setAttribute("data-theme", name);
+  pressTheme();
+}
+
+export function pressTheme() {
+  const name = document.documentElement.getAttribute("data-theme") || "auto";
+  for (const button of $$("[data-set-theme]")) button.setAttribute("aria-pressed", String(button.dataset.setTheme === name));
+}
+
+const side = $("#side");
+const scrim = $(".scrim");
+const menu = $(".menu-btn");
+export function closeMenu() {
+  if (!side.classList.contains("open")) return;
+  side.classList.remove("open");
+  scrim.hidden = true;
+  menu.setAttribute("aria-expanded", "false");
+  menu.focus();
+}
+menu.addEventListener("click", () => {
+  side.classList.add("open");
+  scrim.hidden = false;
+  menu.setAttribute("aria-expanded", "true");
+  $("a", side).focus();
+});
+scrim.addEventListener("click", closeMenu);

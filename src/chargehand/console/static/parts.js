@@ -1,0 +1,144 @@
+// The small things that every page is made of: glyphs, states, ids, times, panels.
+
+import { html } from "./dom.js";
+import { now, number, own, quoted, short, utc } from "./words.js";
+
+// What a state looks like: [glyph, class]. Words are those of each door's API; here they only find their shape.
+const LOOKS = {
+  queued: ["queued", "queued"],
+  pending: ["queued", "queued"],
+  parked: ["parked", "parked"],
+  paused: ["parked", "parked"],
+  held: ["parked", "parked"],
+  retry: ["parked", "parked"],
+  loading: ["loading", "loading"],
+  running: ["working", "working"],
+  working: ["working", "working"],
+  claimed: ["working", "working"],
+  in_progress: ["working", "working"],
+  provisioning: ["working", "working"],
+  done: ["done", "done"],
+  succeeded: ["done", "done"],
+  completed: ["done", "done"],
+  complete: ["done", "done"],
+  delivered: ["done", "done"],
+  failed: ["failed", "failed"],
+  cancelled: ["failed", "failed"],
+  dead: ["dead", "dead"],
+  disabled: ["dead", "dead"],
+  away: ["away", "away"],
+  here: ["here", "here"],
+  up: ["here", "here"],
+  warn: ["warn", "warn"],
+  off: ["off", "queued"],
+};
+
+export function look(word) {
+  return own(LOOKS, String(word).toLowerCase()) || ["working", "working"];
+}
+
+export function glyph(word, { pulse } = {}) {
+  const [shape] = look(word);
+  return html`<svg class="g${pulse ? " pulse" : ""}" aria-hidden="true"><use href="#g-${shape}" /></svg>`;
+}
+
+export function icon(name) {
+  return html`<svg class="icon" aria-hidden="true"><use href="#i-${name}" /></svg>`;
+}
+
+export function state(word, { as, pulse } = {}) {
+  const [, tone] = look(as || word);
+  return html`<span class="state s s-${tone}">${glyph(as || word, { pulse })}<span class="lbl">${word}</span></span>`;
+}
+
+export function pill(word, { as } = {}) {
+  const [, tone] = look(as || word);
+  return html`<span class="pill s s-${tone}">${glyph(as || word)}${word}</span>`;
+}
+
+// First four and last six of an id; whole in the title, and to copy.
+export function id(value, href) {
+  const face = value.length > 14 ? `${value.slice(0, 4)}…${value.slice(-6)}` : value;
+  const text = href ? html`<a href="${href}">${face}</a>` : html`<span>${face}</span>`;
+  return html`<span class="id" title="${value}">${text}${copy(value)}</span>`;
+}
+
+export function copy(value, label = "Copy") {
+  return html`<button class="copy" type="button" data-copy="${value}" aria-label="${label}" title="${label}"><svg class="i-copy" aria-hidden="true"><use href="#i-copy" /></svg><svg class="i-ok" aria-hidden="true"><use href="#i-check" /></svg></button>`;
+}
+
+// `rel`: "bare" for a column, "ago" in a sentence ("3 m ago"), "in" after a word of its own ("for 3 m"), where no room is kept.
+export function time(at, rel = "bare") {
+  if (!at) return "";
+  const seconds = (now() - Date.parse(at)) / 1000;
+  const face = rel === "ago" ? (seconds < 0 ? `in ${short(seconds)}` : `${short(seconds)} ago`) : short(seconds);
+  return html`<time datetime="${at}" title="${utc(at)}" data-rel="${rel}">${face}</time>`;
+}
+
+export function panel({ id: name, title, sub, end, body, extra = "" }) {
+  return html`<section class="panel ${extra}" aria-labelledby="h-${name}" id="p-${name}">
+    <div class="panel-head">
+      <h2 id="h-${name}">${title}</h2>
+      <span class="sub">${sub}</span>
+      <div class="end">${end}</div>
+    </div>
+    ${body}
+  </section>`;
+}
+
+// How many are new in a list that is held, for the head of its panel: dom.js writes it.
+export function fresh(name) {
+  return html`<b class="fresh" id="${name}" role="status" data-keep></b>`;
+}
+
+export function head({ title, lede, crumbs, actions }) {
+  return html`<div class="page-head">
+    <div>
+      ${crumbs}
+      <h1>${title}</h1>
+      ${lede ? html`<p class="lede">${lede}</p>` : ""}
+    </div>
+    ${actions ? html`<div class="actions">${actions}</div>` : ""}
+  </div>`;
+}
+
+export function empty(title, text, command) {
+  return html`<div class="empty-note">
+    <b>${title}</b>
+    <p>${text}</p>
+    ${command ? html`<div class="cmd"><code>${command}</code>${copy(command, "Copy the command")}</div>` : ""}
+  </div>`;
+}
+
+// A request to copy into a terminal; where callers must show a token, with the one in the environment: the token itself never stands
+// in a command.
+export function curl(overview, path, body) {
+  const auth = overview && overview.auth ? ` -H "Authorization: Bearer $CHARGEHAND_TOKEN"` : "";
+  return `curl -s ${quoted(location.origin + path)}${auth} -d ${quoted(JSON.stringify(body))}`;
+}
+
+export function bar(share, label) {
+  const per = Math.max(0, Math.min(100, share * 100)).toFixed(1);
+  return html`<svg class="bar" role="img" aria-label="${label || `${Math.round(per)} per cent`}"><rect width="${per}%" height="100%" /></svg>`;
+}
+
+export const DOORS = {
+  inference: { name: "Inference", icon: "target", page: "/console/targets" },
+  task: { name: "Tasks", icon: "task", page: "/console/tasks" },
+  provision: { name: "Provisioning", icon: "server", page: "/console/servers" },
+  batch: { name: "Batches", icon: "jobs", page: "/console/jobs?kind=batch" },
+  job: { name: "Engine", icon: "jobs", page: "/console/jobs?kind=job" },
+};
+
+export function jobHref(jobId) {
+  return `/console/jobs/${encodeURIComponent(jobId)}`;
+}
+
+// The name in a queue "kind/tenant/name": a model, a command, a server.
+export function nameIn(queue) {
+  return queue ? queue.split("/").slice(2).join("/").split(" @")[0] : "";
+}
+
+export function count(value) {
+  return number(value);
+}

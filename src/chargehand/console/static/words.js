@@ -1,0 +1,85 @@
+// Numbers, sizes, lengths of time and instants, as people read them. A no-break space stands between a number and its unit.
+
+const NB = "\u00a0";
+let offset = 0; // the server's clock, less the visitor's
+
+export function setClock(serverNow) {
+  offset = Date.parse(serverNow) - Date.now();
+}
+
+export function now() {
+  return Date.now() + offset;
+}
+
+export function number(value) {
+  return Number(value).toLocaleString("en");
+}
+
+export function length(seconds) {
+  if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "";
+  if (seconds < 0.9995) return `${Math.round(seconds * 1000)}${NB}ms`;
+  if (seconds < 9.95) return `${seconds.toFixed(1)}${NB}s`;
+  if (seconds < 59.5) return `${Math.round(seconds)}${NB}s`;
+  const s = Math.round(seconds);
+  if (s < 3600) return `${Math.floor(s / 60)}${NB}m${s % 60 ? ` ${s % 60}${NB}s` : ""}`;
+  if (s < 86400) return `${Math.floor(s / 3600)}${NB}h ${Math.floor((s % 3600) / 60)}${NB}m`;
+  return `${Math.floor(s / 86400)}${NB}d ${Math.floor((s % 86400) / 3600)}${NB}h`;
+}
+
+export function short(seconds) {
+  const s = Math.max(0, Math.round(Math.abs(seconds)));
+  if (s < 60) return `${s}${NB}s`;
+  if (s < 3600) return `${Math.floor(s / 60)}${NB}m`;
+  if (s < 86400) return `${Math.floor(s / 3600)}${NB}h`;
+  return `${Math.floor(s / 86400)}${NB}d`;
+}
+
+export function percent(share) {
+  const per = share * 100;
+  // 99.97 must not read as 100: what is not all is never shown as all.
+  const text = per === 100 || per === 0 ? per.toFixed(0) : per > 99.9 ? "99.9" : per < 0.1 ? "0.1" : per.toFixed(1);
+  return `${text}${NB}%`;
+}
+
+export function bytes(count) {
+  if (!count) return `0${NB}B`;
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  const power = Math.min(units.length - 1, Math.floor(Math.log10(count) / 3));
+  const value = count / 1000 ** power;
+  return `${power && value < 10 ? value.toFixed(1) : Math.round(value)}${NB}${units[power]}`;
+}
+
+export function utc(at) {
+  const d = new Date(at);
+  return d.toLocaleString("en-GB", { weekday: "short", day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZone: "UTC" }) + " UTC";
+}
+
+export function clock(at) {
+  return new Date(at).toISOString().slice(11, 19);
+}
+
+export function since(at) {
+  return (now() - Date.parse(at)) / 1000;
+}
+
+export function plural(count, one, many) {
+  return `${number(count)} ${count === 1 ? one : many || `${one}s`}`;
+}
+
+// Into a command that is copied: whoever chose a name chose no more than that.
+export function quoted(text) {
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+// What a table says of a name that others chose: "constructor" is not in it.
+export function own(table, name) {
+  return Object.hasOwn(table, name) ? table[name] : undefined;
+}
+
+export function host(url) {
+  try {
+    return new URL(url).host;
+  } catch (e) {
+    return url;
+  }
+}

@@ -1,0 +1,128 @@
+"""The roll of workers: who asked this node for work lately, for which commands, and when it was last heard of.
+
+A hint and no record: workers need not register, what they hold is in the store, and a node knows only those that came to it. It
+tells a queue that nobody asks for from one whose workers are busy. A worker is its token's name, as everywhere on this wire.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import msgspec
+
+from chargehand.doors.tasks.holding import owner_of, tenant_of
+from chargehand.engine.job import SECOND, rfc3339
+from chargehand.http.auth import Caller
+
+MAX_WORKERS = 2000  # the one that was heard of least lately goes first
+MAX_COMMANDS = 200  # of a worker: the one that it asked for least lately goes first
+FORGET_SECONDS = 3600
+
+
+class CommandSeen(msgspec.Struct, rename="camel"):
+    command: Annotated[str, msgspec.Meta(description="What it asked for, in lower case; `*`: any")]
+    waiting: Annotated[int, msgspec.Meta(description="Claims and streams that are open now")]
+    last_claim_at: str
+
+
+class WorkerSeen(msgspec.Struct, rename="camel"):
+    worker_id: str
+    worker_group: str
+    all_tenants: Annotated[bool, msgspec.Meta(description="Works for every tenant in turn")]
+    last_seen_at: str
+    last_heartbeat_at: Annotated[str | None, msgspec.Meta(description="When it last said that it is alive")]
+    commands: list[CommandSeen]
+
+
+class WorkersSeen(msgspec.Struct):
+    """Those that came to this node in the last hour, the latest first."""
+
+    workers: list[WorkerSeen]
+
+
+class _Asked:
+    __slots__ = ("at", "waiting")
+
+    def __init__(self) -> None:
+        self.at = self.waiting = 0
+
+
+class _Entry:
+    def __init__(self) -> None:
+        self.group = ""
+        self.seen_at = 0
+        self.heartbeat_at: int | None = None
+        self.commands: dict[str, _Asked] = {}  # the one asked for last is last
+
+    @property
+    def waiting(self) -> bool:
+        return any(asked.waiting for asked in self.commands.values())
+
+
+class Roll:
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
+        self._entries: dict[tuple[str | None, str], _Entry] = {}  # by tenant (None: all of them) and name, latest last
+
+    @contextmanager
+    def asking(self, caller: Caller, queues: tuple[str, ...]) -> Iterator[None]:
+        """While its claim or stream is open, a worker is here."""
+        commands = [queue.split("/", 2)[2] for queue in queues]
+        asked = self._ask(caller, commands, 1)
+        try:
+            yield
+        finally:
+            # Of those that were counted up, though the worker may have been forgotten since.
+            for each in asked:
+                each.waiting -= 1
+            self._ask(caller, commands, 0)
+
+    def beat(self, caller: Caller) -> None:
+        entry = self._see(caller)
+        entry.heartbeat_at = entry.seen_at
+
+    def _ask(self, caller: Caller, commands: list[str], more: int) -> list[_Asked]:
+        entry = self._see(caller)
+        found = []
+        for command in commands:
+            asked = entry.commands.pop(command, None) or _Asked()
+            entry.commands[command] = asked
+            if len(entry.commands) > MAX_COMMANDS:
+                del entry.commands[next(iter(entry.commands))]
+            asked.at = entry.seen_at
+            asked.waiting += more
+            found.append(asked)
+        return found
+
+    def _see(self, caller: Caller) -> _Entry:
+        key = tenant_of(caller), owner_of(caller)
+        entry = self._entries.pop(key, None) or _Entry()
+        self._entries[key] = entry
+        if len(self._entries) > MAX_WORKERS:
+            del self._entries[next(iter(self._entries))]
+        entry.group, entry.seen_at = caller.worker_group, self._now()
+        return entry
+
+    def seen(self, tenant: str) -> list[WorkerSeen]:
+        """A tenant's own, and those that work for all."""
+        now = self._now()
+        oldest = now - FORGET_SECONDS * SECOND
+        for key in [key for key, entry in self._entries.items() if entry.seen_at < oldest and not entry.waiting]:
+            del self._entries[key]
+        return [
+            _view(name, owner is None, entry, now)
+            for (owner, name), entry in reversed(self._entries.items())
+            if owner in (None, tenant)
+        ]
+
+
+def _view(name: str, everywhere: bool, entry: _Entry, now: int) -> WorkerSeen:
+    oldest = now - FORGET_SECONDS * SECOND
+    commands = [
+        CommandSeen(command, asked.waiting, rfc3339(now if asked.waiting else asked.at))
+        for command, asked in sorted(entry.commands.items())
+        if asked.waiting or asked.at >= oldest
+    ]
+    seen_at = now if entry.waiting else entry.seen_at
+    heartbeat_at = None if entry.heartbeat_at is None else rfc3339(entry.heartbeat_at)
+    return WorkerSeen(name, entry.group, everywhere, rfc3339(seen_at), heartbeat_at, commands)

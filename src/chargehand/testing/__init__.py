@@ -1,0 +1,34 @@
+"""A real server for your tests, in a folder of its own and gone afterwards. In the `conftest.py` at the root of your tests:
+
+    pytest_plugins = ["chargehand.testing"]
+
+Then ask for the fixture `chargehand_server`: `url`, a `client`, and a `receiver` of webhooks to assert on.
+
+It is named by those who want it and is no entry point: pytest would load that in every run in whose environment Chargehand is
+installed, and rewrite the assertions of the whole package, for nobody's good.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from chargehand.testing.receiver import Received, Receiver
+from chargehand.testing.server import ChargehandServer
+
+__all__ = ["ChargehandServer", "Received", "Receiver", "chargehand_server", "chargehand_settings"]
+
+
+@pytest.fixture
+def chargehand_settings() -> dict[str, Any]:
+    """Settings for `chargehand_server`, such as {"tasks.max_attempts": 1}. Override it in a module or a conftest.py."""
+    return {}
+
+
+@pytest.fixture
+def chargehand_server(
+    tmp_path_factory: pytest.TempPathFactory, chargehand_settings: dict[str, Any]
+) -> Iterator[ChargehandServer]:
+    """A server that is ready, for one test. `ChargehandServer` itself is for other lifetimes."""
+    with ChargehandServer(tmp_path_factory.mktemp("chargehand"), chargehand_settings) as server:
+        yield server

@@ -1,0 +1,40 @@
+"""The server that a test started. Its settings come as one line of JSON on stdin, and it says on stdout where it listens.
+
+Stdin stays open as long as somebody wants the server: when the test run dies, however it dies, that pipe closes and the server ends.
+"""
+
+import os
+import signal
+import sys
+import threading
+
+import msgspec
+import uvloop
+
+from chargehand.app import Server, serve
+from chargehand.config import load_config
+from chargehand.errors import ConfigError
+from chargehand.observability.logs import configure_logs
+
+
+def main() -> None:
+    try:
+        config = load_config(environ={}, overrides=msgspec.json.decode(sys.stdin.buffer.readline()))
+    except ConfigError as error:
+        sys.exit(f"chargehand: {error}")
+    configure_logs(config.log.level, "human" if config.log.format == "text" else config.log.format)
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    sys.exit(uvloop.run(serve(config, _say_where)))
+
+
+def _say_where(server: Server) -> None:
+    print(server.url, flush=True)
+
+
+def _end_with_stdin() -> None:
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()

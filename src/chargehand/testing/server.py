@@ -1,0 +1,154 @@
+"""`chargehand serve` for a test: a process of its own, on a free port, with its database in a folder of the test's."""
+
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import msgspec
+
+from chargehand.client import Client
+from chargehand.testing.receiver import Receiver
+
+START_SECONDS = 30.0
+STOP_SECONDS = 10.0
+# In a hurry: what a server does after seconds or minutes, a test need not wait for.
+QUICK: Mapping[str, Any] = {
+    "server.listen": "127.0.0.1:0",
+    "server.drain_seconds": 1,
+    "engine.poll_seconds": 0.1,
+    "engine.backoff_base_seconds": 0.05,
+    "engine.backoff_max_seconds": 0.5,
+    "tasks.backoff_base_seconds": 0,
+    "webhooks.backoff_base_seconds": 0.05,
+    "webhooks.backoff_max_seconds": 0.5,
+    "webhooks.timeout_seconds": 5,
+    "webhooks.breaker_seconds": 0.2,
+    "inference.embedded": "off",
+}
+
+
+class ChargehandServer:
+    """To be used with `with`. `settings` are those of docs/reference/settings.md, and go over what is made for tests.
+
+    Webhooks are signed with `secret`, and `receiver` takes only such.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any] = {}) -> None:
+        self.folder = folder
+        self.secret = str(settings.get("webhooks.secret") or secrets.token_hex(16))
+        self.log_file = folder / "server.log"
+        self.receiver = Receiver(self.secret)
+        self._settings: dict[str, Any] = {
+            **QUICK,
+            "server.data_dir": str(folder / "data"),
+            "store.url": f"sqlite:///{folder / 'chargehand.db'}",
+            "webhooks.secret": self.secret,
+            **settings,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self._url = ""
+        self._client: Client | None = None
+
+    @property
+    def url(self) -> str:
+        if not self._url:
+            raise RuntimeError("the server was not started")
+        return self._url
+
+    @property
+    def client(self) -> Client:
+        """A client without a loop. In a coroutine, make an `AsyncClient(server.url)`."""
+        if self._client is None:
+            self._client = Client(self.url, "")
+        return self._client
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    def start(self) -> None:
+        """Returns when it is ready. After `stop` or `kill` it comes back at the same place, with what it had."""
+        if self._process is not None:
+            raise RuntimeError("the server runs already")
+        with self.log_file.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "chargehand.testing.process"],
+                cwd=self.folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        self._process = process
+        if process.stdin is None or process.stdout is None:
+            raise AssertionError("both are pipes")
+        since = time.monotonic()
+        deadline = threading.Timer(START_SECONDS, process.kill)  # then there is an end to read
+        deadline.start()
+        try:
+            with suppress(BrokenPipeError):  # its log says why it is gone
+                process.stdin.write(msgspec.json.encode(self._settings) + b"\n")
+                process.stdin.flush()
+            where = process.stdout.readline().decode().strip()
+        finally:
+            deadline.cancel()
+        if not where:
+            self.kill()
+            within = f" within {START_SECONDS:g} s" if time.monotonic() - since >= START_SECONDS else ""
+            raise RuntimeError(f"the server did not start{within}:\n{self.log[-2000:]}")
+        self._url = where
+        self._settings["server.listen"] = urlsplit(where).netloc
+
+    def stop(self) -> None:
+        """SIGTERM: what runs is handed back."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._gone()
+
+    def kill(self) -> None:
+        """SIGKILL: as when the power fails."""
+        if self._process is not None:
+            self._process.kill()
+            self._gone()
+
+    def _gone(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+    def __enter__(self) -> Self:
+        self.receiver.start()
+        try:
+            self.start()
+        except BaseException:
+            self.receiver.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._client is not None:
+                self._client.close()
+            self.kill()  # nobody will ask for what it has
+        finally:
+            self.receiver.stop()
+
+    def __repr__(self) -> str:
+        return f"<ChargehandServer {self._url or 'not started'}, log in {self.log_file}>"

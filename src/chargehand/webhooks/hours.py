@@ -1,0 +1,87 @@
+"""How each endpoint did in the last hour, at this node: how often it was tried, how often that was a success, how long it took.
+
+In memory and gone with the process: it is for whoever looks now. The attempts themselves are in the store.
+"""
+
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import accumulate
+from typing import Annotated
+
+import msgspec
+
+SHOWN = 60
+MAX_ENDPOINTS = 1000  # the one that was told least lately goes first
+# From 1 ms to over a minute in steps of a fifth: an estimate is at most so far from the truth.
+BOUNDS = tuple(0.001 * 1.2**step for step in range(64))
+
+
+class Hour(msgspec.Struct):
+    """At this node, in the last hour. The lists have sixty numbers, or none if nothing was tried; the last is this minute's."""
+
+    tries: int = 0
+    delivered: int = 0
+    success_rate: Annotated[float | None, msgspec.Meta(description="delivered / tries; null: nothing was tried")] = None
+    p50_seconds: Annotated[float | None, msgspec.Meta(description="Half of the tries took no longer")] = None
+    p95_seconds: Annotated[float | None, msgspec.Meta(description="Of twenty tries nineteen took no longer")] = None
+    delivered_by_minute: list[int] = msgspec.field(default_factory=list)
+    failed_by_minute: list[int] = msgspec.field(default_factory=list)
+
+
+class _Minute:
+    __slots__ = ("delivered", "failed", "lengths")
+
+    def __init__(self) -> None:
+        self.delivered = self.failed = 0
+        self.lengths: Counter[int] = Counter()  # by their place among the bounds
+
+
+class Hours:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._endpoints: dict[str, dict[int, _Minute]] = {}  # the one told last is last
+
+    def count(self, endpoint_id: str, delivered: bool, seconds: float) -> None:
+        now = self._minute()
+        minutes = self._endpoints.pop(endpoint_id, None) or {}
+        self._endpoints[endpoint_id] = minutes
+        if len(self._endpoints) > MAX_ENDPOINTS:
+            del self._endpoints[next(iter(self._endpoints))]
+        minute = minutes.get(now)
+        if minute is None:
+            for old in [each for each in minutes if each <= now - SHOWN]:
+                del minutes[old]
+            minute = minutes[now] = _Minute()
+        minute.lengths[bisect_left(BOUNDS, seconds)] += 1
+        if delivered:
+            minute.delivered += 1
+        else:
+            minute.failed += 1
+
+    def hour(self, endpoint_id: str) -> Hour:
+        now, minutes = self._minute(), self._endpoints.get(endpoint_id, {})
+        shown = [minutes.get(each) for each in range(now - SHOWN + 1, now + 1)]
+        delivered = [0 if each is None else each.delivered for each in shown]
+        failed = [0 if each is None else each.failed for each in shown]
+        tries, good = sum(delivered) + sum(failed), sum(delivered)
+        if not tries:
+            return Hour()
+        lengths: Counter[int] = Counter()
+        for each in shown:
+            if each is not None:
+                lengths.update(each.lengths)
+        return Hour(tries, good, good / tries, _within(lengths, 0.5), _within(lengths, 0.95), delivered, failed)
+
+    def _minute(self) -> int:
+        return int(self._clock() // 60)
+
+
+def _within(lengths: Counter[int], share: float) -> float:
+    """The length that this share of them does not exceed; the last bound stands for all that is beyond it."""
+    places = sorted(lengths)
+    wanted = math.ceil(lengths.total() * share)
+    counts: Iterable[int] = accumulate(lengths[place] for place in places)
+    place = next(place for place, count in zip(places, counts, strict=True) if count >= wanted)
+    return round(BOUNDS[min(place, len(BOUNDS) - 1)], 4)

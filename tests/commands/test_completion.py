@@ -1,0 +1,63 @@
+"""Shells complete commands, options and ids of jobs."""
+
+import asyncio
+import os
+from asyncio.subprocess import PIPE
+from pathlib import Path
+
+import pytest
+
+from tests.api.serving import on_sqlite, serving, talking
+from tests.commands.commanding import CHARGEHAND, ENVIRON, chargehand, invoked
+
+pytestmark = pytest.mark.xdist_group("processes")
+NOWHERE = "http://127.0.0.1:9"
+
+
+async def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+    """In a real bash, by the function that the script defines."""
+    script = f"""
+        PATH={Path(CHARGEHAND).parent}:$PATH
+        source <(chargehand completion bash)
+        complete -p chargehand
+        for line in "chargehand deli" "chargehand jobs list --sta" "chargehand jobs list --state fa"; do
+            COMP_WORDS=($line); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))
+            _chargehand_completion chargehand; echo "${{COMPREPLY[@]}}"
+        done
+    """
+    bash = await asyncio.create_subprocess_exec(
+        "bash", "--norc", "-c", script, env=ENVIRON, cwd=tmp_path, stdout=PIPE, stderr=PIPE
+    )
+    said, errors = await asyncio.wait_for(bash.communicate(), 60)
+    assert errors == b""
+    registered, *completed = said.decode().splitlines()
+    assert "-F _chargehand_completion chargehand" in registered
+    assert completed == ["deliveries", "--state", "failed"]
+    assert os.listdir(tmp_path) == [], "no file is written"
+
+
+@on_sqlite
+async def test_ids_of_jobs_are_offered_with_what_they_are(store_url: str) -> None:
+    async with serving(store_url) as server, talking(server) as api:
+        job_id = await api.submit()
+        asked = f"chargehand watch {job_id[:12]}"
+        for shell, environ in (
+            ("zsh", {"_TYPER_COMPLETE_ARGS": asked}),
+            ("fish", {"_TYPER_COMPLETE_ARGS": asked, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}),
+        ):
+            told = await chargehand(server.url, environ={"_CHARGEHAND_COMPLETE": f"complete_{shell}", **environ})
+            assert job_id in told.good().out
+            assert "job q: queued" in told.out.replace("\\", "")
+
+
+async def test_a_server_that_is_away_offers_nothing_and_breaks_nothing() -> None:
+    environ = {"_CHARGEHAND_COMPLETE": "complete_bash", "COMP_WORDS": "chargehand watch 01", "COMP_CWORD": "2"}
+    told = await chargehand(NOWHERE, environ=environ)
+    assert (told.code, told.out.strip(), told.err) == (0, "", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+async def test_each_shell_has_its_script(shell: str) -> None:
+    told = (await invoked(NOWHERE, "completion", shell)).good().out
+    assert f"_CHARGEHAND_COMPLETE=complete_{shell}" in told
+    assert (await invoked(NOWHERE, "completion", shell, "--json")).good().json["script"] == told.rstrip("\n")

@@ -1,0 +1,44 @@
+"""`chargehand token --user`: a password comes from a terminal or a pipe, and is not shown."""
+
+import functools
+import json
+import termios
+from asyncio.subprocess import PIPE
+
+import pytest
+
+from chargehand.http.credentials import verify_password
+from tests.api.serving import until
+from tests.commands.commanding import chargehand, ended, invoked, running
+from tests.provisioning.terminal import own_the_terminal, terminal
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+
+def shown(seen: list[bytes], text: bytes) -> bool:
+    return text in b"".join(seen)
+
+
+async def test_a_person_is_asked_twice_and_stdout_has_nothing_but_json() -> None:
+    async with terminal() as (pipes, seen, write):
+        pipes |= {"stdout": PIPE, "preexec_fn": own_the_terminal}
+        async with running("", "token", "--user", "--json", **pipes) as process:
+            for question in (b"Password", b"Repeat"):
+                await until(functools.partial(shown, seen, question), 30)
+                # Not before: what was typed while it was still to be shown is thrown away.
+                await until(lambda: not termios.tcgetattr(pipes["stdin"])[3] & termios.ECHO, 30)
+                write(b"open sesame\n")
+            told = (await ended(process)).good()
+    assert verify_password("open sesame", json.loads(told.out)["password_hash"])
+    assert b"open sesame" not in b"".join(seen)
+
+
+async def test_of_a_line_from_windows_the_password_is_what_stands_on_it() -> None:
+    told = (await chargehand("", "token", "--user", "--json", stdin=b"open sesame\r\n")).good()
+    assert verify_password("open sesame", told.json["password_hash"])
+
+
+@pytest.mark.parametrize("stdin", [b"", b"\n", b"\r\n"])
+async def test_an_empty_password_is_refused(stdin: bytes) -> None:
+    told = (await invoked("", "token", "--user", stdin=stdin)).good(2)
+    assert told.err == "chargehand: the password is empty: give it as a line on standard input\n"

@@ -1,0 +1,78 @@
+"""When targets were there, and models that are taken out of their memory by hand."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from chargehand.doors.inference.presence import DAY_SECONDS, MAX_CHANGES, Change, Presence
+from tests.api.serving import until
+from tests.inference.calling import is_away
+from tests.inference.stories import Place, a_place, some_targets
+
+NOON = 1_800_000_000.0
+
+
+def test_a_change_is_noted_once() -> None:
+    presence = Presence()
+    for up, at in ((False, 0), (False, 1), (True, 2), (True, 3), (False, 4)):
+        presence.note(up, NOON + at)
+    assert presence.since(NOON + 5) == [Change(NOON, False), Change(NOON + 2, True), Change(NOON + 4, False)]
+
+
+def test_of_what_is_older_than_a_day_only_how_the_day_began_is_told() -> None:
+    presence = Presence()
+    for number in range(4):
+        presence.note(number % 2 == 0, NOON + number)
+    presence.note(True, NOON + DAY_SECONDS)
+    assert presence.since(NOON + DAY_SECONDS + 10) == [Change(NOON + 3, False), Change(NOON + DAY_SECONDS, True)]
+
+
+def test_there_is_a_bound_on_what_is_remembered() -> None:
+    presence = Presence()
+    for number in range(3 * MAX_CHANGES):
+        presence.note(number % 2 == 0, NOON + number)
+    assert len(presence.since(NOON + 3 * MAX_CHANGES)) == MAX_CHANGES
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    async with some_targets() as [target], a_place(tmp_path, target) as place:
+        yield place
+
+
+async def test_a_target_says_when_it_came_and_went(place: Place) -> None:
+    [before] = (await place.get("/targets")).good()["targets"]
+    assert [change["state"] for change in before["seen"]] == ["up"]
+    await place.target.go_away()
+    await is_away(place.server)
+    [after] = (await place.get("/targets")).good()["targets"]
+    assert [change["state"] for change in after["seen"]] == ["up", "away"]
+    assert after["seen"][-1]["at"] == after["since"]
+
+
+async def test_a_model_is_unloaded_by_hand_and_loaded_again_by_the_next_job(place: Place) -> None:
+    await place.run(model="a")
+    answer = (await place.post("/targets/laptop/unload", {"model": "a"})).good()
+    assert answer["resident"] == []
+    assert place.target.unloads == ["a:latest"] or place.target.unloads == ["a"]
+    await place.run(model="a")
+    assert len(place.target.loads) == 2
+
+
+async def test_what_runs_on_a_model_ends_before_it_is_unloaded(place: Place) -> None:
+    place.target.habits.token_seconds = 0.1
+    job_id = await place.ask(model="a", text="one two three four five")
+    await until(lambda: place.target.in_flight.total() == 1)
+    (await place.post("/targets/laptop/unload", {"model": "a"})).good()
+    job = await place.done(job_id)
+    assert len(job["attempts"]) == 1
+
+
+async def test_what_is_not_there_cannot_be_unloaded(place: Place) -> None:
+    assert (await place.post("/targets/laptop/unload", {"model": "a"})).status == 404
+    assert (await place.post("/targets/nobody/unload", {"model": "a"})).status == 404
+    assert (await place.post("/targets/laptop/unload", {})).status == 400
+    await place.target.go_away()
+    await is_away(place.server)
+    assert (await place.post("/targets/laptop/unload", {"model": "a"})).status == 503

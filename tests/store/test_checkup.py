@@ -1,0 +1,45 @@
+"""A store is looked at from outside, and stays as it was."""
+
+from pathlib import Path
+
+import apsw
+import pytest
+
+from chargehand.errors import StoreCorrupt, StoreError, StoreUnavailable
+from chargehand.store import open_store
+from chargehand.store.checkup import look
+from chargehand.store.queries import load_migrations
+from tests.store.given import a_job
+
+NEWEST = load_migrations("sqlite")[-1].version
+
+
+async def test_a_store_that_is_not_there_yet_is_not_made(store_url: str, tmp_path: Path) -> None:
+    found = await look(store_url)
+    assert (found.schema, found.newest_schema, found.newest_job) == (None, NEWEST, None)
+    assert not (tmp_path / "chargehand.db").exists()
+    assert (found.now is None) == store_url.startswith("sqlite:")
+
+
+async def test_version_and_newest_job_are_seen_beside_a_server(store_url: str) -> None:
+    store = await open_store(store_url)
+    try:
+        assert (await look(store_url)).newest_job is None
+        job = a_job()
+        await store.submit(job)
+        found = await look(store_url)
+        assert (found.schema, found.newest_job) == (NEWEST, job.id)
+    finally:
+        await store.close()
+
+
+async def test_what_is_no_store_of_ours_is_said(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("this is no database" * 100)
+    with pytest.raises(StoreCorrupt):
+        await look(f"sqlite:///{tmp_path}/text.db")
+    apsw.Connection(str(tmp_path / "other.db")).execute("CREATE TABLE cats (name TEXT)")
+    with pytest.raises(StoreError, match="is not Chargehand's"):
+        await look(f"sqlite:///{tmp_path}/other.db")
+    with pytest.raises(StoreUnavailable) as refused:
+        await look("postgresql://nobody:hush@127.0.0.1:9/jobs")
+    assert "hush" not in str(refused.value)

@@ -1,0 +1,36 @@
+"""A real browser, and a server with something of everything to show."""
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, async_playwright
+
+from tests.ui.scene import Scene, a_scene
+
+SHOTS = Path(__file__).parents[2] / "build" / "screenshots"
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def chromium() -> str:
+    named = os.environ.get("CHARGEHAND_CHROMIUM", "")
+    found = named or next((path for name in CHROMIUMS if (path := shutil.which(name))), "")
+    if not found:
+        pytest.skip("no Chromium is installed: apt install chromium, or set CHARGEHAND_CHROMIUM")
+    return found
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        launched = await playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        yield launched
+        await launched.close()
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    async with a_scene(tmp_path) as made:
+        yield made

@@ -1,0 +1,275 @@
+"""What people do at the console, in a real browser against a real server."""
+
+import asyncio
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from tests.e2e.server import eventually
+from tests.inference.conformance import Answer, Model, OllamaTarget
+from tests.ui.scene import Scene, a_scene
+from tests.ui.watching import watched
+
+pytestmark = [pytest.mark.ui, pytest.mark.timeout(180)]
+
+
+async def test_a_job_shows_up_by_itself_and_nothing_jumps(scene: Scene, browser: Browser) -> None:
+    await scene.fill()
+    async with watched(browser) as seen:
+        await seen.page.goto(f"{scene.url}/console")
+        await seen.live()
+        await seen.page.wait_for_timeout(1500)  # until it has settled: only what happens from now on counts
+        await seen.page.evaluate("window.jumps = []")
+        job_id = await scene.engine_job("surprise")
+        await seen.page.wait_for_selector(f'a[href="/console/jobs/{job_id}"]')
+        for number in range(5):
+            await scene.engine_job(f"surprise-{number}")
+        await seen.page.wait_for_selector("text=surprise-4")
+        assert await seen.jumps() == []
+        seen.check()
+
+
+async def test_the_words_of_a_model_are_shown_as_they_come(tmp_path: Path, browser: Browser) -> None:
+    """From the first on, also to whoever opens the page in the middle of the answer."""
+    go_on = asyncio.Event()
+    async with (
+        OllamaTarget({"slow": Model()}) as target,
+        a_scene(tmp_path, inference_embedded="off", inference_targets=target.url) as scene,
+        watched(browser) as seen,
+    ):
+        target.script("slow", Answer(chunks=["Once ", "upon ", "a ", "time."], hold=go_on, hold_after=2))
+        job_id = await scene.chat("Tell me a long story.", model="slow")
+        main = seen.page.locator("main")
+        for _ in range(2):
+            await seen.page.goto(f"{scene.url}/console/jobs/{job_id}")
+            await expect(main).to_contain_text("Once upon")
+        assert not await main.get_by_text("a time.").count()
+        go_on.set()
+        await expect(main).to_contain_text("Once upon a time.")
+        await expect(main).to_contain_text("ended by: stop")
+        seen.check()
+
+
+async def test_whoever_comes_late_sees_an_answer_from_its_beginning(
+    tmp_path: Path, postgres_url: str, browser: Browser
+) -> None:
+    rest = asyncio.Event()
+    async with (
+        OllamaTarget({"a": Model()}) as target,
+        a_scene(tmp_path, postgres_url, inference_targets=target.url, inference_embedded="off") as scene,
+        watched(browser) as seen,
+    ):
+        words = [f"word-{number} " for number in range(600)]
+        target.script("a", Answer(chunks=[*words, "the end."], hold=rest, hold_after=len(words)))
+        job_id = await scene.chat("Tell me a story.", model="a")
+        await eventually(lambda: any(each.chunks == len(words) for each in target.seen), 15, "it speaks")
+        await seen.page.goto(f"{scene.url}/console/jobs/{job_id}")
+        await expect(seen.page.locator("[data-said]")).to_have_text("".join(words))
+        rest.set()
+        await expect(seen.page.locator("main")).to_contain_text("word-599 the end.")
+        seen.check()
+
+
+async def test_now_says_what_waits_and_a_quiet_server_is_not_taken_for_a_new_one(
+    scene: Scene, browser: Browser
+) -> None:
+    async with watched(browser) as seen:
+        await scene.call("PUT", "/engine/queues/inference/tiny-stories", {"paused": True})
+        chats = [await scene.chat("Wait.") for _ in range(2)]
+        await seen.page.goto(f"{scene.url}/console")
+        await expect(seen.page.locator("#p-oldest")).to_contain_text("2 jobs · its queue is paused")
+        for job_id in chats:
+            await scene.call("DELETE", f"/jobs/{job_id}")
+        await expect(seen.page.locator("#p-oldest")).to_contain_text("Nothing waits")
+        await seen.page.reload()
+        await seen.live()
+        await expect(seen.page.locator("#p-oldest")).to_contain_text("Nothing waits")
+        seen.check()
+
+
+async def test_a_list_that_is_read_holds_still_and_says_how_many_are_new(scene: Scene, browser: Browser) -> None:
+    job_id = await scene.engine_job("read")
+    async with watched(browser) as seen:
+        await seen.page.goto(f"{scene.url}/console/jobs")
+        await seen.live()
+        await seen.page.locator("[data-list=jobs-new] tr").first.hover()
+        await scene.engine_job("unread")
+        await expect(seen.page.locator("#jobs-new")).to_have_text("1 new")
+        await seen.page.goto(f"{scene.url}/console/jobs/{job_id}")
+        await seen.live()
+        await seen.page.locator("[data-list=log-new] tr").first.hover()
+        await scene.call("POST", f"/engine/jobs/{job_id}/cancel")
+        await expect(seen.page.locator("#log-new")).to_have_text("1 new")
+        seen.check()
+
+
+@pytest.mark.parametrize("name", ["constructor", "it's $(here); a 'queue'"])
+async def test_names_that_others_choose_are_shown_and_copied_as_they_are(
+    scene: Scene, browser: Browser, name: str
+) -> None:
+    job_id = await scene.engine_job(name)
+    async with watched(browser) as seen:
+        await seen.page.goto(f"{scene.url}/console/jobs?kind={name}")
+        await seen.page.wait_for_selector("text=No job")
+        await seen.page.goto(f"{scene.url}/console/jobs/{job_id}")
+        command = await seen.page.locator(".wait-acts code").text_content()
+        assert json.loads(shlex.split(command or "")[-1]) == {"queues": [name]}
+        claimed = await scene.call("POST", "/engine/claims", {"queues": [name]})
+        lease = claimed["jobs"][0]["lease"]
+        await scene.call("POST", f"/engine/jobs/{job_id}/advance", {"lease": lease, "stage": "constructor"})
+        await seen.page.goto(f"{scene.url}/console")
+        await expect(seen.page.locator("#p-working")).to_contain_text("constructor")
+        await expect(seen.page.locator("#feed")).to_contain_text("job.constructor")
+        seen.check()
+
+
+async def test_only_what_is_on_the_web_becomes_a_link(scene: Scene, browser: Browser) -> None:
+    task_id = await scene.task("draw")
+    claimed = await scene.call(
+        "POST", "/v1/codeq/tasks/claim", {"commands": ["draw"], "workerId": "w", "leaseSeconds": 60}
+    )
+    files = [{"name": "good", "url": "https://example.com/a.png"}, {"name": "bad", "url": "javascript:alert(1)"}]
+    result = {"workerId": "w", "status": "COMPLETED", "result": {}, "artifacts": files}
+    await scene.call("POST", f"/v1/codeq/tasks/{claimed['id']}/result", result)
+    async with watched(browser) as seen:
+        await seen.page.goto(f"{scene.url}/console/jobs/{task_id}")
+        listed = seen.page.locator("#p-artifacts")
+        await expect(listed).to_contain_text("bad")
+        await expect(listed.locator("a")).to_have_count(1)
+        await expect(listed.locator("a")).to_have_attribute("rel", "noopener noreferrer")
+        seen.check()
+
+
+async def test_a_webhook_that_was_taken_is_not_sent_again_unasked(scene: Scene, browser: Browser) -> None:
+    job_id = await scene.engine_job("told", webhook={"url": scene.hooks})
+
+    async def told() -> bool:
+        listed = await scene.call("GET", f"/engine/deliveries?job={job_id}")
+        return [each["state"] for each in listed["deliveries"]] == ["delivered"]
+
+    await eventually(told, 15, "it is told")
+    async with watched(browser) as seen:
+        await seen.page.goto(f"{scene.url}/console/jobs/{job_id}")
+        await seen.page.locator("#p-deliveries").get_by_role("button", name="Replay").click()
+        await expect(seen.page.locator("#ask")).to_contain_text("delivered already")
+        seen.check()
+
+
+async def test_an_id_leads_to_its_job_and_keys_to_the_pages(scene: Scene, browser: Browser) -> None:
+    await scene.fill()
+    async with watched(browser) as seen:
+        page = seen.page
+        await page.goto(f"{scene.url}/console")
+        await seen.live()
+        await page.keyboard.press("/")
+        await page.keyboard.type(scene.jobs["done"])
+        await page.keyboard.press("Enter")
+        await expect(page).to_have_url(re.compile(f"/console/jobs/{scene.jobs['done']}$"))
+        await page.locator("h1").first.wait_for()
+        await page.keyboard.press("Escape")
+        await page.evaluate("document.activeElement.blur()")
+        await page.keyboard.press("g")
+        await page.keyboard.press("j")
+        await expect(page).to_have_url(re.compile("/console/jobs$"))
+        await page.wait_for_selector("main tr[data-href]")
+        await page.keyboard.press("j")
+        await page.keyboard.press("Enter")
+        await expect(page).to_have_url(re.compile("/console/jobs/[0-9A-Z]{26}$"))
+        await page.keyboard.press("?")
+        await expect(page.locator("dialog.keys").first).to_be_visible()
+        seen.check()
+
+
+async def test_what_is_lost_is_asked_for_once(scene: Scene, browser: Browser) -> None:
+    await scene.fill()
+    async with watched(browser) as seen:
+        page = seen.page
+        await page.goto(f"{scene.url}/console/jobs/{scene.jobs['waiting']}")
+        await seen.live()
+        cancel = page.locator("main").get_by_role("button", name=re.compile("cancel", re.I)).first
+        await cancel.click()
+        await page.locator("#ask").get_by_role("button", name="Keep").click()
+        assert (await scene.call("GET", f"/engine/jobs/{scene.jobs['waiting']}"))["state"] == "queued"
+        await cancel.click()
+        await page.locator("#ask button[value=yes]").click()
+        await expect(page.locator("main")).to_contain_text(re.compile("cancelled|FAILED", re.I))
+        assert (await scene.call("GET", f"/engine/jobs/{scene.jobs['waiting']}"))["state"] == "cancelled"
+        seen.check()
+
+
+async def test_a_lost_server_is_said_and_found_again(scene: Scene, browser: Browser) -> None:
+    await scene.fill()
+    async with watched(browser) as seen:
+        seen.expected = ("ERR_", "Failed to load resource", "Failed to fetch", "network error")
+        page = seen.page
+        await page.goto(f"{scene.url}/console")
+        await seen.live()
+        before = await page.locator("main").bounding_box()
+        assert before is not None
+        await scene.server.kill_with_writer()
+        await expect(page.locator("[data-offline-banner]")).to_be_visible()
+        await expect(page.locator("[data-offline-banner]")).to_contain_text(
+            re.compile(r"Connection lost\s+\d+\ss ago\. What you see is from \d\d:\d\d:\d\d UTC")
+        )
+        after = await page.locator("main").bounding_box()
+        assert after is not None
+        assert after["y"] == before["y"], "nothing moves"
+        await scene.server.start()
+        await expect(page.locator("[data-offline-banner]")).to_be_hidden(timeout=20_000)
+        job_id = await scene.engine_job("after-the-fall")
+        await page.wait_for_selector(f'a[href="/console/jobs/{job_id}"]')
+        seen.check()
+
+
+async def test_yes_means_what_was_asked_though_the_page_went_on(scene: Scene, browser: Browser) -> None:
+    await scene.fill()
+    waiting = f"/engine/jobs/{scene.jobs['waiting']}"
+    async with watched(browser) as seen:
+        seen.expected = ("409",)
+        page = seen.page
+        await page.goto(f"{scene.url}/console/jobs/{scene.jobs['waiting']}")
+        await seen.live()
+        await page.locator("main").get_by_role("button", name="Cancel", exact=True).click()
+        await scene.call("POST", f"{waiting}/cancel")
+        await page.wait_for_selector('main button:has-text("Requeue")')
+        await page.locator("#ask button[value=yes]").click()
+        await expect(page.locator("#toast")).to_have_class(re.compile("on"))
+        assert (await scene.call("GET", waiting))["state"] == "cancelled"
+        seen.check()
+
+
+async def test_a_filter_leaves_its_reader_where_they_are(scene: Scene, browser: Browser) -> None:
+    await scene.fill()
+    async with watched(browser) as seen:
+        page = seen.page
+        await page.goto(f"{scene.url}/console/jobs")
+        await seen.live()
+        await page.evaluate("window.heading = document.querySelector('main h1')")
+        await page.locator("main select").first.focus()
+        await page.keyboard.press("ArrowDown")
+        await expect(page).to_have_url(re.compile(r"/console/jobs\?"))
+        await expect(page.locator("main select").first).to_be_focused()
+        assert await page.evaluate("window.heading === document.querySelector('main h1')"), "the page was built anew"
+        await page.go_back()
+        await expect(page).to_have_url(re.compile("/console/jobs$"))
+        seen.check()
+
+
+async def test_what_happened_is_still_there_after_a_look_elsewhere(scene: Scene, browser: Browser) -> None:
+    await scene.fill()
+    async with watched(browser) as seen:
+        page = seen.page
+        await page.goto(f"{scene.url}/console")
+        await seen.live()
+        job_id = await scene.engine_job("remembered")
+        told = page.locator(f'.rail a[href="/console/jobs/{job_id}"]').first
+        await expect(told).to_be_visible()
+        for name in ("Settings", "Now"):
+            await page.locator("#nav").get_by_role("link", name=name).click()
+            await expect(page).to_have_title(re.compile(name))
+        await expect(told).to_be_visible()
+        seen.check()
