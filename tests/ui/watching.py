@@ -9,6 +9,7 @@ from playwright.async_api import Browser, ConsoleMessage, Error, Page, ViewportS
 
 WIDE: ViewportSize = {"width": 1600, "height": 1000}
 NARROW: ViewportSize = {"width": 390, "height": 844}
+ONE_DIGIT = 1e-5
 JUMPS = """
 window.jumps = [];
 new PerformanceObserver((list) => {
@@ -45,9 +46,9 @@ class Watched:
         await self.page.wait_for_selector("main:not([aria-busy]) h1")
 
     async def jumps(self) -> list[Any]:
-        """What moved though nobody touched anything, and by how much."""
+        """What moved though nobody touched anything, and by how much. A number that gets another digit does not count."""
         found: list[Any] = await self.page.evaluate("window.jumps")
-        return found
+        return [jump for jump in found if jump[0] > ONE_DIGIT]
 
     async def overflow(self) -> int:
         """How many pixels stick out at the side."""
