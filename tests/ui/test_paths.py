@@ -273,3 +273,17 @@ async def test_what_happened_is_still_there_after_a_look_elsewhere(scene: Scene,
             await expect(page).to_have_title(re.compile(name))
         await expect(told).to_be_visible()
         seen.check()
+
+
+async def test_every_answer_to_a_delivery_that_died_can_be_read(scene: Scene, browser: Browser) -> None:
+    await scene.fill()
+    [dead] = (await scene.call("GET", "/engine/deliveries?state=dead"))["deliveries"]
+    async with watched(browser) as seen:
+        await seen.page.goto(f"{scene.url}/console/deliveries/{dead['id']}")
+        await seen.live()
+        main = seen.page.locator("main")
+        await expect(main).to_contain_text("Start of the answer to attempt 2")
+        await main.get_by_text("Answer to attempt 1").click()
+        await expect(main.get_by_label("Answer to attempt 1")).to_contain_text("the ledger is closed for the night")
+        assert not await seen.faults()
+        seen.check()

@@ -87,12 +87,16 @@ function rung(attempt, before, latest) {
 }
 
 function answered(one) {
-  const last = one.attempts.find((each) => each.answer);
+  const [last, ...before] = one.attempts.filter((each) => each.answer);
   if (!last) return "";
   return html`<div class="pad">
     <div>
       <div class="sec-h"><span>Start of the answer to attempt ${last.number}</span> <span>${length(last.duration_seconds)} · ${bytes(new TextEncoder().encode(last.answer).length)}</span></div>
       <pre class="code wrap" tabindex="0" aria-label="Answer">${last.answer}</pre>
     </div>
-  </div>`;
+  </div>
+  ${before.map((each) => html`<details class="fold" data-key="answer-${each.number}">
+    <summary>Answer to attempt ${each.number} <span class="sub">${each.status} · ${length(each.duration_seconds)}</span></summary>
+    <div><pre class="code wrap" tabindex="0" aria-label="Answer to attempt ${each.number}">${each.answer}</pre></div>
+  </details>`)}`;
 }
