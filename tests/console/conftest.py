@@ -1,32 +1,5 @@
-from collections.abc import AsyncIterator
-from typing import Any
+"""The server, the client and the receiver that the tests of the API have."""
 
-import pytest
+from tests.api.conftest import api, receiver, server, settings
 
-from chargehand.app import Server
-from tests.api.serving import Api, serving, talking
-from tests.webhooks.receiver import Receiver, receiving
-
-
-@pytest.fixture
-def settings() -> dict[str, Any]:
-    """Overridden by those who need a server of their own kind."""
-    return {}
-
-
-@pytest.fixture
-async def server(store_url: str, settings: dict[str, Any]) -> AsyncIterator[Server]:
-    async with serving(store_url, settings) as running:
-        yield running
-
-
-@pytest.fixture
-async def api(server: Server) -> AsyncIterator[Api]:
-    async with talking(server) as client:
-        yield client
-
-
-@pytest.fixture
-async def receiver() -> AsyncIterator[Receiver]:
-    async with receiving() as opened:
-        yield opened
+__all__ = ["api", "receiver", "server", "settings"]

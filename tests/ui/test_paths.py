@@ -22,7 +22,7 @@ async def test_a_job_shows_up_by_itself_and_nothing_jumps(scene: Scene, browser:
     async with watched(browser) as seen:
         await seen.page.goto(f"{scene.url}/console")
         await seen.live()
-        await seen.page.wait_for_timeout(1500)  # until it has settled: only what happens from now on counts
+        await seen.page.wait_for_selector("#feed li")  # the last to arrive: only what happens from now on counts
         await seen.page.evaluate("window.jumps = []")
         job_id = await scene.engine_job("surprise")
         await seen.page.wait_for_selector(f'a[href="/console/jobs/{job_id}"]')

@@ -4,7 +4,6 @@ A move that a worker makes is not repeated when its answer is lost: `job` says w
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -81,18 +80,15 @@ class Engine(Calls):
             raise JobFailed(job, job.error or job.state)
         return job
 
-    async def events(self, job_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
+    def events(self, job_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
         """What happened to it until now."""
-        async for event in self._log(job_id).read(after):
-            yield event
+        return self._log(job_id).read(after)
 
-    async def watch(
+    def watch(
         self, job_id: str, after: int = 0, *, away: Away = nothing, back: Back = nothing
     ) -> AsyncGenerator[Event, None]:
         """Its events as they happen, each once and in order, until it has ended. A server that is away is waited for."""
-        async with aclosing(self._log(job_id).watch(after, away, back)) as events:
-            async for event in events:
-                yield event
+        return self._log(job_id).watch(after, away, back)
 
     async def cancel(self, job_id: str) -> Moved:
         return await self._move(job_id, "cancel", {})

@@ -85,18 +85,15 @@ class Inference(Calls):
         if job.result is not None and (token := telling.settle(Token(job.text, job.thinking))) is not None:
             yield token
 
-    async def events(self, job_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
+    def events(self, job_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
         """What happened to it until now."""
-        async for event in self._log(job_id).read(after):
-            yield event
+        return self._log(job_id).read(after)
 
-    async def watch(
+    def watch(
         self, job_id: str, after: int = 0, *, away: Away = nothing, back: Back = nothing
     ) -> AsyncGenerator[Event, None]:
         """Its events as they happen, each once and in order, until it has ended. A server that is away is waited for."""
-        async with aclosing(self._log(job_id).watch(after, away, back)) as events:
-            async for event in events:
-                yield event
+        return self._log(job_id).watch(after, away, back)
 
     async def cancel(self, job_id: str) -> Moved:
         """A running one is stopped at its target."""

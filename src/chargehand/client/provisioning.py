@@ -10,7 +10,6 @@ every field that a recipe has wrong.
 """
 
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote
 
@@ -140,18 +139,15 @@ class Provisioning(Calls):
         """A job that failed or was cancelled starts again, from the beginning."""
         return await self._call("POST", _job(job_id, "/retry"), Summary, safe=False)
 
-    async def events(self, job_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
+    def events(self, job_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
         """What happened to it until now."""
-        async for event in self._log(job_id).read(after):
-            yield event
+        return self._log(job_id).read(after)
 
-    async def watch(
+    def watch(
         self, job_id: str, after: int = 0, *, away: Away = nothing, back: Back = nothing
     ) -> AsyncGenerator[Event, None]:
         """Its events as they happen, each once and in order, until the job is complete. A server that is away is waited for."""
-        async with aclosing(self._log(job_id).watch(after, away, back)) as events:
-            async for event in events:
-                yield event
+        return self._log(job_id).watch(after, away, back)
 
     def _log(self, job_id: str) -> Log[Event, Job]:
         return Log(self._http, self.base + _job(job_id, "/events"), Event, lambda: self.job(job_id, retries=0))
