@@ -95,7 +95,7 @@ async def test_a_target_that_goes_in_mid_stream_is_told_truthfully(
     _, answer = held()
     place.target.script("a", answer)
     job_id = await place.ask(state_webhook_url=receiver.url(), max_attempts=1)
-    await saying(place.target)
+    await place.in_state(job_id, "working")
     await place.target.go_away(restart=restart)
     job = await place.parked(job_id)
     assert (job["state"], job["attempt"]) == ("queued", 1)
@@ -113,7 +113,7 @@ async def test_a_job_that_moves_while_it_is_read_is_shown_as_it_was(
     _, answer = held()
     place.target.script("a", answer)
     job_id = await place.ask()
-    await saying(place.target)
+    await place.in_state(job_id, "working")
     store = place.server.engine.store
     read = store.list_events
 
