@@ -5,6 +5,7 @@
 
 import asyncio
 import contextlib
+import secrets
 import time
 import uuid
 from collections import Counter
@@ -42,6 +43,7 @@ class Stub:
         self.calls: Counter[str] = Counter()
         self.bodies: list[tuple[str, Any]] = []
         self.streams = 0
+        self.left: set[str] = set()  # names of streams
         # Given the last word of the path, says how the next such calls fail: a status, or "drop" to do it and hang up.
         self.faults: dict[str, list[int | str]] = {}
         self.in_flight_peak = 0
@@ -68,6 +70,7 @@ class Stub:
         route(f"{BASE}/tasks/claim/batch", self._claim_batch)
         if not self.codeq:
             route(f"{BASE}/tasks/claim/stream", self._stream)
+            app.router.add_delete(f"{BASE}/tasks/claim/stream/{{name}}", self._leave)
             route(f"{BASE}/tasks/{{id}}/progress", self._owned(self._progress))
         route(f"{BASE}/tasks/batch/results", self._results)
         route(f"{BASE}/tasks/{{id}}/heartbeat", self._owned(self._beat))
@@ -139,12 +142,13 @@ class Stub:
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        answer = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        name = secrets.token_hex(4)
+        answer = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "X-Chargehand-Stream": name})
         await answer.prepare(request)
         mine: dict[str, int] = {}
         self.streams += 1
         try:
-            while request.transport is not None and not request.transport.is_closing():
+            while name not in self.left and request.transport is not None and not request.transport.is_closing():
                 running = sum(self.tasks[id].lease == n and self._held(self.tasks[id]) for id, n in mine.items())
                 for kept in self._take(body, body["maxInFlight"] - running):
                     mine[kept.id] = kept.lease
@@ -156,6 +160,10 @@ class Stub:
         finally:
             self.streams -= 1
         return answer
+
+    async def _leave(self, request: web.Request) -> web.Response:
+        self.left.add(request.match_info["name"])
+        return web.Response(status=204)
 
     def _owned(self, handler: Callable[[Kept, Any], dict[str, Any]]) -> Any:
         async def checked(request: web.Request) -> web.Response:

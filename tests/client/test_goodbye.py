@@ -13,21 +13,23 @@ from tests.api.serving import serving, until
 
 @dataclass
 class LateServer:
-    """Sends a second task when the reader has hung up already: it could not know earlier."""
+    """Sends a second task when the reader has said already that it leaves: it could not know earlier."""
 
     url: str = ""
+    goodbye: asyncio.Event = field(default_factory=asyncio.Event)
     given_back: set[str] = field(default_factory=set)
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        path = head.split()[1]
+        method, path = head.split()[:2]
         if path.endswith("/claim/stream"):
-            writer.write(
-                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b'{"id":"1","command":"work"}\n')
-            )
-            while await reader.read(1000):
-                pass  # the body, and then the end of what the client has to say
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Chargehand-Stream: one\r\n\r\n")
+            writer.write(chunk(b'{"id":"1","command":"work"}\n'))
+            await self.goodbye.wait()
             writer.write(chunk(b'{"id":"2","command":"work"}\n') + chunk(b""))
+        elif (method, path.split("/")[-1]) == ("DELETE", "one"):
+            writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+            self.goodbye.set()
         else:
             self.given_back.add(path.split("/")[-2])
             body = b'{"status":"requeued"}'
@@ -66,20 +68,21 @@ async def test_what_a_stream_still_brings_after_the_stop_is_given_back() -> None
     assert (begun, server.given_back) == (["1"], {"1", "2"})
 
 
+@pytest.mark.parametrize("stream", [True, False], ids=["streams", "polls"])
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-async def test_a_worker_that_polls_leaves_nothing_behind_when_it_stops_under_load(store_url: str) -> None:
+async def test_a_worker_leaves_nothing_behind_when_it_stops_under_load(store_url: str, stream: bool) -> None:
     async with serving(store_url) as server, AsyncClient(server.url) as client:
         made = await client.tasks.create_many(NewTask("work", n) for n in range(300))
         done: list[str] = []
         for stop_at in (20, 60, 100, 140):
-            await _work_until(server.url, done, stop_at)
+            await _work_until(server.url, stream, done, stop_at)
             states = [(await client.tasks.get(each.task.id)).status for each in made if each.task]
             assert states.count("IN_PROGRESS") == 0
             assert states.count("COMPLETED") == len(done) < 300
 
 
-async def _work_until(url: str, done: list[str], stop_at: int) -> None:
-    worker = Worker(url, concurrency=8, stream=False)
+async def _work_until(url: str, stream: bool, done: list[str], stop_at: int) -> None:
+    worker = Worker(url, concurrency=8, stream=stream)
 
     @worker.task("work")
     async def work(task: Held) -> None:

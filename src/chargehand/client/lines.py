@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Self
 
@@ -12,7 +13,7 @@ from chargehand.client.errors import ClientError, refused
 from chargehand.client.wire import Task
 
 MAX_LINE = 256 << 20  # far more than any server takes in; only so that a broken one cannot fill the memory
-GOODBYE_SECONDS = 1.0
+GOODBYE_SECONDS = 3.0
 
 _decoder = msgspec.json.Decoder(Task)
 
@@ -40,8 +41,9 @@ class Lines:
 class TaskStream:
     """To be read with `async for`. readline() of aiohttp would refuse long lines, and a payload may be long."""
 
-    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+    def __init__(self, answer: aiohttp.ClientResponse, say_goodbye: Callable[[], Awaitable[None]]) -> None:
         self._answer = answer
+        self._say_goodbye = say_goodbye
         self._lines = Lines()
         self._read: deque[Task] = deque()
 
@@ -57,18 +59,16 @@ class TaskStream:
         return self._read.popleft()
 
     async def leave(self) -> list[Task]:
-        """Hang up, and what was on its way: whoever stops reading owes these to the server.
+        """What was on its way: whoever stops reading owes these to the server.
 
-        Only our half of the connection is closed. The server notices, claims no more, and what it had sent before arrives.
+        To hang up would not do, what the server sends in that moment would be lost. It is asked to end the stream, and read to its end.
         """
-        connection = self._answer.connection
-        transport = connection.transport if connection is not None else None
-        if transport is not None and transport.can_write_eof() and not transport.is_closing():
-            transport.write_eof()
-            with suppress(TimeoutError, aiohttp.ClientError, ClientError, OSError):
-                async with asyncio.timeout(GOODBYE_SECONDS):
-                    while arrived := await self._answer.content.readany():
-                        self._read += self._lines.tasks(arrived)
+        with suppress(TimeoutError, aiohttp.ClientError, ClientError, OSError):
+            async with asyncio.timeout(GOODBYE_SECONDS):
+                if not self._answer.content.at_eof() and self._answer.content.exception() is None:
+                    await self._say_goodbye()
+                while arrived := await self._answer.content.readany():
+                    self._read += self._lines.tasks(arrived)
         return list(self._read)
 
 

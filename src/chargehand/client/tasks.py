@@ -182,8 +182,14 @@ class Tasks(Calls):
         """Tasks as they come, over one connection, never more than `max_in_flight` of them unfinished. It ends only by
         breaking, with ClientError or without: then open it again."""
         body = {"commands": commands, "leaseSeconds": math.ceil(lease_seconds), "maxInFlight": max_in_flight}
-        async with self._http.stream(f"{self.base}/tasks/claim/stream", _given(body), SILENCE_SECONDS) as answer:
-            yield TaskStream(answer)
+        path = f"{self.base}/tasks/claim/stream"
+        async with self._http.stream(path, _given(body), SILENCE_SECONDS) as answer:
+            name = answer.headers.get("x-chargehand-stream", "")
+
+            async def say_goodbye() -> None:
+                await self._http.call("DELETE", f"{path}/{quote(name, safe='')}", safe=True, retries=0)
+
+            yield TaskStream(answer, say_goodbye)
 
     async def heartbeat(
         self, task_id: str, extend_seconds: float, *, lease: int = 0, retries: int | None = None

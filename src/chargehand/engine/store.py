@@ -144,7 +144,7 @@ class Hint(msgspec.Struct, frozen=True, omit_defaults=True):
     """What another node says has happened. Never the truth, only a reason to look."""
 
     queues: dict[str, int] = {}  # queue -> earliest run_at of what was put there
-    jobs: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()  # to which something happened; a worker's stream that is to end has a name among them
     endpoints: tuple[str, ...] = ()
 
 

@@ -3,10 +3,14 @@
 The answer is NDJSON that goes on for a quarter of an hour: a task a line, and an empty line as a sign of life. The server keeps at most `maxInFlight` of a
 stream's tasks in progress; as some end (by result, nack, abandon, lapse: whatever way and whoever says so) the next are sent.
 Results go by the other endpoints, best in batches.
+
+A reader that just hangs up may miss what was sent in that moment, and then its leases have to lapse. One that leaves by the stream's name
+reads an answer that ends: it knows of every task that it holds.
 """
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
@@ -32,6 +36,7 @@ from chargehand.http.hangup import BreakOff, gone
 from chargehand.http.route import Route
 
 NDJSON = "application/x-ndjson"
+NAME_HEADER = "x-chargehand-stream"
 SIGN_OF_LIFE_SECONDS = 10.0
 LOOK_SECONDS = 1.0  # how often a full stream looks for ends that another node wrote
 MAX_STREAMS = 10_000
@@ -43,8 +48,9 @@ _encoder = msgspec.json.Encoder()
 class Stream:
     """The tasks that one stream has in progress."""
 
-    def __init__(self, bound: int) -> None:
+    def __init__(self, bound: int, leaving: "asyncio.Future[None]") -> None:
         self.bound = bound
+        self.leaving = leaving  # done: the reader has hung up, or has said that it leaves
         self.held: dict[str, int] = {}  # task -> lease
         self.doubtful: set[str] = set()  # those to which something happened at another node
         self.news = asyncio.Event()
@@ -62,7 +68,7 @@ class Streams:
         self._roll = roll
         self._alone = config.store_url.startswith("sqlite:")
         self._by_task: dict[str, Stream] = {}
-        self._open = 0
+        self._by_name: dict[str, Stream] = {}
 
     def routes(self) -> list[Route]:
         # fmt: off
@@ -70,6 +76,9 @@ class Streams:
             Route("POST", f"{BASE}/tasks/claim/stream", self.claim_stream, "Claim tasks as they come, on one connection", "", TAG,
                   "NDJSON: a task a line; empty lines are signs of life. At most `maxInFlight` are in progress at once.",
                   request=wire.StreamTasks, reply=Task, reply_media=NDJSON, error_writer=write_error, request_id=True),
+            Route("DELETE", f"{BASE}/tasks/claim/stream/{{stream}}", self.leave_stream, "Have a stream end", "", TAG,
+                  f"Its name is in the header `{NAME_HEADER}` of its answer. Nothing more is claimed for it, and the answer ends behind the last task "
+                  "that was: read on until then. 204 also when there is none.", status=204, error_writer=write_error, request_id=True),
         ]
         # fmt: on
 
@@ -79,9 +88,10 @@ class Streams:
 
     def on_hint(self, hint: Hint) -> None:
         """Results may go to any node: the others say of which tasks, the store says whether that was their end."""
-        for task_id in hint.jobs:
-            if (stream := self._by_task.get(task_id)) is not None:
-                stream.doubtful.add(task_id)
+        for known in hint.jobs:
+            self._leave(known)
+            if (stream := self._by_task.get(known)) is not None:
+                stream.doubtful.add(known)
                 stream.news.set()
 
     def _free(self, stream: Stream, task_id: str) -> None:
@@ -94,15 +104,29 @@ class Streams:
         caller = access.worker(req, CLAIM)
         self._limits.check("worker", "claim", caller)
         asked = await wire.read(req, wire.stream_tasks, MAX_BODY)
-        if self._open >= MAX_STREAMS:
+        if len(self._by_name) >= MAX_STREAMS:
             raise Refusal(503, "too many streams", detail=f"{MAX_STREAMS} are open", retry_after_seconds=5)
         queues, lease = claim_queues(caller, asked), self._worker.lease(asked.lease_seconds)
+        name = secrets.token_hex(16)  # whoever knows it may end the stream
         resp.content_type = NDJSON
+        resp.set_header(NAME_HEADER, name)
         resp.set_header("cache-control", "no-store")
         resp.set_header("x-accel-buffering", "no")
         resp.stream = self._on_roll(
-            caller, queues, self._lines(req, queues, owner_of(caller), lease, asked.max_in_flight)
+            caller, queues, self._lines(req, name, queues, owner_of(caller), lease, asked.max_in_flight)
         )
+
+    async def leave_stream(self, req: Request, resp: Response, stream: str) -> None:
+        access.worker(req, CLAIM)
+        if not self._leave(stream):
+            self._engine.store.tell(job_id=stream)  # another node may have it
+        resp.status = 204
+
+    def _leave(self, name: str) -> bool:
+        if (stream := self._by_name.get(name)) is None:
+            return False
+        stream.leaving.cancel()
+        return True
 
     async def _on_roll(
         self, caller: Caller, queues: tuple[str, ...], lines: AsyncGenerator[bytes, None]
@@ -113,17 +137,16 @@ class Streams:
                     yield line
 
     async def _lines(
-        self, req: Request, queues: tuple[str, ...], owner: str, lease: float, bound: int
+        self, req: Request, name: str, queues: tuple[str, ...], owner: str, lease: float, bound: int
     ) -> AsyncGenerator[bytes, None]:
-        stream = Stream(bound)
         leaving = asyncio.ensure_future(gone(req))
-        self._open += 1
+        stream = self._by_name[name] = Stream(bound, leaving)
         try:
             yield b"\n"  # the head goes out at once: whoever waits knows that the stream stands
             until = asyncio.get_running_loop().time() + MAX_SECONDS
             while not leaving.done() and not self._engine.draining and asyncio.get_running_loop().time() < until:
                 if stream.room <= 0:
-                    if not await self._wait_for_room(stream, leaving):
+                    if not await self._wait_for_room(stream):
                         yield b"\n"
                     continue
                 limit = min(stream.room, PORTION)
@@ -150,7 +173,7 @@ class Streams:
             raise BreakOff(error.message) from None  # the worker comes again, and is told then what is wrong
         finally:
             leaving.cancel()
-            self._open -= 1
+            del self._by_name[name]
             for task_id in list(stream.held):
                 self._free(stream, task_id)
 
@@ -164,9 +187,9 @@ class Streams:
             with contextlib.suppress(Conflict, NotFound):  # cancelled in between, and perhaps purged
                 await self._engine.park(job.id, job.lease, "", message="handed back: the stream's reader is gone")
 
-    async def _wait_for_room(self, stream: Stream, leaving: "asyncio.Future[None]") -> bool:
+    async def _wait_for_room(self, stream: Stream) -> bool:
         """False when a sign of life is due."""
-        loop = asyncio.get_running_loop()
+        loop, leaving = asyncio.get_running_loop(), stream.leaving
         until = loop.time() + SIGN_OF_LIFE_SECONDS
         while stream.room <= 0 and not leaving.done() and not self._engine.draining:
             left = until - loop.time()
