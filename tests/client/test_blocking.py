@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, assert_type
@@ -257,6 +257,20 @@ def test_nobody_waits_for_a_loop_that_has_gone_however_late_the_call() -> None:
     finally:
         sys.setswitchinterval(interval)
     assert not any(caller.is_alive() for caller in callers)
+
+
+def test_a_call_in_the_last_moment_of_a_loop_is_not_begun() -> None:
+    late: Future[None] = Future()
+
+    async def farewell() -> None:
+        if not late.cancelled():
+            loop.begin(lambda: asyncio.sleep(3600), late)  # comes to its turn when all that was under way has ended
+
+    background = Background(farewell)
+    background.run(lambda: asyncio.sleep(0))
+    loop = background._running()
+    background.close()
+    assert late.cancelled()
 
 
 def test_a_client_may_be_closed_again_and_again_while_others_call(server: ChargehandServer) -> None:

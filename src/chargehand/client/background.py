@@ -110,6 +110,7 @@ class _Loop:
         self._after = after
         self._loop = asyncio.SelectorEventLoop(_Selector())
         self._calls: set[concurrent.futures.Future[Any]] = set()  # that somebody waits for
+        self._over = False  # read and written in the thread alone
         self.thread = threading.Thread(target=self._serve, name="chargehand client", daemon=True)
 
     @property
@@ -143,6 +144,8 @@ class _Loop:
             raise NoAnswer("the client was closed") from None
 
     def _start(self, make: Callable[[], Awaitable[T]], call: "concurrent.futures.Future[T]") -> None:
+        if self._over:
+            call.cancel()
         if call.cancelled():
             return
         task = self._loop.create_task(_await(make))
@@ -194,6 +197,7 @@ class _Loop:
             await asyncio.gather(*others, return_exceptions=True)
             await self._farewell()
             if not asyncio.all_tasks() - me:
+                self._over = True  # what is asked for now would begin in a loop that makes no further step
                 return
 
 
