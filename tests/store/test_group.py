@@ -8,8 +8,8 @@ import pytest
 
 from chargehand.engine.store import Submitted
 from chargehand.errors import BadRequest, StoreFull, StoreUnavailable
-from chargehand.store.group import GROUP_BYTES, Group, Refused
-from chargehand.store.operations import Answer, Operation
+from chargehand.store.group import Group
+from chargehand.store.operations import GROUP_BYTES, Answer, Operation, Refused
 from tests.store.given import a_job, opened, sql, submit
 
 WAL_HEADER, FRAME_HEADER = 32, 24

@@ -4,28 +4,17 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
-import msgspec
-
 from chargehand.engine.job import NewJob
 from chargehand.engine.moves import Change
 from chargehand.engine.record import PutRecord
 from chargehand.errors import BadRequest, ChargehandError, StoreError, StoreUnavailable
-from chargehand.store.operations import Answer, Operation
+from chargehand.store.operations import GROUP_BYTES, Answer, Operation, Refused
 
-
-class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
-    """An operation that failed by itself, alone; the others of its group went on."""
-
-    message: str
-    code: str = ""  # of a fault of the store; empty: the operation is to blame
+Commit = Callable[[Sequence[Operation]], Awaitable[Sequence[Answer | Refused]]]
 
 
 def bad_operation(refused: Refused) -> ChargehandError:
     return BadRequest(refused.message)
-
-
-GROUP_BYTES = 16 << 20
-Commit = Callable[[Sequence[Operation]], Awaitable[Sequence[Answer | Refused]]]
 
 
 class Group:

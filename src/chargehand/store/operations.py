@@ -9,6 +9,8 @@ from chargehand.engine.moves import Change, Moved
 from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
 
+GROUP_BYTES = 16 << 20  # operations of one group, as they are sent
+
 
 class SetQueue(msgspec.Struct, frozen=True, array_like=True, tag="set_queue"):
     settings: QueueSettings
@@ -71,6 +73,13 @@ class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
 
 class Counted(msgspec.Struct, frozen=True, array_like=True, tag="counted"):
     count: int
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
+    """An operation that failed by itself, alone; the others of its group went on."""
+
+    message: str
+    code: str = ""  # of a fault of the store; empty: the operation is to blame
 
 
 Operation = (

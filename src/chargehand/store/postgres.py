@@ -21,8 +21,8 @@ from chargehand.errors import (
     StoreTooNew,
     StoreUnavailable,
 )
-from chargehand.store.group import Group, Refused, bad_operation
-from chargehand.store.operations import Answer, Operation
+from chargehand.store.group import Group, bad_operation
+from chargehand.store.operations import Answer, Operation, Refused
 from chargehand.store.postgres_writer import Connection, apply
 from chargehand.store.queries import load_migrations, load_queries
 from chargehand.store.reads import Row

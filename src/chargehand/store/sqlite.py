@@ -26,8 +26,8 @@ from chargehand.errors import (
     StoreTooNew,
     StoreUnavailable,
 )
-from chargehand.store.group import Group, Refused, bad_operation
-from chargehand.store.operations import Answer, Operation, Ping
+from chargehand.store.group import Group, bad_operation
+from chargehand.store.operations import Answer, Operation, Ping, Refused
 from chargehand.store.queries import load_queries
 from chargehand.store.reads import Row
 from chargehand.store.sqlite_process import LENGTH, UNREADABLE

@@ -16,8 +16,8 @@ from chargehand.engine.moves import Attempt, Change, Lease, Move, Moved
 from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
 from chargehand.store.announce import NewDelivery, announce, encode_reports, shown_url
-from chargehand.store.group import GROUP_BYTES, Refused
 from chargehand.store.operations import (
+    GROUP_BYTES,
     OF_A_JOB,
     Answer,
     Counted,
@@ -25,6 +25,7 @@ from chargehand.store.operations import (
     GiveUp,
     Operation,
     Prune,
+    Refused,
     Release,
     Replay,
     Replayed,
