@@ -316,6 +316,7 @@ class Config(Section, frozen=True, kw_only=True):
     inference: InferenceConfig
     tasks: TasksConfig
     provisioning: ProvisioningConfig
+    origins: Mapping[str, str]  # setting -> where it was set; the others are defaults
 
     @property
     def has_auth(self) -> bool:
@@ -328,11 +329,12 @@ class Config(Section, frozen=True, kw_only=True):
 
     def redacted(self) -> dict[str, Any]:
         """The settings in force as plain data, fit to be shown."""
-        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=_hide)
-        return plain
+        return {section: msgspec.to_builtins(getattr(self, section), enc_hook=_hide) for section in SECTIONS}
 
 
-SECTIONS: Mapping[str, type[Section]] = {section.name: section.type for section in msgspec.structs.fields(Config)}
+SECTIONS: Mapping[str, type[Section]] = {
+    field.name: field.type for field in msgspec.structs.fields(Config) if field.name != "origins"
+}
 SETTINGS: Mapping[str, Any] = {
     f"{section}.{field.name}": field.type
     for section, kind in SECTIONS.items()
@@ -418,7 +420,8 @@ def _assemble(given: Mapping[str, Given]) -> Config:
     for each in given.values():
         section, _, name = each.key.partition(".")
         sections[section][name] = each.value
-    return msgspec.convert(sections, Config, dec_hook=_wrap)
+    origins = {each.key: each.origin for each in given.values() if each.origin != _DEFAULTS}
+    return msgspec.convert({**sections, "origins": origins}, Config, dec_hook=_wrap)
 
 
 def _read(file: Path, named_by: str = "") -> bytes:

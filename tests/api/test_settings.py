@@ -1,5 +1,6 @@
 """The settings in force: all of them, with what they mean, and never a secret."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -52,6 +53,21 @@ def test_what_somebody_set_is_told_apart_from_the_default() -> None:
     settings = shown(server__drain_seconds=5, log__level="debug")
     assert {name for name, each in settings.items() if each.changed} == {"server.drain_seconds", "log.level"}
     assert (settings["server.drain_seconds"].value, settings["server.drain_seconds"].default) == (5.0, 20.0)
+
+
+def test_each_setting_says_where_it_was_set(tmp_path: Path) -> None:
+    file = tmp_path / "chargehand.toml"
+    file.write_text('[log]\nlevel = "debug"\nformat = "json"\n[server]\ndrain_seconds = 20\n')
+    config = load_config(
+        file, {"CHARGEHAND_LOG_FORMAT": "text"}, {"server.listen": "127.0.0.1:1", "server.data_dir": None}
+    )
+    origins = {each.name: each.origin for section in view(config, "acme").sections for each in section.settings}
+    assert {name: origin for name, origin in origins.items() if origin} == {
+        "log.level": str(file),
+        "log.format": "environment variable CHARGEHAND_LOG_FORMAT",  # the last one counts
+        "server.drain_seconds": str(file),  # though it is as the default
+        "server.listen": "the command line",
+    }
 
 
 def test_no_secret_ever_shows_and_that_one_is_set_does() -> None:

@@ -28,6 +28,7 @@ class SettingView(msgspec.Struct):
     value: Annotated[Any, msgspec.Meta(description=f"In force; {HIDDEN} in place of what is secret")]
     default: Any
     changed: Annotated[bool, msgspec.Meta(description="Whether somebody set it to something else than the default")]
+    origin: Annotated[str, msgspec.Meta(description="Where it was set; empty: nowhere", examples=["the command line"])]
     secret: bool
     allowed: Annotated[str, msgspec.Meta(description="What it may be, in words")]
     meaning: Annotated[str, msgspec.Meta(description="In words; indented lines are examples")]
@@ -70,6 +71,7 @@ def view(config: Config, tenant: str) -> SettingsView:
                 _without_touchy(defaults[section][key]),
                 # Of the configs themselves: two secrets look alike once they are hidden.
                 getattr(getattr(config, section), key) != getattr(getattr(_defaults(), section), key),
+                config.origins.get(name, ""),
                 kind is Secret,
                 allowed(kind),
                 meanings()[name],

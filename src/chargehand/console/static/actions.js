@@ -46,5 +46,7 @@ function ask(question, yes) {
   dialog.returnValue = "no";
   dialog.showModal();
   $("button", dialog).focus();
-  return new Promise((done) => dialog.addEventListener("close", () => done(dialog.returnValue === "yes"), { once: true }));
+  return new Promise((done) =>
+    dialog.addEventListener("close", () => done(dialog.returnValue === "yes"), { once: true }),
+  );
 }

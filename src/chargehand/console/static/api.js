@@ -82,7 +82,12 @@ function said(body, status) {
 }
 
 export async function call(method, path, body, { signal, quiet } = {}) {
-  const options = { method, headers: headers(body === undefined ? {} : { "content-type": "application/json" }), signal, cache: "no-store" };
+  const options = {
+    method,
+    headers: headers(body === undefined ? {} : { "content-type": "application/json" }),
+    signal,
+    cache: "no-store",
+  };
   if (body !== undefined) options.body = JSON.stringify(body);
   const answer = await ask(path, options);
   const text = await answer.text();

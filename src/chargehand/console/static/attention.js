@@ -19,9 +19,20 @@ function breakers(endpoints) {
   return endpoints
     .filter((each) => each.state === "disabled" || each.breaker === "open")
     .map((each) => {
-      const why = each.state === "disabled" ? "It answered that it is gone (410)." : each.breaker_until ? html`Tried again ${time(each.breaker_until, "ago")}.` : "";
+      const why =
+        each.state === "disabled"
+          ? "It answered that it is gone (410)."
+          : each.breaker_until
+            ? html`Tried again ${time(each.breaker_until, "ago")}.`
+            : "";
       const title = each.state === "disabled" ? `${host(each.url)} is gone` : `${host(each.url)} is left alone`;
-      return row(each.id, "failed", title, html`${plural(each.pending, "delivery held", "deliveries held")}, ${each.dead} dead. ${why}`, `/console/deliveries?endpoint=${each.id}`);
+      return row(
+        each.id,
+        "failed",
+        title,
+        html`${plural(each.pending, "delivery held", "deliveries held")}, ${each.dead} dead. ${why}`,
+        `/console/deliveries?endpoint=${each.id}`,
+      );
     });
 }
 
@@ -29,7 +40,18 @@ function deadLetters(overview, endpoints) {
   const dead = endpoints.filter((each) => each.dead && each.state === "active" && each.breaker !== "open");
   if (!dead.length) return [];
   const count = dead.reduce((sum, each) => sum + each.dead, 0);
-  return [row("dead", "dead", plural(count, "dead delivery", "dead deliveries"), `${dead.slice(0, 3).map((each) => host(each.url)).join(", ")}${dead.length > 3 ? " and others" : ""}.`, "/console/deliveries?state=dead")];
+  return [
+    row(
+      "dead",
+      "dead",
+      plural(count, "dead delivery", "dead deliveries"),
+      `${dead
+        .slice(0, 3)
+        .map((each) => host(each.url))
+        .join(", ")}${dead.length > 3 ? " and others" : ""}.`,
+      "/console/deliveries?state=dead",
+    ),
+  ];
 }
 
 // One that nobody waits for wants nobody: a laptop may sleep.
@@ -38,18 +60,43 @@ function away(targets, queues) {
     .filter((target) => target.state !== "up")
     .map((target) => {
       const models = new Set(target.installed);
-      const waits = queues.filter((queue) => queue.kind === "inference" && queue.ready && (models.size === 0 || models.has(canonical(queue.queue))));
+      const waits = queues.filter(
+        (queue) =>
+          queue.kind === "inference" && queue.ready && (models.size === 0 || models.has(canonical(queue.queue))),
+      );
       const count = waits.reduce((sum, queue) => sum + queue.ready, 0);
       if (!count) return "";
       const what = html`${plural(count, "job waits", "jobs wait")} for its models. ${target.problem || "It does not answer"}, for ${time(target.since, "in")}.`;
-      return row(`t-${target.name}`, "parked", `Target ${target.name} is away`, what, `/console/targets/${encodeURIComponent(target.name)}`);
+      return row(
+        `t-${target.name}`,
+        "parked",
+        `Target ${target.name} is away`,
+        what,
+        `/console/targets/${encodeURIComponent(target.name)}`,
+      );
     })
     .filter(Boolean);
 }
 
 function unclaimed(queues) {
   return queues
-    .filter((queue) => queue.kind !== "inference" && queue.ready && !queue.running && !queue.paused && queue.oldest_at && since(queue.oldest_at) > NOBODY_SECONDS)
+    .filter(
+      (queue) =>
+        queue.kind !== "inference" &&
+        queue.ready &&
+        !queue.running &&
+        !queue.paused &&
+        queue.oldest_at &&
+        since(queue.oldest_at) > NOBODY_SECONDS,
+    )
     .slice(0, 5)
-    .map((queue) => row(`q-${queue.kind}-${queue.queue}`, "warn", `Nobody claims ${queue.queue}`, `${plural(queue.ready, "job")} waiting, the oldest for ${length(since(queue.oldest_at))}.`, queue.kind === "task" ? "/console/tasks" : `/console/jobs?kind=${queue.kind}&state=queued`));
+    .map((queue) =>
+      row(
+        `q-${queue.kind}-${queue.queue}`,
+        "warn",
+        `Nobody claims ${queue.queue}`,
+        `${plural(queue.ready, "job")} waiting, the oldest for ${length(since(queue.oldest_at))}.`,
+        queue.kind === "task" ? "/console/tasks" : `/console/jobs?kind=${queue.kind}&state=queued`,
+      ),
+    );
 }

@@ -7,7 +7,9 @@ export function spark(values, tone) {
   const points = thin(values, 24);
   const most = Math.max(...points, 1);
   const step = 61 / (points.length - 1);
-  const path = points.map((v, i) => `${i ? "L" : "M"}${(0.5 + i * step).toFixed(1)} ${(18 - (v / most) * 15).toFixed(1)}`).join(" ");
+  const path = points
+    .map((v, i) => `${i ? "L" : "M"}${(0.5 + i * step).toFixed(1)} ${(18 - (v / most) * 15).toFixed(1)}`)
+    .join(" ");
   return html`<svg class="spark s s-${tone}" viewBox="0 0 64 20" preserveAspectRatio="none" aria-hidden="true">
     <path class="a" d="${path} L61.500 20 L0.5 20 Z" />
     <path d="${path}" vector-effect="non-scaling-stroke" />
@@ -17,7 +19,9 @@ export function spark(values, tone) {
 function thin(values, wanted) {
   if (values.length <= wanted) return values;
   const per = values.length / wanted;
-  return Array.from({ length: wanted }, (_, i) => Math.max(...values.slice(Math.floor(i * per), Math.floor((i + 1) * per))));
+  return Array.from({ length: wanted }, (_, i) =>
+    Math.max(...values.slice(Math.floor(i * per), Math.floor((i + 1) * per))),
+  );
 }
 
 function bars(up, down) {
@@ -25,7 +29,9 @@ function bars(up, down) {
   const worst = Math.max(...down, 1);
   return up.map((value, x) => {
     const height = (value / most) * 74;
-    const low = down[x] ? html`<rect class="down" x="${x + 0.16}" y="80" width=".68" height="${((down[x] / worst) * 20 + 2).toFixed(1)}" />` : "";
+    const low = down[x]
+      ? html`<rect class="down" x="${x + 0.16}" y="80" width=".68" height="${((down[x] / worst) * 20 + 2).toFixed(1)}" />`
+      : "";
     return html`${value ? html`<rect class="up" x="${x + 0.16}" y="${(78 - height).toFixed(1)}" width=".68" height="${height.toFixed(1)}" />` : ""}${low}`;
   });
 }

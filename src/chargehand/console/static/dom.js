@@ -51,7 +51,8 @@ function keyOf(node) {
 }
 
 function morphChildren(was, becomes) {
-  if (was.nodeType === 1 && was.hasAttribute("data-list")) return held(was) ? morphHeld(was, becomes) : morphRows(was, becomes);
+  if (was.nodeType === 1 && was.hasAttribute("data-list"))
+    return held(was) ? morphHeld(was, becomes) : morphRows(was, becomes);
   const keyed = new Map();
   for (const child of was.childNodes) if (keyOf(child)) keyed.set(keyOf(child), child);
   let at = was.firstChild;
@@ -96,12 +97,17 @@ function morphNode(was, becomes) {
     if (was.getAttribute(name) !== value) was.setAttribute(name, value);
   }
   for (const { name } of Array.from(was.attributes)) {
-    const own = name === "open" || name === "data-held" || (name === "tabindex" && was.hasAttribute("data-href")) || (name === "class" && was === document.activeElement);
+    const own =
+      name === "open" ||
+      name === "data-held" ||
+      (name === "tabindex" && was.hasAttribute("data-href")) ||
+      (name === "class" && was === document.activeElement);
     if (!becomes.hasAttribute(name) && !own) was.removeAttribute(name);
   }
   if (was.nodeName === "INPUT" || was.nodeName === "SELECT" || was.nodeName === "TEXTAREA") {
     if (was === document.activeElement) return;
-    if (becomes.hasAttribute("value") && was.value !== becomes.getAttribute("value")) was.value = becomes.getAttribute("value");
+    if (becomes.hasAttribute("value") && was.value !== becomes.getAttribute("value"))
+      was.value = becomes.getAttribute("value");
     if (was.nodeName !== "SELECT") return;
   }
   morphChildren(was, becomes);

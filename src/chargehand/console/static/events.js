@@ -25,7 +25,8 @@ export function nameOf(line) {
 }
 
 export function describe(line) {
-  if (line.type.startsWith("delivery.")) return `${host(line.url)}, ${line.status ? `${line.status} in ${length(line.seconds)}` : line.message}`;
+  if (line.type.startsWith("delivery."))
+    return `${host(line.url)}, ${line.status ? `${line.status} in ${length(line.seconds)}` : line.message}`;
   if (line.type.startsWith("target.")) return `${line.name}${line.message ? `, ${line.message}` : ""}`;
   return `${nameIn(line.queue)}${line.attempt > 1 ? `, attempt ${line.attempt}` : ""}`;
 }
@@ -41,16 +42,22 @@ function worthShowing(line) {
 }
 
 export function events(lines) {
-  const rows = lines.filter(worthShowing).slice(0, SHOWN).map((line) => {
-    const name = nameOf(line);
-    const as = name.split(".")[1];
-    return html`<li class="s s-${look(as)[1]}" data-key="f-${line.at}-${line.delivery_id || line.job_id || line.name}-${line.type}">
+  const rows = lines
+    .filter(worthShowing)
+    .slice(0, SHOWN)
+    .map((line) => {
+      const name = nameOf(line);
+      const as = name.split(".")[1];
+      return html`<li class="s s-${look(as)[1]}" data-key="f-${line.at}-${line.delivery_id || line.job_id || line.name}-${line.type}">
       ${glyph(as)}<a class="ev" href="${hrefOf(line)}">${name}</a>${time(line.at)}<span class="d" title="${describe(line)}">${describe(line)}</span></li>`;
-  });
+    });
   const rate = lines.length > 1 ? lines.length / Math.max(1, since(lines[lines.length - 1].at)) : 0;
   const hold = html`<button class="btn small quiet" type="button" data-hold="feed" aria-pressed="false">${icon("pause")}Hold</button>`;
   return panel({
-    id: "events", title: "Events", sub: html`newest first ${fresh("events-new")}`, end: hold,
+    id: "events",
+    title: "Events",
+    sub: html`newest first ${fresh("events-new")}`,
+    end: hold,
     body: html`<ol class="feed freeze" id="feed" aria-label="Recent events, newest first" data-list="events-new">${rows}</ol>
       ${rows.length ? "" : empty("Quiet", "What happens on this node shows here.")}
       <div class="panel-foot"><span>of this node</span><span class="end">${rate >= 0.1 ? `about ${rate < 10 ? rate.toFixed(1) : number(Math.round(rate))} per second` : ""}</span></div>`,

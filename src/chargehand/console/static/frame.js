@@ -35,7 +35,8 @@ export function setTheme(name) {
 
 export function pressTheme() {
   const name = document.documentElement.getAttribute("data-theme") || "auto";
-  for (const button of $$("[data-set-theme]")) button.setAttribute("aria-pressed", String(button.dataset.setTheme === name));
+  for (const button of $$("[data-set-theme]"))
+    button.setAttribute("aria-pressed", String(button.dataset.setTheme === name));
 }
 
 const side = $("#side");

@@ -3,7 +3,15 @@
 import { $, $$ } from "./dom.js";
 import { closeMenu, copy } from "./frame.js";
 
-const GO = { n: "/console", j: "/console/jobs", d: "/console/deliveries", t: "/console/targets", k: "/console/tasks", s: "/console/servers", e: "/console/settings" };
+const GO = {
+  n: "/console",
+  j: "/console/jobs",
+  d: "/console/deliveries",
+  t: "/console/targets",
+  k: "/console/tasks",
+  s: "/console/servers",
+  e: "/console/settings",
+};
 
 export function listenToKeys(main, go) {
   let goAt = 0;

@@ -81,10 +81,12 @@ function drawing() {
     <path class="wire on" d="M340 150h84" />
     <path class="tip" d="m414 145 9 5-9 5z" />
     <circle class="dot" cx="184" cy="150" r="4" /><circle class="dot" cx="222" cy="150" r="4" /><circle class="dot" cx="382" cy="150" r="4" />
-    ${PLATES.map(([x, y, name, what]) => html`<g>
+    ${PLATES.map(
+      ([x, y, name, what]) => html`<g>
       <rect class="plate" x="${x}" y="${y}" width="142" height="52" rx="8" />
       <text x="${x + 14}" y="${y + 23}">${name}</text><text class="m" x="${x + 14}" y="${y + 40}">${what}</text>
-    </g>`)}
+    </g>`,
+    )}
     <rect class="core" x="250" y="112" width="90" height="76" rx="12" />
     <text class="core-t" x="295" y="154" text-anchor="middle">engine</text>
   </svg>`;

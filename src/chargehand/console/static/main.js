@@ -197,7 +197,10 @@ function offline() {
   $("[data-offline-banner]").hidden = false;
   write("[data-offline-alert]", "Connection lost"); // said once; what ticks is beside it
   write("[data-offline-since]", `${short((Date.now() - live.lostAt) / 1000)} ago.`);
-  write("[data-offline-from]", paintedAt ? `What you see is from ${clock(paintedAt + (serverNow() - Date.now()))} UTC.` : "");
+  write(
+    "[data-offline-from]",
+    paintedAt ? `What you see is from ${clock(paintedAt + (serverNow() - Date.now()))} UTC.` : "",
+  );
 }
 
 function write(selector, text) {
@@ -244,7 +247,12 @@ document.addEventListener("click", (event) => {
   }
   if (event.target.tagName === "DIALOG") return event.target.close();
   const link = event.target.closest("a[href]");
-  if (link && link.origin === location.origin && (link.pathname === "/console" || link.pathname.startsWith("/console/")) && !link.pathname.startsWith("/console/static/")) {
+  if (
+    link &&
+    link.origin === location.origin &&
+    (link.pathname === "/console" || link.pathname.startsWith("/console/")) &&
+    !link.pathname.startsWith("/console/static/")
+  ) {
     if (event.metaKey || event.ctrlKey || event.shiftKey || link.target || link.hash) return;
     event.preventDefault();
     closeMenu();

@@ -46,6 +46,8 @@ function busy(door) {
 }
 
 export function inst(overview) {
-  const who = overview.auth ? html` · <a class="link" href="/console" data-sign-out title="${overview.me.subject}, ${overview.me.tenant}">sign out</a>` : "";
+  const who = overview.auth
+    ? html` · <a class="link" href="/console" data-sign-out title="${overview.me.subject}, ${overview.me.tenant}">sign out</a>`
+    : "";
   return html`<b title="${location.host}">${location.host}</b><span>v${overview.version} · up ${short(overview.up_seconds)}${who}</span>`;
 }

@@ -8,7 +8,11 @@ const SPANS = [1, 3, 6, 12, 24];
 
 // [{ from, to, up }] in milliseconds, the last one until now
 function spells(seen) {
-  return seen.map((change, n) => ({ from: Date.parse(change.at), to: n + 1 < seen.length ? Date.parse(seen[n + 1].at) : now(), up: change.state === "up" }));
+  return seen.map((change, n) => ({
+    from: Date.parse(change.at),
+    to: n + 1 < seen.length ? Date.parse(seen[n + 1].at) : now(),
+    up: change.state === "up",
+  }));
 }
 
 export function presenceOf(target) {
@@ -16,7 +20,9 @@ export function presenceOf(target) {
   if (!all.length) return null;
   const hours = SPANS.find((span) => now() - all[0].from <= span * HOUR) || 24;
   const begin = now() - hours * HOUR;
-  const shown = all.filter((spell) => spell.to > begin).map((spell) => ({ ...spell, from: Math.max(spell.from, begin) }));
+  const shown = all
+    .filter((spell) => spell.to > begin)
+    .map((spell) => ({ ...spell, from: Math.max(spell.from, begin) }));
   const known = shown.reduce((sum, spell) => sum + spell.to - spell.from, 0);
   const here = shown.reduce((sum, spell) => sum + (spell.up ? spell.to - spell.from : 0), 0);
   return { hours, begin, shown, share: known ? here / known : 0, times: shown.filter((spell) => spell.up).length };

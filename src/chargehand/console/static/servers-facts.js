@@ -13,7 +13,9 @@ export function factsPanel(server) {
   const { probe } = server;
   const facts = probe && probe.facts;
   const labels = Object.entries(server.labels);
-  const tls = server.bmc_address.startsWith("https:") ? { verify: "certificate checked", insecure: "certificate not checked" }[server.tls] || "certificate pinned" : "none";
+  const tls = server.bmc_address.startsWith("https:")
+    ? { verify: "certificate checked", insecure: "certificate not checked" }[server.tls] || "certificate pinned"
+    : "none";
   const body = html`<div class="panel-body"><dl class="kv">
     <dt>BMC</dt><dd>${probe ? state(probe.ok ? "answers" : "no answer", { as: probe.ok ? "here" : "away" }) : state("not probed", { as: "queued" })}</dd>
     ${probe && !probe.ok ? pair("What is wrong", probe.problem) : ""}
@@ -21,7 +23,14 @@ export function factsPanel(server) {
     ${pair("User", server.bmc_username && `${server.bmc_username}${server.has_password ? ", with a password" : ", without a password"}`)}
     <dt>TLS</dt><dd>${tls}</dd>
     ${facts ? found(facts) : ""}
-    ${labels.length ? pair("Labels", labels.map(([name, value]) => html`<span class="tag">${name}=${value}</span> `)) : ""}
+    ${
+      labels.length
+        ? pair(
+            "Labels",
+            labels.map(([name, value]) => html`<span class="tag">${name}=${value}</span> `),
+          )
+        : ""
+    }
   </dl></div>`;
   const when = probe ? html`probed ${time(probe.at, "ago")}` : "never probed";
   return panel({ id: "facts", title: "What it is", sub: when, body });

@@ -24,7 +24,8 @@ export function followEnd(main) {
   let atEnd = true;
   const onScroll = (event) => {
     const list = event.target;
-    if (list.hasAttribute && list.hasAttribute("data-follow")) atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 24;
+    if (list.hasAttribute && list.hasAttribute("data-follow"))
+      atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 24;
   };
   const down = () => {
     const list = main.querySelector("[data-follow]");

@@ -8,7 +8,10 @@ import { bytes, plural } from "./words.js";
 export function slotsOf(target, act = () => "") {
   if (target.state !== "up") return Array.from({ length: target.slots }, (_, n) => unknown(n));
   const loading = target.loading.filter((model) => !target.resident.some((each) => each.model === model));
-  const boxes = [...target.resident.map((each) => resident(target, each, act)), ...loading.map((model) => coming(target, model))];
+  const boxes = [
+    ...target.resident.map((each) => resident(target, each, act)),
+    ...loading.map((model) => coming(target, model)),
+  ];
   while (boxes.length < target.slots) boxes.push(free());
   return boxes;
 }
@@ -23,10 +26,20 @@ function box(key, kind, as, name, end, lines, pulse) {
 function resident(target, each, act) {
   const busy = each.in_flight > 0;
   const what = busy ? `${plural(each.in_flight, "request")}, ${target.parallel} at once at most` : "resident, idle";
-  const requests = busy ? bar(each.in_flight / target.parallel, `${each.in_flight} of ${target.parallel} requests`) : "";
+  const requests = busy
+    ? bar(each.in_flight / target.parallel, `${each.in_flight} of ${target.parallel} requests`)
+    : "";
   const sub = each.closing ? `takes no new work: ${each.closing}` : what;
   const lines = html`${requests}<div class="sub" title="${sub}">${sub}</div>${act(each)}`;
-  return box(`${target.name}/${each.model}`, "", busy ? "working" : "queued", each.model, each.size ? bytes(each.size) : "", lines, busy);
+  return box(
+    `${target.name}/${each.model}`,
+    "",
+    busy ? "working" : "queued",
+    each.model,
+    each.size ? bytes(each.size) : "",
+    lines,
+    busy,
+  );
 }
 
 function coming(target, model) {

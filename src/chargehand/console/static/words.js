@@ -51,7 +51,18 @@ export function bytes(count) {
 
 export function utc(at) {
   const d = new Date(at);
-  return d.toLocaleString("en-GB", { weekday: "short", day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZone: "UTC" }) + " UTC";
+  return (
+    d.toLocaleString("en-GB", {
+      weekday: "short",
+      day: "numeric",
+      month: "short",
+      year: "numeric",
+      hour: "2-digit",
+      minute: "2-digit",
+      second: "2-digit",
+      timeZone: "UTC",
+    }) + " UTC"
+  );
 }
 
 export function clock(at) {

@@ -11,7 +11,11 @@ export function heldBack(endpoint) {
 }
 
 function trouble(endpoint) {
-  return (endpoint.state === "disabled" || endpoint.breaker === "open" ? 4 : 0) + (endpoint.dead ? 2 : 0) + (endpoint.state === "paused" || endpoint.breaker === "half open" ? 1 : 0);
+  return (
+    (endpoint.state === "disabled" || endpoint.breaker === "open" ? 4 : 0) +
+    (endpoint.dead ? 2 : 0) +
+    (endpoint.state === "paused" || endpoint.breaker === "half open" ? 1 : 0)
+  );
 }
 
 export function endpointsPanel({ endpoints, more }, query) {
@@ -23,7 +27,9 @@ export function endpointsPanel({ endpoints, more }, query) {
   const wide = new URLSearchParams(query);
   wide.set("endpoints", "all");
   return panel({
-    id: "endpoints", title: "Endpoints", sub: `${number(endpoints.length)}${more ? "+" : ""}`,
+    id: "endpoints",
+    title: "Endpoints",
+    sub: `${number(endpoints.length)}${more ? "+" : ""}`,
     body: html`<table class="t cards tiles freeze">
         <thead>
           <tr>
@@ -82,7 +88,9 @@ function note(endpoint) {
   if (endpoint.state === "disabled") return endpoint.reason || "disabled: it answered 410 Gone";
   if (endpoint.state === "paused") return endpoint.reason || "paused";
   if (endpoint.oldest_due_at && endpoint.pending) return html`oldest due ${time(endpoint.oldest_due_at, "ago")}`;
-  return endpoint.hour.tries ? `${plural(endpoint.hour.tries, "try", "tries")} in the last hour` : "nothing sent in the last hour";
+  return endpoint.hour.tries
+    ? `${plural(endpoint.hour.tries, "try", "tries")} in the last hour`
+    : "nothing sent in the last hour";
 }
 
 // Closed lets everything through, open nothing, half open one at a time. Paused and disabled are a hand's work, not the breaker's.
@@ -90,8 +98,14 @@ export function breaker(endpoint) {
   if (endpoint.state !== "active") {
     return html`<span class="state s s-${endpoint.state === "paused" ? "parked" : "dead"}">${glyph(endpoint.state === "paused" ? "paused" : "dead")}<span class="lbl">${endpoint.state}</span></span>`;
   }
-  const [shape, tone] = { open: ["open", "failed"], "half open": ["half", "parked"] }[endpoint.breaker] || ["closed", "done"];
-  const until = endpoint.breaker === "open" && endpoint.breaker_until ? html` <small class="dim">again ${time(endpoint.breaker_until, "ago")}</small>` : "";
+  const [shape, tone] = { open: ["open", "failed"], "half open": ["half", "parked"] }[endpoint.breaker] || [
+    "closed",
+    "done",
+  ];
+  const until =
+    endpoint.breaker === "open" && endpoint.breaker_until
+      ? html` <small class="dim">again ${time(endpoint.breaker_until, "ago")}</small>`
+      : "";
   return html`<span class="breaker s s-${tone}"><svg viewBox="0 0 24 12" aria-hidden="true"><use href="#b-${shape}" /></svg>${endpoint.breaker}${until}</span>`;
 }
 
@@ -101,13 +115,18 @@ export function acts(endpoint) {
   const replay = endpoint.dead
     ? html`<button class="btn small" type="button" data-act="POST ${path}/replay" data-ask="Send ${plural(endpoint.dead, "dead delivery", "dead deliveries")} to ${name} once more? They keep their ids, and get all their tries again." data-yes="Replay ${number(endpoint.dead)}" data-done="{replayed} due again">Replay dead</button> `
     : "";
-  if (endpoint.state !== "active") return html`${replay}<button class="btn small" type="button" data-act="POST ${path}/resume" data-done="Resumed">Resume</button>`;
-  const probe = endpoint.breaker === "open" ? html`<button class="btn small" type="button" data-act="POST ${path}/resume" data-done="Tried now" title="Close the breaker and send at once">Probe now</button> ` : "";
+  if (endpoint.state !== "active")
+    return html`${replay}<button class="btn small" type="button" data-act="POST ${path}/resume" data-done="Resumed">Resume</button>`;
+  const probe =
+    endpoint.breaker === "open"
+      ? html`<button class="btn small" type="button" data-act="POST ${path}/resume" data-done="Tried now" title="Close the breaker and send at once">Probe now</button> `
+      : "";
   return html`${replay}${probe}<button class="btn small" type="button" data-act="POST ${path}/pause" data-done="Paused: deliveries wait until it is resumed">Pause</button>`;
 }
 
 function bars(hour) {
-  if (!hour.tries) return html`<svg class="mini" viewBox="0 0 120 22" preserveAspectRatio="none" aria-hidden="true"><rect class="q" x="0" y="21" width="120" height="1" /></svg>`;
+  if (!hour.tries)
+    return html`<svg class="mini" viewBox="0 0 120 22" preserveAspectRatio="none" aria-hidden="true"><rect class="q" x="0" y="21" width="120" height="1" /></svg>`;
   const most = Math.max(...hour.delivered_by_minute.map((good, n) => good + hour.failed_by_minute[n]));
   const high = (count) => (count ? Math.max(2, (count / most) * 20) : 0);
   const drawn = hour.delivered_by_minute.map((good, n) => {

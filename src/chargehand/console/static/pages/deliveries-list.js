@@ -23,7 +23,8 @@ export function filters({ endpoints }, query) {
   const among = chosen ? endpoints.filter((each) => each.id === chosen) : endpoints;
   const sums = { pending: sum(among, "pending"), dead: sum(among, "dead") };
   const now = query.get("state") || "";
-  const tab = (value, word) => html`<a href="${hrefWith(query, { state: value })}" ${flag('aria-current="true"', value === now)}>${word}${sums[value] ? html` <span class="n">${number(sums[value])}</span>` : ""}</a>`;
+  const tab = (value, word) =>
+    html`<a href="${hrefWith(query, { state: value })}" ${flag('aria-current="true"', value === now)}>${word}${sums[value] ? html` <span class="n">${number(sums[value])}</span>` : ""}</a>`;
   const job = query.get("job");
   return html`<form class="filters tight" action="/console/deliveries" data-auto>
     <div class="seg" role="group" aria-label="State">${tab("", "All")}${STATES.map((each) => tab(each, each[0].toUpperCase() + each.slice(1)))}</div>
@@ -52,7 +53,10 @@ export function listPanel({ deliveries, endpoints, next, one }, { query }) {
     <span class="end">${query.get("cursor") ? html`<a class="btn small" href="${hrefWith(query, {})}">Newest</a>` : ""}${next ? html`<a class="btn small" href="/console/deliveries?${older}">Older</a>` : ""}</span>
   </div>`;
   return panel({
-    id: "deliveries", title: "Deliveries", sub: html`newest first ${fresh("deliveries-new")}`, end: chosen && !one ? acts(chosen) : "",
+    id: "deliveries",
+    title: "Deliveries",
+    sub: html`newest first ${fresh("deliveries-new")}`,
+    end: chosen && !one ? acts(chosen) : "",
     body: rows.length
       ? html`<table class="t cards freeze">
             <thead>
@@ -112,8 +116,16 @@ function answer(delivery, endpoint) {
 
 function none(query) {
   const word = query.get("state");
-  if (word === "dead") return empty("No delivery is dead", "What could not be delivered after all its tries shows here, and can be sent once more.");
+  if (word === "dead")
+    return empty(
+      "No delivery is dead",
+      "What could not be delivered after all its tries shows here, and can be sent once more.",
+    );
   if (word === "pending") return empty("Nothing is pending", "All that was to be told has been told.");
-  if (query.get("endpoint") || query.get("job")) return empty("No such deliveries", "None of those that are kept matches. Delivered ones go with their job when its time is over.");
+  if (query.get("endpoint") || query.get("job"))
+    return empty(
+      "No such deliveries",
+      "None of those that are kept matches. Delivered ones go with their job when its time is over.",
+    );
   return empty("No deliveries", "Jobs that name a webhook make them.");
 }

@@ -30,7 +30,8 @@ export function onePanel({ one, body, endpoints }) {
 }
 
 function replay(one) {
-  if (one.state === "pending") return html`<button class="btn small" type="button" disabled title="It is still pending, and will be sent without your help">Replay</button>`;
+  if (one.state === "pending")
+    return html`<button class="btn small" type="button" disabled title="It is still pending, and will be sent without your help">Replay</button>`;
   return html`<button class="btn small primary" type="button" data-act="POST /engine/deliveries/${one.id}/replay" ${askReplay(one)} data-done="Due again"><svg class="icon" aria-hidden="true"><use href="#i-retry" /></svg>Replay</button>`;
 }
 
@@ -54,7 +55,8 @@ function end(one, held) {
   const first = one.attempts.length ? one.attempts[one.attempts.length - 1].at : one.created_at;
   const span = (Date.parse(one.updated_at) - Date.parse(first)) / 1000;
   if (one.state === "delivered") return html`<dt>Delivered</dt><dd>${time(one.updated_at, "ago")}, after ${tries}</dd>`;
-  if (one.state === "dead") return html`<dt>Died</dt><dd>${time(one.updated_at, "ago")}, after ${tries}${one.tries > 1 ? ` in ${length(span)}` : ""}</dd><dt>Because</dt><dd>${one.reason}</dd>`;
+  if (one.state === "dead")
+    return html`<dt>Died</dt><dd>${time(one.updated_at, "ago")}, after ${tries}${one.tries > 1 ? ` in ${length(span)}` : ""}</dd><dt>Because</dt><dd>${one.reason}</dd>`;
   if (held) return html`<dt>Next try</dt><dd>when the endpoint takes something again</dd>`;
   return html`<dt>Next try</dt><dd>${since(one.due_at) >= 0 ? "now" : time(one.due_at, "ago")}</dd>`;
 }
@@ -75,7 +77,11 @@ function rung(attempt, before, latest) {
   const good = attempt.status >= 200 && attempt.status < 300;
   const word = good ? "done" : "failed";
   const waited = before ? (Date.parse(attempt.at) - Date.parse(before.at)) / 1000 - attempt.duration_seconds : 0;
-  const notes = [attempt.error, before && waited >= 0.05 ? `waited ${length(waited)}` : "", latest && latest.state === "dead" ? "then dead" : ""].filter(Boolean);
+  const notes = [
+    attempt.error,
+    before && waited >= 0.05 ? `waited ${length(waited)}` : "",
+    latest && latest.state === "dead" ? "then dead" : "",
+  ].filter(Boolean);
   const text = notes.join(", ") || (good ? "taken" : "");
   return html`<li data-key="try-${attempt.number}">
     <span class="n">${attempt.number}</span>
@@ -95,8 +101,10 @@ function answered(one) {
       <pre class="code wrap" tabindex="0" aria-label="Answer">${last.answer}</pre>
     </div>
   </div>
-  ${before.map((each) => html`<details class="fold" data-key="answer-${each.number}">
+  ${before.map(
+    (each) => html`<details class="fold" data-key="answer-${each.number}">
     <summary>Answer to attempt ${each.number} <span class="sub">${each.status} · ${length(each.duration_seconds)}</span></summary>
     <div><pre class="code wrap" tabindex="0" aria-label="Answer to attempt ${each.number}">${each.answer}</pre></div>
-  </details>`)}`;
+  </details>`,
+  )}`;
 }

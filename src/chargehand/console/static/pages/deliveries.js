@@ -58,17 +58,32 @@ function lede(endpoints) {
   const dead = endpoints.reduce((sum, each) => sum + each.dead, 0);
   const held = endpoints.filter(heldBack).reduce((sum, each) => sum + each.pending, 0);
   const open = endpoints.filter((each) => each.breaker === "open");
-  const rate = tries ? `${percent(good / tries)} of ${plural(tries, "try", "tries")} succeeded in the last hour.` : "Nothing was sent in the last hour.";
-  const next = open.map((each) => each.breaker_until).filter(Boolean).sort()[0];
-  const breakers = open.length ? ` ${open.length === 1 ? "One breaker is" : `${number(open.length)} breakers are`} open${next ? `, the next probe is in ${length(Math.max(1, Math.round(-since(next))))}` : ""}.` : "";
+  const rate = tries
+    ? `${percent(good / tries)} of ${plural(tries, "try", "tries")} succeeded in the last hour.`
+    : "Nothing was sent in the last hour.";
+  const next = open
+    .map((each) => each.breaker_until)
+    .filter(Boolean)
+    .sort()[0];
+  const breakers = open.length
+    ? ` ${open.length === 1 ? "One breaker is" : `${number(open.length)} breakers are`} open${next ? `, the next probe is in ${length(Math.max(1, Math.round(-since(next))))}` : ""}.`
+    : "";
   return `${rate} ${held ? `${number(held)} held, ` : ""}${dead ? `${number(dead)} dead.` : held ? "none dead." : "None is dead."}${breakers}`;
 }
 
 function nothing(overview) {
-  const command = curl(overview, "/engine/jobs", { queue: "hello", payload: {}, webhook: { url: "http://127.0.0.1:9000/" } });
+  const command = curl(overview, "/engine/jobs", {
+    queue: "hello",
+    payload: {},
+    webhook: { url: "http://127.0.0.1:9000/" },
+  });
   return html`${head({ title: "Deliveries", lede: "Every change of a job can be pushed to a URL of yours, signed, and tried again until it is taken." })}
     <div class="stack">
-      ${panel({ id: "none", title: "No webhook has been asked for yet", body: html`${empty("First, somebody who listens", "Prints whatever arrives, and says whether its signature is good.", "chargehand listen --port 9000")}
-        ${empty("Then, a job that reports", "Any job of any door can name a webhook. Its deliveries show here.", command)}` })}
+      ${panel({
+        id: "none",
+        title: "No webhook has been asked for yet",
+        body: html`${empty("First, somebody who listens", "Prints whatever arrives, and says whether its signature is good.", "chargehand listen --port 9000")}
+        ${empty("Then, a job that reports", "Any job of any door can name a webhook. Its deliveries show here.", command)}`,
+      })}
     </div>`;
 }

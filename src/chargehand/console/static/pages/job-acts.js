@@ -12,27 +12,43 @@ export function actions(job, door, overview) {
   const fits = again && JSON.stringify(again.body).length <= MAX_BODY;
   return html`
     ${fits ? html`<button class="btn" type="button" data-copy="${curl(overview, again.path, again.body)}">${icon("copy")}Copy as curl</button>` : ""}
-    ${ended && fits ? html`<button class="btn" type="button" data-act="POST ${again.path}" data-body="${JSON.stringify(again.body)}"
-      data-go="/console/jobs/{job_id}" data-done="Submitted as a new job, without its webhook">${icon("retry")}Run again</button>` : ""}
+    ${
+      ended && fits
+        ? html`<button class="btn" type="button" data-act="POST ${again.path}" data-body="${JSON.stringify(again.body)}"
+      data-go="/console/jobs/{job_id}" data-done="Submitted as a new job, without its webhook">${icon("retry")}Run again</button>`
+        : ""
+    }
     ${["failed", "cancelled"].includes(job.state) && job.kind !== "batch" ? retry(job) : ""}
     ${ended ? "" : cancel(job)}`;
 }
 
 function retry(job) {
-  const path = { inference: `/jobs/${job.id}/retry`, provision: `/api/v1/jobs/${job.id}/retry` }[job.kind] || `/engine/jobs/${job.id}/requeue`;
-  const ask = job.kind === "provision" ? `Start job ${job.id} again from the beginning? Its recipe may wipe the disks of ${job.queue}.` : "";
-  return html`<button class="btn${ask ? " danger" : ""}" type="button" data-act="POST ${path}" data-done="It has all its attempts again" ${ask ? html`data-ask="${ask}" data-yes="Start again"` : ""}>${
-    icon("retry")}${job.kind === "inference" || job.kind === "provision" ? "Retry" : "Requeue"}</button>`;
+  const path =
+    { inference: `/jobs/${job.id}/retry`, provision: `/api/v1/jobs/${job.id}/retry` }[job.kind] ||
+    `/engine/jobs/${job.id}/requeue`;
+  const ask =
+    job.kind === "provision"
+      ? `Start job ${job.id} again from the beginning? Its recipe may wipe the disks of ${job.queue}.`
+      : "";
+  return html`<button class="btn${ask ? " danger" : ""}" type="button" data-act="POST ${path}" data-done="It has all its attempts again" ${ask ? html`data-ask="${ask}" data-yes="Start again"` : ""}>${icon(
+    "retry",
+  )}${job.kind === "inference" || job.kind === "provision" ? "Retry" : "Requeue"}</button>`;
 }
 
 function cancel(job) {
-  const act = { inference: `DELETE /jobs/${job.id}`, provision: `POST /api/v1/jobs/${job.id}/cancel`, batch: `POST /v1/batches/batch_${job.id}/cancel` }[job.kind] || `POST /engine/jobs/${job.id}/cancel`;
-  const lost = {
-    inference: "What the model has said so far is lost.",
-    provision: "Its media are ejected; a machine that is at work already may go on.",
-    batch: "Its lines that have not begun are not asked any more; the answers that are there are kept.",
-    task: "It ends as FAILED with the error CANCELLED, and its callback says so.",
-  }[job.kind] || "Whoever works on it is told to stop.";
+  const act =
+    {
+      inference: `DELETE /jobs/${job.id}`,
+      provision: `POST /api/v1/jobs/${job.id}/cancel`,
+      batch: `POST /v1/batches/batch_${job.id}/cancel`,
+    }[job.kind] || `POST /engine/jobs/${job.id}/cancel`;
+  const lost =
+    {
+      inference: "What the model has said so far is lost.",
+      provision: "Its media are ejected; a machine that is at work already may go on.",
+      batch: "Its lines that have not begun are not asked any more; the answers that are there are kept.",
+      task: "It ends as FAILED with the error CANCELLED, and its callback says so.",
+    }[job.kind] || "Whoever works on it is told to stop.";
   return html`<button class="btn danger" type="button" data-act="${act}" data-ask="Cancel this job of ${job.queue}? ${lost}" data-yes="Cancel it" data-done="Cancelled">${icon("stop")}Cancel</button>`;
 }
 
@@ -43,12 +59,33 @@ function submission(job, door) {
     if (!request || !request.body || !["/api/chat", "/api/generate"].includes(request.path)) return null;
     const body = { ...request.body };
     delete body.stream;
-    return { path: "/jobs", body: { ...body, priority: job.priority, max_attempts: job.max_attempts, ...(job.metadata ? { metadata: job.metadata } : {}) } };
+    return {
+      path: "/jobs",
+      body: {
+        ...body,
+        priority: job.priority,
+        max_attempts: job.max_attempts,
+        ...(job.metadata ? { metadata: job.metadata } : {}),
+      },
+    };
   }
-  if (job.kind === "task") return { path: "/v1/codeq/tasks", body: { command: job.queue, payload: job.payload, priority: job.priority, maxAttempts: job.max_attempts } };
+  if (job.kind === "task")
+    return {
+      path: "/v1/codeq/tasks",
+      body: { command: job.queue, payload: job.payload, priority: job.priority, maxAttempts: job.max_attempts },
+    };
   if (job.kind === "job") {
     const metadata = job.metadata ? { metadata: job.metadata } : {};
-    return { path: "/engine/jobs", body: { queue: job.queue, payload: job.payload, priority: job.priority, max_attempts: job.max_attempts, ...metadata } };
+    return {
+      path: "/engine/jobs",
+      body: {
+        queue: job.queue,
+        payload: job.payload,
+        priority: job.priority,
+        max_attempts: job.max_attempts,
+        ...metadata,
+      },
+    };
   }
   return null;
 }

@@ -10,7 +10,15 @@ const SHOWN = 8;
 
 // attempts -----------------------------------------------------------------------------------------------------------------
 
-const OUTCOMES = { succeed: "done", retry: "failed", fail: "failed", expire: "failed", cancel: "off", park: "parked", "": "working" };
+const OUTCOMES = {
+  succeed: "done",
+  retry: "failed",
+  fail: "failed",
+  expire: "failed",
+  cancel: "off",
+  park: "parked",
+  "": "working",
+};
 
 export function attempts(job, door, phases) {
   const all = [...phases.attempts].reverse();
@@ -26,7 +34,12 @@ export function attempts(job, door, phases) {
       <span class="t1">${by ? `${name} · ${by}` : name}</span><span class="e">${length((each.to - each.from) / 1000)}</span>
       <span class="t2" title="${each.error || each.message || ""}">${each.outcome ? detail(each, found) : "at work"}</span></li>`;
   });
-  return panel({ id: "attempts", title: "Attempts", sub: `${number(job.attempt)} of ${number(job.max_attempts)}`, body: html`<ul class="rows">${rows}</ul>` });
+  return panel({
+    id: "attempts",
+    title: "Attempts",
+    sub: `${number(job.attempt)} of ${number(job.max_attempts)}`,
+    body: html`<ul class="rows">${rows}</ul>`,
+  });
 }
 
 function detail(attempt, found) {
@@ -42,7 +55,12 @@ function detail(attempt, found) {
 // deliveries ---------------------------------------------------------------------------------------------------------------
 
 export function deliveries(list) {
-  if (!list.length) return panel({ id: "deliveries", title: "Deliveries", body: html`<div class="nothing small-n"><p>None. The job was submitted without a webhook, or nothing was to be told yet.</p></div>` });
+  if (!list.length)
+    return panel({
+      id: "deliveries",
+      title: "Deliveries",
+      body: html`<div class="nothing small-n"><p>None. The job was submitted without a webhook, or nothing was to be told yet.</p></div>`,
+    });
   const hosts = [...new Set(list.map((each) => host(each.url)))];
   const rows = list.slice(0, SHOWN).map((each) => {
     const shape = { delivered: "done", dead: "dead", pending: each.tries ? "parked" : "queued" }[each.state];
@@ -54,17 +72,24 @@ export function deliveries(list) {
   });
   const ended = list.filter((each) => each.state !== "pending");
   const one = ended.find((each) => each.state === "dead") || ended[0];
-  const replay = one ? html`<button class="btn small" type="button" data-act="POST /engine/deliveries/${one.id}/replay" ${askReplay(one)} data-done="${toldOf(one)} is sent once more"
-    title="Send ${toldOf(one)} once more">${icon("retry")}Replay</button>` : "";
+  const replay = one
+    ? html`<button class="btn small" type="button" data-act="POST /engine/deliveries/${one.id}/replay" ${askReplay(one)} data-done="${toldOf(one)} is sent once more"
+    title="Send ${toldOf(one)} once more">${icon("retry")}Replay</button>`
+    : "";
   return panel({
-    id: "deliveries", title: "Deliveries", sub: `${number(list.length)} to ${hosts.length === 1 ? hosts[0] : plural(hosts.length, "host")}`, end: replay,
+    id: "deliveries",
+    title: "Deliveries",
+    sub: `${number(list.length)} to ${hosts.length === 1 ? hosts[0] : plural(hosts.length, "host")}`,
+    end: replay,
     body: html`<ul class="rows">${rows}</ul>${list.length > SHOWN ? html`<div class="panel-foot">${earlier(list.slice(SHOWN))}</div>` : ""}`,
   });
 }
 
 // Whoever has it already gets it a second time.
 export function askReplay({ state }) {
-  return state === "delivered" ? html`data-ask="It was delivered already. Send it once more, under the same id?" data-yes="Send again"` : "";
+  return state === "delivered"
+    ? html`data-ask="It was delivered already. Send it once more, under the same id?" data-yes="Send again"`
+    : "";
 }
 
 function earlier(rest) {
@@ -77,12 +102,23 @@ function earlier(rest) {
 export function artifacts(job, list) {
   if (!list.length) {
     if (job.kind !== "inference" && job.kind !== "task") return "";
-    return panel({ id: "artifacts", title: "Artifacts", body: html`<div class="nothing small-n"><p>${job.finished_at ? "None." : "None yet. They show here when the job works."}</p></div>` });
+    return panel({
+      id: "artifacts",
+      title: "Artifacts",
+      body: html`<div class="nothing small-n"><p>${job.finished_at ? "None." : "None yet. They show here when the job works."}</p></div>`,
+    });
   }
-  const rows = list.map((each) => html`<li data-key="f-${each.name}">${icon("file")}
+  const rows = list.map(
+    (each) => html`<li data-key="f-${each.name}">${icon("file")}
     ${fileLink(each)}<span class="e">${each.size === undefined ? "" : bytes(each.size)}</span>
-    <span class="t2${each.sha256 ? " mono" : ""}" title="${each.sha256 || ""}">${each.sha256 ? `sha256 ${each.sha256.slice(0, 6)}…${each.sha256.slice(-4)}` : each.media_type || ""}</span></li>`);
-  return panel({ id: "artifacts", title: "Artifacts", sub: plural(list.length, "file"), body: html`<ul class="rows files">${rows}</ul>` });
+    <span class="t2${each.sha256 ? " mono" : ""}" title="${each.sha256 || ""}">${each.sha256 ? `sha256 ${each.sha256.slice(0, 6)}…${each.sha256.slice(-4)}` : each.media_type || ""}</span></li>`,
+  );
+  return panel({
+    id: "artifacts",
+    title: "Artifacts",
+    sub: plural(list.length, "file"),
+    body: html`<ul class="rows files">${rows}</ul>`,
+  });
 }
 
 // Where a file is, its worker says: only what is on the web becomes a link.
@@ -93,7 +129,8 @@ function fileLink({ name, url }) {
   } catch (e) {
     /* shown as the name that it is */
   }
-  if (!url || !to || !["http:", "https:"].includes(to.protocol)) return html`<span class="t1" title="${url}">${name}</span>`;
+  if (!url || !to || !["http:", "https:"].includes(to.protocol))
+    return html`<span class="t1" title="${url}">${name}</span>`;
   return html`<a class="t1" href="${to.href}" data-download="${name}" ${to.origin === location.origin ? "" : html`target="_blank" rel="noopener noreferrer"`}>${name}</a>`;
 }
 

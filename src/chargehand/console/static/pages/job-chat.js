@@ -20,7 +20,8 @@ export function chatOf(body) {
 function answerOf(result) {
   if (!result || typeof result !== "object") return null;
   if (result.message) return tidy(result.message);
-  if (typeof result.response === "string") return { role: "assistant", content: result.response, thinking: result.thinking };
+  if (typeof result.response === "string")
+    return { role: "assistant", content: result.response, thinking: result.thinking };
   const choice = Array.isArray(result.choices) && result.choices[0];
   if (choice) return tidy(choice.message || { content: choice.text });
   return Array.isArray(result.content) ? { role: "assistant", content: result.content } : null;
@@ -35,19 +36,29 @@ export function conversation(job, door) {
   const folds = html`${request && request.body ? jsonFold("request", "Request", request.body, { sub: `JSON to ${request.path}` }) : ""}
     ${result !== null && result !== undefined ? jsonFold("result", "Result", result) : ""}
     ${door.metadata ? jsonFold("metadata", "Metadata", door.metadata) : ""}`;
-  const too = request && !request.body ? html`<p class="dim">What was asked has ${bytes(request.bytes)}: too much to show here.</p>` : "";
+  const too =
+    request && !request.body
+      ? html`<p class="dim">What was asked has ${bytes(request.bytes)}: too much to show here.</p>`
+      : "";
   return panel({
-    id: "conversation", title: asked ? "Conversation" : "Request and answer", sub: count ? plural(count, "message") : "",
-    body: html`${asked || answer || !door.finished ? html`<div class="chat">
+    id: "conversation",
+    title: asked ? "Conversation" : "Request and answer",
+    sub: count ? plural(count, "message") : "",
+    body: html`${
+      asked || answer || !door.finished
+        ? html`<div class="chat">
         ${asked && asked.length > MAX_MESSAGES ? html`<p class="dim">${number(asked.length - MAX_MESSAGES)} earlier messages are in the request below.</p>` : ""}
         ${shown.map((message, n) => said(message, `q${n}`, job.queue))}
         ${answer ? said({ ...answer, role: "assistant" }, "answer", job.queue, meta(door)) : waiting(job, door)}
-      </div>` : ""} ${too ? html`<div class="panel-body">${too}</div>` : ""} ${folds}`,
+      </div>`
+        : ""
+    } ${too ? html`<div class="panel-body">${too}</div>` : ""} ${folds}`,
   });
 }
 
 function waiting(job, door) {
-  if (door.finished) return html`<div class="msg" data-key="none"><div class="role">${job.queue}</div><div class="txt dim">${door.error ? "No answer: " : "No answer."}${door.error}</div></div>`;
+  if (door.finished)
+    return html`<div class="msg" data-key="none"><div class="role">${job.queue}</div><div class="txt dim">${door.error ? "No answer: " : "No answer."}${door.error}</div></div>`;
   return html`<div class="msg assistant" data-key="live">
     <div class="role">${job.queue}</div>
     <div class="txt" data-keep data-key="live-${job.id}" data-tokens aria-live="off"><p class="dim" data-none>No answer yet.</p></div>
@@ -60,8 +71,11 @@ function tidy(message) {
   const word = (value) => (typeof value === "string" ? value : "");
   const list = (value) => (Array.isArray(value) ? value : []);
   return {
-    role: word(given.role) || "user", name: word(given.tool_name) || word(given.name), thinking: word(given.thinking),
-    content: Array.isArray(given.content) ? given.content : word(given.content), images: list(given.images),
+    role: word(given.role) || "user",
+    name: word(given.tool_name) || word(given.name),
+    thinking: word(given.thinking),
+    content: Array.isArray(given.content) ? given.content : word(given.content),
+    images: list(given.images),
     tool_calls: list(given.tool_calls).filter((call) => call && typeof call === "object"),
   };
 }
@@ -91,17 +105,25 @@ export function thought(text) {
 function textOf(content) {
   if (typeof content === "string") return content;
   if (!Array.isArray(content)) return "";
-  return content.filter((part) => part && typeof part.text === "string").map((part) => part.text).join("\n\n");
+  return content
+    .filter((part) => part && typeof part.text === "string")
+    .map((part) => part.text)
+    .join("\n\n");
 }
 
 function paragraphs(text) {
-  return text.split(/\n{2,}/).filter((each) => each.trim()).map((each) => html`<p>${each.trim()}</p>`);
+  return text
+    .split(/\n{2,}/)
+    .filter((each) => each.trim())
+    .map((each) => html`<p>${each.trim()}</p>`);
 }
 
 function images(message) {
   const own = message.images.filter((each) => typeof each === "string");
   const parts = Array.isArray(message.content) ? message.content : [];
-  const urls = parts.map((part) => part && part.image_url && (part.image_url.url || part.image_url)).filter((url) => typeof url === "string" && url.startsWith("data:image/"));
+  const urls = parts
+    .map((part) => part && part.image_url && (part.image_url.url || part.image_url))
+    .filter((url) => typeof url === "string" && url.startsWith("data:image/"));
   return [...own, ...urls.map((url) => url.slice(url.indexOf(",") + 1))].slice(0, 8);
 }
 

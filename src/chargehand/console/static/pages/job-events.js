@@ -10,24 +10,44 @@ const SHOWN = 200;
 
 export function eventTable(job, events) {
   const from = Date.parse(job.created_at);
-  const rows = events.slice(-SHOWN).reverse().map((event) => row(event, from));
+  const rows = events
+    .slice(-SHOWN)
+    .reverse()
+    .map((event) => row(event, from));
   const hidden = events.length - rows.length;
   const whole = !events.length || events[0].sequence === 1;
   return panel({
-    id: "events", title: "Events", sub: html`${whole ? "" : "the last "}${number(events.length)}, newest first ${fresh("log-new")}`, end: html`<button class="btn small" type="button" data-lines>As JSON lines</button>`,
-    body: rows.length ? html`<table class="t cards">
+    id: "events",
+    title: "Events",
+    sub: html`${whole ? "" : "the last "}${number(events.length)}, newest first ${fresh("log-new")}`,
+    end: html`<button class="btn small" type="button" data-lines>As JSON lines</button>`,
+    body: rows.length
+      ? html`<table class="t cards">
         <thead><tr><th scope="col" class="num fit hide-m">Sequence</th><th scope="col" class="fit">Event</th><th scope="col">What happened</th>
           <th scope="col" class="num hide-m">From start</th><th scope="col" class="num">At</th></tr></thead>
         <tbody data-list="log-new">${rows}</tbody>
-      </table>${hidden ? html`<div class="panel-foot">${number(hidden)} earlier ones are in the JSON lines</div>` : ""}` : empty("No events", "The log of this job is gone."),
+      </table>${hidden ? html`<div class="panel-foot">${number(hidden)} earlier ones are in the JSON lines</div>` : ""}`
+      : empty("No events", "The log of this job is gone."),
   });
 }
 
-const SHAPES = { submit: "queued", requeue: "queued", park: "parked", retry: "failed", succeed: "done", fail: "failed", expire: "failed", cancel: "off" };
+const SHAPES = {
+  submit: "queued",
+  requeue: "queued",
+  park: "parked",
+  retry: "failed",
+  succeed: "done",
+  fail: "failed",
+  expire: "failed",
+  cancel: "off",
+};
 
 function shapeOf(event) {
   if (event.move === "note") return event.level === "warn" || event.level === "error" ? "warn" : "off";
-  return SHAPES[event.move] || (event.stage === "loading" ? "loading" : event.stage || event.move === "advance" ? "working" : "queued");
+  return (
+    SHAPES[event.move] ||
+    (event.stage === "loading" ? "loading" : event.stage || event.move === "advance" ? "working" : "queued")
+  );
 }
 
 function row(event, from) {
@@ -49,7 +69,10 @@ function wordOf(event) {
 }
 
 function said(event) {
-  const percent = event.data && typeof event.data.percent === "number" && !event.message.includes("%") ? `${Math.round(event.data.percent)}\u00a0%` : "";
+  const percent =
+    event.data && typeof event.data.percent === "number" && !event.message.includes("%")
+      ? `${Math.round(event.data.percent)}\u00a0%`
+      : "";
   const message = event.message || (event.move === "submit" ? "accepted" : event.error || "");
   const error = event.error && !message.includes(event.error) ? event.error : "";
   return [percent, message, error].filter(Boolean).join(" · ");

@@ -29,7 +29,8 @@ export function json(name, value, text = JSON.stringify(value, null, 2)) {
 
 function node(value, key, depth, budget, comma) {
   budget.left -= 1;
-  if (value !== null && typeof value === "object" && (Array.isArray(value) ? value.length : Object.keys(value).length)) return branch(value, key, depth, budget, comma);
+  if (value !== null && typeof value === "object" && (Array.isArray(value) ? value.length : Object.keys(value).length))
+    return branch(value, key, depth, budget, comma);
   return html`<div class="jl">${label(key)}${leaf(value)}${comma}</div>`;
 }
 
@@ -59,7 +60,8 @@ function label(key) {
 function leaf(value) {
   if (typeof value === "string") {
     const shown = value.length > MAX_TEXT ? `${value.slice(0, MAX_TEXT)}` : value;
-    const more = value.length > MAX_TEXT ? html`<span class="j-c"> … ${number(value.length - MAX_TEXT)} more letters</span>` : "";
+    const more =
+      value.length > MAX_TEXT ? html`<span class="j-c"> … ${number(value.length - MAX_TEXT)} more letters</span>` : "";
     return html`<span class="j-s">${JSON.stringify(shown)}</span>${more}`;
   }
   if (value === null || typeof value !== "object") return html`<span class="j-n">${String(value)}</span>`;

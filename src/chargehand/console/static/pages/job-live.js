@@ -101,7 +101,8 @@ function read(line) {
     const said = JSON.parse(line.startsWith("data:") ? line.slice(5) : line);
     const delta = (said.choices && said.choices[0] && (said.choices[0].delta || said.choices[0])) || {};
     const message = said.message || {};
-    const text = message.content || said.response || delta.content || delta.text || (said.delta && said.delta.text) || "";
+    const text =
+      message.content || said.response || delta.content || delta.text || (said.delta && said.delta.text) || "";
     const thought = message.thinking || said.thinking || delta.reasoning || delta.reasoning_content || "";
     return text || thought ? { text, thought } : null;
   } catch (e) {

@@ -9,7 +9,9 @@ const MAX_STAGES = 4; // lanes of their own for the stages of an engine's job; w
 // -> { from, to, live, stretches, attempts, end, lanes }
 export function phasesOf(job, events, now) {
   const found = { stretches: [], attempts: [], end: null };
-  const stages = new Set(events.filter((event) => event.state === "running" && event.stage).map((event) => event.stage));
+  const stages = new Set(
+    events.filter((event) => event.state === "running" && event.stage).map((event) => event.stage),
+  );
   let open = null;
   let attempt = null;
   for (const event of events) {
@@ -21,9 +23,16 @@ export function phasesOf(job, events, now) {
       Object.assign(attempt, { to: at, outcome: event.move, error: event.error, message: event.message });
       if (event.move !== "park" && event.state !== "succeeded") breakLast(found, attempt, event);
       attempt = null;
-    } else if (job.kind === "provision" && event.move === "advance" && event.stage === "failed") breakLast(found, attempt, event);
+    } else if (job.kind === "provision" && event.move === "advance" && event.stage === "failed")
+      breakLast(found, attempt, event);
     if (ENDS.has(event.move)) {
-      found.end = { at, move: event.move, state: event.state, word: wordOf({ ...job, state: event.state, stage: event.stage }), error: event.error };
+      found.end = {
+        at,
+        move: event.move,
+        state: event.state,
+        word: wordOf({ ...job, state: event.state, stage: event.stage }),
+        error: event.error,
+      };
       continue;
     }
     found.end = null; // it was given all its attempts again
@@ -36,11 +45,14 @@ export function phasesOf(job, events, now) {
   const from = events.length ? Date.parse(events[0].at) : Date.parse(job.created_at);
   const live = open !== null;
   if (live) {
-    if (job.state === "queued" && open.lane === "queued" && !open.backoff && job.parked) Object.assign(open, { lane: "parked", note: job.parked });
+    if (job.state === "queued" && open.lane === "queued" && !open.backoff && job.parked)
+      Object.assign(open, { lane: "parked", note: job.parked });
     close(found, { ...open, live: true }, Math.max(now, open.from));
     if (attempt) attempt.to = Math.max(now, attempt.from);
   }
-  const seen = job.parked && found.stretches.find((each) => each.from === job.parkedFrom && each.lane === "queued" && !each.backoff);
+  const seen =
+    job.parked &&
+    found.stretches.find((each) => each.from === job.parkedFrom && each.lane === "queued" && !each.backoff);
   if (seen) Object.assign(seen, { lane: "parked", note: job.parked });
   splitBackoff(found, Date.parse(job.run_at));
   const to = live ? Math.max(now, from + 1) : found.end ? Math.max(found.end.at, from + 1) : from + 1;
@@ -78,7 +90,8 @@ function begin(job, event, at, attempt, share) {
 
 function laneOf(job, event, share) {
   if (job.kind === "inference") return event.stage || "queued";
-  if (job.kind === "provision") return event.stage ? (event.stage === "provisioning" ? "provisioning" : "cleaning up") : "queued";
+  if (job.kind === "provision")
+    return event.stage ? (event.stage === "provisioning" ? "provisioning" : "cleaning up") : "queued";
   if (job.kind === "task") return "running";
   return share || !event.stage || event.stage === "claimed" ? "running" : event.stage;
 }
@@ -86,7 +99,14 @@ function laneOf(job, event, share) {
 // A stretch of the same kind right after another is one: a job that is claimed while it shows as queued has not changed for anybody.
 function close(found, open, to) {
   const last = found.stretches[found.stretches.length - 1];
-  if (last && last.lane === open.lane && open.lane === "queued" && last.to === open.from && !last.backoff && !last.broke) {
+  if (
+    last &&
+    last.lane === open.lane &&
+    open.lane === "queued" &&
+    last.to === open.from &&
+    !last.backoff &&
+    !last.broke
+  ) {
     Object.assign(last, { to, live: open.live, attempt: open.attempt || last.attempt, note: open.note || last.note });
     return;
   }
@@ -97,9 +117,16 @@ const LANES = { inference: ["loading", "working"], task: ["running"], provision:
 
 function lanesOf(job, { stretches, end }) {
   const used = [...new Set(stretches.map((each) => each.lane))];
-  const middle = [...new Set([...(LANES[job.kind] || []), ...used.filter((lane) => lane !== "queued" && lane !== "parked")])];
+  const middle = [
+    ...new Set([...(LANES[job.kind] || []), ...used.filter((lane) => lane !== "queued" && lane !== "parked")]),
+  ];
   const names = ["queued", ...(used.includes("parked") ? ["parked"] : []), ...(middle.length ? middle : ["running"])];
-  const lanes = names.map((lane) => ({ lane, reached: used.includes(lane), word: laneWord(job, lane), shape: { queued: "queued", parked: "parked", loading: "loading" }[lane] || "working" }));
+  const lanes = names.map((lane) => ({
+    lane,
+    reached: used.includes(lane),
+    word: laneWord(job, lane),
+    shape: { queued: "queued", parked: "parked", loading: "loading" }[lane] || "working",
+  }));
   const shape = end ? { succeeded: "done", failed: "failed", cancelled: "off" }[end.state] : "done";
   const word = end ? end.word : wordOf({ ...job, state: "succeeded" });
   return [...lanes, { lane: "end", word, shape, reached: Boolean(end) }];
@@ -112,7 +139,10 @@ function laneWord(job, lane) {
 }
 
 // Ticks at round times from the start, four to ten of them: [milliseconds, text].
-const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 144e5, 216e5, 432e5, 864e5];
+const STEPS = [
+  1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 144e5,
+  216e5, 432e5, 864e5,
+];
 
 export function ticksOf(span) {
   const step = STEPS.find((each) => span / each <= 9) || 864e5 * Math.ceil(span / 864e5 / 9);

@@ -36,7 +36,10 @@ export function timeline(phases, deliveries, room) {
 export function totals(phases) {
   const sums = new Map();
   for (const each of phases.stretches) {
-    const word = each.lane === "queued" || each.lane === "parked" ? "waiting" : (phases.lanes.find((lane) => lane.lane === each.lane) || each).word;
+    const word =
+      each.lane === "queued" || each.lane === "parked"
+        ? "waiting"
+        : (phases.lanes.find((lane) => lane.lane === each.lane) || each).word;
     sums.set(word, (sums.get(word) || 0) + seconds(each));
   }
   return [...sums].map(([word, sum]) => html`<span>${word} ${length(sum)}</span>`);
@@ -52,10 +55,12 @@ function plotOf(phases, deliveries, width) {
   const scale = { x, px, width, lanes, base, now: phases.live ? px(phases.to) : null };
   const height = base + (deliveries.length ? 50 : 8);
   return html`<svg class="plot" height="${height}" role="img" aria-label="${spoken(phases)}">
-    ${ticksOf((span * 100) / reach).filter(([at]) => (at / span) * reach < 98).map(([at, text]) => {
-      const to = per((at / span) * reach);
-      return html`<line class="vgrid" x1="${to}" x2="${to}" y1="18" y2="${base}" /><text class="tick" x="${to}" y="10" text-anchor="${at ? "middle" : "start"}">${text}</text>`;
-    })}
+    ${ticksOf((span * 100) / reach)
+      .filter(([at]) => (at / span) * reach < 98)
+      .map(([at, text]) => {
+        const to = per((at / span) * reach);
+        return html`<line class="vgrid" x1="${to}" x2="${to}" y1="18" y2="${base}" /><text class="tick" x="${to}" y="10" text-anchor="${at ? "middle" : "start"}">${text}</text>`;
+      })}
     ${phases.lanes.map((each) => html`<line class="lane" x1="0" x2="100%" y1="${lanes.get(each.lane)}" y2="${lanes.get(each.lane)}" />`)}
     <line class="sep" x1="0" x2="100%" y1="${base}" y2="${base}" />
     ${drops(phases, scale)} ${bars(phases, scale)} ${ending(phases, scale)} ${braces(phases, scale)}
@@ -70,7 +75,9 @@ function drops({ stretches, end }, { x, lanes }) {
     const next = stretches[n + 1] ? stretches[n + 1].lane : end ? "end" : null;
     if (!next || next === stretches[n].lane || !lanes.has(next)) continue;
     const [a, b] = [lanes.get(stretches[n].lane), lanes.get(next)].sort((p, q) => p - q);
-    lines.push(html`<line class="drop" x1="${per(x(stretches[n].to))}" x2="${per(x(stretches[n].to))}" y1="${a + 8 + BAR}" y2="${b + 8}" />`);
+    lines.push(
+      html`<line class="drop" x1="${per(x(stretches[n].to))}" x2="${per(x(stretches[n].to))}" y1="${a + 8 + BAR}" y2="${b + 8}" />`,
+    );
   }
   return lines;
 }
@@ -84,7 +91,10 @@ function bars({ stretches }, scale) {
     const tone = stretch.broke ? "failed" : stretch.backoff ? "retry" : TONES[stretch.lane] || "working";
     const wide = Math.max(0.2, x(stretch.to) - x(stretch.from));
     const next = stretches.slice(n + 1).find((each) => each.lane === stretch.lane);
-    const last = stretches.slice(0, n).reverse().find((each) => each.lane === stretch.lane);
+    const last = stretches
+      .slice(0, n)
+      .reverse()
+      .find((each) => each.lane === stretch.lane);
     return html`<g class="seg-g"><title>${titleOf(stretch)}</title>
         <rect class="b b-${tone}" x="${per(x(stretch.from))}" y="${y}" width="${per(wide)}" height="${BAR}" />
         ${label(stretch, tone, y, scale, last, next)}
@@ -103,13 +113,18 @@ function label(stretch, tone, y, { x, px, width, now }, last, next) {
   }
   if (inside) {
     const half = (inside.length * CHAR) / 2 + 6;
-    const plate = tone === "parked" || tone === "loading" ? html`<rect class="plate" x="${-half}" y="1" width="${half * 2}" height="20" />` : "";
+    const plate =
+      tone === "parked" || tone === "loading"
+        ? html`<rect class="plate" x="${-half}" y="1" width="${half * 2}" height="20" />`
+        : "";
     return html`<svg x="${per((x(stretch.from) + x(stretch.to)) / 2)}" y="${y}" overflow="visible">${plate}<text class="in-warn" x="0" y="15" text-anchor="middle">${inside}</text></svg>`;
   }
   const gap = stretch.broke ? 14 : 8;
   const edge = next ? px(next.from) : now !== null && px(stretch.to) < now ? now : width;
   const beside = texts.find((text) => text.length * CHAR + gap <= edge - px(stretch.to));
-  const before = beside ? "" : texts.find((text) => text.length * CHAR + 8 <= px(stretch.from) - (last ? px(last.to) + 60 : 0));
+  const before = beside
+    ? ""
+    : texts.find((text) => text.length * CHAR + 8 <= px(stretch.from) - (last ? px(last.to) + 60 : 0));
   if (!beside && !before) return "";
   const ink = `out${tone === "failed" ? " bad" : ""}`;
   return beside
@@ -121,7 +136,11 @@ function label(stretch, tone, y, { x, px, width, now }, last, next) {
 function wordings(stretch) {
   const time = `${lengthOf(stretch)}${stretch.live ? " so far" : ""}`;
   if (stretch.backoff) return [`back-off ${time}`, time];
-  const why = stretch.broke ? stretch.failure || brief(stretch.error) : stretch.lane === "parked" ? brief((stretch.note || "").replace(/^parked: /, "")) : "";
+  const why = stretch.broke
+    ? stretch.failure || brief(stretch.error)
+    : stretch.lane === "parked"
+      ? brief((stretch.note || "").replace(/^parked: /, ""))
+      : "";
   return why ? [`${time} · ${why}`, time] : [time];
 }
 
@@ -172,7 +191,11 @@ const HOOKS = { delivered: "done", dead: "dead", pending: "queued" };
 
 // Told at its end, or when it was made if it is still due. Those that would cover each other are one tick: the worst of them.
 function hooks(deliveries, phases, { x, px, width, base }) {
-  const at = (each) => Math.min(phases.to, Math.max(phases.from, Date.parse(each.state === "pending" ? each.created_at : each.updated_at)));
+  const at = (each) =>
+    Math.min(
+      phases.to,
+      Math.max(phases.from, Date.parse(each.state === "pending" ? each.created_at : each.updated_at)),
+    );
   const groups = [];
   for (const each of [...deliveries].sort((a, b) => at(a) - at(b))) {
     const last = groups[groups.length - 1];
@@ -180,7 +203,10 @@ function hooks(deliveries, phases, { x, px, width, base }) {
     else groups.push({ at: at(each), of: [each] });
   }
   return groups.map((group, n) => {
-    const worst = group.of.find((each) => each.state === "dead") || group.of.find((each) => each.state === "pending") || group.of[0];
+    const worst =
+      group.of.find((each) => each.state === "dead") ||
+      group.of.find((each) => each.state === "pending") ||
+      group.of[0];
     const shape = HOOKS[worst.state];
     const last = !groups[n + 1];
     const room = last ? Infinity : px(groups[n + 1].at) - px(group.at);
@@ -198,7 +224,9 @@ export function toldOf(delivery) {
 }
 
 function hookTitle(delivery) {
-  const how = delivery.status ? `${delivery.status} in ${length(delivery.duration_seconds)}` : delivery.reason || delivery.state;
+  const how = delivery.status
+    ? `${delivery.status} in ${length(delivery.duration_seconds)}`
+    : delivery.reason || delivery.state;
   return `${toldOf(delivery)}: ${how}`;
 }
 

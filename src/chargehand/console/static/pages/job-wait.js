@@ -35,22 +35,37 @@ function away({ targets, why }) {
 function title(data) {
   const { job, why } = data;
   const missing = away(data);
-  const named = missing.length ? `Waiting for target ${missing.map((each) => each.name).join(" or ")}` : "Waiting for a target";
+  const named = missing.length
+    ? `Waiting for target ${missing.map((each) => each.name).join(" or ")}`
+    : "Waiting for a target";
   const worker = job.kind === "provision" ? "Waiting for a free place" : "Waiting for a worker";
   const titles = {
-    target: named, model: "Waiting while a model is loaded", slot: "Waiting for a slot", turn: "Waiting for its turn", worker,
-    backoff: `Waiting before attempt ${job.attempt + 1}`, run_at: "Not due yet", queue: "Its queue is paused", "queue paused": "Its queue is paused",
+    target: named,
+    model: "Waiting while a model is loaded",
+    slot: "Waiting for a slot",
+    turn: "Waiting for its turn",
+    worker,
+    backoff: `Waiting before attempt ${job.attempt + 1}`,
+    run_at: "Not due yet",
+    queue: "Its queue is paused",
+    "queue paused": "Its queue is paused",
   };
   return own(titles, why.word) || "Waiting";
 }
 
-const ordinal = (n) => `${number(n)}${n % 100 > 10 && n % 100 < 14 ? "th" : { 1: "st", 2: "nd", 3: "rd" }[n % 10] || "th"}`;
+const ordinal = (n) =>
+  `${number(n)}${n % 100 > 10 && n % 100 < 14 ? "th" : { 1: "st", 2: "nd", 3: "rd" }[n % 10] || "th"}`;
 
 function lead(data) {
   const { job, why } = data;
   const missing = away(data);
   const gone = missing.length ? html`Away for ${time(missing[0].since)}. ` : "";
-  const place = job.position === null || job.position === undefined ? "" : job.position ? `${ordinal(job.position + 1)} in line. ` : "Next in line. ";
+  const place =
+    job.position === null || job.position === undefined
+      ? ""
+      : job.position
+        ? `${ordinal(job.position + 1)} in line. `
+        : "Next in line. ";
   const broke = job.error && !why.text.includes(job.error) ? html`<br />The last attempt broke: ${job.error}` : "";
   return html`${gone}${place}${sentence(why.text, data)} It has waited ${time(job.updated_at)}.${broke}`;
 }
@@ -67,18 +82,21 @@ function sentence(text, { job, targets }) {
 
 // In the order in which they go: by priority, then by age. Only a line that is known whole is shown in order.
 function lineOf({ job, line }) {
-  if (!line) return html`<div><h3>Line of the ${nounOf(job.kind)}</h3><p class="lead small">${job.position === null ? "" : `${number(job.position)} before it.`}</p></div>`;
+  if (!line)
+    return html`<div><h3>Line of the ${nounOf(job.kind)}</h3><p class="lead small">${job.position === null ? "" : `${number(job.position)} before it.`}</p></div>`;
   const at = line.findIndex((each) => each.id === job.id);
   const from = Math.max(0, Math.min(at - SHOWN + 2, line.length - SHOWN));
   const shown = line.slice(from, from + SHOWN);
   const hidden = line.length - shown.length;
   return html`<div>
     <h3>Line for ${job.queue}</h3>
-    <ol class="line">${shown.map((each, n) => html`<li data-key="l-${each.id}" ${flag('aria-current="true"', each.id === job.id)}>
+    <ol class="line">${shown.map(
+      (each, n) => html`<li data-key="l-${each.id}" ${flag('aria-current="true"', each.id === job.id)}>
       <span class="p">${number(from + n + 1)}</span>
       <span>${each.id === job.id ? html`<b class="strong">this job</b>` : html`<a class="strong" href="${jobHref(each.id)}">${each.id.slice(0, 4)}…${each.id.slice(-6)}</a>`}</span>
       <span class="${each.id === job.id ? "ink2" : "dim"} small">priority ${each.priority}, came ${time(each.created_at, "ago")}</span>
-    </li>`)}</ol>
+    </li>`,
+    )}</ol>
     ${hidden ? html`<p class="dim small wait-note">and ${number(hidden)} more</p>` : ""}
   </div>`;
 }
@@ -89,8 +107,12 @@ function resident(data) {
   const having = targets.filter((target) => target.installed.some((each) => sameModel(each, job.queue)));
   const shown = (having.length ? having : away(data).length ? away(data) : targets).slice(0, 2);
   if (!shown.length) return "";
-  return html`<div>${shown.map((target) => html`<h3>${target.state === "up" ? `Resident on ${target.name}` : `Resident on ${target.name} when last seen`}</h3>
-    <div class="line gap">${slotsOf(target)}</div>`)}</div>`;
+  return html`<div>${shown.map(
+    (
+      target,
+    ) => html`<h3>${target.state === "up" ? `Resident on ${target.name}` : `Resident on ${target.name} when last seen`}</h3>
+    <div class="line gap">${slotsOf(target)}</div>`,
+  )}</div>`;
 }
 
 // what comes ---------------------------------------------------------------------------------------------------------------
@@ -103,11 +125,24 @@ function next(data) {
   if (due > 0) steps.push([`It is due in ${length(due)}`, html`at ${utc(job.run_at)}.`]);
   if (data.paused) steps.push(["Somebody resumes the queue.", "Nothing is taken from it until then."]);
   const missing = away(data);
-  if (missing.length) steps.push([`${missing.map((each) => each.name).join(" or ")} comes back.`, "It is asked again and again; nobody has to press anything."]);
-  else if (why.word === "target") steps.push([`A target has ${model}.`, targets.length ? "Put the model on one of them, or add a target that has it." : "Add one to the settings."]);
-  if (job.position) steps.push([`${plural(job.position, "job goes", "jobs go")} first`, `of the same ${nounOf(job.kind)}.`]);
+  if (missing.length)
+    steps.push([
+      `${missing.map((each) => each.name).join(" or ")} comes back.`,
+      "It is asked again and again; nobody has to press anything.",
+    ]);
+  else if (why.word === "target")
+    steps.push([
+      `A target has ${model}.`,
+      targets.length ? "Put the model on one of them, or add a target that has it." : "Add one to the settings.",
+    ]);
+  if (job.position)
+    steps.push([`${plural(job.position, "job goes", "jobs go")} first`, `of the same ${nounOf(job.kind)}.`]);
   steps.push(...taken(data));
-  if (job.deadline_at) steps.push([`Or it gives up ${since(job.deadline_at) < 0 ? `in ${length(-since(job.deadline_at))}` : "now"}`, `at ${utc(job.deadline_at)}, and fails because its deadline passed.`]);
+  if (job.deadline_at)
+    steps.push([
+      `Or it gives up ${since(job.deadline_at) < 0 ? `in ${length(-since(job.deadline_at))}` : "now"}`,
+      `at ${utc(job.deadline_at)}, and fails because its deadline passed.`,
+    ]);
   else steps.push(["It does not give up:", "it has no deadline, and waiting costs no attempt."]);
   return steps;
 }
@@ -115,8 +150,11 @@ function next(data) {
 function taken({ job, why, targets }) {
   const attempt = `attempt ${job.attempt + 1} of ${job.max_attempts}`;
   if (job.kind === "inference") {
-    const here = targets.some((target) => target.state === "up" && target.resident.some((each) => sameModel(each.model, job.queue)));
-    if (here && why.word === "turn") return [["A request ends,", `and this job takes its place on ${job.queue}: ${attempt}.`]];
+    const here = targets.some(
+      (target) => target.state === "up" && target.resident.some((each) => sameModel(each.model, job.queue)),
+    );
+    if (here && why.word === "turn")
+      return [["A request ends,", `and this job takes its place on ${job.queue}: ${attempt}.`]];
     return [[`${job.queue} is loaded`, `if it is not in memory then, and the job works: ${attempt}.`]];
   }
   if (job.kind === "provision") return [["The server's steps begin:", "media are built and mounted, then it boots."]];
@@ -134,8 +172,13 @@ function could({ job, why, paused }, overview) {
     return html`<div class="actions wait-acts"><button class="btn primary" type="button" data-act="PUT ${path}"
       data-body="${JSON.stringify({ paused: false, max_running: paused.max_running })}" data-done="The queue goes on">Resume the queue</button></div>`;
   }
-  if (job.kind === "task" && why.word === "worker") return command("A worker for it:", `chargehand worker --url ${location.origin} --command ${quoted(job.queue)} -- ./your-program`);
-  if (job.kind === "job" && why.word === "worker") return command("To take it:", curl(overview, "/engine/claims", { queues: [job.queue] }));
+  if (job.kind === "task" && why.word === "worker")
+    return command(
+      "A worker for it:",
+      `chargehand worker --url ${location.origin} --command ${quoted(job.queue)} -- ./your-program`,
+    );
+  if (job.kind === "job" && why.word === "worker")
+    return command("To take it:", curl(overview, "/engine/claims", { queues: [job.queue] }));
   return "";
 }
 

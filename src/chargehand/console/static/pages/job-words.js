@@ -73,7 +73,10 @@ export function whereOf(job, waitingFor = job.waiting_for) {
     const left = -since(job.run_at);
     if (waitingFor === "run_at" && left > 1) return [`due in ${length(left)}`, true];
     const again = left > 1 ? `, due in ${length(left)}` : "";
-    const why = job.kind === "provision" && waitingFor === "worker" ? "waits for a free place to work on it" : own(WHY, waitingFor) || waitingFor || "";
+    const why =
+      job.kind === "provision" && waitingFor === "worker"
+        ? "waits for a free place to work on it"
+        : own(WHY, waitingFor) || waitingFor || "";
     return [`${why}${again}${job.error ? ` · ${job.error}` : ""}`, true];
   }
   if (job.state === "running") {
@@ -81,7 +84,8 @@ export function whereOf(job, waitingFor = job.waiting_for) {
     const stage = job.stage && job.stage !== wordOf(job) && job.stage !== "claimed" ? job.stage : "";
     return [[stage, owner].filter(Boolean).join(" · "), false];
   }
-  if (job.state === "failed") return [`${job.kind === "provision" && job.failed_step ? `${job.failed_step}: ` : ""}${job.error || ""}`, false];
+  if (job.state === "failed")
+    return [`${job.kind === "provision" && job.failed_step ? `${job.failed_step}: ` : ""}${job.error || ""}`, false];
   if (job.state === "cancelled") return [job.error || "cancelled", false];
   return [job.attempt > 1 ? `at attempt ${job.attempt}` : "", false];
 }

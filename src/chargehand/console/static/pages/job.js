@@ -45,7 +45,18 @@ export default {
     job.parked = PARKED.has(why.word) ? why.text || "its queue is paused" : same ? same.job.parked : "";
     if (same) job.parkedFrom = same.job.parkedFrom || Date.parse(same.job.updated_at);
     if (queued && !around.line && waited) around.line = waited.line; // it was taken, but for nobody to see yet
-    latest = { job, door, events, deliveries: told.deliveries, queued, why, targets: [], line: null, paused: null, ...around };
+    latest = {
+      job,
+      door,
+      events,
+      deliveries: told.deliveries,
+      queued,
+      why,
+      targets: [],
+      line: null,
+      paused: null,
+      ...around,
+    };
     if (queued) waited = { ...latest, visit: context };
     return latest;
   },
@@ -78,7 +89,9 @@ export default {
     window.addEventListener("resize", redraw);
     redraw(); // now that its width is known
     drawImages(main);
-    const unfollow = follow(id, main, context, () => (ended() || latest.job.kind !== "inference" ? null : latest.job.sequence));
+    const unfollow = follow(id, main, context, () =>
+      ended() || latest.job.kind !== "inference" ? null : latest.job.sequence,
+    );
     return () => {
       clearInterval(beat);
       unfollow();
@@ -98,8 +111,13 @@ async function surroundings(job) {
   ]);
   const queue = queues.queues.find((each) => each.kind === job.kind && each.queue === job.queue);
   const whole = !line.next && line.jobs.some((each) => each.id === job.id);
-  const order = (a, b) => b.priority - a.priority || Date.parse(a.run_at) - Date.parse(b.run_at) || (a.id < b.id ? -1 : 1);
-  return { line: whole ? line.jobs.sort(order) : null, paused: queue && queue.paused ? queue : null, targets: targets.targets };
+  const order = (a, b) =>
+    b.priority - a.priority || Date.parse(a.run_at) - Date.parse(b.run_at) || (a.id < b.id ? -1 : 1);
+  return {
+    line: whole ? line.jobs.sort(order) : null,
+    paused: queue && queue.paused ? queue : null,
+    targets: targets.targets,
+  };
 }
 
 // the parts ----------------------------------------------------------------------------------------------------------------
@@ -110,8 +128,9 @@ function top(data, overview) {
   const word = wordOf(job);
   const shown = shape === "parked" ? `${word}, parked` : shape === "dead" ? `${word}, dead letter` : word;
   return head({
-    crumbs: html`<nav class="crumbs" aria-label="Where"><a href="/console/jobs">Jobs</a><span aria-hidden="true">/</span><span class="id"><span class="pre">${job.id.slice(0, 10)}</span>${
-      job.id.slice(10)}${copy(job.id, "Copy job id")}</span></nav>`,
+    crumbs: html`<nav class="crumbs" aria-label="Where"><a href="/console/jobs">Jobs</a><span aria-hidden="true">/</span><span class="id"><span class="pre">${job.id.slice(0, 10)}</span>${job.id.slice(
+      10,
+    )}${copy(job.id, "Copy job id")}</span></nav>`,
     title: html`<span class="job-title">${job.queue} <span class="dim">${nounOf(job.kind)}</span> ${pill(shown, { as: shape })}</span>`,
     actions: actions(job, door, overview),
   });
@@ -130,19 +149,29 @@ function drawn({ job, events, deliveries: told }) {
 function timePanel(data, phases) {
   const until = phases.live ? "now" : `${clock(phases.to)} UTC`;
   return panel({
-    id: "timeline", title: "Timeline", sub: `${clock(phases.from)} ${phases.live ? "UTC " : ""}to ${until}`, end: totals(phases),
+    id: "timeline",
+    title: "Timeline",
+    sub: `${clock(phases.from)} ${phases.live ? "UTC " : ""}to ${until}`,
+    end: totals(phases),
     body: html`<div id="tl-body">${drawn(data)}</div>`,
   });
 }
 
 function fact(name, value) {
-  return value === "" || value === null || value === undefined ? "" : html`<div><dt>${name}</dt><dd>${value}</dd></div>`;
+  return value === "" || value === null || value === undefined
+    ? ""
+    : html`<div><dt>${name}</dt><dd>${value}</dd></div>`;
 }
 
 function facts({ job, door }) {
   const evidence = (door && door.evidence) || {};
   const { name, icon: shape } = DOORS[job.kind] || { name: job.kind, icon: "jobs" };
-  const tokens = [evidence.prompt_tokens ? `${number(evidence.prompt_tokens)} in` : "", evidence.tokens ? `${number(evidence.tokens)} out` : ""].filter(Boolean).join(", ");
+  const tokens = [
+    evidence.prompt_tokens ? `${number(evidence.prompt_tokens)} in` : "",
+    evidence.tokens ? `${number(evidence.tokens)} out` : "",
+  ]
+    .filter(Boolean)
+    .join(", ");
   const noun = nounOf(job.kind);
   const said = (door && door.progress && door.progress.updatedAt && door.progress) || null;
   return html`<section class="panel" aria-label="Facts"><div class="panel-body"><dl class="facts">
@@ -168,12 +197,23 @@ function content(data) {
   const { job, door } = data;
   if (job.kind === "inference" && door) return conversation(job, { ...door, finished: FINAL.has(job.state) });
   if (job.kind === "provision") {
-    if (!door) return panel({ id: "steps", title: "Steps", body: html`<div class="nothing small-n"><p>The steps need a token with the scope provision:read.</p></div>` });
-    return html`${steps(job, door, data.events)} ${panel({ id: "content", title: "Recipe", sub: "without what may hold secrets", body: html`${jsonFold("recipe", "Recipe", door.recipe, { open: true })}
-      ${Object.keys(door.metadata || {}).length ? jsonFold("metadata", "Metadata", door.metadata) : ""}` })}`;
+    if (!door)
+      return panel({
+        id: "steps",
+        title: "Steps",
+        body: html`<div class="nothing small-n"><p>The steps need a token with the scope provision:read.</p></div>`,
+      });
+    return html`${steps(job, door, data.events)} ${panel({
+      id: "content",
+      title: "Recipe",
+      sub: "without what may hold secrets",
+      body: html`${jsonFold("recipe", "Recipe", door.recipe, { open: true })}
+      ${Object.keys(door.metadata || {}).length ? jsonFold("metadata", "Metadata", door.metadata) : ""}`,
+    })}`;
   }
   return panel({
-    id: "content", title: "Payload and result",
+    id: "content",
+    title: "Payload and result",
     body: html`${jsonFold("payload", "Payload", job.payload, { open: true })}
       ${job.state === "succeeded" || job.result !== null ? jsonFold("result", "Result", job.result, { open: true }) : ""}
       ${job.metadata && job.kind !== "task" ? jsonFold("metadata", "Metadata", job.metadata) : ""}`,

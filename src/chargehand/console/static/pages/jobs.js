@@ -11,18 +11,38 @@ const ULID = /^[0-7][0-9A-HJKMNP-TV-Z]{25}$/i;
 const FILTERS = ["kind", "state", "topic", "queue", "q"];
 
 // Chips by door: [word, shape, filter].
-const COMMON = [["failed", "failed", { state: "failed" }], ["cancelled", "off", { state: "cancelled" }]];
+const COMMON = [
+  ["failed", "failed", { state: "failed" }],
+  ["cancelled", "off", { state: "cancelled" }],
+];
 const CHIPS = {
-  "": [["queued", "queued", { state: "queued" }], ["running", "working", { state: "running" }], ["succeeded", "done", { state: "succeeded" }], ...COMMON],
+  "": [
+    ["queued", "queued", { state: "queued" }],
+    ["running", "working", { state: "running" }],
+    ["succeeded", "done", { state: "succeeded" }],
+    ...COMMON,
+  ],
   inference: [
-    ["queued", "queued", { state: "queued" }], ["loading", "loading", { topic: "running:loading" }], ["working", "working", { topic: "running:working" }],
-    ["done", "done", { state: "succeeded" }], ...COMMON,
+    ["queued", "queued", { state: "queued" }],
+    ["loading", "loading", { topic: "running:loading" }],
+    ["working", "working", { topic: "running:working" }],
+    ["done", "done", { state: "succeeded" }],
+    ...COMMON,
   ],
   task: [
-    ["PENDING", "queued", { state: "queued" }], ["IN_PROGRESS", "working", { state: "running" }], ["COMPLETED", "done", { state: "succeeded" }],
-    ["FAILED", "failed", { state: "failed" }], ["dead letters", "dead", { topic: "failed:dead" }], ["cancelled", "off", { state: "cancelled" }],
+    ["PENDING", "queued", { state: "queued" }],
+    ["IN_PROGRESS", "working", { state: "running" }],
+    ["COMPLETED", "done", { state: "succeeded" }],
+    ["FAILED", "failed", { state: "failed" }],
+    ["dead letters", "dead", { topic: "failed:dead" }],
+    ["cancelled", "off", { state: "cancelled" }],
   ],
-  provision: [["queued", "queued", { state: "queued" }], ["provisioning", "working", { state: "running" }], ["complete", "done", { state: "succeeded" }], ...COMMON],
+  provision: [
+    ["queued", "queued", { state: "queued" }],
+    ["provisioning", "working", { state: "running" }],
+    ["complete", "done", { state: "succeeded" }],
+    ...COMMON,
+  ],
 };
 
 export default {
@@ -32,7 +52,13 @@ export default {
     const queues = await getOr("/engine/queues", { queues: [] });
     const found = asked.q ? await seek(asked) : null;
     const page = found || (await get(`/engine/jobs?${apiQuery(asked)}`));
-    return { asked, queues: queues.queues, jobs: page.jobs.map(plain), next: page.next, why: await reasons(page.jobs, asked, queues.queues) };
+    return {
+      asked,
+      queues: queues.queues,
+      jobs: page.jobs.map(plain),
+      next: page.next,
+      why: await reasons(page.jobs, asked, queues.queues),
+    };
   },
   view(data, context) {
     const overview = context.overview();
@@ -41,7 +67,9 @@ export default {
 };
 
 function read(query) {
-  const asked = Object.fromEntries(FILTERS.concat("cursor", "of").map((name) => [name, (query.get(name) || "").trim()]));
+  const asked = Object.fromEntries(
+    FILTERS.concat("cursor", "of").map((name) => [name, (query.get(name) || "").trim()]),
+  );
   const slash = asked.of.indexOf("/"); // the queue that was picked, with its kind before it
   if (slash > 0) Object.assign(asked, { kind: asked.of.slice(0, slash), queue: asked.of.slice(slash + 1) });
   return asked;
@@ -92,7 +120,9 @@ function href(asked, changes) {
 
 function lede({ asked, jobs }) {
   if (asked.q) return jobs.length ? `Found for “${asked.q}”, newest first.` : `Nothing found for “${asked.q}”.`;
-  return asked.queue ? html`Of the ${nounOf(asked.kind || "job")} <b>${asked.queue}</b>, newest first. <a class="link" href="${href(asked, { queue: "" })}">All</a>` : "";
+  return asked.queue
+    ? html`Of the ${nounOf(asked.kind || "job")} <b>${asked.queue}</b>, newest first. <a class="link" href="${href(asked, { queue: "" })}">All</a>`
+    : "";
 }
 
 // filters ------------------------------------------------------------------------------------------------------------------
@@ -100,12 +130,21 @@ function lede({ asked, jobs }) {
 function filters({ asked, queues }) {
   const kinds = [["", "All doors", ""], ...Object.entries(DOORS).map(([kind, door]) => [kind, door.name, door.icon])];
   const picked = asked.queue ? `${asked.kind || "job"}/${asked.queue}` : "";
-  const values = queues.filter((each) => !asked.kind || each.kind === asked.kind).map((each) => `${each.kind}/${each.queue}`).slice(0, 200);
+  const values = queues
+    .filter((each) => !asked.kind || each.kind === asked.kind)
+    .map((each) => `${each.kind}/${each.queue}`)
+    .slice(0, 200);
   if (picked && !values.includes(picked)) values.unshift(picked);
   return html`<form class="filters" action="/console/jobs" method="get" data-auto>
     <div class="seg" role="group" aria-label="Door">
-      ${kinds.map(([kind, name, shape]) => html`<a href="${href(asked, { kind, queue: "", state: kind === asked.kind ? asked.state : "", topic: "" })}"
-        ${flag('aria-current="true"', kind === asked.kind)}>${shape ? icon(shape) : ""}${name}</a>`)}
+      ${kinds.map(
+        ([
+          kind,
+          name,
+          shape,
+        ]) => html`<a href="${href(asked, { kind, queue: "", state: kind === asked.kind ? asked.state : "", topic: "" })}"
+        ${flag('aria-current="true"', kind === asked.kind)}>${shape ? icon(shape) : ""}${name}</a>`,
+      )}
     </div>
     ${asked.kind && !picked ? html`<input type="hidden" name="kind" value="${asked.kind}" />` : ""}
     ${asked.state ? html`<input type="hidden" name="state" value="${asked.state}" />` : ""}
@@ -128,7 +167,8 @@ function chips({ asked, jobs }, overview) {
       const to = href(asked, on ? { state: "", topic: "" } : { state: "", topic: "", ...by });
       const many = asked.queue || asked.q ? null : countOf(by, doors);
       return html`<a class="chip s s-${look(shape)[1]}" href="${to}" ${flag('aria-current="true"', on)}>${glyph(shape)}${word}${
-        many === null ? "" : html` <span class="n">${number(many)}</span>`}</a>`;
+        many === null ? "" : html` <span class="n">${number(many)}</span>`
+      }</a>`;
     })}
   </div>${jobs.length ? fresh("jobs-new") : ""}</div>`;
 }
@@ -172,7 +212,8 @@ function row(job, waitingFor = job.waiting_for) {
     <td class="c-main"><span class="state s s-${look(shape)[1]}">${glyph(shape, { pulse: moving })}<span class="lbl">${wordOf(job)}</span></span></td>
     <td class="c-hide">${id(job.id, jobHref(job.id))}</td>
     <td class="c-2a"><span class="state"><svg class="icon dim" role="img" aria-label="${door.name}"><use href="#i-${door.icon}" /></svg><a class="name" href="${jobHref(job.id)}">${
-      job.queue}</a> <span class="dim small hide-m">${nounOf(job.kind)}</span></span></td>
+      job.queue
+    }</a> <span class="dim small hide-m">${nounOf(job.kind)}</span></span></td>
     <td class="clip ${where ? "c-full" : "c-hide"} ${waits ? "why" : "dim"}" title="${where}">${where}</td>
     <td class="num c-hide">${job.attempt || html`<span class="zero">–</span>`}</td>
     <td class="num c-hide">${tookOf(job) || html`<span class="zero">–</span>`}</td>
@@ -181,7 +222,8 @@ function row(job, waitingFor = job.waiting_for) {
 }
 
 const COMMANDS = {
-  inference: (overview) => curl(overview, "/jobs", { model: "smollm2:135m", messages: [{ role: "user", content: "Hello" }] }),
+  inference: (overview) =>
+    curl(overview, "/jobs", { model: "smollm2:135m", messages: [{ role: "user", content: "Hello" }] }),
   task: (overview) => curl(overview, "/v1/codeq/tasks", { command: "hello", payload: { name: "world" } }),
   provision: () => "chargehand provision submit --help",
   job: (overview) => curl(overview, "/engine/jobs", { queue: "hello", payload: { name: "world" } }),
@@ -189,6 +231,14 @@ const COMMANDS = {
 
 function nothing(asked, overview) {
   const filtered = asked.state || asked.topic || asked.queue || asked.q || asked.cursor;
-  if (filtered) return empty("No job is like that", html`Take a filter away, or look at <a class="link" href="/console/jobs">all jobs</a>.`);
-  return empty("No job yet", "Submit one and it shows here at once.", (own(COMMANDS, asked.kind) || COMMANDS.inference)(overview));
+  if (filtered)
+    return empty(
+      "No job is like that",
+      html`Take a filter away, or look at <a class="link" href="/console/jobs">all jobs</a>.`,
+    );
+  return empty(
+    "No job yet",
+    "Submit one and it shows here at once.",
+    (own(COMMANDS, asked.kind) || COMMANDS.inference)(overview),
+  );
 }

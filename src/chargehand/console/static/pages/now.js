@@ -14,7 +14,8 @@ import { canonical, plain, shapeOf, whereOf } from "./job-words.js";
 const SHOWN = 4; // of each short list
 const SERVERS = 25; // are counted: each costs the server a look at its job
 const sum = (values) => values.reduce((a, b) => a + b, 0);
-const used = (door) => door.waiting || sum(Object.values(door.running)) || sum(door.hour.ended) || sum(door.hour.failed);
+const used = (door) =>
+  door.waiting || sum(Object.values(door.running)) || sum(door.hour.ended) || sum(door.hour.failed);
 
 export default {
   title: "Now",
@@ -32,9 +33,14 @@ export default {
     const quiet = !overview.doors.some(used) && !endpoints.endpoints.length;
     const anew = quiet && !(await get("/engine/jobs?limit=1")).jobs.length;
     return {
-      anew, overview, targets: targets.targets, endpoints: endpoints.endpoints, running: running.jobs.map(plain),
+      anew,
+      overview,
+      targets: targets.targets,
+      endpoints: endpoints.endpoints,
+      running: running.jobs.map(plain),
       queues: queues.queues.map((queue) => ({ ...plain(queue), key: `${queue.kind}/${queue.queue}` })),
-      workers: workers && workers.workers.length, servers: servers && servers.servers.length,
+      workers: workers && workers.workers.length,
+      servers: servers && servers.servers.length,
     };
   },
   view(data, { lines }) {
@@ -57,24 +63,39 @@ function lede(overview, wants) {
   const inHand = sum(overview.doors.map((door) => sum(Object.values(door.running))));
   const waits = sum(overview.doors.map((door) => door.waiting));
   const ended = sum(overview.doors.map((door) => sum(door.hour.ended) + sum(door.hour.failed)));
-  const human = wants ? (wants === 1 ? "One thing wants a human." : `${wants} things want a human.`) : "Nothing wants a human.";
+  const human = wants
+    ? wants === 1
+      ? "One thing wants a human."
+      : `${wants} things want a human.`
+    : "Nothing wants a human.";
   return `${number(inHand)} in hand, ${number(waits)} waiting, ${number(ended)} finished in the last hour. ${human}`;
 }
 
 // doors by state -----------------------------------------------------------------------------------------------------------
 
 const RUNNING = {
-  inference: [["loading", "running:loading"], ["working", "running:working"]],
+  inference: [
+    ["loading", "running:loading"],
+    ["working", "running:working"],
+  ],
   task: [["IN_PROGRESS", ""]],
   provision: [["provisioning", ""]],
   batch: [["running", ""]],
   job: [["running", ""]],
 };
-const ENDS = { inference: ["queued", "done", "failed"], task: ["PENDING", "COMPLETED", "FAILED"], provision: ["queued", "succeeded", "failed"], batch: ["queued", "succeeded", "failed"], job: ["queued", "succeeded", "failed"] };
+const ENDS = {
+  inference: ["queued", "done", "failed"],
+  task: ["PENDING", "COMPLETED", "FAILED"],
+  provision: ["queued", "succeeded", "failed"],
+  batch: ["queued", "succeeded", "failed"],
+  job: ["queued", "succeeded", "failed"],
+};
 
 function board(data) {
   const { overview, endpoints } = data;
-  const doors = overview.doors.filter((door) => DOORS[door.kind] && (!["batch", "job"].includes(door.kind) || used(door)));
+  const doors = overview.doors.filter(
+    (door) => DOORS[door.kind] && (!["batch", "job"].includes(door.kind) || used(door)),
+  );
   return html`<section class="panel freeze" aria-label="Jobs by door and state">
     <table class="board">
       <colgroup><col class="h" /><col /><col /><col /><col /><col /></colgroup>
@@ -87,9 +108,13 @@ function board(data) {
 
 // Who does the work behind a door. What the token may not see is not counted.
 const BEHIND = {
-  inference: (_, { targets }) => `${targets.filter((target) => target.state === "up").length} of ${plural(targets.length, "target")} here`,
+  inference: (_, { targets }) =>
+    `${targets.filter((target) => target.state === "up").length} of ${plural(targets.length, "target")} here`,
   task: (_, { workers }) => (workers === null ? "workers pull" : `${plural(workers, "worker")} seen`),
-  provision: (door, { servers }) => (servers === null ? "over Redfish" : `${number(sum(Object.values(door.running)))} of ${servers === SERVERS ? `${SERVERS}+ servers` : plural(servers, "server")} busy`),
+  provision: (door, { servers }) =>
+    servers === null
+      ? "over Redfish"
+      : `${number(sum(Object.values(door.running)))} of ${servers === SERVERS ? `${SERVERS}+ servers` : plural(servers, "server")} busy`,
   batch: () => "of prompts",
   job: () => "your own queues",
 };
@@ -100,7 +125,14 @@ function doorRow(door, data) {
   const more = BEHIND[door.kind](door, data);
   const cells = RUNNING[door.kind].map(([word, topic]) => {
     const count = topic ? door.running[topic] || 0 : sum(Object.values(door.running));
-    return stat(word, word, count, topic && word === "loading" ? [] : door.hour.running, "", link(door.kind, "running"));
+    return stat(
+      word,
+      word,
+      count,
+      topic && word === "loading" ? [] : door.hour.running,
+      "",
+      link(door.kind, "running"),
+    );
   });
   while (cells.length < 2) cells.push(html`<td></td>`);
   return html`<tr data-key="door-${door.kind}">
@@ -113,7 +145,9 @@ function doorRow(door, data) {
 }
 
 function deliveriesRow(deliveries, endpoints) {
-  const held = endpoints.filter((each) => each.state !== "active" || each.breaker === "open").reduce((a, each) => a + each.pending, 0);
+  const held = endpoints
+    .filter((each) => each.state !== "active" || each.breaker === "open")
+    .reduce((a, each) => a + each.pending, 0);
   return html`<tr data-key="door-deliveries">
     <th scope="row"><a href="/console/deliveries"><span class="door">${icon("deliver")}Deliveries</span><small>${plural(deliveries.endpoints, "endpoint")}</small></a></th>
     ${stat("queued", "pending", deliveries.pending, [], oldestOf(deliveries.oldest_due_at), "/console/deliveries?state=pending")}
@@ -146,17 +180,32 @@ function stat(as, word, value, values, note, href) {
 function charts(overview) {
   const doors = overview.doors.filter((door) => DOORS[door.kind] && !["batch", "job"].includes(door.kind));
   const minutes = [60, 45, 30, 15].map((m) => clock(now() - m * 60000).slice(0, 5)).concat("now");
-  const done = doors.map((door) => ({ label: DOORS[door.kind].name, unit: "/min", values: door.hour.ended, down: door.hour.failed }));
-  const depth = doors.map((door) => ({ label: DOORS[door.kind].name, unit: "waiting", values: [...door.hour.waiting.slice(0, -1), door.waiting] }));
-  const spoken = (rows, what) => `${what} in the last hour: ${rows.map((row) => `${row.label} at most ${Math.max(...row.values)}, now ${row.values[row.values.length - 1]}`).join("; ")}`;
+  const done = doors.map((door) => ({
+    label: DOORS[door.kind].name,
+    unit: "/min",
+    values: door.hour.ended,
+    down: door.hour.failed,
+  }));
+  const depth = doors.map((door) => ({
+    label: DOORS[door.kind].name,
+    unit: "waiting",
+    values: [...door.hour.waiting.slice(0, -1), door.waiting],
+  }));
+  const spoken = (rows, what) =>
+    `${what} in the last hour: ${rows.map((row) => `${row.label} at most ${Math.max(...row.values)}, now ${row.values[row.values.length - 1]}`).join("; ")}`;
   return html`<div class="cols2">
     ${panel({
-      id: "throughput", title: "Throughput", sub: html`<span data-when>last hour</span>`,
+      id: "throughput",
+      title: "Throughput",
+      sub: html`<span data-when>last hour</span>`,
       end: html`<span class="legend"><span><i></i>finished</span><span><i class="bad"></i>failed, below the line</span></span>`,
       body: strips({ rows: done, kind: "bars", minutes, label: spoken(done, "Jobs finished per minute") }),
     })}
     ${panel({
-      id: "depth", title: "Queue depth", sub: html`<span data-when>last hour</span>`, end: html`<span class="dim small">each row on its own scale</span>`,
+      id: "depth",
+      title: "Queue depth",
+      sub: html`<span data-when>last hour</span>`,
+      end: html`<span class="dim small">each row on its own scale</span>`,
       body: strips({ rows: depth, kind: "steps", minutes, label: spoken(depth, "Jobs waiting") }),
     })}
   </div>`;
@@ -166,14 +215,19 @@ function charts(overview) {
 
 function slots(targets) {
   return panel({
-    id: "targets", title: "Targets", sub: plural(targets.filter((t) => t.state === "up").length, "is here", "are here"), end: html`<a href="/console/targets">All targets</a>`,
-    body: html`<div class="freeze">${targets.slice(0, 8).map((target) => html`<div class="tgt" data-key="t-${target.name}">
+    id: "targets",
+    title: "Targets",
+    sub: plural(targets.filter((t) => t.state === "up").length, "is here", "are here"),
+    end: html`<a href="/console/targets">All targets</a>`,
+    body: html`<div class="freeze">${targets.slice(0, 8).map(
+      (target) => html`<div class="tgt" data-key="t-${target.name}">
       <div class="who">
         <b class="s s-${target.state === "up" ? "here" : "away"}">${glyph(target.state === "up" ? "here" : "away")}<a href="/console/targets">${target.name}</a></b>
         <small>${target.state === "up" ? "here" : "away"} for ${time(target.since, "in")}</small>
       </div>
       ${slotsOf(target)}
-    </div>`)}</div>`,
+    </div>`,
+    )}</div>`,
   });
 }
 
@@ -186,7 +240,8 @@ function mark(word, options) {
 // Why the oldest job of a queue is not taken, as far as queues and targets tell. The page of the job itself says more.
 function reason(queue, targets) {
   if (queue.paused) return "queue";
-  if (queue.kind !== "inference") return queue.max_running !== null && queue.running >= queue.max_running ? "turn" : "worker";
+  if (queue.kind !== "inference")
+    return queue.max_running !== null && queue.running >= queue.max_running ? "turn" : "worker";
   const model = canonical(queue.queue);
   const here = targets.filter((target) => target.state === "up" && target.installed.includes(model));
   if (!here.length) return "target";
@@ -209,29 +264,55 @@ function oldest({ queues: all, targets }) {
   });
   const later = sum(all.map((queue) => queue.delayed));
   return panel({
-    id: "oldest", title: "Waiting longest", end: html`<a href="/console/jobs?state=queued">All waiting</a>`,
-    body: rows.length ? html`<ul class="rows freeze">${rows}</ul>` : empty("Nothing waits", later ? `${plural(later, "job is", "jobs are")} not due yet; all others have been taken.` : "Every job that came has been taken."),
+    id: "oldest",
+    title: "Waiting longest",
+    end: html`<a href="/console/jobs?state=queued">All waiting</a>`,
+    body: rows.length
+      ? html`<ul class="rows freeze">${rows}</ul>`
+      : empty(
+          "Nothing waits",
+          later
+            ? `${plural(later, "job is", "jobs are")} not due yet; all others have been taken.`
+            : "Every job that came has been taken.",
+        ),
   });
 }
 
 function queues({ queues: all }) {
-  const busy = all.filter((queue) => queue.running || queue.ready || queue.paused).sort((a, b) => b.ready + b.running - a.ready - a.running).slice(0, SHOWN);
-  const rows = busy.map((queue) => html`<li data-key="q-${queue.key}">${mark(queue.paused ? "paused" : queue.running ? "working" : "queued")}
+  const busy = all
+    .filter((queue) => queue.running || queue.ready || queue.paused)
+    .sort((a, b) => b.ready + b.running - a.ready - a.running)
+    .slice(0, SHOWN);
+  const rows = busy.map(
+    (
+      queue,
+    ) => html`<li data-key="q-${queue.key}">${mark(queue.paused ? "paused" : queue.running ? "working" : "queued")}
     <span class="t1"><a href="${href(queue)}">${queue.queue}</a></span>
     <span class="e">${number(queue.running)} at work</span>
-    <span class="t2">${queue.paused ? "paused, " : ""}${number(queue.ready)} ready${queue.delayed ? `, ${number(queue.delayed)} not due yet` : ""}</span></li>`);
+    <span class="t2">${queue.paused ? "paused, " : ""}${number(queue.ready)} ready${queue.delayed ? `, ${number(queue.delayed)} not due yet` : ""}</span></li>`,
+  );
   return panel({
-    id: "queues", title: "Busy queues", end: html`<a href="/console/tasks">All queues</a>`,
-    body: rows.length ? html`<ul class="rows freeze">${rows}</ul>` : empty("All queues are empty", "A queue shows here while something is in it."),
+    id: "queues",
+    title: "Busy queues",
+    end: html`<a href="/console/tasks">All queues</a>`,
+    body: rows.length
+      ? html`<ul class="rows freeze">${rows}</ul>`
+      : empty("All queues are empty", "A queue shows here while something is in it."),
   });
 }
 
 function working({ running }) {
-  const rows = running.map((job) => html`<li data-key="r-${job.id}">${mark(job.stage || "working", { pulse: true })}
+  const rows = running.map(
+    (job) => html`<li data-key="r-${job.id}">${mark(job.stage || "working", { pulse: true })}
     <span class="t1"><a href="${jobHref(job.id)}">${job.queue}</a></span><span class="e">${time(job.updated_at)}</span>
-    <span class="t2">${job.stage || "running"}${job.lease_owner && !job.lease_owner.startsWith("@") ? ` by ${job.lease_owner}` : ""}</span></li>`);
+    <span class="t2">${job.stage || "running"}${job.lease_owner && !job.lease_owner.startsWith("@") ? ` by ${job.lease_owner}` : ""}</span></li>`,
+  );
   return panel({
-    id: "working", title: "In hand", end: html`<a href="/console/jobs?state=running">All in hand</a>`,
-    body: rows.length ? html`<ul class="rows freeze">${rows}</ul>` : empty("Nothing runs", "Jobs show here while somebody works on them."),
+    id: "working",
+    title: "In hand",
+    end: html`<a href="/console/jobs?state=running">All in hand</a>`,
+    body: rows.length
+      ? html`<ul class="rows freeze">${rows}</ul>`
+      : empty("Nothing runs", "Jobs show here while somebody works on them."),
   });
 }

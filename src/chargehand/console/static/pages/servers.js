@@ -25,17 +25,26 @@ async function loadAll() {
   const [servers, jobs] = await Promise.all([get("/api/v1/servers?limit=500"), get("/api/v1/jobs?limit=500")]);
   const last = new Map();
   for (const job of jobs.jobs) if (!last.has(job.server_serial)) last.set(job.server_serial, job);
-  const active = [...last.values()].filter((job) => job.status !== "complete" && job.status !== "queued").slice(0, LOOKED_INTO);
-  for (const job of await Promise.all(active.map((each) => get(`/api/v1/jobs/${each.job_id}`)))) last.set(job.server_serial, job);
+  const active = [...last.values()]
+    .filter((job) => job.status !== "complete" && job.status !== "queued")
+    .slice(0, LOOKED_INTO);
+  for (const job of await Promise.all(active.map((each) => get(`/api/v1/jobs/${each.job_id}`))))
+    last.set(job.server_serial, job);
   return { servers: servers.servers, more: servers.next, last };
 }
 
 async function loadOne(serial, wanted) {
   const name = encodeURIComponent(serial);
-  const [server, jobs] = await Promise.all([get(`/api/v1/servers/${name}`), get(`/api/v1/jobs?server_serial=${name}&limit=50`)]);
+  const [server, jobs] = await Promise.all([
+    get(`/api/v1/servers/${name}`),
+    get(`/api/v1/jobs?server_serial=${name}&limit=50`),
+  ]);
   const chosen = wanted || (jobs.jobs[0] && jobs.jobs[0].job_id);
   if (!chosen) return { server, jobs: [], job: null, events: [] };
-  const [job, events] = await Promise.all([get(`/api/v1/jobs/${encodeURIComponent(chosen)}`), readLog(`/api/v1/jobs/${encodeURIComponent(chosen)}/events`)]);
+  const [job, events] = await Promise.all([
+    get(`/api/v1/jobs/${encodeURIComponent(chosen)}`),
+    readLog(`/api/v1/jobs/${encodeURIComponent(chosen)}/events`),
+  ]);
   return { server, jobs: jobs.jobs, job, events };
 }
 
@@ -50,9 +59,23 @@ function all({ servers, more, last }) {
   const jobs = servers.map((server) => last.get(server.server_serial)).filter(Boolean);
   const count = (status) => jobs.filter((job) => job.status === status).length;
   const failed = jobs.filter((job) => word(job) === "failed").length;
-  const said = [[count("provisioning"), "being provisioned"], [count("queued"), "queued"], [failed, "failed"]].filter(([n]) => n).map(([n, what]) => `${number(n)} ${what}`);
-  const lede = servers.length ? `${number(servers.length)}${more ? " and more" : ""} known.${said.length ? ` ${said.join(", ")}.` : " None is being provisioned."}` : "";
-  const body = servers.length ? table(servers, last) : empty("No server is known", "Register one with the address of its BMC and look at what it is. Nothing is changed at the machine by that.", ADD);
+  const said = [
+    [count("provisioning"), "being provisioned"],
+    [count("queued"), "queued"],
+    [failed, "failed"],
+  ]
+    .filter(([n]) => n)
+    .map(([n, what]) => `${number(n)} ${what}`);
+  const lede = servers.length
+    ? `${number(servers.length)}${more ? " and more" : ""} known.${said.length ? ` ${said.join(", ")}.` : " None is being provisioned."}`
+    : "";
+  const body = servers.length
+    ? table(servers, last)
+    : empty(
+        "No server is known",
+        "Register one with the address of its BMC and look at what it is. Nothing is changed at the machine by that.",
+        ADD,
+      );
   return html`${head({ title: "Servers", lede })}
     <div class="stack">${panel({ id: "servers", title: "All servers", sub: servers.length ? `${number(servers.length)}${more ? ", the first" : ""}` : "", body })}</div>`;
 }
@@ -92,10 +115,14 @@ function bmc(probe) {
 
 function stepNow(job) {
   const { name, failed } = at(job);
-  if (job.status === "queued") return html`<span class="small">${job.waiting_for ? `waits for ${job.waiting_for}` : "waits for its turn"}</span>`;
+  if (job.status === "queued")
+    return html`<span class="small">${job.waiting_for ? `waits for ${job.waiting_for}` : "waits for its turn"}</span>`;
   if (!name) return "";
   const now = job.progress && !failed ? job.progress.steps.find((step) => step.step === name) : null;
-  const percent = now && now.percent !== null ? html`<span class="progress">${bar(now.percent / 100)}<span>${Math.round(now.percent)}\u00a0%</span></span>` : "";
+  const percent =
+    now && now.percent !== null
+      ? html`<span class="progress">${bar(now.percent / 100)}<span>${Math.round(now.percent)}\u00a0%</span></span>`
+      : "";
   return html`<span class="two nowrap"><code>${name}</code>${percent}</span>`;
 }
 
@@ -135,7 +162,9 @@ function forget(server) {
 function one({ server, jobs, job, events }) {
   const crumbs = html`<nav class="crumbs" aria-label="Path"><a href="/console/servers">Servers</a><span>/</span></nav>`;
   const facts = server.probe && server.probe.facts;
-  const lede = [facts && [facts.manufacturer, facts.model].filter(Boolean).join(" "), host(server.bmc_address)].filter(Boolean).join(", ");
+  const lede = [facts && [facts.manufacturer, facts.model].filter(Boolean).join(" "), host(server.bmc_address)]
+    .filter(Boolean)
+    .join(", ");
   const submit = `chargehand provision submit ${quoted(server.server_serial)} recipe.json --watch`;
   return html`${head({ title: server.server_serial, lede, crumbs, actions: html`${probe(server, "")}${forget(server)}` })}
     <div class="stack">
@@ -181,14 +210,22 @@ function stepsPanel(job, events) {
   const steps = stepsOf(job);
   const left = steps.filter((step) => step.todo).length;
   const sub = job.status === "queued" ? "not begun" : `${took(job)}${job.finished_at ? " in all" : " so far"}`;
-  return panel({ id: "steps", title: "Steps", sub, end: html`<span>${left ? `${plural(left, "step")} to come, and the machine's own` : ""}</span>`, body: stepList(job, events) });
+  return panel({
+    id: "steps",
+    title: "Steps",
+    sub,
+    end: html`<span>${left ? `${plural(left, "step")} to come, and the machine's own` : ""}</span>`,
+    body: stepList(job, events),
+  });
 }
 
 function logPanel(job, events) {
   const tail = job.progress.log_tail.trimEnd();
   const heard = job.progress.heard_at ? `, as it was ${length(since(job.progress.heard_at))} ago` : "";
   return panel({
-    id: "log", title: "Log", sub: job.status === "complete" ? "" : "follows the end",
+    id: "log",
+    title: "Log",
+    sub: job.status === "complete" ? "" : "follows the end",
     body: html`${log(events.slice(-LINES))}${tail ? html`<details class="tail"><summary>The end of the machine's own log${heard}</summary><pre class="code wrap" tabindex="0">${tail}</pre></details>` : ""}`,
   });
 }

@@ -8,7 +8,11 @@ import { bytes, length, number, plural, short } from "../words.js";
 export default {
   title: "Settings",
   async load() {
-    const [overview, settings, health] = await Promise.all([get("/engine/overview"), getOr("/engine/settings", null), getOr("/healthz", null)]);
+    const [overview, settings, health] = await Promise.all([
+      get("/engine/overview"),
+      getOr("/engine/settings", null),
+      getOr("/healthz", null),
+    ]);
     return { overview, settings, health };
   },
   view(data, { query }) {
@@ -34,7 +38,11 @@ function lede(settings) {
 
 // this browser -------------------------------------------------------------------------------------------------------------
 
-const THEMES = [["auto", "Auto"], ["light", "Light"], ["dark", "Dark"]];
+const THEMES = [
+  ["auto", "Auto"],
+  ["light", "Light"],
+  ["dark", "Dark"],
+];
 
 function keysOn() {
   try {
@@ -61,7 +69,9 @@ function browser(overview) {
         <dt>May</dt><dd>${me.scopes.includes("*") ? "everything" : me.scopes.map((scope) => html`<span class="tag">${scope}</span> `)}</dd>`
     : html`<dt>Signed in as</dt><dd>nobody has to sign in here</dd>`;
   return panel({
-    id: "browser", title: "This browser", sub: "kept here, and nowhere else",
+    id: "browser",
+    title: "This browser",
+    sub: "kept here, and nowhere else",
     body: html`<div class="panel-body"><dl class="kv roomy">
       ${who}
       <dt id="l-theme">Theme</dt>
@@ -76,7 +86,9 @@ function browser(overview) {
 
 function server({ overview, health }) {
   return panel({
-    id: "server", title: "This server", sub: location.host,
+    id: "server",
+    title: "This server",
+    sub: location.host,
     body: html`<div class="panel-body"><dl class="kv roomy">
       <dt>Version</dt><dd>${health ? health.version : overview.version}</dd>
       <dt>Up for</dt><dd>${short(overview.up_seconds)}</dd>
@@ -90,12 +102,18 @@ function server({ overview, health }) {
 // the server's -------------------------------------------------------------------------------------------------------------
 
 function refused() {
-  const body = empty("The server's settings are for its operators", "The token that you signed in with lacks the scope admin. One that has it is made with:", "chargehand token --scope jobs:read --scope admin");
+  const body = empty(
+    "The server's settings are for its operators",
+    "The token that you signed in with lacks the scope admin. One that has it is made with:",
+    "chargehand token --scope jobs:read --scope admin",
+  );
   return html`<section class="panel" aria-label="Settings of the server">${body}</section>`;
 }
 
 function sections(all, only) {
-  const shown = all.map((section) => ({ ...section, settings: section.settings.filter((each) => each.changed || !only) })).filter((section) => section.settings.length);
+  const shown = all
+    .map((section) => ({ ...section, settings: section.settings.filter((each) => each.changed || !only) }))
+    .filter((section) => section.settings.length);
   const changed = all.flatMap((section) => section.settings).filter((each) => each.changed).length;
   const total = all.flatMap((section) => section.settings).length;
   return html`<div class="filters">
@@ -118,7 +136,9 @@ function one(section) {
   );
   const set = section.settings.filter((each) => each.changed).length;
   return panel({
-    id: `s-${section.section}`, title: section.section, sub: set ? `${set} not the default` : "all defaults",
+    id: `s-${section.section}`,
+    title: section.section,
+    sub: set ? `${set} not the default` : "all defaults",
     body: html`<table class="t cards settings"><thead><tr><th scope="col">Setting</th><th scope="col">In force</th><th scope="col">In the environment</th></tr></thead><tbody>${rows}</tbody></table>`,
   });
 }
@@ -132,18 +152,26 @@ function meaning(text) {
 
 function value(each) {
   const was = each.changed && !each.secret ? html`<small>default ${face(each, each.default)}</small>` : "";
+  const by = each.origin ? html`<small>by ${each.origin}</small>` : "";
   const mark = each.changed ? html`<span class="tag on">set</span>` : "";
-  if (each.secret) return html`<span class="held">${each.value ? html`<span class="dim">hidden</span>` : html`<span class="dim">not set</span>`}${mark}</span>`;
+  const held = (shown) => html`<span class="held"><span class="two">${shown}${by}</span>${mark}</span>`;
+  if (each.secret) return held(html`<span class="dim">${each.value ? "hidden" : "not set"}</span>`);
   if (each.value && typeof each.value === "object" && Object.keys(each.value).length)
-    return html`<span class="held">${mark}</span><pre class="code small" tabindex="0" aria-label="${each.name}">${JSON.stringify(each.value, null, 2)}</pre>`;
-  return html`<span class="held"><span class="two"><span>${face(each, each.value)}</span>${was}</span>${mark}</span>`;
+    return html`${held("")}<pre class="code small" tabindex="0" aria-label="${each.name}">${JSON.stringify(each.value, null, 2)}</pre>`;
+  return held(html`<span>${face(each, each.value)}</span>${was}`);
 }
 
 // 604800 says little; 7 d says it.
 function face(each, raw) {
-  if (raw === null || raw === "" || (typeof raw === "object" && !Object.keys(raw).length)) return html`<span class="dim">empty</span>`;
+  if (raw === null || raw === "" || (typeof raw === "object" && !Object.keys(raw).length))
+    return html`<span class="dim">empty</span>`;
   if (typeof raw === "object") return html`<code>${JSON.stringify(raw)}</code>`;
   if (typeof raw !== "number") return html`<code>${String(raw)}</code>`;
-  const words = each.name.endsWith("_seconds") && raw >= 60 ? length(raw) : each.name.endsWith("_bytes") && raw >= 1000 ? bytes(raw) : "";
+  const words =
+    each.name.endsWith("_seconds") && raw >= 60
+      ? length(raw)
+      : each.name.endsWith("_bytes") && raw >= 1000
+        ? bytes(raw)
+        : "";
   return html`<code>${raw}</code>${words ? html` <span class="dim">${words}</span>` : ""}`;
 }

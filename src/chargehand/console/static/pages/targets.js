@@ -21,7 +21,9 @@ export default {
     return { name: argument, targets, everybody: found.targets, sizes: known, waits };
   },
   view(data) {
-    const crumbs = data.name ? html`<nav class="crumbs" aria-label="Path"><a href="/console/targets">Targets</a><span>/</span></nav>` : "";
+    const crumbs = data.name
+      ? html`<nav class="crumbs" aria-label="Path"><a href="/console/targets">Targets</a><span>/</span></nav>`
+      : "";
     const top = head({ title: data.name || "Targets", lede: lede(data), crumbs });
     if (!data.targets.length) return html`${top}${nobody(data)}`;
     const cards = data.targets.map((target) => card(target, data));
@@ -52,7 +54,11 @@ function lede({ name, targets, everybody, waits }) {
 function nobody({ name }) {
   const body = name
     ? empty(`There is no target ${name}`, "Targets are named in the settings, under inference.targets.")
-    : empty("No target is configured", "A target is an Ollama server. Name one in inference.targets; jobs that come before wait for it.", COMMAND);
+    : empty(
+        "No target is configured",
+        "A target is an Ollama server. Name one in inference.targets; jobs that come before wait for it.",
+        COMMAND,
+      );
   return html`<section class="panel" aria-label="Targets">${body}</section>`;
 }
 
@@ -62,7 +68,9 @@ function card(target, data) {
   const up = target.state === "up";
   const seen = presenceOf(target);
   const waits = waitingFor(target, data);
-  const word = up ? pill("here") : html`<span class="pill s s-away">${glyph("away")}<span class="lbl">away ${time(target.since, "in")}</span></span>`;
+  const word = up
+    ? pill("here")
+    : html`<span class="pill s s-away">${glyph("away")}<span class="lbl">away ${time(target.since, "in")}</span></span>`;
   return html`<section class="panel tcard" aria-labelledby="t-${target.name}" data-key="t-${target.name}">
     <div class="panel-head">
       <h2 id="t-${target.name}">${target.name}</h2>
@@ -74,7 +82,17 @@ function card(target, data) {
       ${presence(target)}
       <dl class="facts">
         ${fact(up ? "Here for" : "Away for", time(target.since, "in"))}
-        ${up ? fact("At work", plural(target.resident.reduce((sum, each) => sum + each.in_flight, 0), "request")) : ""}
+        ${
+          up
+            ? fact(
+                "At work",
+                plural(
+                  target.resident.reduce((sum, each) => sum + each.in_flight, 0),
+                  "request",
+                ),
+              )
+            : ""
+        }
         ${up ? fact("In memory", bytes(target.resident.reduce((sum, each) => sum + each.size, 0))) : ""}
         ${fact("Waiting for it", plural(sum(waits), "job"))}
         ${seen ? fact(`Here, ${seen.hours}\u00a0h`, `${Math.round(seen.share * 100)}\u00a0%`) : ""}
@@ -96,7 +114,10 @@ function sum(waits) {
 }
 
 function oldest(waits) {
-  const at = waits.map((queue) => queue.oldest_at).filter(Boolean).sort()[0];
+  const at = waits
+    .map((queue) => queue.oldest_at)
+    .filter(Boolean)
+    .sort()[0];
   return at ? `, the oldest for ${length(since(at))}` : "";
 }
 
@@ -104,14 +125,21 @@ function oldest(waits) {
 function waitingFor(target, { waits, everybody }) {
   const mine = new Set(target.installed);
   const elsewhere = new Set(everybody.filter((each) => each !== target).flatMap((each) => each.installed));
-  return waits.filter((queue) => mine.has(canonical(queue.queue)) || (target.state !== "up" && !mine.size && !elsewhere.has(canonical(queue.queue))));
+  return waits.filter(
+    (queue) =>
+      mine.has(canonical(queue.queue)) ||
+      (target.state !== "up" && !mine.size && !elsewhere.has(canonical(queue.queue))),
+  );
 }
 
 function foot(up, waits) {
   const count = sum(waits);
   if (!count) return html`<span>Nothing in line</span>`;
   const text = `${plural(count, up ? "job" : "job is", up ? "jobs" : "jobs are")} ${up ? "in line" : "parked"}${oldest(waits)}`;
-  const href = waits.length === 1 ? `/console/jobs?kind=inference&state=queued&queue=${encodeURIComponent(waits[0].queue)}` : "/console/jobs?kind=inference&state=queued";
+  const href =
+    waits.length === 1
+      ? `/console/jobs?kind=inference&state=queued&queue=${encodeURIComponent(waits[0].queue)}`
+      : "/console/jobs?kind=inference&state=queued";
   return html`${up ? html`<span>${text}</span>` : state(text, { as: "parked" })}<span class="end"><a class="btn small" href="${href}">Show them</a></span>`;
 }
 
@@ -126,11 +154,25 @@ function unload(target, each) {
 
 function matrix(data) {
   const { targets, waits } = data;
-  const known = new Set(targets.flatMap((target) => [...target.installed, ...target.resident.map((each) => each.model), ...target.loading]));
+  const known = new Set(
+    targets.flatMap((target) => [...target.installed, ...target.resident.map((each) => each.model), ...target.loading]),
+  );
   if (!data.name) for (const queue of waits) known.add(canonical(queue.queue));
   const models = [...known].sort();
-  const body = models.length ? table(models, data) : empty("No model is known", "What the targets have shows here once one of them was reached.", "ollama pull smollm2:135m");
-  return panel({ id: "models", title: "Models", sub: "where each one is", end: html`<span class="hide-m">resident means in memory and ready</span>`, body });
+  const body = models.length
+    ? table(models, data)
+    : empty(
+        "No model is known",
+        "What the targets have shows here once one of them was reached.",
+        "ollama pull smollm2:135m",
+      );
+  return panel({
+    id: "models",
+    title: "Models",
+    sub: "where each one is",
+    end: html`<span class="hide-m">resident means in memory and ready</span>`,
+    body,
+  });
 }
 
 function table(models, { targets, sizes: known, waits }) {
@@ -152,7 +194,8 @@ function table(models, { targets, sizes: known, waits }) {
 function where(target, model) {
   const here = target.resident.find((each) => each.model === model);
   if (target.loading.includes(model)) return html`<td>${state("loading")}</td>`;
-  if (here) return html`<td>${here.in_flight ? state("working", { pulse: true }) : state("resident", { as: "queued" })}</td>`;
+  if (here)
+    return html`<td>${here.in_flight ? state("working", { pulse: true }) : state("resident", { as: "queued" })}</td>`;
   if (target.installed.includes(model)) return html`<td class="dim small">on disk</td>`;
   return html`<td class="dim small">–</td>`;
 }

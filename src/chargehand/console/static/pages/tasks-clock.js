@@ -7,14 +7,21 @@ import { host, number, own } from "../words.js";
 const SHOWN = 20;
 
 function foot(list) {
-  return list.length > SHOWN ? html`<div class="panel-foot"><span>${number(SHOWN)} of ${number(list.length)}</span></div>` : "";
+  return list.length > SHOWN
+    ? html`<div class="panel-foot"><span>${number(SHOWN)} of ${number(list.length)}</span></div>`
+    : "";
 }
 
 export function subscriptionsPanel({ subscriptions, only }, overview) {
   if (!subscriptions) return "";
-  const command = curl(overview, "/v1/codeq/workers/subscriptions", { callbackUrl: "http://127.0.0.1:9000/wake", eventTypes: [only || "hello"] });
+  const command = curl(overview, "/v1/codeq/workers/subscriptions", {
+    callbackUrl: "http://127.0.0.1:9000/wake",
+    eventTypes: [only || "hello"],
+  });
   return panel({
-    id: "subscriptions", title: "Subscriptions", sub: number(subscriptions.length),
+    id: "subscriptions",
+    title: "Subscriptions",
+    sub: number(subscriptions.length),
     body: subscriptions.length
       ? html`<table class="t cards">
             <thead>
@@ -30,13 +37,20 @@ export function subscriptionsPanel({ subscriptions, only }, overview) {
             </tbody>
           </table>
           ${foot(subscriptions)}`
-      : empty("Nobody is rung", "A worker that does not want to hold a connection says where to ring when there is work.", command),
+      : empty(
+          "Nobody is rung",
+          "A worker that does not want to hold a connection says where to ring when there is work.",
+          command,
+        ),
   });
 }
 
 function subscription(each) {
   const names = each.eventTypes.map((type) => (type === "*" ? "any command" : type));
-  const how = { group: `one of group ${each.groupId}`, hash: "one of all, by the minute", fanout: "every time" }[each.deliveryMode] || each.deliveryMode;
+  const how =
+    { group: `one of group ${each.groupId}`, hash: "one of all, by the minute", fanout: "every time" }[
+      each.deliveryMode
+    ] || each.deliveryMode;
   const face = names.length > 2 ? `${names.slice(0, 2).join(", ")} +${names.length - 2}` : names.join(", ");
   return html`<tr data-key="${each.subscriptionId}">
     <td class="c-main"><span class="two"><span class="name" title="${names.join(", ")}">${face}</span><small>of ${each.owner}</small></span></td>
@@ -50,9 +64,16 @@ function subscription(each) {
 
 export function schedulesPanel({ schedules, ticks, only }, overview) {
   if (!schedules) return "";
-  const command = curl(overview, "/v1/codeq/schedules", { name: "nightly", cron: "30 2 * * *", command: only || "hello", payload: {} });
+  const command = curl(overview, "/v1/codeq/schedules", {
+    name: "nightly",
+    cron: "30 2 * * *",
+    command: only || "hello",
+    payload: {},
+  });
   return panel({
-    id: "schedules", title: "Schedules", sub: number(schedules.length),
+    id: "schedules",
+    title: "Schedules",
+    sub: number(schedules.length),
     body: schedules.length
       ? html`<table class="t cards">
             <thead>
@@ -68,7 +89,11 @@ export function schedulesPanel({ schedules, ticks, only }, overview) {
             </tbody>
           </table>
           ${foot(schedules)}`
-      : empty("Nothing is created by the clock", "A schedule makes a task at every tick, once, on however many nodes.", command),
+      : empty(
+          "Nothing is created by the clock",
+          "A schedule makes a task at every tick, once, on however many nodes.",
+          command,
+        ),
   });
 }
 

@@ -7,13 +7,22 @@ import { number, plural } from "../words.js";
 const MOST = 1000; // at once, as the server says
 
 export function lettersPanel({ letters, only }, query) {
-  const total = Object.entries(letters.counts).reduce((sum, [command, count]) => sum + (!only || command === only ? count : 0), 0);
+  const total = Object.entries(letters.counts).reduce(
+    (sum, [command, count]) => sum + (!only || command === only ? count : 0),
+    0,
+  );
   const here = only ? `/console/tasks/${encodeURIComponent(only)}` : "/console/tasks";
   const rows = letters.tasks.map((task) => row(task));
-  const older = letters.next && letters.tasks.length < total ? html`<a class="btn small" href="${here}?letters=${letters.next}">Older</a>` : "";
+  const older =
+    letters.next && letters.tasks.length < total
+      ? html`<a class="btn small" href="${here}?letters=${letters.next}">Older</a>`
+      : "";
   const newest = query.get("letters") ? html`<a class="btn small" href="${here}">Newest</a>` : "";
   return panel({
-    id: "letters", title: "Dead letters", sub: html`${number(total)} ${fresh("letters-new")}`, end: total ? all(total, only) : "",
+    id: "letters",
+    title: "Dead letters",
+    sub: html`${number(total)} ${fresh("letters-new")}`,
+    end: total ? all(total, only) : "",
     body: rows.length
       ? html`<table class="t cards freeze">
             <thead>
@@ -29,12 +38,16 @@ export function lettersPanel({ letters, only }, query) {
             <tbody data-list="letters-new">${rows}</tbody>
           </table>
           ${older || newest ? html`<div class="panel-foot"><span>${number(rows.length)} of ${number(total)}, newest first</span><span class="end">${newest}${older}</span></div>` : ""}`
-      : empty("No dead letters", "A task whose last attempt is nacked, or whose worker goes silent in it, ends here with its reason."),
+      : empty(
+          "No dead letters",
+          "A task whose last attempt is nacked, or whose worker goes silent in it, ends here with its reason.",
+        ),
   });
 }
 
 function all(total, only) {
-  const many = total > MOST ? `the newest ${number(MOST)} of ${number(total)} dead letters` : plural(total, "dead letter");
+  const many =
+    total > MOST ? `the newest ${number(MOST)} of ${number(total)} dead letters` : plural(total, "dead letter");
   const count = Math.min(total, MOST);
   const whose = only ? ` of ${only}` : "";
   const requeue = JSON.stringify(only ? { command: only, limit: MOST } : { limit: MOST });

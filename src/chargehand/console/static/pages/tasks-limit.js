@@ -50,6 +50,10 @@ function ask(command, now) {
   dialog.showModal();
   field.select();
   return new Promise((done) =>
-    dialog.addEventListener("close", () => done(dialog.returnValue === "yes" ? (field.value ? Number(field.value) : null) : undefined), { once: true }),
+    dialog.addEventListener(
+      "close",
+      () => done(dialog.returnValue === "yes" ? (field.value ? Number(field.value) : null) : undefined),
+      { once: true },
+    ),
   );
 }

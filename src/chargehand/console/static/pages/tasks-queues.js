@@ -11,7 +11,18 @@ const NOBODY_SECONDS = 60; // as on Now: how long the oldest may wait before tha
 export function commandsOf({ only, queues, letters, workers, schedules }) {
   const found = new Map();
   const of = (command) => {
-    if (!found.has(command)) found.set(command, { command, ready: 0, delayed: 0, running: 0, dead: 0, oldest_at: null, paused: false, max_running: null, workers: [] });
+    if (!found.has(command))
+      found.set(command, {
+        command,
+        ready: 0,
+        delayed: 0,
+        running: 0,
+        dead: 0,
+        oldest_at: null,
+        paused: false,
+        max_running: null,
+        workers: [],
+      });
     return found.get(command);
   };
   for (const queue of queues) Object.assign(of(queue.queue), queue);
@@ -20,8 +31,18 @@ export function commandsOf({ only, queues, letters, workers, schedules }) {
   for (const worker of workers || []) for (const asked of worker.commands) if (asked.command !== "*") of(asked.command);
   if (only) of(only);
   for (const each of found.values()) {
-    each.workers = (workers || []).flatMap((worker) => worker.commands.filter((asked) => asked.command === "*" || asked.command === each.command));
-    each.nobody = Boolean(workers && each.ready && !each.running && !each.paused && !each.workers.some(here) && each.oldest_at && since(each.oldest_at) > NOBODY_SECONDS);
+    each.workers = (workers || []).flatMap((worker) =>
+      worker.commands.filter((asked) => asked.command === "*" || asked.command === each.command),
+    );
+    each.nobody = Boolean(
+      workers &&
+      each.ready &&
+      !each.running &&
+      !each.paused &&
+      !each.workers.some(here) &&
+      each.oldest_at &&
+      since(each.oldest_at) > NOBODY_SECONDS,
+    );
   }
   const all = [...found.values()].sort((a, b) => a.command.localeCompare(b.command));
   return only ? all.filter((each) => each.command === only) : all;
@@ -34,9 +55,15 @@ export function here(asked) {
 export function queuesPanel({ commands, workers, only }, overview, admin) {
   const door = overview && overview.doors.find((each) => each.kind === "task");
   const sum = (values) => values.reduce((a, b) => a + b, 0);
-  const hour = door && !only ? `${number(sum(door.hour.ended))} completed, ${number(sum(door.hour.failed))} failed in the last hour` : "";
+  const hour =
+    door && !only
+      ? `${number(sum(door.hour.ended))} completed, ${number(sum(door.hour.failed))} failed in the last hour`
+      : "";
   return panel({
-    id: "queues", title: only ? "Queue" : "Queues", sub: only ? "" : number(commands.length), end: html`<span>${hour}</span>`,
+    id: "queues",
+    title: only ? "Queue" : "Queues",
+    sub: only ? "" : number(commands.length),
+    end: html`<span>${hour}</span>`,
     body: html`<table class="t cards tiles freeze">
       <thead>
         <tr>
@@ -78,7 +105,8 @@ function row(each, known, admin) {
 }
 
 function who(each, known) {
-  const said = (as, text) => html`<span class="state s s-${look(as)[1]}">${glyph(as)}<span class="lbl">${text}</span></span>`;
+  const said = (as, text) =>
+    html`<span class="state s s-${look(as)[1]}">${glyph(as)}<span class="lbl">${text}</span></span>`;
   if (each.paused) return said("paused", "paused by hand");
   if (!known) return html`<span class="zero">–</span>`;
   const now = each.workers.filter(here);
@@ -87,7 +115,10 @@ function who(each, known) {
     return said("here", `${plural(now.length, "worker")}${waiting ? `, ${number(waiting)} waiting` : ""}`);
   }
   if (each.running) return said("working", `busy with ${number(each.running)}`);
-  const last = each.workers.map((asked) => asked.lastClaimAt).sort().pop();
+  const last = each.workers
+    .map((asked) => asked.lastClaimAt)
+    .sort()
+    .pop();
   if (last) return said("away", html`none for ${time(last, "in")}`);
   return said(each.ready ? "warn" : "off", "none seen");
 }
@@ -95,6 +126,7 @@ function who(each, known) {
 function acts(each) {
   const path = `/v1/codeq/admin/queues/${encodeURIComponent(each.command)}`;
   const limit = html`<button class="btn small quiet" type="button" data-limit="${each.command}" data-now="${each.max_running === null ? "" : each.max_running}">Limit</button>`;
-  if (each.paused) return html`${limit} <button class="btn small" type="button" data-act="PUT ${path}" data-body='{"paused": false}' data-done="Resumed">Resume</button>`;
+  if (each.paused)
+    return html`${limit} <button class="btn small" type="button" data-act="PUT ${path}" data-body='{"paused": false}' data-done="Resumed">Resume</button>`;
   return html`${limit} <button class="btn small" type="button" data-act="PUT ${path}" data-body='{"paused": true}' data-done="Paused: what is in progress goes on">Pause</button>`;
 }

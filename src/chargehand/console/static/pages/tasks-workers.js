@@ -12,12 +12,18 @@ export function workersPanel({ running, workers, progress, only }) {
   const known = Object.fromEntries((workers || []).map((each) => [each.workerId, each]));
   const busy = running.map((job) => holding(job, own(known, job.lease_owner), progress[job.id]));
   const holders = new Set(running.map((job) => job.lease_owner));
-  const idle = (workers || []).filter((each) => !holders.has(each.workerId) && (!only || each.commands.some((asked) => asked.command === only || asked.command === "*")));
+  const idle = (workers || []).filter(
+    (each) =>
+      !holders.has(each.workerId) &&
+      (!only || each.commands.some((asked) => asked.command === only || asked.command === "*")),
+  );
   const rows = [...busy, ...idle.map((each) => waiting(each, only))];
   const seen = (workers || []).filter((each) => since(each.lastSeenAt) < HERE_SECONDS).length;
   const rest = rows.length - SHOWN;
   return panel({
-    id: "workers", title: "Workers", sub: workers ? `${number(seen)} seen in the last minute` : "",
+    id: "workers",
+    title: "Workers",
+    sub: workers ? `${number(seen)} seen in the last minute` : "",
     body: rows.length
       ? html`<table class="t cards tiles freeze">
             <thead>
@@ -36,7 +42,11 @@ export function workersPanel({ running, workers, progress, only }) {
           <div class="panel-foot"><span>${rest > 0 ? `${number(SHOWN)} of ${number(rows.length)}, those at work first. ` : ""}A worker is its token's name. Those without a task: as seen at this node.</span></div>`
       : !workers
         ? empty("Nothing is in progress", "Who waits for work is shown to administrators.")
-        : empty("No worker was seen in the last hour", "Workers need not register: whoever claims shows here.", `chargehand worker --url ${location.origin} --command ${quoted(only || "hello")} -- cat`),
+        : empty(
+            "No worker was seen in the last hour",
+            "Workers need not register: whoever claims shows here.",
+            `chargehand worker --url ${location.origin} --command ${quoted(only || "hello")} -- cat`,
+          ),
   });
 }
 
@@ -57,7 +67,10 @@ function holding(job, worker, said) {
 function waiting(worker, only) {
   const word = since(worker.lastSeenAt) < HERE_SECONDS ? "here" : "away";
   const asked = worker.commands.filter(here).map((each) => (each.command === "*" ? "any command" : each.command));
-  const names = asked.length > NAMED ? `${asked.slice(0, NAMED).join(", ")} and ${plural(asked.length - NAMED, "other")}` : asked.join(", ");
+  const names =
+    asked.length > NAMED
+      ? `${asked.slice(0, NAMED).join(", ")} and ${plural(asked.length - NAMED, "other")}`
+      : asked.join(", ");
   const open = worker.commands.some((each) => each.waiting);
   const none = only ? "no task of this command" : "nothing";
   const what = word === "here" && names ? `${open ? "waits for" : "asks for"} ${names}` : none;

@@ -38,7 +38,11 @@ export default {
       running: running.jobs,
       letters: dead,
       workers: workers && workers.workers,
-      subscriptions: subscriptions && subscriptions.subscriptions.filter((each) => !only || each.eventTypes.some((type) => type === "*" || type.toLowerCase() === only)),
+      subscriptions:
+        subscriptions &&
+        subscriptions.subscriptions.filter(
+          (each) => !only || each.eventTypes.some((type) => type === "*" || type.toLowerCase() === only),
+        ),
       schedules: schedules && schedules.schedules.filter((each) => !only || each.command.toLowerCase() === only),
     };
     const [progress, ticks] = await Promise.all([progressOf(data.running), only ? ticksOf(data.schedules) : {}]);
@@ -47,7 +51,8 @@ export default {
   view(data, context) {
     const overview = context.overview();
     const admin = data.letters !== null;
-    if (!data.only && !data.commands.length && !(data.workers || []).length && !(data.subscriptions || []).length) return nothing(overview);
+    if (!data.only && !data.commands.length && !(data.workers || []).length && !(data.subscriptions || []).length)
+      return nothing(overview);
     return html`${top(data)}
       <div class="stack">
         ${admin ? "" : html`<p class="why-line" role="note">This token may look, but lacks the scope <code>codeq:admin</code>: workers and dead letters are not shown, and nothing can be paused.</p>`}
@@ -67,7 +72,11 @@ async function progressOf(running) {
 }
 
 async function ticksOf(schedules) {
-  const told = await Promise.all((schedules || []).slice(0, NEXT_RUNS).map((each) => getOr(`${WIRE}/schedules/${encodeURIComponent(each.name)}`, null)));
+  const told = await Promise.all(
+    (schedules || [])
+      .slice(0, NEXT_RUNS)
+      .map((each) => getOr(`${WIRE}/schedules/${encodeURIComponent(each.name)}`, null)),
+  );
   return Object.fromEntries(told.filter(Boolean).map((each) => [each.name, each.nextRuns]));
 }
 
@@ -75,11 +84,17 @@ function top({ only, commands }) {
   const waiting = commands.reduce((sum, each) => sum + each.ready + each.delayed, 0);
   const running = commands.reduce((sum, each) => sum + each.running, 0);
   const nobody = commands.filter((each) => each.nobody).map((each) => each.command);
-  const names = nobody.length > 2 ? `${nobody.slice(0, 2).join(", ")} and ${number(nobody.length - 2)} more` : nobody.join(" and ");
+  const names =
+    nobody.length > 2 ? `${nobody.slice(0, 2).join(", ")} and ${number(nobody.length - 2)} more` : nobody.join(" and ");
   const lede = `${number(waiting)} pending, ${number(running)} in progress.${names ? ` Nobody claims ${names}.` : ""}`;
   if (!only) return head({ title: "Tasks", lede });
   const crumbs = html`<nav class="crumbs" aria-label="Where you are"><a href="/console/tasks">Tasks</a><span aria-hidden="true">/</span><span>${only}</span></nav>`;
-  return head({ title: only, crumbs, lede, actions: html`<a class="btn" href="/console/jobs?kind=task&queue=${encodeURIComponent(only)}">All its tasks</a>` });
+  return head({
+    title: only,
+    crumbs,
+    lede,
+    actions: html`<a class="btn" href="/console/jobs?kind=task&queue=${encodeURIComponent(only)}">All its tasks</a>`,
+  });
 }
 
 function nothing(overview) {
@@ -87,7 +102,9 @@ function nothing(overview) {
   return html`${head({ title: "Tasks", lede: "Producers create tasks, workers in any language claim them." })}
     <div class="stack">
       ${panel({
-        id: "none", title: "Nothing stands in any queue", sub: "a command makes its queue by being used; finished tasks are under Jobs",
+        id: "none",
+        title: "Nothing stands in any queue",
+        sub: "a command makes its queue by being used; finished tasks are under Jobs",
         body: html`${empty("A worker, in a terminal of its own", "Any executable will do: the payload is on its stdin, the result on its stdout.", `chargehand worker --url ${location.origin} --command hello -- cat`)}
           ${empty("A task for it", "It is on disk when this is answered, and is done a moment later.", create)}`,
       })}
