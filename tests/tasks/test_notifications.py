@@ -417,20 +417,21 @@ async def test_a_task_created_on_one_node_is_told_to_a_subscriber_of_another(
 # whatever receivers do --------------------------------------------------------------------------------------------------
 
 
-async def test_a_slow_subscriber_holds_up_neither_the_producer_nor_the_others(desk: Desk) -> None:
-    desk.receiver.script.extend([hang] * 20)
-    for number in range(20):
-        await desk.subscribe(f"/slow/{number}")
-    await desk.create()
-    await until(lambda: len(desk.receiver.hooks) == 16)  # as many as may be under way to one host
-    async with receiving() as quick:
+async def test_a_slow_subscriber_holds_up_neither_the_producer_nor_the_others(
+    store_url: str, receiver: Receiver
+) -> None:
+    async with subscribing(store_url, receiver, {"webhooks.timeout_seconds": 60}) as desk, receiving() as quick:
+        receiver.script.extend([hang] * 20)
+        for number in range(20):
+            await desk.subscribe(f"/slow/{number}")
+        await desk.create()
+        await until(lambda: len(receiver.hooks) == 16)  # as many as may be under way to one host
         other = Desk(desk.server, desk.api, quick)
         await other.subscribe("/quick", "thumb")
-        began = time.monotonic()
-        await desk.create("thumb")
-        assert time.monotonic() - began < 0.5
-        await other.told(1, "/quick")
-        assert time.monotonic() - began < 1
+        async with asyncio.timeout(20):
+            await desk.create("thumb")
+            await other.told(1, "/quick")
+        assert len(receiver.hooks) == 16
 
 
 async def test_what_fails_is_counted_and_not_tried_again(desk: Desk) -> None:
