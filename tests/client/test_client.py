@@ -153,6 +153,23 @@ async def test_a_creation_whose_answer_is_lost_is_asked_for_again_with_the_same_
     assert (first == given) == (other == given) == bool(given)
 
 
+async def test_a_call_that_may_have_been_heard_at_first_says_so_though_nobody_was_there_at_last() -> None:
+    async def hear_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        listener.close()
+        writer.close()
+
+    listener = await asyncio.start_server(hear_once, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    async with AsyncClient(f"http://127.0.0.1:{port}", retries=1) as client:
+        with pytest.raises(NoAnswer, match="cannot be reached") as lost:
+            await client.tasks.create("work", {})
+        with pytest.raises(NoAnswer, match="cannot be reached") as never_left:
+            await client.tasks.create("work", {})
+    assert (lost.value.sent, never_left.value.sent) == (True, False)
+    assert "may have been done" in lost.value.advice
+
+
 async def test_what_could_be_done_twice_is_not_asked_for_again(faulty: Stub) -> None:
     faulty.faults["claim"] = ["drop"]
     async with AsyncClient(faulty.url) as client:

@@ -64,13 +64,16 @@ class Transport:
         """Status and body of a good answer, else ClientError. `safe`: it does no harm to send this twice."""
         left = self._retries if retries is None else retries
         data = None if body is None else msgspec.json.encode(body)
-        failures = 0
+        failures, in_doubt = 0, False
         while True:
             try:
                 return await self._once(method, path, data, query, headers, timeout or self.timeout, safe)
             except ClientError as error:
                 if failures >= left or not _repeatable(error, safe):
+                    if in_doubt and not error.sent:  # the last try was not heard; an earlier one may have been
+                        raise NoAnswer(error.text, error.detail, cause=error.cause) from None
                     raise
+                in_doubt = in_doubt or perhaps_done(error)
                 await asyncio.sleep(pause(failures, self._chance, asked=error.retry_after_seconds))
                 failures += 1
 
@@ -191,12 +194,16 @@ async def _bounded(answer: aiohttp.ClientResponse, most: int) -> bytes:
     raise refused(502, "the answer is too large", f"more than {most} bytes")
 
 
+def perhaps_done(error: ClientError) -> bool:
+    """503 with Retry-After is a server that says that it did nothing; without, it may have fallen over half-way."""
+    return error.sent and not 0 < error.status < 500 and error.retry_after_seconds is None
+
+
 def _repeatable(error: ClientError, safe: bool) -> bool:
     # Whoever is to wait for longer than we would is told so at once.
     if (error.retry_after_seconds or 0) > LONGEST_ASKED_SECONDS or error.cause in (UNTRUSTED, NO_TLS):
         return False
     if error.status == 429 or not error.sent:
         return True  # it was turned away at the door
-    # 503 with Retry-After is a server that says that it did nothing; without, it may have fallen over half-way.
     asked_back = error.status == 503 and error.retry_after_seconds is not None
     return asked_back or (safe and error.away)

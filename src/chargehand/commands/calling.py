@@ -8,7 +8,7 @@ import msgspec
 
 from chargehand.client import ClientError
 from chargehand.client.sse import Events, TooLong
-from chargehand.client.transport import Transport
+from chargehand.client.transport import Transport, perhaps_done
 from chargehand.commands.refusals import LOOK, explain
 
 T = TypeVar("T")
@@ -19,21 +19,19 @@ SILENCE_SECONDS = 45.0  # a job may have nothing to say for long; a new connecti
 
 
 class Line(Transport):
-    """Knows whether anything may have been done: the last of several tries, or a look at it, may say that nobody is there."""
+    """Knows whether anything may have been done by any call of a command: the last may be a look that finds nobody there."""
 
     unsure = False
 
     async def _once(self, method: str, *rest: Any) -> tuple[int, bytes]:
-        perhaps_done = method != "GET"
+        in_doubt = method != "GET"
         try:
             return await super()._once(method, *rest)
         except ClientError as error:
-            # 503 with Retry-After is a server that says that it did nothing.
-            if not error.sent or 0 < error.status < 500 or error.retry_after_seconds is not None:
-                perhaps_done = False
+            in_doubt = in_doubt and perhaps_done(error)
             raise
         finally:
-            self.unsure = self.unsure or perhaps_done
+            self.unsure = self.unsure or in_doubt
 
 
 class Api:
