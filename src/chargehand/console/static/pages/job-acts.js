@@ -30,9 +30,9 @@ function retry(job) {
     job.kind === "provision"
       ? `Start job ${job.id} again from the beginning? Its recipe may wipe the disks of ${job.queue}.`
       : "";
-  return html`<button class="btn${ask ? " danger" : ""}" type="button" data-act="POST ${path}" data-done="It has all its attempts again" ${ask ? html`data-ask="${ask}" data-yes="Start again"` : ""}>${icon(
-    "retry",
-  )}${job.kind === "inference" || job.kind === "provision" ? "Retry" : "Requeue"}</button>`;
+  const word = ["inference", "provision"].includes(job.kind) ? "Retry" : "Requeue";
+  return html`<button class="btn${ask ? " danger" : ""}" type="button" data-act="POST ${path}" data-done="It has all its attempts again"
+    ${ask ? html`data-ask="${ask}" data-yes="Start again"` : ""}>${icon("retry")}${word}</button>`;
 }
 
 function cancel(job) {

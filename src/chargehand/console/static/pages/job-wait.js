@@ -107,12 +107,11 @@ function resident(data) {
   const having = targets.filter((target) => target.installed.some((each) => sameModel(each, job.queue)));
   const shown = (having.length ? having : away(data).length ? away(data) : targets).slice(0, 2);
   if (!shown.length) return "";
-  return html`<div>${shown.map(
-    (
-      target,
-    ) => html`<h3>${target.state === "up" ? `Resident on ${target.name}` : `Resident on ${target.name} when last seen`}</h3>
+  const parts = shown.map(
+    (target) => html`<h3>Resident on ${target.name}${target.state === "up" ? "" : " when last seen"}</h3>
     <div class="line gap">${slotsOf(target)}</div>`,
-  )}</div>`;
+  );
+  return html`<div>${parts}</div>`;
 }
 
 // what comes ---------------------------------------------------------------------------------------------------------------

@@ -127,10 +127,10 @@ function top(data, overview) {
   const shape = shapeOf(job, why.word);
   const word = wordOf(job);
   const shown = shape === "parked" ? `${word}, parked` : shape === "dead" ? `${word}, dead letter` : word;
+  const [born, chance] = [job.id.slice(0, 10), job.id.slice(10)]; // the parts of a ULID
+  const id = html`<span class="id"><span class="pre">${born}</span>${chance}${copy(job.id, "Copy job id")}</span>`;
   return head({
-    crumbs: html`<nav class="crumbs" aria-label="Where"><a href="/console/jobs">Jobs</a><span aria-hidden="true">/</span><span class="id"><span class="pre">${job.id.slice(0, 10)}</span>${job.id.slice(
-      10,
-    )}${copy(job.id, "Copy job id")}</span></nav>`,
+    crumbs: html`<nav class="crumbs" aria-label="Where"><a href="/console/jobs">Jobs</a><span aria-hidden="true">/</span>${id}</nav>`,
     title: html`<span class="job-title">${job.queue} <span class="dim">${nounOf(job.kind)}</span> ${pill(shown, { as: shape })}</span>`,
     actions: actions(job, door, overview),
   });

@@ -283,10 +283,9 @@ function queues({ queues: all }) {
     .filter((queue) => queue.running || queue.ready || queue.paused)
     .sort((a, b) => b.ready + b.running - a.ready - a.running)
     .slice(0, SHOWN);
+  const shape = (queue) => (queue.paused ? "paused" : queue.running ? "working" : "queued");
   const rows = busy.map(
-    (
-      queue,
-    ) => html`<li data-key="q-${queue.key}">${mark(queue.paused ? "paused" : queue.running ? "working" : "queued")}
+    (queue) => html`<li data-key="q-${queue.key}">${mark(shape(queue))}
     <span class="t1"><a href="${href(queue)}">${queue.queue}</a></span>
     <span class="e">${number(queue.running)} at work</span>
     <span class="t2">${queue.paused ? "paused, " : ""}${number(queue.ready)} ready${queue.delayed ? `, ${number(queue.delayed)} not due yet` : ""}</span></li>`,
