@@ -46,7 +46,7 @@ run: setup ## start the server on 127.0.0.1:8484 with SQLite under ./data
 	@$(BIN)/chargehand serve
 
 test: dev ## all tests, on SQLite and on a real PostgreSQL
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 3 --dist loadgroup
 
 test-real: dev ## the contract of a target on SmolLM2, and on a real Ollama at CHARGEHAND_E2E_OLLAMA_URL
 	@[ -n "$$CHARGEHAND_E2E_OLLAMA_URL" ] || echo "CHARGEHAND_E2E_OLLAMA_URL is not set: without a real Ollama."

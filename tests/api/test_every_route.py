@@ -27,7 +27,7 @@ UNKNOWN = {"job_id": "7ZZZZZZZZZZZZZZZZZZZZZZZZZ", "delivery_id": "7ZZZZZZZZZZZZ
 OTHERS = {"kind": "job", "name": "q", "model": "m", "digest": "sha256:0", "file_id": "file-0", "batch_id": "batch_0"} | {
     "task_id": "7ZZZZZZZZZZZZZZZZZZZZZZZZZ", "command": "q", "topic_name": "q", "subscription_id": "sub-0", "id": "sub-0",
     "server_serial": "SN-1", "permit": "1-x", "rest": "a/tags/list", "target": "laptop",
-    "page": "jobs", "file": "main.js",
+    "page": "jobs", "file": "main.js", "stream": "0" * 32,
 }  # fmt: skip
 # Open to the gate, for they look at credentials of their own: a machine's, a signed path, a registry client's.
 GUARDED = ("/api/v1/status-webhook/", "/media/", "/v2")

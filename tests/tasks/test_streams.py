@@ -3,19 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import unquote
 
 import aiohttp
+import asyncpg
 import msgspec
 import pytest
 
 from chargehand.doors.tasks import stream as streams
 from chargehand.doors.tasks.names import BASE
 from chargehand.engine.moves import Moved
+from chargehand.store.postgres import CHANNEL
 from tests.api.serving import Answer, on_sqlite, until
 from tests.engine.given import Cable
 from tests.tasks.calling import Caller, Shop, calling
@@ -76,6 +78,10 @@ async def shop(store_url: str) -> AsyncIterator[Shop]:
 async def in_progress(shop: Shop, command: str = "render") -> int:
     depth: int = (await shop.boss.get(f"/admin/queues/{command}")).good()["inProgress"]
     return depth
+
+
+async def is_in_progress(shop: Shop, count: int) -> bool:
+    return await in_progress(shop) == count
 
 
 async def create(shop: Shop, count: int, **fields: Any) -> list[str]:
@@ -263,23 +269,54 @@ async def test_a_stream_that_is_left_by_its_name_ends_and_claims_nothing_more(sh
     assert (await shop.worker_2.claim())["id"] == ids[1 if full else 0]
 
 
-async def _holds(shop: Shop, count: int) -> bool:
-    return await in_progress(shop) == count
+async def test_whoever_leaves_by_name_reads_of_every_task_that_was_sent(shop: Shop) -> None:
+    async with streaming(shop.worker, maxInFlight=5) as stream:
+        ids = await create(shop, 3)
+        await until(lambda: is_in_progress(shop, 3))
+        await leave(shop.worker, stream)
+        await stream.ends()
+    assert {task["id"] for task in stream.read} == set(ids)
 
 
-async def test_whoever_leaves_by_name_has_read_of_every_task_that_was_claimed_for_it(shop: Shop) -> None:
-    """Each round another moment: between the task's creation, its claim and its line on the wire."""
-    for round in range(30):
-        async with streaming(shop.worker, maxInFlight=5) as stream:
-            creating = asyncio.create_task(create(shop, 3))
-            for _ in range(round):
-                await asyncio.sleep(0)
-            await leave(shop.worker, stream)
-            await stream.ends()
-            await creating
-        await until(partial(_holds, shop, len(stream.read)))  # what was claimed and not sent is on its way back
-        for task in stream.read:
-            await shop.worker.complete(task)
+async def test_what_is_claimed_in_the_moment_of_leaving_is_sent_or_handed_back(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[streams.Stream] = []
+    claim = shop.server.engine.claim
+
+    class Remembered(streams.Stream):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            made.append(self)
+
+    async def claim_and_leave(*given: Any, **more: Any) -> Any:
+        jobs = await claim(*given, **more)
+        if jobs:
+            made[-1].leaving.cancel()
+        return jobs
+
+    monkeypatch.setattr(streams, "Stream", Remembered)
+    monkeypatch.setattr(shop.server.engine, "claim", claim_and_leave)
+    async with streaming(shop.worker, maxInFlight=5) as stream:
+        await create(shop, 1)
+        await stream.ends()
+    assert len(made) == 1
+    assert made[0].leaving.cancelled()
+    await until(lambda: is_in_progress(shop, len(stream.read)))
+
+
+@pytest.mark.parametrize("name", ["x" * 8000, "%E2%82%AC" * 3000, "0" * 31, "G" * 32])
+async def test_a_name_that_no_stream_can_have_is_told_to_nobody(postgres_url: str, name: str) -> None:
+    """PostgreSQL takes 8,000 bytes at once: more, and the nodes would not hear each other for a while."""
+    heard: list[str] = []
+    connection = await asyncpg.connect(postgres_url)
+    async with calling(postgres_url) as shop:
+        await connection.add_listener(CHANNEL, lambda *said: heard.append(str(said[-1])))
+        for each in (name, "0" * 32):
+            assert (await shop.worker.delete(f"/tasks/claim/stream/{each}")).status == 204
+        await until(lambda: any("0" * 32 in text for text in heard))
+        assert not any(unquote(name) in text.replace("0" * 32, "") for text in heard)
+    await connection.close()
 
 
 async def _completed(shop: Shop, task_id: str) -> bool:

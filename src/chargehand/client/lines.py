@@ -61,14 +61,18 @@ class TaskStream:
     async def leave(self) -> list[Task]:
         """What was on its way: whoever stops reading owes these to the server.
 
-        To hang up would not do, what the server sends in that moment would be lost. It is asked to end the stream, and read to its end.
+        To hang up would not do, what the server sends in that moment would be lost. It is asked to end the stream, and read to its
+        end; if it does not hear that, at least what has arrived is here.
         """
+        content = self._answer.content
         with suppress(TimeoutError, aiohttp.ClientError, ClientError, OSError):
             async with asyncio.timeout(GOODBYE_SECONDS):
-                if not self._answer.content.at_eof() and self._answer.content.exception() is None:
+                if not content.at_eof() and content.exception() is None:
                     await self._say_goodbye()
-                while arrived := await self._answer.content.readany():
+                while arrived := await content.readany():
                     self._read += self._lines.tasks(arrived)
+        with suppress(aiohttp.ClientError, ClientError, OSError):
+            self._read += self._lines.tasks(content.read_nowait())
         return list(self._read)
 
 

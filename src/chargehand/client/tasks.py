@@ -187,7 +187,7 @@ class Tasks(Calls):
             name = answer.headers.get("x-chargehand-stream", "")
 
             async def say_goodbye() -> None:
-                await self._http.call("DELETE", f"{path}/{quote(name, safe='')}", safe=True, retries=0)
+                await self._http.call("DELETE", f"{path}/{quote(name, safe='')}", safe=True)
 
             yield TaskStream(answer, say_goodbye)
 

@@ -73,7 +73,7 @@ class Transport:
                     if in_doubt and not error.sent:  # the last try was not heard; an earlier one may have been
                         raise NoAnswer(error.text, error.detail, cause=error.cause) from None
                     raise
-                in_doubt = in_doubt or perhaps_done(error)
+                in_doubt = in_doubt or (method != "GET" and may_have_been_done(error))
                 await asyncio.sleep(pause(failures, self._chance, asked=error.retry_after_seconds))
                 failures += 1
 
@@ -194,9 +194,13 @@ async def _bounded(answer: aiohttp.ClientResponse, most: int) -> bytes:
     raise refused(502, "the answer is too large", f"more than {most} bytes")
 
 
-def perhaps_done(error: ClientError) -> bool:
+def may_have_been_done(error: ClientError) -> bool:
+    return error.sent and not 0 < error.status < 500 and not _asks_back(error)
+
+
+def _asks_back(error: ClientError) -> bool:
     """503 with Retry-After is a server that says that it did nothing; without, it may have fallen over half-way."""
-    return error.sent and not 0 < error.status < 500 and error.retry_after_seconds is None
+    return error.status == 503 and error.retry_after_seconds is not None
 
 
 def _repeatable(error: ClientError, safe: bool) -> bool:
@@ -205,5 +209,4 @@ def _repeatable(error: ClientError, safe: bool) -> bool:
         return False
     if error.status == 429 or not error.sent:
         return True  # it was turned away at the door
-    asked_back = error.status == 503 and error.retry_after_seconds is not None
-    return asked_back or (safe and error.away)
+    return _asks_back(error) or (safe and error.away)

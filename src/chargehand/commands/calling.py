@@ -8,7 +8,7 @@ import msgspec
 
 from chargehand.client import ClientError
 from chargehand.client.sse import Events, TooLong
-from chargehand.client.transport import Transport, perhaps_done
+from chargehand.client.transport import Transport, may_have_been_done
 from chargehand.commands.refusals import LOOK, explain
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ class Line(Transport):
         try:
             return await super()._once(method, *rest)
         except ClientError as error:
-            in_doubt = in_doubt and perhaps_done(error)
+            in_doubt = in_doubt and may_have_been_done(error)
             raise
         finally:
             self.unsure = self.unsure or in_doubt

@@ -144,8 +144,9 @@ class Hint(msgspec.Struct, frozen=True, omit_defaults=True):
     """What another node says has happened. Never the truth, only a reason to look."""
 
     queues: dict[str, int] = {}  # queue -> earliest run_at of what was put there
-    jobs: tuple[str, ...] = ()  # to which something happened; a worker's stream that is to end has a name among them
+    jobs: tuple[str, ...] = ()
     endpoints: tuple[str, ...] = ()
+    streams: tuple[str, ...] = ()  # names of workers' streams that are to end
 
 
 class Store(Protocol):
@@ -228,4 +229,5 @@ class Store(Protocol):
     async def ended(self) -> str: ...  # returns, with the reason, when the store can never serve again
     def listen(self, heard: Callable[[Hint], None]) -> None: ...
     def tell(self, queue: str = "", run_at: int = 0, job_id: str = "", endpoints: tuple[str, ...] = ()) -> None: ...
+    def tell_stream(self, name: str) -> None: ...
     async def close(self) -> None: ...

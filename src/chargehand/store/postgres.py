@@ -30,6 +30,7 @@ from chargehand.store.writes import Writes
 
 CHANNEL = "chargehand"
 NOTIFY_BYTES = 7_500  # PostgreSQL takes up to 8,000
+UNTOLD_STREAMS = 100
 UNTOLD_JOBS = 200  # in one message; more are found by polling
 NOTIFY_EVERY_SECONDS = 0.005  # hints of a busy moment travel together
 _BAD = (asyncpg.PostgresError, ValueError, OverflowError, TypeError)
@@ -92,6 +93,7 @@ class PostgresStore(Writes):
         self._heard: list[Callable[[Hint], None]] = []
         self._untold: dict[str, tuple[str, ...]] = {}
         self._untold_queues: dict[str, int] = {}
+        self._untold_streams: set[str] = set()
         self._tell_soon = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -216,6 +218,11 @@ class PostgresStore(Writes):
             self._untold[job_id] = endpoints
         self._tell_soon.set()
 
+    def tell_stream(self, name: str) -> None:
+        if len(self._untold_streams) < UNTOLD_STREAMS:
+            self._untold_streams.add(name)
+            self._tell_soon.set()
+
     async def _keep_listening(self) -> None:
         """Hints only: while the connection is down the others' polling finds what was done here."""
         while True:
@@ -229,6 +236,7 @@ class PostgresStore(Writes):
                         await asyncio.sleep(NOTIFY_EVERY_SECONDS)
             self._untold.clear()
             self._untold_queues.clear()
+            self._untold_streams.clear()
             await asyncio.sleep(1)
 
     @contextlib.asynccontextmanager
@@ -250,12 +258,15 @@ class PostgresStore(Writes):
         untold, self._untold = self._untold, {}
         jobs = tuple(untold)
         endpoints = tuple(dict.fromkeys(endpoint for told in untold.values() for endpoint in told))
-        text = self._text(Hint(queues, jobs, endpoints))
-        if len(text) <= NOTIFY_BYTES:
-            return [text]
+        streams, self._untold_streams = self._untold_streams, set()
+        # Nobody polls for streams, so they go by themselves: no more than fit.
+        texts = [self._text(Hint(streams=tuple(streams)))] if streams else []
         # Jobs are many and their watchers poll anyway; queues and endpoints are what somebody waits for at once.
-        text = self._text(Hint(queues, (), endpoints))
-        return [text] if len(text) <= NOTIFY_BYTES else []
+        for hint in (Hint(queues, jobs, endpoints), Hint(queues, (), endpoints)):
+            text = self._text(hint)
+            if len(text.encode()) <= NOTIFY_BYTES:
+                return [*texts, text]
+        return texts
 
     def _text(self, hint: Hint) -> str:
         return self._node + msgspec.json.encode(hint).decode()

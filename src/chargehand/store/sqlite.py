@@ -225,6 +225,9 @@ class SqliteStore(Writes):
     def tell(self, queue: str = "", run_at: int = 0, job_id: str = "", endpoints: tuple[str, ...] = ()) -> None:
         pass
 
+    def tell_stream(self, name: str) -> None:
+        pass
+
     async def close(self) -> None:
         """Readers first: whoever closes last tidies up, and only the writer may write."""
         await self._group.close(StoreUnavailable("the server is stopping"))

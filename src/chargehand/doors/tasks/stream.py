@@ -10,6 +10,7 @@ reads an answer that ends: it knows of every task that it holds.
 
 import asyncio
 import contextlib
+import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
@@ -37,6 +38,8 @@ from chargehand.http.route import Route
 
 NDJSON = "application/x-ndjson"
 NAME_HEADER = "x-chargehand-stream"
+NAME_BYTES = 16
+_NAME = re.compile(rf"[0-9a-f]{{{2 * NAME_BYTES}}}")
 SIGN_OF_LIFE_SECONDS = 10.0
 LOOK_SECONDS = 1.0  # how often a full stream looks for ends that another node wrote
 MAX_STREAMS = 10_000
@@ -88,11 +91,12 @@ class Streams:
 
     def on_hint(self, hint: Hint) -> None:
         """Results may go to any node: the others say of which tasks, the store says whether that was their end."""
-        for known in hint.jobs:
-            self._leave(known)
-            if (stream := self._by_task.get(known)) is not None:
-                stream.doubtful.add(known)
+        for task_id in hint.jobs:
+            if (stream := self._by_task.get(task_id)) is not None:
+                stream.doubtful.add(task_id)
                 stream.news.set()
+        for name in hint.streams:
+            self._leave(name)
 
     def _free(self, stream: Stream, task_id: str) -> None:
         if self._by_task.get(task_id) is stream:  # else it lapsed unheard of, and another stream has it now
@@ -107,7 +111,7 @@ class Streams:
         if len(self._by_name) >= MAX_STREAMS:
             raise Refusal(503, "too many streams", detail=f"{MAX_STREAMS} are open", retry_after_seconds=5)
         queues, lease = claim_queues(caller, asked), self._worker.lease(asked.lease_seconds)
-        name = secrets.token_hex(16)  # whoever knows it may end the stream
+        name = secrets.token_hex(NAME_BYTES)  # whoever knows it may end the stream
         resp.content_type = NDJSON
         resp.set_header(NAME_HEADER, name)
         resp.set_header("cache-control", "no-store")
@@ -118,8 +122,8 @@ class Streams:
 
     async def leave_stream(self, req: Request, resp: Response, stream: str) -> None:
         access.worker(req, CLAIM)
-        if not self._leave(stream):
-            self._engine.store.tell(job_id=stream)  # another node may have it
+        if not self._leave(stream) and _NAME.fullmatch(stream):
+            self._engine.store.tell_stream(stream)  # another node may have it
         resp.status = 204
 
     def _leave(self, name: str) -> bool:
