@@ -9,10 +9,14 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import asyncpg
+import hypothesis
 import pytest
 
 from chargehand.engine.store import Store
 from chargehand.store import open_store
+
+hypothesis.settings.register_profile("chargehand", deadline=None)  # how long an example takes says more of the machine
+hypothesis.settings.load_profile("chargehand")
 
 
 class Clock:

@@ -87,7 +87,6 @@ def check_every_operation(
     quick = settings(
         max_examples=12,
         derandomize=True,
-        deadline=None,
         database=None,
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),

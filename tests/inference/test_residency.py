@@ -673,7 +673,7 @@ def a_world(shape: list[tuple[int, int, set[str]]], durations: list[int]) -> Wor
     return World(ledgers, clock, chance())
 
 
-@settings(max_examples=100, deadline=None, phases=(Phase.reuse, Phase.generate))  # to shrink it takes minutes
+@settings(max_examples=100, phases=(Phase.reuse, Phase.generate))  # to shrink it takes minutes
 @given(shape=targets, coming=arrivals, durations=st.lists(st.integers(0, 100), min_size=1, max_size=30))
 def test_whatever_comes_the_slots_suffice_and_nobody_waits_for_ever(
     shape: list[tuple[int, int, set[str]]], coming: list[list[tuple[str, int]]], durations: list[int]

@@ -81,7 +81,7 @@ names = st.from_regex(r"[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9_-])?", fullmatch=True)
 @given(
     st.dictionaries(names, st.binary(max_size=5000), min_size=1, max_size=MAX_FILES), st.integers(315532800, 2**31 - 1)
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_whatever_is_put_in_comes_out_by_both_trees(files: dict[str, bytes], epoch: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)

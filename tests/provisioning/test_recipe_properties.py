@@ -103,7 +103,7 @@ junk = st.recursive(
 
 
 @given(recipes)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_is_built_by_the_rules_is_accepted_and_fits_the_schema_on_the_medium(document: Document) -> None:
     recipe = check(json.dumps(document).encode())
     assert recipe.plain == document
@@ -141,7 +141,7 @@ def resolves(document: Any, path: str) -> bool:
 
 
 @given(recipes, st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_whatever_is_broken_is_pointed_at_in_the_document(document: Document, data: st.DataObject) -> None:
     document = copy.deepcopy(document)  # strategies hand out the same objects again
     for _ in range(data.draw(st.integers(1, 3))):
@@ -168,7 +168,7 @@ def test_whatever_is_broken_is_pointed_at_in_the_document(document: Document, da
 
 
 @given(st.binary(max_size=200) | junk.map(lambda value: json.dumps(value).encode()))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_bytes_do_more_than_be_refused(body: bytes) -> None:
     error = refusal(body)
     assert error is not None
@@ -180,7 +180,7 @@ pieces += ["\n", "\n  ", "\n- ", "\nb: ", "\n---\n", "|\n ", ">\n ", "'", '"', "
 
 
 @given(st.lists(st.sampled_from(pieces), max_size=14).map("".join))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_no_alias_that_a_yaml_parser_sees_is_missed(document: str) -> None:
     try:
         yaml.compose(document)

@@ -195,7 +195,6 @@ class Collections(RuleBasedStateMachine):
 Collections.TestCase.settings = settings(
     max_examples=70,
     stateful_step_count=40,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -188,7 +188,7 @@ async def test_sixty_four_claimers_get_each_of_five_hundred_jobs_once(store: Sto
     claims=st.lists(st.tuples(st.sampled_from(["a", "b", "ab", "ba"]), st.integers(1, 4)), min_size=1, max_size=6),
     at_once=st.booleans(),
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_claims_give_each_due_job_once_and_in_order(
     store: Store, clock: Clock, jobs: list[tuple[str, int, int]], claims: list[tuple[str, int]], at_once: bool
 ) -> None:

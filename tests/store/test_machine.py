@@ -252,5 +252,5 @@ def test_the_store_does_what_a_model_in_memory_does(store_url: str, clock: Clock
     with asyncio.Runner() as runner:
         store = runner.run(open_store(store_url, clock=clock))
         machine = type("Here", (Comparison,), {"loop": runner.get_loop(), "store": store, "clock": clock})
-        run_machine(machine, settings=settings(max_examples=30, stateful_step_count=30, deadline=None))
+        run_machine(machine, settings=settings(max_examples=30, stateful_step_count=30))
         runner.run(store.close())

@@ -314,7 +314,6 @@ def test_no_task_is_ever_in_two_hands_and_each_ends_once(store_url: str) -> None
     # Not shrunk: what fails is a race, and does not fail again for being smaller.
     @settings(
         max_examples=8,
-        deadline=None,
         database=None,
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
