@@ -59,6 +59,7 @@ def pair(folder: Path, name: str, issuer: Pair | None = None, *, dns: tuple[str,
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
+    signer = issuer.key if issuer else key
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -68,13 +69,16 @@ def pair(folder: Path, name: str, issuer: Pair | None = None, *, dns: tuple[str,
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .add_extension(_uses(authority=issuer is None), critical=True)
     )
     if dns:
         builder = builder.add_extension(x509.SubjectAlternativeName(list(map(x509.DNSName, dns))), critical=False)
     if issuer:
         use = ExtendedKeyUsageOID.SERVER_AUTH if "localhost" in dns else ExtendedKeyUsageOID.CLIENT_AUTH
         builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
-    certificate = builder.sign(issuer.key if issuer else key, hashes.SHA256())
+    certificate = builder.sign(signer, hashes.SHA256())
     stem = f"{name}-{certificate.serial_number}"
     made = Pair(certificate, key, folder / f"{stem}.pem", folder / f"{stem}.key")
     made.certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
@@ -82,6 +86,13 @@ def pair(folder: Path, name: str, issuer: Pair | None = None, *, dns: tuple[str,
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     return made
+
+
+def _uses(authority: bool) -> x509.KeyUsage:
+    """Python 3.13 and later trust no authority that does not say that it is one in this way too."""
+    uses = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "crl_sign")
+    never = dict.fromkeys((*uses, "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(digital_signature=not authority, key_cert_sign=authority, **never)
 
 
 class Certificates:
