@@ -117,6 +117,13 @@ async def test_closing_commits_what_was_put_before_and_refuses_what_comes_after(
     assert [str(error) for error in await outcomes(group, "late")] == ["stopping"]
 
 
+@pytest.mark.timeout(10)
+async def test_a_group_is_closed_in_the_very_moment_in_which_its_commit_ends() -> None:
+    group = Group(Ledger().commit, size=10)
+    await group.put(a_job())  # its answer is here before the group knows that the commit is over
+    await group.close(StoreUnavailable("stopping"))
+
+
 async def test_when_the_store_is_gone_nobody_waits_for_it() -> None:
     group = Group(Ledger().commit, size=1)
     first, waiting = group.put(a_job(queue="1")), group.put(a_job(queue="2"))
