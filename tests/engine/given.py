@@ -1,7 +1,6 @@
 """An engine on a store, and patience with an end."""
 
 import asyncio
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -96,7 +95,7 @@ class Cable:
 
     def cut(self) -> None:
         self._socket.close()
-        os.unlink(self._here)
+        Path(self._here).unlink(missing_ok=True)  # from Python 3.13 on the socket does that by itself
         for end in self._ends:
             end.close()
         self._ends.clear()
