@@ -473,13 +473,13 @@ async def test_a_delivery_that_is_too_old_is_given_up(tmp_path: Path, receiver: 
 async def test_what_a_sender_took_and_never_settled_is_taken_again_when_its_lease_is_over(
     open_desk: OpenDesk, receiver: Receiver, store: Store, clock: Clock
 ) -> None:
-    desk = open_desk(poll_seconds=3600)
     target = endpoint_id("default", receiver.url())
     report = Report(receiver.url(), target)
-    job = NewJob(desk.engine.new_id(), "default", "job", QUEUE, b"null", reports=(report,))
-    await store.submit(job)  # past the engine, so that nobody here is told
+    job = NewJob("01M7GN7MRA74BM74N1QCQJG1JM", "default", "job", QUEUE, b"null", reports=(report,))
+    await store.submit(job)
     taken = await store.take_deliveries(Take(target, 10, lease_seconds=60))
     assert len(taken.ids) == 1
+    desk = open_desk(poll_seconds=3600)  # only now: it looks for what is due as soon as it is there
     clock.advance(59)
     await desk.settle_down(receiver, receiver.url())
     assert not receiver.at("/hook")
