@@ -31,6 +31,7 @@ from chargehand.files import Blobs, Files
 from chargehand.http import pages
 from chargehand.http.auth import Gate
 from chargehand.http.hangup import Asgi, with_receive
+from chargehand.http.kinds import Kinds
 from chargehand.http.openapi import describe
 from chargehand.http.problems import serialize_falcon_error
 from chargehand.http.route import Route, mount
@@ -90,13 +91,14 @@ class Server:
         if self.tasks is not None:
             self.tasks.watch(self.outbox)
         self.engine.on_move(_counting(self.metrics))
-        self.console = Console(self.engine, self.outbox, self._kinds(), auth=config.has_auth)
+        self.kinds = Kinds(views.SCOPES | InferenceDoor.scopes | TasksDoor.scopes | ProvisioningDoor.scopes)
+        self.console = Console(self.engine, self.outbox, self._open_kinds(), self.kinds, auth=config.has_auth)
         if self.inference is not None:
             self.inference.on_target(self.console.feed.on_target)
         self.http = HttpServer(_bounds(config))
         self._background: list[asyncio.Task[None]] = []
 
-    def _kinds(self) -> tuple[str, ...]:
+    def _open_kinds(self) -> tuple[str, ...]:
         doors = ((self.inference, InferenceDoor), (self.tasks, TasksDoor), (self.provisioning, ProvisioningDoor))
         return (*(kind for door, made in doors if door is not None for kind in made.renderers), views.KIND)
 
@@ -124,12 +126,10 @@ class Server:
         counters = [self.tasks.count] if self.tasks is not None else []
         service = Service(self.engine, self.outbox, self.metrics, self.describe, counters)
         return [
-            *Jobs(
-                self.engine, self.config, self.egress, self.tracing, ProvisioningDoor.scopes, tuple(self.renderers)
-            ).routes(),
+            *Jobs(self.engine, self.config, self.egress, self.tracing, self.kinds).routes(),
             *Work(self.engine, self.config).routes(),
-            *Queues(self.engine).routes(),
-            *Deliveries(self.store, self.outbox).routes(),
+            *Queues(self.engine, self.kinds).routes(),
+            *Deliveries(self.store, self.outbox, self.kinds).routes(),
             *(self.inference.routes() if self.inference else ()),
             *(self.tasks.routes() if self.tasks else ()),
             *(self.provisioning.routes() if self.provisioning else ()),

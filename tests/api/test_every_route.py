@@ -173,7 +173,7 @@ async def test_what_belongs_to_another_tenant_is_not_there(
     receiver.otherwise = answer(500)
     job_id = await acme.submit(webhook={"url": receiver.url(), "on": ["queued"]})
     [delivery] = await acme.deliveries(f"job={job_id}&state=dead")
-    assert (await acme.claim())["lease"] == 1
+    assert (await acme.claim())["id"] == job_id
     ids = {"job_id": job_id, "delivery_id": delivery["id"], "endpoint_id": delivery["endpoint_id"]}
 
     async def as_acme_sees_it() -> list[bytes]:

@@ -442,7 +442,8 @@ async def test_a_job_that_ended_badly_gets_all_its_attempts_again(api: Api, end:
     requeued = await api.job(job_id)
     assert (requeued["attempt"], requeued["error"], requeued["finished_at"]) == (0, None, None)
     again = await api.claim()
-    assert (again["id"], again["attempt"], again["lease"]) == (job_id, 1, job["lease"] + 1)
+    assert (again["id"], again["attempt"]) == (job_id, 1)
+    assert again["lease"] > job["lease"]
     (await api.move(job, "succeed")).problem(409, "conflict.stale_lease")
     (await api.move(again, "succeed")).good()
 

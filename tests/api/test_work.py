@@ -25,7 +25,8 @@ MOVES: dict[str, dict[str, Any]] = {
 async def test_a_claimed_job_comes_with_its_payload_and_its_lease(api: Api) -> None:
     job_id = await api.submit(payload={"a": 1})
     job = await api.claim(owner="me", lease_seconds=30)
-    assert (job["id"], job["payload"], job["lease"], job["lease_owner"]) == (job_id, {"a": 1}, 1, "me")
+    assert (job["id"], job["payload"], job["lease_owner"]) == (job_id, {"a": 1}, "me")
+    assert 2**32 <= job["lease"] < 2**53
     assert (job["state"], job["stage"], job["previous"], job["attempt"]) == ("running", "claimed", "queued", 1)
     assert await api.job(job_id) == {name: value for name, value in job.items() if name in await api.job(job_id)}
 
@@ -237,7 +238,8 @@ async def test_a_lease_that_runs_out_gives_the_job_to_the_next_and_the_last_one_
     job_id = await api.submit()
     lost = await api.claim(lease_seconds=0.05)
     job = await api.claim(wait_seconds=10)
-    assert (job["id"], job["attempt"], job["lease"]) == (job_id, 2, lost["lease"] + 1)
+    assert (job["id"], job["attempt"]) == (job_id, 2)
+    assert job["lease"] > lost["lease"]
     for move, fields in MOVES.items():
         (await api.move(lost, move, **fields)).problem(409, "conflict.stale_lease")
     (await api.move(job, "succeed")).good()

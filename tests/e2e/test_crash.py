@@ -102,8 +102,8 @@ async def test_a_webhook_says_the_same_each_time_it_is_sent(sqlite_url: str, tmp
         receiver.answer = always(500)
         webhook = {"url": f"{receiver.url}/hook", "on": ["failed"]}
         job_id = (await post(server, "/engine/jobs", queue="work", payload=1, webhook=webhook))["job_id"]
-        await post(server, "/engine/claims", queues=["work"])
-        await post(server, f"/engine/jobs/{job_id}/fail", lease=1, error="it cannot be done")
+        [job] = (await post(server, "/engine/claims", queues=["work"]))["jobs"]
+        await post(server, f"/engine/jobs/{job_id}/fail", lease=job["lease"], error="it cannot be done")
         await eventually(lambda: receiver.received, 5, "the webhook was sent")
         await server.kill()
         await server.start()

@@ -7,17 +7,19 @@ from typing import cast
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from chargehand.config import load_config
 from chargehand.engine.engine import MAX_TEXT, SWEEP_BATCH, Engine
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, Event, Job, QueueSettings, State
-from chargehand.engine.moves import Broke, Moved
+from chargehand.engine.moves import Broke, Change, Moved
 from chargehand.engine.store import Note, Store
 from chargehand.engine.upkeep import keep_up
 from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease
 from tests.conftest import Clock
 from tests.engine.given import AT_ONCE, LONG, CountingEngine, an_engine, claim_one, claiming, event, log, stop, until
-from tests.store.given import a_job, a_report, job_in, opened, sql, submit, until_held_up
+from tests.store.given import a_job, a_report, job_in, opened, seen, sql, submit, until_held_up
 
 
 @pytest.fixture
@@ -50,16 +52,16 @@ async def _submit(engine: Engine, job: Job) -> None:
 
 
 async def _retry(engine: Engine, job: Job) -> None:
-    await engine.broke(job.id, job.lease, Broke("broke", delay_seconds=0))
+    await engine.broke(Guard.held(job), Broke("broke", delay_seconds=0))
 
 
 async def _park(engine: Engine, job: Job) -> None:
-    await engine.park(job.id, job.lease, "target")
+    await engine.park(Guard.held(job), "target")
 
 
 async def _requeue(engine: Engine, job: Job) -> None:
-    await engine.cancel(job.id)
-    await engine.requeue(job.id)
+    await engine.cancel(Guard.seen(job))
+    await engine.requeue(Guard.seen(job))
 
 
 async def _resume(engine: Engine, job: Job) -> None:
@@ -99,13 +101,13 @@ async def test_room_in_a_limited_queue_wakes_whoever_waits_for_it(engine: Counti
     job = await claim_one(engine)
     waiter = await claiming(engine)
     if leaves == "succeed":
-        await engine.succeed(job.id, job.lease, b"{}")
+        await engine.succeed(Guard.held(job), b"{}")
     elif leaves == "cancel":
-        await engine.cancel(job.id)
+        await engine.cancel(Guard.seen(job))
     elif leaves == "park":
-        await engine.park(job.id, job.lease, "target", delay_seconds=LONG)
+        await engine.park(Guard.held(job), "target", delay_seconds=LONG)
     else:
-        await engine.broke(job.id, job.lease, Broke("no", delay_seconds=LONG))
+        await engine.broke(Guard.held(job), Broke("no", delay_seconds=LONG))
     async with asyncio.timeout(AT_ONCE):
         assert [claimed.id for claimed in await waiter] == [second]
 
@@ -170,8 +172,8 @@ async def test_a_claimer_that_leaves_hands_a_job_that_rests_back_as_callers_saw_
     """A door tells by what callers saw whether a job is a new start: one that goes on must not look like one."""
     job_id = (await engine.submit(a_job())).job_id
     owned = await claim_one(engine)
-    await engine.advance(job_id, owned.lease, "provisioning")
-    await engine.park(job_id, owned.lease, "", stage="resting")
+    await engine.advance(Guard.held(owned), "provisioning")
+    await engine.park(Guard.held(owned), "", stage="resting")
     leaving = asyncio.create_task(engine.claim(("q",), "leaving", 60))
     await asyncio.sleep(0)
     leaving.cancel()
@@ -244,15 +246,17 @@ async def test_what_runs_may_still_report_while_the_engine_drains(engine: Engine
     await engine.submit(a_job())
     job = await claim_one(engine)
     engine.drain()
-    await engine.beat(job.id, job.lease, 60)
-    assert (await engine.succeed(job.id, job.lease, b"1")).state is State.SUCCEEDED
+    await engine.beat(Guard.held(job), 60)
+    assert (await engine.succeed(Guard.held(job), b"1")).state is State.SUCCEEDED
 
 
 # lost races have names --------------------------------------------------------------------------------------------------
 
 
 async def test_an_unknown_job_is_not_found(engine: Engine) -> None:
-    for call in (engine.cancel("nobody"), engine.requeue("nobody"), engine.get("nobody"), engine.beat("nobody", 1, 60)):
+    nobody = seen("nobody")
+    held = replace(nobody, lease=1)
+    for call in (engine.cancel(nobody), engine.requeue(nobody), engine.get("nobody"), engine.beat(held, 60)):
         with pytest.raises(NotFound, match="nobody"):
             await call
 
@@ -260,11 +264,11 @@ async def test_an_unknown_job_is_not_found(engine: Engine) -> None:
 async def test_the_job_of_another_tenant_is_not_found(engine: Engine) -> None:
     job = await job_in(engine.store, State.RUNNING)
     for call in (
-        engine.cancel(job.id, tenant="other"),
-        engine.succeed(job.id, job.lease, b"", tenant="other"),
-        engine.broke(job.id, job.lease, Broke("no"), tenant="other"),
+        engine.cancel(replace(Guard.seen(job), tenant="other")),
+        engine.succeed(replace(Guard.held(job), tenant="other"), b""),
+        engine.broke(replace(Guard.held(job), tenant="other"), Broke("no")),
         engine.get(job.id, "other"),
-        engine.note(Note(job.id, tenant="other")),
+        engine.note(Note(seen(job.id, "other"))),
     ):
         with pytest.raises(NotFound):
             await call
@@ -274,20 +278,20 @@ async def test_the_job_of_another_tenant_is_not_found(engine: Engine) -> None:
 async def test_a_move_that_the_state_forbids_is_a_conflict_that_says_the_state(engine: Engine) -> None:
     job = await job_in(engine.store, State.SUCCEEDED)
     with pytest.raises(Conflict, match=r"succeeded.*cancel") as caught:
-        await engine.cancel(job.id)
+        await engine.cancel(Guard.seen(job))
     assert not isinstance(caught.value, StaleLease)
 
 
 async def test_a_lost_lease_is_a_conflict_of_its_own(engine: Engine) -> None:
     job = await job_in(engine.store, State.RUNNING, max_attempts=3)
-    await engine.park(job.id, job.lease, "target")
+    await engine.park(Guard.held(job), "target")
     for call in (
-        engine.succeed(job.id, job.lease, b""),
-        engine.broke(job.id, job.lease, Broke("no")),
-        engine.park(job.id, job.lease, "target"),
-        engine.advance(job.id, job.lease, "working"),
-        engine.beat(job.id, job.lease, 60),
-        engine.note(Note(job.id, job.lease)),
+        engine.succeed(Guard.held(job), b""),
+        engine.broke(Guard.held(job), Broke("no")),
+        engine.park(Guard.held(job), "target"),
+        engine.advance(Guard.held(job), "working"),
+        engine.beat(Guard.held(job), 60),
+        engine.note(Note(Guard.held(job))),
     ):
         with pytest.raises(StaleLease, match=f"lease {job.lease}"):
             await call
@@ -295,10 +299,10 @@ async def test_a_lost_lease_is_a_conflict_of_its_own(engine: Engine) -> None:
 
 async def test_a_worker_that_was_too_slow_cannot_break_the_attempt_of_the_next(engine: Engine) -> None:
     slow = await job_in(engine.store, State.RUNNING, max_attempts=3)
-    await engine.park(slow.id, slow.lease, "target")
+    await engine.park(Guard.held(slow), "target")
     await claim_one(engine, slow.queue)
     with pytest.raises(StaleLease):
-        await engine.broke(slow.id, slow.lease, Broke("no"))
+        await engine.broke(Guard.held(slow), Broke("no"))
     assert (await engine.get(slow.id)).state is State.RUNNING
 
 
@@ -308,18 +312,18 @@ async def test_a_worker_that_was_too_slow_cannot_break_the_attempt_of_the_next(e
 async def test_a_broken_attempt_comes_back_after_its_backoff_until_none_is_left(engine: Engine, clock: Clock) -> None:
     job_id = (await engine.submit(a_job(max_attempts=2))).job_id
     job = await claim_one(engine)
-    moved = await engine.broke(job.id, job.lease, Broke("no"))
+    moved = await engine.broke(Guard.held(job), Broke("no"))
     assert 2.5 * SECOND <= moved.run_at - clock.now <= 5 * SECOND
     clock.advance(5)
     job = await claim_one(engine)
-    assert (await engine.broke(job.id, job.lease, Broke("still no", "boot"))).state is State.FAILED
+    assert (await engine.broke(Guard.held(job), Broke("still no", "boot"))).state is State.FAILED
     end = await engine.get(job_id)
     assert (end.error, end.failed_step, end.attempt) == ("still no", "boot", 2)
 
 
 async def test_texts_are_bounded_and_free_of_nul(engine: Engine) -> None:
     job = await job_in(engine.store, State.RUNNING)
-    await engine.broke(job.id, job.lease, Broke("\x00" + "x" * 2 * MAX_TEXT))
+    await engine.broke(Guard.held(job), Broke("\x00" + "x" * 2 * MAX_TEXT))
     error = (await engine.get(job.id)).error
     assert error is not None
     assert len(error) == MAX_TEXT
@@ -332,8 +336,8 @@ async def test_whoever_listens_hears_of_every_move(engine: Engine) -> None:
     await engine.submit(a_job(reports=(a_report(),), max_attempts=2))
     await engine.submit(a_job())
     first, second = await engine.claim(("q",), "worker", 60, limit=2, stage="working")
-    await engine.succeed(first.id, first.lease, b"1")
-    await engine.broke(second.id, second.lease, Broke("no"))
+    await engine.succeed(Guard.held(first), b"1")
+    await engine.broke(Guard.held(second), Broke("no"))
     here = (a_report().endpoint_id,)
     assert heard == [("submit", here), ("submit", ()), ("claim", here), ("claim", ()), ("succeed", here), ("fail", ())]
 
@@ -348,14 +352,14 @@ async def test_a_lapsed_lease_is_tried_again_while_attempts_are_left_and_fails_t
     last = await job_in(engine.store, State.RUNNING, max_attempts=1)
     alive = await job_in(engine.store, State.RUNNING)
     clock.advance(60)
-    await engine.beat(alive.id, alive.lease, 60)
+    await engine.beat(Guard.held(alive), 60)
     assert await engine.lapse_all() == 2
     assert [(await engine.get(job.id)).state for job in (again, last, alive)] == [
         State.QUEUED, State.FAILED, State.RUNNING
     ]  # fmt: skip
     assert "worker" in ((await engine.get(last.id)).error or "")
     with pytest.raises(StaleLease):
-        await engine.succeed(again.id, again.lease, b"")
+        await engine.succeed(Guard.held(again), b"")
     assert await engine.lapse_all() == 0
 
 
@@ -364,7 +368,7 @@ async def test_a_beat_that_was_acknowledged_keeps_the_job(engine: Engine, clock:
     job = await job_in(engine.store, State.RUNNING, max_attempts=2)
     clock.advance(60)
     [lapsed] = await engine.store.lapsed_jobs(10)
-    await engine.beat(job.id, job.lease, 60)
+    await engine.beat(Guard.held(job), 60)
     assert await engine.lapse(lapsed) is None
     assert (await engine.get(job.id)).state is State.RUNNING
 
@@ -395,7 +399,7 @@ async def test_jobs_whose_deadline_passed_fail_and_the_others_go_on(engine: Engi
     ends = [(await engine.get(job.id)).state for job in (waiting, working, later)]
     assert ends == [State.FAILED, State.FAILED, State.RUNNING]
     with pytest.raises(StaleLease, match="failed"):
-        await engine.succeed(working.id, working.lease, b"")
+        await engine.succeed(Guard.held(working), b"")
     assert await engine.expire_all() == 0
 
 
@@ -442,7 +446,7 @@ async def test_a_requeued_job_may_take_as_long_as_it_likes(engine: Engine, clock
     job_id = (await engine.submit(a_job(deadline_seconds=1))).job_id
     clock.advance(1)
     await engine.expire_all()
-    await engine.requeue(job_id)
+    await engine.requeue(seen(job_id))
     clock.advance(LONG)
     assert await engine.expire_all() == 0
     assert (await engine.get(job_id)).state is State.QUEUED
@@ -468,11 +472,11 @@ async def test_a_watcher_sees_every_event_as_it_happens_and_goes_with_the_last(e
         assert await seen.get() == "submit"
         job = await claim_one(engine)
         assert await seen.get() == "claim"
-        await engine.advance(job.id, job.lease, "working")
+        await engine.advance(Guard.held(job), "working")
         assert await seen.get() == "advance"
-        await engine.note(Note(job.id, message="half way"))
+        await engine.note(Note(Guard.seen(job), message="half way"))
         assert await seen.get() == "note"
-        await engine.succeed(job.id, job.lease, b"{}")
+        await engine.succeed(Guard.held(job), b"{}")
         assert await seen.get() == "succeed"
         await watcher
 
@@ -489,8 +493,8 @@ async def test_many_watchers_miss_nothing_of_a_busy_job(engine: Engine) -> None:
     job_id = (await engine.submit(a_job())).job_id
     watchers = [asyncio.create_task(watched(engine, job_id)) for _ in range(5)]
     for number in range(100):
-        await engine.note(Note(job_id, message=str(number)))
-    await engine.cancel(job_id)
+        await engine.note(Note(seen(job_id), message=str(number)))
+    await engine.cancel(seen(job_id))
     async with asyncio.timeout(AT_ONCE):
         for events in await asyncio.gather(*watchers):
             assert [each.seq for each in events] == list(range(1, 103))
@@ -556,7 +560,7 @@ async def test_a_watcher_at_one_node_sees_what_happens_at_another(postgres_url: 
         job_id = (await a.submit(a_job())).job_id
         watcher = asyncio.create_task(watched(b, job_id))
         await until(lambda: bool(b._watchers))
-        await a.cancel(job_id)
+        await a.cancel(seen(job_id))
         async with asyncio.timeout(AT_ONCE):
             assert [each.move for each in await watcher] == ["submit", "cancel"]
 
@@ -594,3 +598,26 @@ async def test_hints_are_heard_again_after_the_connection_was_lost(postgres_url:
         await a.submit(a_job())
         async with asyncio.timeout(AT_ONCE):
             assert len(await waiter) == 1
+
+
+async def test_leases_of_two_jobs_have_nothing_in_common_that_could_be_guessed(engine: Engine) -> None:
+    for _ in range(8):
+        await engine.submit(a_job())
+    leases = {job.lease for job in await engine.claim(("q",), "worker", 60, limit=1)}
+    while found := await engine.claim(("q",), "worker", 60):
+        leases |= {job.lease for job in found}
+    assert len(leases) == 8
+    assert not leases & set(range(2**32))
+
+
+async def test_the_engine_itself_refuses_a_move_that_names_no_holder(engine: Engine) -> None:
+    await engine.submit(a_job())
+    job = await claim_one(engine)
+    nobody = Guard.seen(job)
+    for call in (
+        engine.beat(nobody, 60), engine.advance(nobody, "working"), engine.succeed(nobody, b"{}"), engine.park(nobody, ""),
+        engine.broke(nobody, Broke("no")), engine.change(Change(nobody, "fail")), engine.change(Change(nobody, "retry")),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="needs a lease or an owner"):
+            await call
+    assert (await engine.get(job.id)).seq == job.seq

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import FINAL, SECOND, Job, State
 from chargehand.engine.moves import TABLE, Attempt, Broke, Lapsed, Lease, Move, RetryPolicy, decide, expire
 
@@ -70,7 +71,7 @@ def test_what_cannot_get_better_fails_at_once() -> None:
 def test_a_change_is_guarded_by_the_lease_that_was_seen() -> None:
     for outcome in (Broke("no"), Broke("no", final=True), Lapsed()):
         change = decide(a_running_job(), outcome, POLICY, Random(0))
-        assert (change.job_id, change.lease, change.result) == ("job", 7, None)
+        assert (change.guard, change.result) == (Guard.held(a_running_job()), None)
 
 
 def test_a_lapsed_lease_is_an_outcome_like_any_other() -> None:
@@ -122,5 +123,7 @@ def test_an_expired_job_says_what_it_was_doing() -> None:
 
 
 def test_an_expiry_is_guarded_by_the_deadline_and_by_no_lease() -> None:
-    change = expire(msgspec.structs.replace(a_running_job(), created_at=0, deadline_at=SECOND))
-    assert (change.move, change.deadline_at, change.lease, change.lease_until) == ("expire", SECOND, None, None)
+    job = msgspec.structs.replace(a_running_job(), created_at=0, deadline_at=SECOND)
+    change = expire(job)
+    assert (change.move, change.deadline_at, change.lease_until) == ("expire", SECOND, None)
+    assert change.guard == Guard.seen(job)

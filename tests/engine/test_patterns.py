@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from chargehand.config import load_config
 from chargehand.engine.engine import Engine
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, NewJob, QueueSettings, State
 from chargehand.engine.moves import Broke, Change, Lapsed
 from chargehand.engine.patterns import due_queues, is_pattern, matches, patterns_of, prefix_of
@@ -198,25 +199,25 @@ async def test_a_pattern_that_waits_is_woken_by_what_comes_back(engine: LookingE
     ids = await put(engine, queue, max_attempts=2)
     [job] = await claim(engine, queue)
     if back in ("requeue", "resume"):
-        await engine.change(Change(job.id, "fail", job.lease))
+        await engine.change(Change(Guard.held(job), "fail"))
     if back == "resume":
         await engine.set_queue(QueueSettings(queue, paused=True))
-        await engine.requeue(job.id)
+        await engine.requeue(Guard.seen(job))
     elif back == "room":
         await engine.set_queue(QueueSettings(queue, max_running=1))
         ids = await put(engine, queue)
     task = await waiting(engine, pattern)
     match back:
         case "retry":
-            await engine.broke(job.id, job.lease, Broke("broke", delay_seconds=0))
+            await engine.broke(Guard.held(job), Broke("broke", delay_seconds=0))
         case "park":
-            await engine.park(job.id, job.lease, "")
+            await engine.park(Guard.held(job), "")
         case "requeue":
-            await engine.requeue(job.id)
+            await engine.requeue(Guard.seen(job))
         case "resume":
             await engine.set_queue(QueueSettings(queue))
         case "room":
-            await engine.succeed(job.id, job.lease, b"1")
+            await engine.succeed(Guard.held(job), b"1")
     assert await woken(task) == ids
 
 
@@ -374,7 +375,7 @@ class ItsOwn:
     async def __call__(self, job: Job, outcome: Broke | Lapsed) -> Change:
         self.judged.append(outcome)
         until = job.lease_until if isinstance(outcome, Lapsed) else None
-        return Change(job.id, "retry", lease=job.lease, lease_until=until, delay_seconds=7, error="judged")
+        return Change(Guard.held(job), "retry", lease_until=until, delay_seconds=7, error="judged")
 
 
 @pytest.mark.parametrize("outcome", [Broke("broken"), Lapsed()], ids=["broke", "lapsed"])
@@ -388,7 +389,7 @@ async def test_a_door_judges_its_own_jobs_and_no_others(engine: Engine, clock: C
         jobs += await claim(engine, queue)
     if isinstance(outcome, Broke):
         for job in jobs:
-            await engine.broke(job.id, job.lease, outcome)
+            await engine.broke(Guard.held(job), outcome)
     else:
         clock.advance(61)
         assert await engine.lapse_all() == 2
@@ -404,6 +405,6 @@ async def test_a_beat_that_came_after_the_judgement_keeps_the_job(engine: Engine
     await put(engine, "k/acme/render")
     [job] = await claim(engine, "k/*/*")
     clock.advance(61)
-    await engine.beat(job.id, job.lease, 60)
+    await engine.beat(Guard.held(job), 60)
     assert await engine.lapse(job) is None
     assert (await engine.get(job.id)).state is State.RUNNING

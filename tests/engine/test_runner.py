@@ -9,6 +9,7 @@ import pytest
 
 from chargehand.config import load_config
 from chargehand.engine.engine import Engine
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, Job, State
 from chargehand.engine.moves import Broke, Change, Moved
 from chargehand.engine.runner import IN_PROCESS, Cancelled, Done, Hand, Handler, Holder, Outcome, Parked, Runner
@@ -17,7 +18,7 @@ from chargehand.engine.upkeep import keep_up
 from chargehand.errors import StoreUnavailable
 from tests.conftest import Clock
 from tests.engine.given import AT_ONCE, LONG, Cable, an_engine, event, log, stop, until
-from tests.store.given import KILL, a_job, opened, sql
+from tests.store.given import KILL, a_job, opened, seen, sql
 
 
 @pytest.fixture
@@ -233,7 +234,7 @@ async def test_a_hold_ends_when_its_job_is_taken_away(engine: Engine) -> None:
     job_id = await submitted(engine)
     holding = await held(engine, stuck)
     await stuck.started.wait()
-    await engine.cancel(job_id)
+    await engine.cancel(seen(job_id))
     async with asyncio.timeout(AT_ONCE):
         await holding
     assert stuck.stopped.is_set()
@@ -243,7 +244,7 @@ async def test_a_hold_ends_when_its_job_is_taken_away(engine: Engine) -> None:
 
 
 async def _cancel(engine: Engine, job: Job) -> None:
-    await engine.cancel(job.id)
+    await engine.cancel(Guard.seen(job))
 
 
 async def _lapse(engine: Engine, job: Job) -> None:
@@ -290,7 +291,7 @@ async def test_a_lease_lost_behind_the_engine_is_noticed_with_the_next_beat(engi
     job_id = await submitted(engine)
     async with running(engine, stuck, lease_seconds=0.3):
         await stuck.started.wait()
-        assert await engine.store.change(Change(job_id, "cancel"))
+        assert await engine.store.change(Change(seen(job_id), "cancel"))
         async with asyncio.timeout(AT_ONCE):
             await stuck.stopped.wait()
 
@@ -306,7 +307,7 @@ async def test_the_outcome_of_a_job_that_was_taken_away_is_dropped(engine: Engin
     job_id = await submitted(engine)
     async with running(engine, stubborn):
         await event(engine, job_id, "claim")
-        await engine.cancel(job_id)
+        await engine.cancel(seen(job_id))
         await event(engine, await submitted(engine), "claim")
     job = await engine.get(job_id)
     assert (job.state, job.result) == (State.CANCELLED, None)
@@ -420,7 +421,7 @@ async def test_an_outcome_is_told_as_soon_as_the_store_is_back(postgres_url: str
             with pytest.raises(StoreUnavailable):
                 await engine.get(job_id)
             with pytest.raises(StoreUnavailable):
-                await engine.cancel(job_id)  # behind the outcome, one group at a time: that was refused as well
+                await engine.cancel(seen(job_id))  # behind the outcome, one group at a time: that was refused as well
             await cable.mend()
             await event(engine, job_id, "succeed")
         assert (await engine.get(job_id)).result == b"precious"
@@ -443,7 +444,7 @@ async def test_a_job_that_is_handed_back_to_rest_shows_callers_what_they_saw_bef
     task = asyncio.create_task(runner.run())
     await until(lambda: handler.started.is_set())
     [held] = handler.jobs
-    await engine.advance(held.id, held.lease, "building")
+    await engine.advance(Guard.held(held), "building")
     task.cancel()
     await asyncio.wait({task}, timeout=5)
     job = await engine.get(held.id)
@@ -454,10 +455,10 @@ async def test_a_job_that_goes_on_after_a_rest_tells_nobody_a_second_time(store:
     engine = an_engine(store, clock)
     await engine.submit(a_job(id="1"))
     [first] = await engine.claim(("q",), "one", LONG)
-    told = await engine.advance(first.id, first.lease, "building")
-    await engine.park(first.id, first.lease, "", stage="resting")
+    told = await engine.advance(Guard.held(first), "building")
+    await engine.park(Guard.held(first), "", stage="resting")
     [second] = await engine.claim(("q",), "two", LONG)
-    again = await engine.advance(second.id, second.lease, "building")
+    again = await engine.advance(Guard.held(second), "building")
     job = await engine.get(first.id)
     assert (job.topic, job.previous, job.attempt) == ("running:building", "queued", 1)
     assert again.seq > told.seq
@@ -467,8 +468,10 @@ async def test_of_two_who_saw_the_same_stage_one_moves_the_job(store: Store, clo
     engine = an_engine(store, clock)
     await engine.submit(a_job(id="1"))
     [job] = await engine.claim(("q",), "one", LONG)
-    await engine.advance(job.id, job.lease, "building")
-    changes = [Change(job.id, "advance", stage=stage, seen_stage="building") for stage in ("good", "bad", "ugly")]
+    await engine.advance(Guard.held(job), "building")
+    changes = [
+        Change(Guard.seen(job), "advance", stage=stage, seen_stage="building") for stage in ("good", "bad", "ugly")
+    ]
     moved = await asyncio.gather(*[store.change(change) for change in changes])
     assert [each is not None for each in moved].count(True) == 1
 
@@ -492,11 +495,11 @@ async def test_a_door_may_have_its_own_way_of_cancelling(engine: Engine) -> None
 
     async def cancel(job: Job, message: str) -> Moved:
         asked.append((job.id, message))
-        return await engine.change(Change(job.id, "cancel", error="gently"))
+        return await engine.change(Change(Guard.seen(job), "cancel", error="gently"))
 
     engine.cancel_by("job", cancel)
     await engine.submit(a_job(id="1"))
-    await engine.cancel("1", message="please")
+    await engine.cancel(seen("1"), message="please")
     assert asked == [("1", "please")]
     assert (await engine.get("1")).error == "gently"
 

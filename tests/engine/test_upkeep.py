@@ -10,6 +10,7 @@ import pytest
 
 from chargehand.config import Config, load_config
 from chargehand.engine.engine import Engine
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import QueueSettings, State
 from chargehand.engine.store import DeliveryFilter, Note, Store
 from chargehand.engine.upkeep import EXPIRE_SECONDS, LAPSE_SECONDS, chores, keep_up
@@ -96,7 +97,7 @@ async def test_a_limit_set_elsewhere_is_learned(engine: Engine) -> None:
         await chore.do()
     waiting = asyncio.create_task(engine.claim(("q",), "waiter", 60, wait_seconds=LONG))
     await until(lambda: engine.wakeups.waiting == 1)
-    await engine.succeed(job.id, job.lease, b"{}")
+    await engine.succeed(Guard.held(job), b"{}")
     async with asyncio.timeout(2):
         assert len(await waiting) == 1
 
@@ -109,7 +110,7 @@ async def test_a_full_store_does_not_end_the_chores(tmp_path: Path, clock: Clock
         for size in (10_000, 100):
             with suppress(StoreFull):
                 while True:
-                    await store.note(Note(job.id, message="x" * size))
+                    await store.note(Note(Guard.seen(job), message="x" * size))
         clock.advance(LONG)
         with pytest.raises(StoreFull):
             await engine.lapse_all()

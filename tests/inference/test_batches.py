@@ -16,6 +16,7 @@ from openai.types import Batch
 from chargehand.app import Server
 from chargehand.doors.inference.batch_lines import Line, LineError, read_line, split_lines
 from chargehand.doors.inference.batch_work import BatchWork, Record
+from chargehand.engine.guard import Guard
 from chargehand.engine.runner import Outcome
 from chargehand.errors import StoreUnavailable
 from tests.api.serving import on_sqlite, serving, until
@@ -367,7 +368,7 @@ async def test_a_batch_that_is_cancelled_over_its_head_leaves_no_lines_behind(
         begun = await client.begin(*[a_line(f"{number}") for number in range(30)])
         await client.reaches(begun.id, "in_progress")
         await until(lambda: target.in_flight["a"] == 8)
-        await server.engine.cancel(begun.id.removeprefix("batch_"))
+        await server.engine.cancel(Guard.seen(await server.engine.get(begun.id.removeprefix("batch_"))))
         assert (await client.batches.retrieve(begun.id)).status == "cancelled"
 
         async def none_left() -> bool:

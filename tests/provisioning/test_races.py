@@ -65,8 +65,6 @@ async def test_an_outcome_that_two_find_out_at_once_is_shown_once(store_url: str
         verdict = Verdict(
             "failed", room.server.engine.now(), "webhook", "workflow.partition", "partition.service", "it failed"
         )
-        shown = await asyncio.gather(
-            *(lifecycle.show(job, verdict, lease=lease) for lease in (None, job.lease, None, job.lease))
-        )
+        shown = await asyncio.gather(*(lifecycle.show(job, verdict, held=held) for held in (False, True, False, True)))
         assert sorted(shown) == [False, False, False, True]
         assert await room.shown(job_id) == ["queued", "provisioning", "failed"]

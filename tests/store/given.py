@@ -9,6 +9,7 @@ import apsw
 import asyncpg
 
 from chargehand.engine.delivery import DeliveryState, Settle, Take, endpoint_id
+from chargehand.engine.guard import Guard
 from chargehand.engine.ids import UlidMaker
 from chargehand.engine.job import Event, Job, NewJob, Report, State
 from chargehand.engine.moves import Change, Moved
@@ -53,10 +54,14 @@ async def take_one(store: Store, *queues: str, stage: str = "", lease_seconds: f
     return job
 
 
+def seen(job_id: str, tenant: str = TENANT, kind: str = "job") -> Guard:
+    """For a move that needs nobody who holds the job."""
+    return Guard(job_id, tenant, kind, None, None)
+
+
 async def move(store: Store, job: Job, name: str, **fields: Any) -> Moved | None:
-    """As whoever holds the job would make it."""
-    values: dict[str, Any] = {"lease": job.lease, "tenant": job.tenant, **fields}
-    return await store.change(Change(job.id, name, **values))
+    """As whoever holds the job would make it, and by its lease alone."""
+    return await store.change(Change(Guard(job.id, job.tenant, job.kind, job.lease, None), name, **fields))
 
 
 async def running(store: Store, **fields: Any) -> Job:

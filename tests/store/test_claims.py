@@ -134,7 +134,7 @@ async def test_claims_of_one_group_for_different_queues_do_not_meet(store: Store
 async def test_a_claimed_job_is_the_job_that_is_stored(store: Store) -> None:
     job = await running(store, payload=b"\x00payload", metadata=b"meta", max_attempts=3, traceparent="00-a-b-01")
     assert job == await get(store, job.id)
-    assert (job.state, job.attempt, job.lease, job.stage) == (State.RUNNING, 1, 1, "")
+    assert (job.state, job.attempt, job.claims, job.stage) == (State.RUNNING, 1, 1, "")
 
 
 async def test_a_stage_can_be_given_with_the_claim(store: Store) -> None:
@@ -150,7 +150,7 @@ async def test_a_job_that_was_put_back_waits_behind_those_that_came_before(store
     clock.advance(1)
     await move(store, first, "park")
     assert await claimed_ids(store, first.queue, limit=2) == [second, first.id]
-    assert (await get(store, first.id)).lease == first.lease + 1
+    assert (await get(store, first.id)).claims == first.claims + 1
 
 
 async def test_only_a_lapsed_lease_is_listed_as_lapsed(store: Store, clock: Clock) -> None:
@@ -180,7 +180,7 @@ async def test_sixty_four_claimers_get_each_of_five_hundred_jobs_once(store: Sto
     job_ids = await asyncio.gather(*[submit(store) for _ in range(500)])
     given = await work_off([store], "q", workers=64, total=500)
     assert sorted(job.id for job in given) == sorted(job_ids)
-    assert {(job.attempt, job.lease) for job in given} == {(1, 1)}
+    assert {(job.attempt, job.claims) for job in given} == {(1, 1)}
 
 
 @given(

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from chargehand.engine.delivery import Delivery, DeliveryState, EndpointState, Taken, Told, Try, endpoint_id
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, State
 from chargehand.engine.store import DeliveryFilter, Note, Store
 from tests.conftest import Clock
@@ -108,7 +109,7 @@ async def test_a_refused_move_delivers_nothing(store: Store) -> None:
 
 async def test_notes_and_beats_are_not_announced(store: Store) -> None:
     job = await running(store, reports=(a_report(),))
-    await store.note(Note(job.id, message="hello"))
+    await store.note(Note(Guard.seen(job), message="hello"))
     assert [d.seq for d in await outbox(store, job.id)] == [1]
 
 
@@ -194,18 +195,18 @@ async def test_takes_of_one_group_do_not_mix_up_endpoints(store: Store, clock: C
 @pytest.mark.parametrize("state", [EndpointState.PAUSED, EndpointState.DISABLED])
 async def test_a_blocked_endpoint_gives_nothing_and_loses_nothing(store: Store, state: EndpointState) -> None:
     [delivery_id] = await pending(store)
-    assert await store.set_endpoint(HERE, state, "maintenance")
+    assert await store.set_endpoint(HERE, TENANT, state, "maintenance")
     answer = await store.take_deliveries(a_take())
     assert (answer.ids, answer.blocked) == ((), True)
     assert await store.due_endpoints(10) == []
     [later] = await pending(store)
-    assert await store.set_endpoint(HERE, EndpointState.ACTIVE, "")
+    assert await store.set_endpoint(HERE, TENANT, EndpointState.ACTIVE, "")
     answer = await store.take_deliveries(a_take())
     assert (answer.ids, answer.blocked) == ((delivery_id, later), False)
 
 
 async def test_an_unknown_endpoint_cannot_be_set(store: Store) -> None:
-    assert not await store.set_endpoint("ep_nobody", EndpointState.PAUSED, "")
+    assert not await store.set_endpoint("ep_nobody", TENANT, EndpointState.PAUSED, "")
 
 
 async def test_due_endpoints_are_those_with_something_pending(store: Store, clock: Clock) -> None:
@@ -327,7 +328,7 @@ async def test_a_settled_delivery_can_be_replayed(store: Store, clock: Clock, st
     delivery_id, lease = await taken(store)
     await store.settle_delivery(a_settle(delivery_id, lease, state))
     clock.advance(3600)
-    assert await store.replay_delivery(delivery_id) == HERE
+    assert await store.replay_delivery(delivery_id, TENANT) == HERE
     again = await delivery(store, delivery_id)
     assert (again.state, again.attempt, again.tries, again.since_at) == (PENDING, 0, 1, clock.now)
     assert not await store.settle_delivery(a_settle(delivery_id, lease)), "the lease from before is not valid again"
@@ -338,8 +339,8 @@ async def test_a_settled_delivery_can_be_replayed(store: Store, clock: Clock, st
 
 async def test_what_is_pending_or_unknown_cannot_be_replayed(store: Store) -> None:
     [delivery_id] = await pending(store)
-    assert await store.replay_delivery(delivery_id) is None
-    assert await store.replay_delivery("nobody") is None
+    assert await store.replay_delivery(delivery_id, TENANT) is None
+    assert await store.replay_delivery("nobody", TENANT) is None
 
 
 async def test_all_dead_ones_of_an_endpoint_can_be_replayed(store: Store) -> None:
@@ -348,9 +349,9 @@ async def test_all_dead_ones_of_an_endpoint_can_be_replayed(store: Store) -> Non
         for state in states:
             delivery_id, lease = await taken(store, url)
             await store.settle_delivery(a_settle(delivery_id, lease, state))
-    assert await store.replay_endpoint(HERE, 2) == 2
-    assert await store.replay_endpoint(HERE, 10) == 1
-    assert await store.replay_endpoint(HERE, 10) == 0
+    assert await store.replay_endpoint(HERE, TENANT, 2) == 2
+    assert await store.replay_endpoint(HERE, TENANT, 10) == 1
+    assert await store.replay_endpoint(HERE, TENANT, 10) == 0
     counts = {count.endpoint_id: (count.pending, count.dead) for count in await store.count_endpoints([HERE, OTHER])}
     assert counts == {HERE: (3, 0), OTHER: (0, 0)}
     assert [count.dead for count in await store.count_endpoints([endpoint_id(TENANT, OTHER)])] == [3]
@@ -372,7 +373,7 @@ async def test_a_replayed_delivery_is_young_again(store: Store, clock: Clock) ->
     delivery_id, lease = await taken(store)
     await store.settle_delivery(a_settle(delivery_id, lease, DEAD))
     clock.advance(1000)
-    await store.replay_delivery(delivery_id)
+    await store.replay_delivery(delivery_id, TENANT)
     assert await store.give_up_deliveries(100, 10) == 0
 
 

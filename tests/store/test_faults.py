@@ -32,6 +32,7 @@ from tests.store.given import (
     new_id,
     opened,
     running,
+    seen,
     sql,
     submit,
     submit_many,
@@ -438,9 +439,9 @@ async def test_a_wrong_password_is_refused_and_not_repeated(postgres_url: str) -
 async def test_what_is_under_way_when_the_store_closes_is_finished_and_the_rest_refused(store_url: str) -> None:
     store = await open_store(store_url)
     job_id = await submit(store)
-    under_way = asyncio.gather(*[store.note(Note(job_id)) for _ in range(50)])
+    under_way = asyncio.gather(*[store.note(Note(seen(job_id))) for _ in range(50)])
     await asyncio.sleep(0)
     await store.close()
     assert sorted(seq or 0 for seq in await under_way) == list(range(2, 52))
     with pytest.raises(StoreError):
-        await store.change(Change(job_id, "cancel"))
+        await store.change(Change(seen(job_id), "cancel"))

@@ -5,7 +5,9 @@ import os
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, Job, NewJob, State
 from chargehand.engine.moves import TABLE, Attempt, Change, Lease, Move, expire
 from chargehand.engine.store import Beat, JobFilter, Note, Store
@@ -20,6 +22,7 @@ from tests.store.given import (
     move,
     opened,
     running,
+    seen,
     submit,
     take_one,
     trace,
@@ -30,9 +33,10 @@ async def attempt(store: Store, name: str, job: Job, lease: int | None, tenant: 
     """The move, whichever call of the store it is made by; True if it happened."""
     if name == "claim":
         return await claimed_ids(store, job.queue) == [job.id]
+    guard = Guard(job.id, tenant, job.kind, lease, None)
     if name == "beat":
-        return await store.beat(Beat(job.id, lease or 0, 60, tenant)) is not None
-    return await store.change(Change(job.id, name, lease, tenant)) is not None
+        return await store.beat(Beat(guard, 60)) is not None
+    return await store.change(Change(guard, name)) is not None
 
 
 # submitting -------------------------------------------------------------------------------------------------------------
@@ -82,7 +86,7 @@ async def test_a_payload_and_a_result_survive_to_the_byte(store: Store, payload:
 async def test_an_unknown_job_is_not_found(store: Store) -> None:
     assert await store.get_job("nobody") is None
     assert await store.list_events("nobody") == []
-    assert await store.change(Change("nobody", "cancel")) is None
+    assert await store.change(Change(seen("nobody"), "cancel")) is None
 
 
 async def test_a_job_is_hidden_from_other_tenants(store: Store) -> None:
@@ -222,7 +226,7 @@ async def test_a_requeued_job_has_no_deadline_and_is_not_hit_by_the_old_one(stor
     clock.advance(1)
     [found] = await store.overdue_jobs(10)
     assert await store.change(expire(found))
-    assert await store.change(Change(job_id, "requeue"))
+    assert await store.change(Change(seen(job_id), "requeue"))
     assert await store.change(expire(found)) is None
     assert await overdue(store) == []
     after = await get(store, job_id)
@@ -258,7 +262,7 @@ def assert_moved(before: Job, after: Job, step: Move) -> None:
     assert after.state is step.to
     assert (after.finished_at is not None) == after.finished
     assert (after.lease_until is not None) == (after.lease_owner is not None) == (step.to is State.RUNNING)
-    assert after.lease == before.lease + (step.lease is Lease.GRANT)
+    assert after.claims == before.claims + (step.lease is Lease.GRANT)
     delta = {Attempt.UP: 1, Attempt.DOWN: -1, Attempt.SAME: 0, Attempt.RESET: -before.attempt}
     assert after.attempt == before.attempt + delta[step.attempt]
     assert after.seq == before.seq + (step.name != "beat")
@@ -317,7 +321,7 @@ async def test_a_claim_counts_an_attempt_and_parking_gives_it_back(store: Store)
 async def test_requeuing_gives_all_attempts_again(store: Store) -> None:
     job = await running(store)
     await move(store, job, "fail", error="broken", failed_step="boot")
-    moved = await store.change(Change(job.id, "requeue"))
+    moved = await store.change(Change(Guard.seen(job), "requeue"))
     assert moved is not None
     again = await get(store, job.id)
     assert (moved.attempt, again.attempt, again.finished_at, again.error, again.failed_step) == (0, 0, None, None, None)
@@ -332,7 +336,7 @@ async def test_a_lease_says_who_holds_the_job_until_when(store: Store, clock: Cl
 async def test_a_beat_extends_the_lease_and_writes_no_event(store: Store, clock: Clock) -> None:
     job = await running(store)
     clock.advance(59)
-    until = await store.beat(Beat(job.id, job.lease, 30))
+    until = await store.beat(Beat(Guard.held(job), 30))
     assert until == clock.now + 30 * SECOND
     after = await get(store, job.id)
     assert (after.lease_until, after.lease, after.seq) == (until, job.lease, job.seq)
@@ -341,9 +345,12 @@ async def test_a_beat_extends_the_lease_and_writes_no_event(store: Store, clock:
 async def test_beats_of_one_group_are_told_apart(store: Store, clock: Clock) -> None:
     job, other = await running(store), await running(store)
     beats = [
-        Beat(job.id, job.lease, 10), Beat(job.id, job.lease + 1, 20), Beat(other.id, other.lease, 30, "acme"),
-        Beat(other.id, other.lease, 40, "stranger"), Beat("nobody", 1, 50),
-    ]  # fmt: skip
+        Beat(Guard.held(job), 10),
+        Beat(replace(Guard.held(job), lease=job.lease + 1), 20),
+        Beat(Guard.held(other), 30),
+        Beat(replace(Guard.held(other), tenant="stranger"), 40),
+        Beat(replace(seen("nobody"), lease=1), 50),
+    ]
     answers = await asyncio.gather(*[store.beat(beat) for beat in beats])
     assert answers == [clock.now + 10 * SECOND, None, clock.now + 30 * SECOND, None, None]
 
@@ -361,9 +368,9 @@ async def test_advancing_keeps_the_lease(store: Store, clock: Clock) -> None:
 
 async def test_a_cancelled_job_is_lost_to_its_owner(store: Store) -> None:
     job = await running(store)
-    assert await store.change(Change(job.id, "cancel", error="cancelled")) is not None
+    assert await store.change(Change(Guard.seen(job), "cancel", error="cancelled")) is not None
     assert await move(store, job, "succeed", result=b"late") is None
-    assert await store.beat(Beat(job.id, job.lease, 60)) is None
+    assert await store.beat(Beat(Guard.held(job), 60)) is None
     after = await get(store, job.id)
     assert (after.state, after.error, after.result) == (State.CANCELLED, "cancelled", None)
 
@@ -410,13 +417,13 @@ async def test_the_log_counts_without_gaps_and_says_what_callers_saw_before(stor
     job = await take_one(store)
     await move(store, job, "advance", stage="loading")
     await move(store, job, "advance", stage="loading")
-    await store.note(Note(job_id, job.lease, level="warn", step="load", message="slow", data=b"\x00"))
+    await store.note(Note(Guard.held(job), level="warn", step="load", message="slow", data=b"\x00"))
     await move(store, job, "retry", level="warn", message="broke", error="a broken pipe", data=b"{}")
     job = await take_one(store)
     await move(store, job, "park")
     job = await take_one(store, stage="working")
     await move(store, job, "fail", level="error", step="work", message="gave up")
-    await move(store, job, "requeue", lease=None)
+    await store.change(Change(Guard.seen(job), "requeue"))
     log = await store.list_events(job_id)
     assert [event.seq for event in log] == list(range(1, len(log) + 1))
     assert [(e.move, str(e.state), e.stage, e.previous, e.attempt) for e in log] == [
@@ -458,24 +465,24 @@ async def test_a_job_tells_what_callers_see_and_saw_before(store: Store) -> None
 async def test_events_are_read_from_where_the_reader_left_off(store: Store) -> None:
     job_id = await submit(store)
     for number in range(5):
-        assert await store.note(Note(job_id, message=str(number))) == number + 2
+        assert await store.note(Note(seen(job_id), message=str(number))) == number + 2
     assert [event.seq for event in await store.list_events(job_id, after=2, limit=3)] == [3, 4, 5]
     assert await store.list_events(job_id, after=6) == []
 
 
 async def test_notes_of_one_group_each_get_their_own_number(store: Store) -> None:
     job_id = await submit(store)
-    numbers = await asyncio.gather(*[store.note(Note(job_id, message="hello")) for _ in range(30)])
+    numbers = await asyncio.gather(*[store.note(Note(seen(job_id), message="hello")) for _ in range(30)])
     assert sorted(number or 0 for number in numbers) == list(range(2, 32))
 
 
 async def test_a_note_needs_the_lease_only_if_it_names_one(store: Store) -> None:
     job = await running(store)
-    assert await store.note(Note(job.id, job.lease + 1)) is None
-    assert await store.note(Note(job.id, tenant="other")) is None
+    assert await store.note(Note(replace(Guard.held(job), lease=job.lease + 1))) is None
+    assert await store.note(Note(seen(job.id, "other"))) is None
     await move(store, job, "succeed")
-    assert await store.note(Note(job.id, job.lease)) is None
-    assert await store.note(Note(job.id, message="post mortem")) == 4
+    assert await store.note(Note(Guard.held(job))) is None
+    assert await store.note(Note(Guard.seen(job), message="post mortem")) == 4
     assert (await get(store, job.id)).state is State.SUCCEEDED
 
 

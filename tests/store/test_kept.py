@@ -4,13 +4,14 @@ from typing import cast
 
 import pytest
 
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, State
 from chargehand.engine.moves import Change
 from chargehand.engine.store import JobFilter, Note, Store
 from chargehand.store.operations import Counted, Prune
 from chargehand.store.writes import Writes
 from tests.conftest import Clock
-from tests.store.given import TENANT, a_report, get, job_in, move, running, submit, submit_many, take_one
+from tests.store.given import TENANT, a_report, get, job_in, move, running, seen, submit, submit_many, take_one
 
 ENDS = {"succeed": State.SUCCEEDED, "fail": State.FAILED, "cancel": State.CANCELLED, "expire": State.FAILED}
 
@@ -56,7 +57,7 @@ async def test_a_requeued_job_has_its_whole_time_again_after_its_next_end(store:
     job = await running(store, keep_seconds=10)
     await move(store, job, "fail")
     clock.advance(9)
-    assert await store.change(Change(job.id, "requeue"))
+    assert await store.change(Change(Guard.seen(job), "requeue"))
     clock.advance(100)
     assert await store.prune_kept(10) == 0
     await move(store, await take_one(store, job.queue), "succeed")
@@ -71,7 +72,7 @@ async def test_a_callback_that_is_still_to_be_sent_keeps_its_job(store: Store, c
     await move(store, job, "succeed")
     clock.advance(100)
     assert await store.prune_kept(10) == 0
-    assert await store.purge((job.id,)) == 0
+    assert await store.purge(TENANT, "job", (job.id,)) == 0
     assert await kept(store) == {job.id}
 
 
@@ -94,10 +95,10 @@ async def test_pruning_takes_as_many_as_it_is_told_to(store: Store, clock: Clock
 async def test_purging_takes_what_is_finished_and_never_what_is_live(store: Store) -> None:
     jobs = {state: (await job_in(store, state, keep_seconds=1000)).id for state in State}
     left = {jobs[State.QUEUED], jobs[State.RUNNING]}
-    assert await store.purge((*jobs.values(), "01ARZ3NDEKTSV4RRFFQ69G5FAV")) == 3
+    assert await store.purge(TENANT, "job", (*jobs.values(), "01ARZ3NDEKTSV4RRFFQ69G5FAV")) == 3
     assert await kept(store) == left
     assert await store.list_events(jobs[State.FAILED]) == []
-    assert await store.purge(()) == 0
+    assert await store.purge(TENANT, "job", ()) == 0
 
 
 async def test_finished_jobs_are_those_whose_time_was_over_then(store: Store, clock: Clock) -> None:
@@ -122,21 +123,21 @@ async def test_finished_jobs_are_those_whose_time_was_over_then(store: Store, cl
 async def test_a_job_is_requeued_as_it_was_or_with_another_payload(store: Store) -> None:
     job = await running(store, payload=b"1", max_attempts=3)
     await move(store, job, "fail", error="broken")
-    assert await store.change(Change(job.id, "requeue"))
+    assert await store.change(Change(Guard.seen(job), "requeue"))
     again = await take_one(store, job.queue)
     assert (again.payload, again.attempt) == (b"1", 1)
     await move(store, again, "fail")
-    assert await store.change(Change(job.id, "requeue", payload=b"2"))
+    assert await store.change(Change(Guard.seen(job), "requeue", payload=b"2"))
     assert (await get(store, job.id)).payload == b"2"
     assert (await take_one(store, job.queue)).payload == b"2"
 
 
 async def test_a_requeue_that_is_refused_leaves_the_payload(store: Store) -> None:
     job = await running(store, payload=b"1")
-    assert await store.change(Change(job.id, "requeue", payload=b"2")) is None
+    assert await store.change(Change(Guard.seen(job), "requeue", payload=b"2")) is None
     assert (await get(store, job.id)).payload == b"1"
     await move(store, job, "fail")
-    assert await store.change(Change(job.id, "requeue", tenant="other", payload=b"2")) is None
+    assert await store.change(Change(seen(job.id, "other"), "requeue", payload=b"2")) is None
     assert (await get(store, job.id)).payload == b"1"
 
 
@@ -173,7 +174,7 @@ async def test_stopped_jobs_are_counted_by_queue_and_stage(store: Store) -> None
 async def test_a_dead_letter_that_is_requeued_is_not_counted(store: Store) -> None:
     job = await running(store, queue="a")
     await move(store, job, "fail", stage="dead")
-    assert await store.change(Change(job.id, "requeue"))
+    assert await store.change(Change(Guard.seen(job), "requeue"))
     assert await store.count_stopped(None, "failed:dead") == {}
 
 
@@ -181,7 +182,7 @@ async def test_the_last_note_of_a_step_is_found_among_others(store: Store) -> No
     job = await running(store)
     assert await store.last_note(job.id, "progress") is None
     for step, message in [("progress", "half"), ("progress", "nearly"), ("other", "aside")]:
-        await store.note(Note(job.id, job.lease, step=step, message=message))
+        await store.note(Note(Guard.held(job), step=step, message=message))
     await move(store, job, "succeed", step="progress", message="no note")
     found = await store.last_note(job.id, "progress")
     assert found is not None

@@ -9,14 +9,15 @@ from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
+from msgspec.structs import replace
 
 from chargehand.engine.delivery import DeliveryState
-from chargehand.engine.job import FINAL, SECOND, NewJob, QueueSettings, State, topic_of, visible
+from chargehand.engine.job import FINAL, LEASE_RANDOM_BITS, SECOND, NewJob, QueueSettings, State, topic_of, visible
 from chargehand.engine.moves import Attempt, Change, Lease, Move, expire
 from chargehand.engine.store import Beat, Claim, DeliveryFilter, JobFilter, Note, Store
 from chargehand.store import open_store
 from tests.conftest import Clock
-from tests.store.given import a_job, a_report, a_settle, a_take, new_id
+from tests.store.given import a_job, a_report, a_settle, a_take, new_id, seen
 
 T = TypeVar("T")
 CHANGES = ("advance", "succeed", "retry", "park", "fail", "cancel", "requeue")
@@ -116,7 +117,7 @@ class Comparison(RuleBasedStateMachine):
         assert claimed == [job.given.id for job in expected]
         for job in expected:
             job.move("claim", stage)
-            job.lease += 1
+            job.lease += 1 << LEASE_RANDOM_BITS
             job.lease_until = self.clock.now + lease * SECOND
 
     @rule(
@@ -130,7 +131,8 @@ class Comparison(RuleBasedStateMachine):
         move = Move.by_name[name]
         stage = stage if name == "advance" else ""
         result = b"result" if name == "succeed" else None
-        change = Change(job.given.id, name, job.lease - late, stage=stage, delay_seconds=delay, result=result)
+        guard = replace(seen(job.given.id), lease=job.lease - late)
+        change = Change(guard, name, stage, delay, result=result)
         happened = self.run(_change(self.store, change))
         assert happened == (job.state in move.source and not late and not job.pruned)
         if happened:
@@ -140,7 +142,7 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(job=jobs, late=st.sampled_from([0, 0, 1]))
     def beat(self, job: Model, late: int) -> None:
-        until = self.run(self.store.beat(Beat(job.given.id, job.lease - late, 60)))
+        until = self.run(self.store.beat(Beat(replace(seen(job.given.id), lease=job.lease - late), 60)))
         alive = job.state is State.RUNNING and not late
         assert until == (self.clock.now + 60 * SECOND if alive else None)
         job.lease_until = until or job.lease_until
@@ -148,7 +150,7 @@ class Comparison(RuleBasedStateMachine):
     @rule(job=jobs)
     def note(self, job: Model) -> None:
         job.log.append("note")
-        assert self.run(self.store.note(Note(job.given.id))) == (None if job.pruned else len(job.log))
+        assert self.run(self.store.note(Note(seen(job.given.id)))) == (None if job.pruned else len(job.log))
 
     @rule()
     def expire(self) -> None:
@@ -161,7 +163,7 @@ class Comparison(RuleBasedStateMachine):
     def expire_too_late(self, job: Model) -> None:
         """By a deadline that the job does not have, or not any more."""
         other = (job.deadline_at or 0) + 1
-        assert not self.run(_change(self.store, Change(job.given.id, "expire", deadline_at=other)))
+        assert not self.run(_change(self.store, Change(seen(job.given.id), "expire", deadline_at=other)))
 
     @rule(seconds=st.sampled_from([0.000_001, 1, 3]))
     def wait(self, seconds: float) -> None:

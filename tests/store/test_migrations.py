@@ -11,7 +11,7 @@ from chargehand.engine.store import JobFilter, Store
 from chargehand.errors import ConfigError, StoreError, StoreLocked, StoreTooNew
 from chargehand.store import open_store
 from chargehand.store.queries import Dialect, load_migrations
-from tests.store.given import get, move, opened, running, sql, submit, take_one
+from tests.store.given import get, move, opened, running, seen, sql, submit, take_one
 
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
@@ -55,7 +55,7 @@ async def test_a_database_from_before_is_brought_up_to_date_with_all_that_is_in_
     async with opened(store_url) as store:
         await store.check()
         assert (await get(store, "old")).deadline_at is None
-        assert await store.change(Change("old", "cancel"))
+        assert await store.change(Change(seen("old"), "cancel"))
         assert (await running(store, deadline_seconds=1)).deadline_at is not None
 
 

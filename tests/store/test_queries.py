@@ -10,12 +10,26 @@ import asyncpg
 import msgspec
 import pytest
 
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, State
 from chargehand.engine.moves import Change
 from chargehand.engine.store import DeliveryFilter, JobFilter, Store
 from chargehand.store.queries import load_queries
 from tests.conftest import Clock
-from tests.store.given import TENANT, a_report, a_take, get, job_in, new_id, opened, running, sql, submit, submit_many
+from tests.store.given import (
+    TENANT,
+    a_report,
+    a_take,
+    get,
+    job_in,
+    new_id,
+    opened,
+    running,
+    seen,
+    sql,
+    submit,
+    submit_many,
+)
 
 # How a claim looks for work: what these touch must not grow with what is not due, finished, or in other queues.
 CLAIMING = ("due_lanes", "due_jobs", "count_running", "queue_settings")
@@ -146,7 +160,7 @@ async def test_jobs_are_listed_newest_first_by_what_is_asked(store: Store) -> No
     assert await listed(state=State.FAILED, tenant="other") == await listed(state=State.CANCELLED) == []
     cancelled = (await job_in(store, State.CANCELLED, tenant="other")).id
     working = await running(store)
-    await store.change(Change(working.id, "advance", working.lease, stage="working"))
+    await store.change(Change(Guard.held(working), "advance", stage="working"))
     assert await listed(stopped=True) == [cancelled, failed]
     assert await listed(stopped=True, tenant="other") == await listed(stopped=True, limit=1) == [cancelled]
     assert await listed(stopped=True, state=State.FAILED) == await listed(stopped=True, before=cancelled) == [failed]
@@ -163,8 +177,8 @@ async def test_a_few_stopped_jobs_are_found_without_looking_at_the_others(store_
         await job_in(store, State.CANCELLED)
         await sql(store_url, MANY_JOBS)
         await sql(store_url, "ANALYZE jobs")
-        by: dict[str, Any] = dict.fromkeys(("kind", "queue", "state", "topic", "before", "names"))
-        by |= {"exact": False, "unnamed": True, "starts": False}
+        by: dict[str, Any] = dict.fromkeys(("kind", "kinds", "queue", "state", "topic", "before", "names"))
+        by |= {"any_kind": True, "exact": False, "unnamed": True, "starts": False}
         assert await effort(store_url, "list_stopped_jobs", **by, tenant=TENANT, limit=50) < 10_000
 
 
@@ -225,7 +239,7 @@ async def test_a_list_of_jobs_leaves_out_what_may_be_large(store: Store) -> None
 @pytest.mark.parametrize("text", ["'", '"', "%", "\\", "\u2028", "💥", "a" * 3000, "{each x as y}", ":now", "$1", "?1"])
 async def test_text_is_kept_whatever_it_is(store: Store, text: str) -> None:
     job = await running(store, tenant=text, queue=text, kind=text, traceparent=text, idempotency_key=text)
-    assert await store.change(Change(job.id, "fail", job.lease, text, error=text, failed_step=text, message=text))
+    assert await store.change(Change(Guard.held(job), "fail", text, error=text, failed_step=text, message=text))
     after = await get(store, job.id)
     assert {after.tenant, after.queue, after.kind, after.traceparent, after.error, after.failed_step} == {text}
     assert [event.message for event in await store.list_events(job.id)][-1] == text
@@ -286,7 +300,7 @@ async def test_reads_answer_while_a_write_is_held_up(store_url: str, clock: Cloc
 
 
 async def _cancel(store: Store, job_id: str) -> bool:
-    return await store.change(Change(job_id, "cancel")) is not None
+    return await store.change(Change(seen(job_id), "cancel")) is not None
 
 
 class Blocker:

@@ -6,7 +6,7 @@ from chargehand.engine.job import SECOND, QueueCount, QueueSettings, State
 from chargehand.engine.moves import Change
 from chargehand.engine.store import DueQueue, QueueHead, Store
 from tests.conftest import Clock
-from tests.store.given import claim, claimed_ids, get, job_in, move, submit, submit_many
+from tests.store.given import claim, claimed_ids, get, job_in, move, seen, submit, submit_many
 
 
 async def test_a_paused_queue_gives_nothing_until_it_is_resumed(store: Store) -> None:
@@ -191,6 +191,6 @@ async def test_a_position_counts_those_that_go_first(store: Store, clock: Clock)
     assert await store.position(job_id, 2) == 2
     assert await store.position(urgent, 100) == 0
     assert await store.position("nobody", 100) is None
-    await store.change(Change(job_id, "cancel"))
+    await store.change(Change(seen(job_id), "cancel"))
     assert await store.position(job_id, 100) is None
     assert (await get(store, job_id)).state is State.CANCELLED

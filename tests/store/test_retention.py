@@ -6,6 +6,7 @@ from typing import cast
 import asyncpg
 
 from chargehand.engine.delivery import DeliveryState, EndpointState
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import FINAL, SECOND, State
 from chargehand.engine.moves import Change
 from chargehand.engine.store import DeliveryFilter, Store
@@ -13,6 +14,7 @@ from chargehand.store.operations import Prune
 from chargehand.store.writes import Writes
 from tests.conftest import Clock
 from tests.store.given import (
+    TENANT,
     a_job,
     a_report,
     a_settle,
@@ -88,7 +90,7 @@ async def test_a_delivery_replayed_while_its_job_was_about_to_be_pruned_is_kept(
     job_id = await finished(store)
     clock.advance(1000)
     [*_, last] = await store.list_deliveries(DeliveryFilter(job_id=job_id))
-    assert await store.replay_delivery(last.id)
+    assert await store.replay_delivery(last.id, TENANT)
     await cast(Writes, store)._group.put(Prune((job_id,), 100 * SECOND))
     assert await store.get_delivery(last.id) is not None
     assert await store.get_job(job_id) is not None
@@ -112,7 +114,7 @@ async def test_a_replay_under_way_at_another_node_keeps_its_job(postgres_url: st
 async def test_a_job_requeued_while_it_was_about_to_be_pruned_is_kept(store: Store, clock: Clock) -> None:
     job = await job_in(store, State.FAILED)
     clock.advance(1000)
-    assert await store.change(Change(job.id, "requeue"))
+    assert await store.change(Change(Guard.seen(job), "requeue"))
     await cast(Writes, store)._group.put(Prune((job.id,), 100 * SECOND))
     assert (await get(store, job.id)).state is State.QUEUED
     assert [event.seq for event in await store.list_events(job.id)] == [1, 2, 3, 4]
@@ -155,7 +157,7 @@ async def test_an_endpoint_is_kept_as_long_as_a_delivery_of_it(store: Store, clo
 
 async def test_what_an_operator_said_about_an_endpoint_is_never_forgotten(store: Store, clock: Clock) -> None:
     await finished(store)
-    await store.set_endpoint(HERE, EndpointState.PAUSED, "maintenance")
+    await store.set_endpoint(HERE, TENANT, EndpointState.PAUSED, "maintenance")
     clock.advance(1000)
     await store.prune(100, 10)
     endpoint = await store.get_endpoint(HERE)

@@ -7,13 +7,13 @@ import pytest
 from chargehand.engine.job import State
 from chargehand.engine.moves import Change
 from chargehand.engine.store import Store
-from tests.store.given import a_job, get, move, opened, submit, take_one, trace
+from tests.store.given import a_job, get, move, opened, seen, submit, take_one, trace
 
 KEY = "invoice 7"
 
 
 async def requeue(store: Store, job_id: str, payload: bytes | None = None) -> bool:
-    return await store.change(Change(job_id, "requeue", payload=payload)) is not None
+    return await store.change(Change(seen(job_id), "requeue", payload=payload)) is not None
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING])

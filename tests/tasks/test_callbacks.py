@@ -22,6 +22,7 @@ from chargehand.doors.tasks.producer import Producer
 from chargehand.doors.tasks.wire import CreateTask
 from chargehand.engine.delivery import Delivery, DeliveryState
 from chargehand.engine.engine import Engine
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, Job
 from chargehand.engine.moves import Broke, RetryPolicy
 from chargehand.engine.store import DeliveryFilter, Store
@@ -302,7 +303,7 @@ class Clockwork:
         asked = CreateTask("render", msgspec.Raw(b"1"), webhook=url, max_attempts=1)
         job: Job = await self._producer.create("default", asked, key=None)
         [claimed] = await self.engine.claim((task_queue("default", "render"),), "worker", 60)
-        await self.engine.broke(job.id, claimed.lease, Broke("broken"))
+        await self.engine.broke(Guard.held(claimed), Broke("broken"))
         return job.id
 
     async def tried(self, job_id: str, times: int) -> Delivery:
@@ -371,7 +372,7 @@ async def test_a_receiver_that_fails_is_tried_with_growing_pauses_then_given_up_
     assert len(jitter) == len(pauses)
 
     receiver.otherwise = answer(200)
-    assert await desk.store.replay_delivery(dead.id) == dead.endpoint_id
+    assert await desk.store.replay_delivery(dead.id, dead.tenant) == dead.endpoint_id
     desk.outbox.nudge(dead.endpoint_id)
     assert (await desk.tried(job_id, len(pauses) + 2)).state is DeliveryState.DELIVERED
     assert len({(hook.id, hook.body) for hook in receiver.hooks}) == 1

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from chargehand.doors.tasks.names import BASE, KIND, task_queue
 from chargehand.doors.tasks.views import CLAIMED
-from chargehand.engine.job import FINAL, queue_name
+from chargehand.engine.guard import Guard
+from chargehand.engine.job import FINAL, LEASE_RANDOM_BITS, queue_name
 from chargehand.engine.moves import Broke, Change
 from chargehand.engine.store import JobFilter
 from chargehand.errors import Conflict
@@ -210,13 +211,13 @@ class Storm:
         return report
 
     async def _moves(self, held: Held, verb: str) -> bool | None:
-        engine = self.world.engine
+        engine, guard = self.world.engine, Guard(held.id, self.tenant, KIND, held.lease, None)
         try:
             if verb == "nack":
-                moved = await engine.broke(held.id, held.lease, Broke("broken", delay_seconds=0))
+                moved = await engine.broke(guard, Broke("broken", delay_seconds=0))
             else:
                 name = {"complete": "succeed", "fail": "fail", "abandon": "park"}[verb]
-                moved = await engine.change(Change(held.id, name, held.lease, self.tenant, result=b"{}"))
+                moved = await engine.change(Change(guard, name, result=b"{}"))
         except Conflict:
             return None
         return moved.state in FINAL
@@ -267,8 +268,10 @@ class Storm:
             assert ends[0] is events[-1]
             assert 1 <= job.attempt <= job.max_attempts
             claims = [event for event in events if event.move == "claim"]
-            assert len(claims) == job.lease
-            assert {lease for job_id, lease in self.seen if job_id == job.id} <= set(range(1, job.lease + 1))
+            assert len(claims) == job.claims
+            granted = [lease >> LEASE_RANDOM_BITS for job_id, lease in self.seen if job_id == job.id]
+            assert len(set(granted)) == len(granted)
+            assert set(granted) <= set(range(1, job.claims + 1))
             # Ended by one report that was acknowledged, or by the sweep, and then nobody's report was.
             assert self.ends[job.id] == (0 if ends[0].error == "LEASE_EXPIRED" else 1)
 

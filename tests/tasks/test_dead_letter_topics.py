@@ -9,6 +9,7 @@ import pytest
 
 from chargehand.doors.tasks.names import KIND, task_queue
 from chargehand.engine.engine import Engine
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job
 from chargehand.engine.moves import Broke, Lapsed
 from chargehand.engine.store import JobFilter, Store
@@ -87,7 +88,7 @@ async def test_a_task_that_escapes_its_judged_death_leaves_no_copy(store_url: st
         job = await running(shop, engine)
         judged = await engine._judge(job, outcome)
         assert judged.move == "fail"
-        await engine.succeed(job.id, job.lease, b"{}")
+        await engine.succeed(Guard.held(job), b"{}")
         assert await engine.store.change(judged) is None
         assert await copies(engine.store) == []
 
@@ -123,7 +124,7 @@ async def test_the_copy_follows_the_policy_of_its_own_topic(store_url: str) -> N
         [copy] = await copies(shop.server.store)
         assert (copy.max_attempts, copy.priority) == (2, 3)
         await shop.worker.complete(await shop.worker.claim("graveyard"))
-        assert await shop.server.store.purge((copy.id,)) == 1
+        assert await shop.server.store.purge(copy.tenant, KIND, (copy.id,)) == 1
 
 
 @on_sqlite

@@ -38,7 +38,6 @@ async def test_a_claimed_task_says_whose_it_is_and_until_when(shop: Shop) -> Non
             "attempts": 1,
             "maxAttempts": 5,
             "priority": 3,
-            "lease": 1,
             "payload": '{"n": 1}',
             "createdAt": made["createdAt"],
         }.items()

@@ -72,7 +72,7 @@ async def test_whoever_lost_the_lease_to_another_is_told_so_and_changes_nothing(
     task = await shop.producer.create()
     await shop.worker.claim(leaseSeconds=0.05)
     held = await shop.worker_2.claim(waitSeconds=10)
-    assert (held["id"], held["attempts"], held["lease"]) == (task["id"], 2, 2)
+    assert (held["id"], held["attempts"]) == (task["id"], 2)
     await unchanged(shop, task, shop.worker, 409, "lease-lost")
     await shop.worker_2.complete(task)
 
@@ -93,7 +93,7 @@ async def test_a_worker_with_the_lease_of_an_older_self_changes_nothing(shop: Sh
     first = await shop.worker.claim()
     (await shop.worker.on(task, "abandon", lease=first["lease"])).good()
     second = await shop.worker.claim()
-    assert second["lease"] == first["lease"] + 1
+    assert second["lease"] > first["lease"]
     await unchanged(shop, task, shop.worker, 409, "lease-lost", lease=first["lease"])
     await unchanged(shop, task, shop.worker, 409, "lease-lost", lease=77)
     await unchanged(shop, task, shop.worker_2, 403, "not-owner", lease=second["lease"])

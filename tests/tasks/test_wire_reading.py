@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from chargehand.engine.guard import Guard
 from chargehand.engine.store import Note
 from tests.api.serving import on_sqlite, until
 from tests.tasks.calling import Caller, Shop, calling, refused
@@ -154,7 +155,7 @@ async def test_the_log_says_what_happened(shop: Shop) -> None:
 async def test_a_long_log_is_read_on_and_neither_its_end_nor_its_beginning_is_lost(shop: Shop) -> None:
     task = await shop.producer.create(maxAttempts=2)
     await shop.worker.claim()
-    notes = [Note(task["id"], None, None, step="progress", message=str(n)) for n in range(1100)]
+    notes = [Note(Guard(task["id"], "acme", "task", None, None), step="progress", message=str(n)) for n in range(1100)]
     await asyncio.gather(*[shop.server.engine.note(note) for note in notes])
     path = f"/tasks/{task['id']}/events"
     first = (await shop.producer.get(path)).good()["events"]

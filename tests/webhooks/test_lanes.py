@@ -7,6 +7,7 @@ from random import Random
 
 from aiohttp import web
 
+from chargehand.engine.guard import Guard
 from chargehand.webhooks.lanes import MAX_COOL_DOWN, Lane
 from tests.api.serving import until
 from tests.webhooks.desk import QUEUE, OpenDesk
@@ -242,7 +243,7 @@ async def test_the_events_of_a_job_arrive_in_their_order(open_desk: OpenDesk, re
     receiver.otherwise = uneven
     jobs = {await desk.submit(receiver.url()) for _ in range(100)}
     claimed = await desk.engine.claim((QUEUE,), "worker", 60, limit=100, stage="claimed")
-    await asyncio.gather(*[desk.engine.succeed(job.id, job.lease, b"true") for job in claimed])
+    await asyncio.gather(*[desk.engine.succeed(Guard.held(job), b"true") for job in claimed])
     await until(lambda: len(receiver.hooks) >= 300)
     sequences: dict[str, list[str]] = {}
     for hook in receiver.hooks:

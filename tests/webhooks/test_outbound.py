@@ -20,6 +20,7 @@ from aiohttp import web
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from chargehand.engine.delivery import DeliveryState, EndpointState, Take, endpoint_id
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, NewJob, Report
 from chargehand.engine.moves import Broke
 from chargehand.engine.store import Store
@@ -143,9 +144,9 @@ async def test_every_try_has_the_same_body_whatever_has_become_of_the_job(
     desk = open_desk(secret=SECRET)
     job_id = await desk.submit(receiver.url(), on=("failed",))
     [job] = await desk.engine.claim((QUEUE,), "worker", 60)
-    await desk.engine.broke(job_id, job.lease, Broke("it is broken", final=True))
+    await desk.engine.broke(Guard.held(job), Broke("it is broken", final=True))
     await desk.tried(job_id)
-    await desk.engine.requeue(job_id)
+    await desk.engine.requeue(Guard.seen(job))
     desk.clock.advance(60)
     await desk.delivered(job_id)
     first, second = receiver.hooks
@@ -378,7 +379,7 @@ async def test_after_the_last_try_a_delivery_is_dead_and_can_be_replayed_under_i
     ]
 
     receiver.otherwise = answer(204)
-    assert await desk.store.replay_delivery(delivery.id) == delivery.endpoint_id
+    assert await desk.store.replay_delivery(delivery.id, delivery.tenant) == delivery.endpoint_id
     assert (await desk.delivered(job_id)).tries == 4
     assert len({hook.id for hook in receiver.hooks}) == 1
 
@@ -391,7 +392,7 @@ async def test_all_that_died_at_an_endpoint_is_replayed_together(open_desk: Open
     elsewhere = await desk.submit(receiver.url("/elsewhere"))
     await desk.dead(elsewhere)
     receiver.otherwise = answer(200)
-    assert await desk.store.replay_endpoint(endpoint_id("default", receiver.url()), 1000) == 5
+    assert await desk.store.replay_endpoint(endpoint_id("default", receiver.url()), "default", 1000) == 5
     [await desk.delivered(job_id) for job_id in jobs]
     assert (await desk.delivery(elsewhere)).state is DeliveryState.DEAD
 
@@ -412,7 +413,7 @@ async def test_gone_disables_the_endpoint_and_what_comes_later_is_held_until_it_
     assert len(receiver.at("/hook")) == 1
     assert (await desk.delivery(held)).state is DeliveryState.PENDING
 
-    await desk.store.set_endpoint(first.endpoint_id, EndpointState.ACTIVE, "")
+    await desk.store.set_endpoint(first.endpoint_id, first.tenant, EndpointState.ACTIVE, "")
     desk.outbox.forgive(first.endpoint_id)
     await desk.delivered(held)
 

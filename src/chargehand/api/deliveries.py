@@ -10,6 +10,7 @@ from chargehand.engine.delivery import Delivery, DeliveryState, Endpoint, Endpoi
 from chargehand.engine.job import SECOND
 from chargehand.engine.store import DeliveryFilter, Store
 from chargehand.errors import Conflict, InvalidField, NotFound
+from chargehand.http.kinds import Kinds, require
 from chargehand.http.paging import Cursor, Limit, cursor, ulid
 from chargehand.http.route import Route, query, reply
 from chargehand.webhooks.outbound import Outbox
@@ -50,9 +51,10 @@ class Replayed(msgspec.Struct):
 
 
 class Deliveries:
-    def __init__(self, store: Store, outbox: Outbox) -> None:
+    def __init__(self, store: Store, outbox: Outbox, kinds: Kinds) -> None:
         self._store = store
         self._outbox = outbox
+        self._kinds = kinds
 
     def routes(self) -> list[Route]:
         one, place, read, admin = (
@@ -83,17 +85,21 @@ class Deliveries:
         found = await self._store.list_deliveries(
             DeliveryFilter(req.context.caller.tenant, by.endpoint, job, by.state, cursor(by.cursor), by.limit)
         )
-        reply(resp, DeliveryPage(await self._told(found), found[-1].id if len(found) == by.limit else None))
+        caller = req.context.caller
+        views = [view for view in await self._told(found) if self._kinds.may_read(caller, view.kind)]
+        reply(resp, DeliveryPage(views, found[-1].id if len(found) == by.limit else None))
 
     async def get_delivery(self, req: Request, resp: Response, delivery_id: str) -> None:
         delivery = await self._delivery(req, delivery_id)
-        tries = [try_view(t) for t in await self._store.list_tries(delivery.id)]
         [view] = await self._told([delivery])
+        require(req.context.caller, self._kinds.of(view.kind).read)
+        tries = [try_view(t) for t in await self._store.list_tries(delivery.id)]
         reply(resp, DeliveryDetail(**msgspec.structs.asdict(view), attempts=tries))
 
     async def get_body(self, req: Request, resp: Response, delivery_id: str) -> None:
         delivery = await self._delivery(req, delivery_id)
         for outgoing in await self._store.outgoing([delivery.id]):
+            require(req.context.caller, self._kinds.of(outgoing.job.kind).read)
             resp.content_type = "application/json"
             resp.data = self._outbox.body(outgoing)
             return
@@ -101,7 +107,7 @@ class Deliveries:
 
     async def replay_delivery(self, req: Request, resp: Response, delivery_id: str) -> None:
         delivery = await self._delivery(req, delivery_id)
-        if await self._store.replay_delivery(delivery.id) is None:
+        if await self._store.replay_delivery(delivery.id, delivery.tenant) is None:
             raise Conflict(f"delivery {delivery.id} is still pending; it will be sent without your help")
         self._outbox.nudge(delivery.endpoint_id)
         reply(resp, Replayed(1))
@@ -117,20 +123,20 @@ class Deliveries:
     async def pause_endpoint(self, req: Request, resp: Response, endpoint_id: str) -> None:
         endpoint = await self._endpoint(req, endpoint_id)
         reason = f"paused by {req.context.caller.subject}"
-        await self._store.set_endpoint(endpoint.id, EndpointState.PAUSED, reason)
+        await self._store.set_endpoint(endpoint.id, endpoint.tenant, EndpointState.PAUSED, reason)
         self._outbox.hold(endpoint.id)
         await self._reply(resp, await self._endpoint(req, endpoint_id))
 
     async def resume_endpoint(self, req: Request, resp: Response, endpoint_id: str) -> None:
         endpoint = await self._endpoint(req, endpoint_id)
-        await self._store.set_endpoint(endpoint.id, EndpointState.ACTIVE, "")
+        await self._store.set_endpoint(endpoint.id, endpoint.tenant, EndpointState.ACTIVE, "")
         self._outbox.forgive(endpoint.id)
         await self._reply(resp, await self._endpoint(req, endpoint_id))
 
     async def replay_endpoint(self, req: Request, resp: Response, endpoint_id: str) -> None:
         endpoint = await self._endpoint(req, endpoint_id)
         total = 0
-        while (count := await self._store.replay_endpoint(endpoint.id, REPLAY_BATCH)) > 0:
+        while (count := await self._store.replay_endpoint(endpoint.id, endpoint.tenant, REPLAY_BATCH)) > 0:
             total += count
             self._outbox.nudge(endpoint.id)
             if count < REPLAY_BATCH:

@@ -1,6 +1,6 @@
 """Submitting, reading, watching, cancelling and requeueing jobs."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import Annotated
 
@@ -11,10 +11,10 @@ from chargehand.api.views import KIND, EventView, JobSummary, JobView, QueueName
 from chargehand.config import Config
 from chargehand.engine.delivery import endpoint_id
 from chargehand.engine.engine import Engine
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, NewJob, Report, State, queue_name
 from chargehand.engine.store import JobFilter
-from chargehand.errors import Conflict, EgressRefused, Forbidden, IdempotencyMismatch, InvalidField, NotFound
-from chargehand.http.auth import Caller
+from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, InvalidField, NotFound
 from chargehand.http.inputs import (
     IDEMPOTENCY_KEY,
     TEN_YEARS,
@@ -27,6 +27,7 @@ from chargehand.http.inputs import (
     run_at_micros,
     trace_headers,
 )
+from chargehand.http.kinds import Kinds, require
 from chargehand.http.paging import Cursor, Limit, cursor, ulid
 from chargehand.http.route import Route, decode, query, read_body, reply
 from chargehand.http.sse import send_events
@@ -126,12 +127,10 @@ class Jobs:
         config: Config,
         policy: EgressPolicy,
         tracing: Tracing,
-        scopes: Mapping[str, str] = {},  # of a kind of job: what whoever moves one must have besides
-        kinds: tuple[str, ...] = (KIND,),  # all that there are
+        kinds: Kinds,
     ) -> None:
         self._engine = engine
         self._kinds = kinds
-        self._scopes = scopes
         self._tracing = tracing
         self._policy = policy
         self._max_body = config.server.max_body_bytes
@@ -204,21 +203,26 @@ class Jobs:
         return (Report(url, endpoint_id(tenant, url), "standard", webhook.on),)
 
     async def list_jobs(self, req: Request, resp: Response) -> None:
-        by, tenant = query(req, JobQuery), req.context.caller.tenant
+        by, caller = query(req, JobQuery), req.context.caller
+        tenant, kinds = caller.tenant, self._kinds.readable(caller)
+        if by.kind is not None:
+            require(caller, self._kinds.of(by.kind).read)
+            kinds = (by.kind,)
         now = await self._engine.store.now()
         if by.key is not None:
-            found = await self._of_key(by, tenant)
+            found = await self._of_key(by, tenant, kinds)
             return reply(resp, JobPage([job_summary(job, now) for job in found], None))
         queue = None if by.queue is None else queue_name(by.kind or KIND, tenant, by.queue)
         found = await self._engine.store.list_jobs(
             JobFilter(
                 tenant,
-                by.kind,
+                None,
                 queue,
                 by.state,
                 cursor(by.cursor),
                 by.limit,
                 topic=by.topic,
+                kinds=kinds,
                 names=() if by.name is None else (by.name.lower(),),
                 starts=True,
             )
@@ -226,15 +230,14 @@ class Jobs:
         following = found[-1].id if len(found) == by.limit else None
         return reply(resp, JobPage([job_summary(job, now) for job in found], following))
 
-    async def _of_key(self, by: JobQuery, tenant: str) -> list[Job]:
+    async def _of_key(self, by: JobQuery, tenant: str, kinds: tuple[str, ...]) -> list[Job]:
         """By an index of its own, so that no list is walked: a key names one job of a kind."""
         if (by.state, by.queue, by.name, by.topic, by.cursor) != (None,) * 5:
             raise InvalidField("key", "goes with kind alone")
-        kinds = self._kinds if by.kind is None else (by.kind,)
         return await self._engine.store.jobs_of_key(tenant, kinds, by.key or "")
 
     async def get_job(self, req: Request, resp: Response, job_id: str) -> None:
-        job = await self._engine.get(ulid("job_id", job_id), req.context.caller.tenant)
+        job = await self._job(req, job_id)
         view = job_view(job, await self._engine.store.now())
         if job.state is State.QUEUED:
             view.position = await self._engine.store.position(job.id, POSITION_BOUND)
@@ -247,10 +250,9 @@ class Jobs:
 
     async def list_events(self, req: Request, resp: Response, job_id: str) -> None:
         after = query(req, EventsQuery).after
-        tenant = req.context.caller.tenant
-        job = await self._engine.get(ulid("job_id", job_id), tenant)
+        job = await self._job(req, job_id)
         if "text/event-stream" in (req.get_header("accept") or ""):
-            send_events(resp, self._follow(job.id, max(after, last_event_id(req)), tenant))
+            send_events(resp, self._follow(job.id, max(after, last_event_id(req)), job.tenant))
             return
         events = await self._engine.store.list_events(job.id, after, EVENTS_PAGE)
         reply(resp, EventPage([event_view(event) for event in events]))
@@ -262,24 +264,21 @@ class Jobs:
 
     async def cancel_job(self, req: Request, resp: Response, job_id: str) -> None:
         caller = req.context.caller
-        await self._require(caller, job_id)
-        moved = await self._engine.cancel(
-            ulid("job_id", job_id), tenant=caller.tenant, message=f"cancelled by {caller.subject}"
-        )
+        job = await self._engine.get(ulid("job_id", job_id), caller.tenant)
+        require(caller, self._kinds.of(job.kind).cancel)
+        moved = await self._engine.cancel(Guard.seen(job), message=f"cancelled by {caller.subject}")
         reply(resp, Moved(moved.job_id, moved.state, moved.seq))
 
     async def requeue_job(self, req: Request, resp: Response, job_id: str) -> None:
         caller = req.context.caller
-        await self._require(caller, job_id)
-        moved = await self._engine.requeue(
-            ulid("job_id", job_id), tenant=caller.tenant, message=f"requeued by {caller.subject}"
-        )
+        job = await self._engine.get(ulid("job_id", job_id), caller.tenant)
+        require(caller, self._kinds.of(job.kind).requeue)  # another start may wipe a disk
+        moved = await self._engine.requeue(Guard.seen(job), message=f"requeued by {caller.subject}")
         reply(resp, Moved(moved.job_id, moved.state, moved.seq))
 
-    async def _require(self, caller: Caller, job_id: str) -> None:
-        """Another start may wipe a disk: this door is no way around what the job's own door asks for."""
-        if not self._scopes:
-            return
+    async def _job(self, req: Request, job_id: str) -> Job:
+        """The caller's job, if its door would show it to the caller too."""
+        caller = req.context.caller
         job = await self._engine.get(ulid("job_id", job_id), caller.tenant)
-        if (scope := self._scopes.get(job.kind)) and not caller.may(scope):
-            raise Forbidden(f"missing scope: for a job of this kind this needs `{scope}`")
+        require(caller, self._kinds.of(job.kind).read)
+        return job

@@ -10,6 +10,7 @@ from chargehand.api.views import Instant, instant
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import QueueCount, QueueSettings, queue_name
 from chargehand.errors import InvalidField
+from chargehand.http.kinds import Kinds
 from chargehand.http.route import Route, decode, read_body, reply
 
 TAG = "queues"
@@ -44,8 +45,9 @@ _decoder = msgspec.json.Decoder(SetQueue)
 
 
 class Queues:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, kinds: Kinds) -> None:
         self._engine = engine
+        self._kinds = kinds
 
     def routes(self) -> list[Route]:
         # fmt: off
@@ -57,7 +59,9 @@ class Queues:
         # fmt: on
 
     async def list_queues(self, req: Request, resp: Response) -> None:
-        reply(resp, QueueList(await self._views(req.context.caller.tenant, "")))
+        caller = req.context.caller
+        views = await self._views(caller.tenant, "")
+        reply(resp, QueueList([view for view in views if self._kinds.may_read(caller, view.kind)]))
 
     async def set_queue(self, req: Request, resp: Response, kind: str, name: str) -> None:
         if not _KIND.fullmatch(kind):

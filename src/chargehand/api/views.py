@@ -6,9 +6,11 @@ import msgspec
 
 from chargehand.engine.delivery import Delivery, Endpoint, EndpointCount, Outgoing, Told, Try
 from chargehand.engine.job import Event, Job, rfc3339, topic_of
+from chargehand.http.kinds import KindScopes
 from chargehand.webhooks.hours import Hour
 
 KIND = "job"  # the kind of jobs that are submitted here
+SCOPES = {KIND: KindScopes(("jobs:read",), ("jobs:write",), ("jobs:write",))}
 
 QueueName = Annotated[
     str,

@@ -9,6 +9,7 @@ from chargehand.api.jobs import Moved
 from chargehand.api.views import KIND, Instant, JobView, QueueName, job_view
 from chargehand.config import Config
 from chargehand.engine.engine import Engine
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, queue_name, rfc3339
 from chargehand.engine.moves import Broke
 from chargehand.engine.moves import Moved as EngineMoved
@@ -177,49 +178,44 @@ class Work:
 
     async def beat_job(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_beat, await read_body(req, self._max_body))
-        until = await self._engine.beat(
-            ulid("job_id", job_id), asked.lease, self._lease(asked.lease_seconds), req.context.caller.tenant
-        )
+        until = await self._engine.beat(_guard(req, job_id, asked.lease), self._lease(asked.lease_seconds))
         reply(resp, Beaten(rfc3339(until)))
 
     async def advance_job(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_advance, await read_body(req, self._max_body))
-        tenant = req.context.caller.tenant
-        job_id = ulid("job_id", job_id)
-        _reply(resp, await self._engine.advance(job_id, asked.lease, asked.stage, tenant=tenant, message=asked.message))
+        guard = _guard(req, job_id, asked.lease)
+        _reply(resp, await self._engine.advance(guard, asked.stage, message=asked.message))
 
     async def note_job(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_note, await read_body(req, self._max_body))
         data = json_or_absent("data", asked.data)
-        tenant = req.context.caller.tenant
-        note = Note(ulid("job_id", job_id), asked.lease, tenant, asked.level, asked.step, asked.message, data)
+        note = Note(_guard(req, job_id, asked.lease), asked.level, asked.step, asked.message, data)
         reply(resp, Noted(await self._engine.note(note)))
 
     async def succeed_job(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_succeed, await read_body(req, self._max_body))
         result = json_text("result", asked.result)
-        tenant = req.context.caller.tenant
-        _reply(resp, await self._engine.succeed(ulid("job_id", job_id), asked.lease, result, tenant=tenant))
+        _reply(resp, await self._engine.succeed(_guard(req, job_id, asked.lease), result))
 
     async def retry_job(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_retry, await read_body(req, self._max_body))
         outcome = Broke(asked.error, asked.failed_step, asked.delay_seconds)
-        tenant = req.context.caller.tenant
-        _reply(resp, await self._engine.broke(ulid("job_id", job_id), asked.lease, outcome, tenant=tenant))
+        _reply(resp, await self._engine.broke(_guard(req, job_id, asked.lease), outcome))
 
     async def park_job(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_park, await read_body(req, self._max_body))
-        tenant, job_id = req.context.caller.tenant, ulid("job_id", job_id)
-        moved = await self._engine.park(
-            job_id, asked.lease, asked.waiting_for, delay_seconds=asked.delay_seconds, tenant=tenant
-        )
-        _reply(resp, moved)
+        guard = _guard(req, job_id, asked.lease)
+        _reply(resp, await self._engine.park(guard, asked.waiting_for, delay_seconds=asked.delay_seconds))
 
     async def fail_job(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_fail, await read_body(req, self._max_body))
         outcome = Broke(asked.error, asked.failed_step, final=True)
-        tenant = req.context.caller.tenant
-        _reply(resp, await self._engine.broke(ulid("job_id", job_id), asked.lease, outcome, tenant=tenant))
+        _reply(resp, await self._engine.broke(_guard(req, job_id, asked.lease), outcome))
+
+
+def _guard(req: Request, job_id: str, lease: int) -> Guard:
+    """Only the caller's tenant, only jobs of this door; the lease number, which nobody can guess, proves who holds the job."""
+    return Guard(ulid("job_id", job_id), req.context.caller.tenant, KIND, lease, None)
 
 
 def _claimed_job(job: Job, now: int) -> ClaimedJob:

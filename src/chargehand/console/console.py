@@ -8,6 +8,7 @@ from chargehand.console.minutes import Minutes
 from chargehand.console.overview import Overviews
 from chargehand.engine.engine import Engine
 from chargehand.errors import StoreError
+from chargehand.http.kinds import Kinds
 from chargehand.http.route import Route
 from chargehand.observability.logs import get_logger
 from chargehand.webhooks.outbound import Outbox
@@ -18,10 +19,10 @@ log = get_logger(__name__)
 
 
 class Console:
-    def __init__(self, engine: Engine, outbox: Outbox, kinds: tuple[str, ...], *, auth: bool) -> None:
-        self.feed = Feed(engine.now)
+    def __init__(self, engine: Engine, outbox: Outbox, doors: tuple[str, ...], kinds: Kinds, *, auth: bool) -> None:
+        self.feed = Feed(engine.now, kinds)
         self._minutes = Minutes(engine.store, engine.new_id(), engine.now)
-        self._overviews = Overviews(engine, outbox, self._minutes, kinds, auth=auth)
+        self._overviews = Overviews(engine, outbox, self._minutes, doors, kinds, auth=auth)
         self._assets = Assets()
         for listener in (self.feed, self._minutes):
             engine.on_move(listener.on_move)

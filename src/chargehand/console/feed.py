@@ -20,6 +20,7 @@ from chargehand.engine.moves import Moved
 from chargehand.engine.store import Hint
 from chargehand.errors import TooManyRequests
 from chargehand.http.hangup import gone
+from chargehand.http.kinds import Kinds
 from chargehand.http.route import Route
 from chargehand.http.sse import send_events
 
@@ -63,8 +64,9 @@ _encoder = msgspec.json.Encoder()
 
 
 class Feed:
-    def __init__(self, now: Callable[[], int]) -> None:
+    def __init__(self, now: Callable[[], int], kinds: Kinds) -> None:
         self._now = now
+        self._kinds = kinds
         self._run = token_hex(4)  # numbers of another life of this process mean nothing here
         self._number = 0
         self._kept: deque[_Kept] = deque(maxlen=KEPT)
@@ -130,14 +132,18 @@ class Feed:
     async def follow(self, req: Request, resp: Response) -> None:
         if len(self._news) >= MAX_READERS:
             raise TooManyRequests("too many pages follow what happens here", retry_after_seconds=5)
-        send_events(resp, self._bundles(req, req.context.caller.tenant, req.get_header("last-event-id") or ""))
+        caller = req.context.caller
+        shown = frozenset(("", *self._kinds.readable(caller)))  # a target's lines are about no job
+        send_events(resp, self._bundles(req, caller.tenant, shown, req.get_header("last-event-id") or ""))
 
     def close(self) -> None:
         """The server stops: a page that follows must not hold it up. It comes back to whoever answers then."""
         self._open = False
         self._wake(None)
 
-    async def _bundles(self, req: Request, tenant: str, last_id: str) -> AsyncGenerator[SSEvent, None]:
+    async def _bundles(
+        self, req: Request, tenant: str, shown: frozenset[str], last_id: str
+    ) -> AsyncGenerator[SSEvent, None]:
         news = asyncio.Event()
         self._news[news] = tenant
         leaving = asyncio.ensure_future(gone(req))
@@ -146,10 +152,10 @@ class Feed:
             seen = self._seen(last_id)
             if seen is None:
                 seen = self._number
-                recent = self._lines(tenant, 0)[-50:]
+                recent = self._lines(tenant, shown, 0)[-50:]
                 yield self._event("reset", recent)
             while self._open and not leaving.done():
-                lines = self._lines(tenant, seen)
+                lines = self._lines(tenant, shown, seen)
                 seen = self._number
                 if lines or news.is_set():
                     news.clear()
@@ -168,10 +174,14 @@ class Feed:
         oldest = self._kept[0].number if self._kept else 1
         return int(number) if oldest - 1 <= int(number) <= self._number else None
 
-    def _lines(self, tenant: str, after: int) -> list[Line]:
+    def _lines(self, tenant: str, shown: frozenset[str], after: int) -> list[Line]:
         if self._number == after:
             return []
-        return [kept.line for kept in self._kept if kept.number > after and kept.tenant in (None, tenant)]
+        return [
+            kept.line
+            for kept in self._kept
+            if kept.number > after and kept.tenant in (None, tenant) and kept.line.kind in shown
+        ]
 
     def _event(self, name: str, lines: list[Line]) -> SSEvent:
         return SSEvent(data=_encoder.encode(Bundle(lines)), event=name, event_id=f"{self._run}-{self._number}")

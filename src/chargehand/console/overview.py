@@ -11,6 +11,7 @@ from chargehand.console.minutes import DELIVERIES, Minutes
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import QueueCount, rfc3339
 from chargehand.engine.store import TopicCount
+from chargehand.http.kinds import Kinds
 from chargehand.http.route import Route, reply
 from chargehand.webhooks.outbound import Outbox
 
@@ -69,10 +70,13 @@ class _Stand(msgspec.Struct):
 
 
 class Overviews:
-    def __init__(self, engine: Engine, outbox: Outbox, minutes: Minutes, kinds: tuple[str, ...], *, auth: bool) -> None:
+    def __init__(
+        self, engine: Engine, outbox: Outbox, minutes: Minutes, doors: tuple[str, ...], kinds: Kinds, *, auth: bool
+    ) -> None:
         self._engine = engine
         self._outbox = outbox
         self._minutes = minutes
+        self._doors = doors  # the kinds that are drawn
         self._kinds = kinds
         self._auth = auth
         self._began = time.monotonic()
@@ -88,7 +92,8 @@ class Overviews:
         caller = req.context.caller
         stand = await self.stand()
         store = self._engine.store
-        doors = [self._door(caller.tenant, kind, stand) for kind in self._kinds]
+        shown = [kind for kind in self._doors if self._kinds.may_read(caller, kind)]
+        doors = [self._door(caller.tenant, kind, stand) for kind in shown]
         deliveries = await self._deliveries(caller.tenant)
         me = Me(caller.subject, caller.tenant, sorted(caller.scopes))
         up = time.monotonic() - self._began

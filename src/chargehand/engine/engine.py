@@ -10,12 +10,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from random import Random
+from secrets import randbits
 
 from msgspec.structs import replace
 
+from chargehand.engine.guard import Guard
 from chargehand.engine.ids import UlidMaker
-from chargehand.engine.job import FINAL, RESTING, Event, Job, NewJob, QueueSettings, State
-from chargehand.engine.moves import Broke, Change, Lapsed, Moved, RetryPolicy, decide, expire
+from chargehand.engine.job import FINAL, LEASE_RANDOM_BITS, RESTING, Event, Job, NewJob, QueueSettings, State
+from chargehand.engine.moves import Broke, Change, Lapsed, Move, Moved, RetryPolicy, decide, expire
 from chargehand.engine.patterns import due_by_tenant, due_queues, is_pattern
 from chargehand.engine.store import Beat, Claim, Claimed, Hint, Note, Store, Submitted
 from chargehand.engine.wakeups import Wakeups
@@ -38,6 +40,7 @@ class Engine:
         policy: RetryPolicy,
         random: Random | None = None,
         now: Callable[[], int] = lambda: time.time_ns() // 1000,
+        lease_random: Callable[[], int] = lambda: randbits(LEASE_RANDOM_BITS),
     ) -> None:
         self.store = store
         self.new_id = UlidMaker()
@@ -45,6 +48,7 @@ class Engine:
         self._policy = policy
         self._random = random or Random()  # noqa: S311 - for jitter
         self.now = now
+        self._lease_random = lease_random
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._listeners: list[Callable[[Moved], None]] = []
         self._hint_listeners: list[Callable[[Hint], None]] = []
@@ -92,7 +96,7 @@ class Engine:
         A caller that is cancelled while it waits leaves no job behind: what was claimed for it is handed back.
         """
         until = time.monotonic() + wait_seconds
-        claim = Claim(queues, owner, lease_seconds, limit, stage)
+        claim = Claim(queues, owner, lease_seconds, limit, stage, self._lease_random())
         while self._open:
             if not wait_seconds:
                 return await self._claim_any(claim)
@@ -150,82 +154,54 @@ class Engine:
             before = job.previous if job.stage else job.topic  # what callers saw until this claim
             stage = "" if before == State.QUEUED else RESTING
             parking = asyncio.ensure_future(
-                self.park(job.id, job.lease, "", message="handed back: the claimer is gone", stage=stage)
+                self.park(Guard.held(job), "", message="handed back: the claimer is gone", stage=stage)
             )
             self._parking.add(parking)
             parking.add_done_callback(self._parking.discard)
 
-    async def beat(
-        self,
-        job_id: str,
-        lease: int | None,
-        lease_seconds: float,
-        tenant: str | None = None,
-        owner: str | None = None,
-        kind: str | None = None,
-    ) -> int:
-        until = await self.store.beat(Beat(job_id, lease, lease_seconds, tenant, owner, kind))
+    async def beat(self, guard: Guard, lease_seconds: float) -> int:
+        """Extend the lease; return until when it holds now."""
+        until = await self.store.beat(Beat(_with_holder(guard, "beat"), lease_seconds))
         if until is None:
-            raise await self._lost(job_id, tenant, "beat", lease)
+            raise await self._lost(guard, "beat")
         return until
 
     async def note(self, note: Note) -> int:
+        """Add a line to the job's log; return its number."""
         seq = await self.store.note(replace(note, message=_clean(note.message), step=_clean(note.step)))
         if seq is None:
-            raise await self._lost(note.job_id, note.tenant, "note", note.lease)
-        self._wake_watchers(note.job_id)
-        self.store.tell(job_id=note.job_id)
+            raise await self._lost(note.guard, "note")
+        self._wake_watchers(note.guard.job_id)
+        self.store.tell(job_id=note.guard.job_id)
         return seq
 
-    async def advance(
-        self,
-        job_id: str,
-        lease: int,
-        stage: str,
-        *,
-        tenant: str | None = None,
-        message: str = "",
-        data: bytes | None = None,
-    ) -> Moved:
-        return await self.change(Change(job_id, "advance", lease, tenant, stage, message=message, data=data))
+    async def advance(self, guard: Guard, stage: str, *, message: str = "", data: bytes | None = None) -> Moved:
+        return await self.change(Change(guard, "advance", stage, message=message, data=data))
 
-    async def succeed(
-        self,
-        job_id: str,
-        lease: int,
-        result: bytes,
-        *,
-        tenant: str | None = None,
-        message: str = "",
-        data: bytes | None = None,
-    ) -> Moved:
-        return await self.change(Change(job_id, "succeed", lease, tenant, result=result, message=message, data=data))
+    async def succeed(self, guard: Guard, result: bytes, *, message: str = "", data: bytes | None = None) -> Moved:
+        return await self.change(Change(guard, "succeed", result=result, message=message, data=data))
 
-    async def broke(self, job_id: str, lease: int, outcome: Broke, *, tenant: str | None = None) -> Moved:
+    async def broke(self, guard: Guard, outcome: Broke) -> Moved:
         """The attempt counts: again after a backoff while attempts are left, else the job has failed."""
-        job = await self.store.get_job(job_id, tenant)
-        if job is None or job.state is not State.RUNNING or job.lease != lease:
-            raise await self._lost(job_id, tenant, "retry", lease)
+        job = await self.store.get_job(guard.job_id, guard.tenant)
+        if job is None or job.state is not State.RUNNING or not _with_holder(guard, "retry").admits(job):
+            raise await self._lost(guard, "retry")
         return await self.change(await self._judge(job, outcome))
 
     async def park(
         self,
-        job_id: str,
-        lease: int,
+        guard: Guard,
         waiting_for: str,
         *,
         delay_seconds: float = 0.0,
-        tenant: str | None = None,
         message: str = "",
         data: bytes | None = None,
         stage: str = "",
     ) -> Moved:
         return await self.change(
             Change(
-                job_id,
+                guard,
                 "park",
-                lease,
-                tenant,
                 stage,
                 delay_seconds=delay_seconds,
                 waiting_for=waiting_for,
@@ -234,19 +210,16 @@ class Engine:
             )
         )
 
-    async def cancel(self, job_id: str, *, tenant: str | None = None, message: str = "cancelled on request") -> Moved:
-        if self._cancellers:
-            job = await self.get(job_id, tenant)
-            if (canceller := self._cancellers.get(job.kind)) is not None:
-                return await canceller(job, message)
-        return await self.change(
-            Change(job_id, "cancel", tenant=tenant, error="cancelled", level="warn", message=message)
-        )
+    async def cancel(self, guard: Guard, *, message: str = "cancelled on request") -> Moved:
+        if (canceller := self._cancellers.get(guard.kind)) is not None:
+            job = await self.store.get_job(guard.job_id, guard.tenant)
+            if job is None or not guard.admits(job):
+                raise await self._lost(guard, "cancel")
+            return await canceller(job, message)
+        return await self.change(Change(guard, "cancel", error="cancelled", level="warn", message=message))
 
-    async def requeue(
-        self, job_id: str, *, tenant: str | None = None, message: str = "requeued", payload: bytes | None = None
-    ) -> Moved:
-        return await self.change(Change(job_id, "requeue", tenant=tenant, message=message, payload=payload))
+    async def requeue(self, guard: Guard, *, message: str = "requeued", payload: bytes | None = None) -> Moved:
+        return await self.change(Change(guard, "requeue", message=message, payload=payload))
 
     async def lapse(self, job: Job) -> Moved | None:
         """A lapsed lease is an outcome like any other. None: the owner, or another node, was quicker."""
@@ -278,21 +251,24 @@ class Engine:
 
     async def change(self, change: Change) -> Moved:
         """One guarded move. All of the above end here."""
+        if Move.by_name[change.move].needs_holder and change.seen_stage is None:
+            _with_holder(change.guard, change.move)
         moved = await self.store.change(_cut(change))
         if moved is None:
-            raise await self._lost(change.job_id, change.tenant, change.move, change.lease)
+            raise await self._lost(change.guard, change.move)
         self._moved(moved)
         return moved
 
-    async def _lost(self, job_id: str, tenant: str | None, move: str, lease: int | None) -> Conflict | NotFound:
-        job = await self.store.get_job(job_id, tenant)
-        if job is None:
-            return NotFound(f"there is no job {job_id}")
-        if lease is not None:
+    async def _lost(self, guard: Guard, move: str) -> Conflict | NotFound:
+        job = await self.store.get_job(guard.job_id, guard.tenant)
+        if job is None or job.kind != guard.kind:
+            return NotFound(f"there is no job {guard.job_id}")
+        if guard.lease is not None:
             return StaleLease(
-                f"job {job_id} is {job.state} and lease {lease} is no longer held; drop the work, {move} changed nothing"
+                f"job {job.id} is {job.state} and lease {guard.lease} is no longer held; "
+                f"drop the work, {move} changed nothing"
             )
-        return Conflict(f"job {job_id} is {job.state}; {move} is not possible from there")
+        return Conflict(f"job {job.id} is {job.state}; {move} is not possible from there")
 
     # reading ------------------------------------------------------------------------------------------------------------
 
@@ -428,6 +404,13 @@ def _claimed(job: Job, endpoints: Sequence[str]) -> Moved:
         job.id, job.tenant, job.kind, job.queue, "claim", job.state, job.stage, job.attempt, job.seq, job.run_at,
         job.updated_at, job.created_at, tuple(endpoints),
     )  # fmt: skip
+
+
+def _with_holder(guard: Guard, move: str) -> Guard:
+    """A guard that names nobody would let anybody move the job: that is a fault of ours, and no caller's."""
+    if not guard.has_holder:
+        raise ValueError(f"{move} needs a lease or an owner in its guard")
+    return guard
 
 
 def _cut(change: Change) -> Change:

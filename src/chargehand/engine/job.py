@@ -24,6 +24,7 @@ class State(StrEnum):
 
 FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 PRIORITIES = range(10)  # 9 is served first
+LEASE_RANDOM_BITS = 32  # of a lease, below the count of claims; two million claims stay below 2**53, JavaScript's bound
 RESTING = "resting"  # the stage of a queued job whose owner is gone: callers go on seeing what they saw
 
 Level = Literal["info", "warn", "error"]
@@ -80,7 +81,7 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
     run_at: int
     attempt: int
     max_attempts: int
-    lease: int  # grows with every claim: the fence against whoever held the job before
+    lease: int  # grows with every claim, by a number nobody can guess: the fence against all who do not hold the job
     lease_owner: str | None
     lease_until: int | None
     waiting_for: str
@@ -98,6 +99,11 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
     deadline_at: int | None
     payload: bytes = b""
     result: bytes | None = None
+
+    @property
+    def claims(self) -> int:
+        """How often the job was claimed."""
+        return self.lease >> LEASE_RANDOM_BITS or self.lease  # 0.1.0 wrote the count alone
 
     @property
     def finished(self) -> bool:

@@ -10,6 +10,7 @@ from typing import ClassVar
 import msgspec
 
 from chargehand.engine.backoff import equal_jitter
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, Job, NewJob, State, topic_of
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = State
@@ -39,6 +40,11 @@ class Move(msgspec.Struct, frozen=True):
 
     by_name: ClassVar[dict[str, "Move"]] = {}
 
+    @property
+    def needs_holder(self) -> bool:
+        """Whether only somebody who holds the job may move it so."""
+        return self.source == frozenset({State.RUNNING})
+
 
 # fmt: off
 TABLE = (
@@ -61,10 +67,8 @@ Move.by_name.update({move.name: move for move in TABLE})
 class Change(msgspec.Struct, frozen=True, array_like=True, tag="change"):
     """One guarded move of one job: it happens only if the job is still as the mover saw it."""
 
-    job_id: str
+    guard: Guard
     move: str
-    lease: int | None = None  # the mover's lease; None: the state alone guards (cancel, requeue)
-    tenant: str | None = None  # None: the engine itself
     stage: str = ""
     delay_seconds: float = 0.0
     waiting_for: str = ""
@@ -77,9 +81,7 @@ class Change(msgspec.Struct, frozen=True, array_like=True, tag="change"):
     data: bytes | None = None
     lease_until: int | None = None  # what a lapse was judged by: a beat that came after it keeps the job
     deadline_at: int | None = None  # what an expiry was judged by: a job that was requeued after it has none
-    owner: str | None = None  # of the lease: for wires on which a worker says its name and no lease
     payload: bytes | None = None  # in place of the job's own, for another start
-    kind: str | None = None  # of the job: who is let in at one door moves nothing of another's
     seen_stage: str | None = None  # what the mover saw, where it holds no lease: of two who saw the same, one moves
     successor: NewJob | None = None  # submitted with the move, in the same commit, or not at all
 
@@ -142,9 +144,8 @@ def decide(job: Job, outcome: Broke | Lapsed, policy: RetryPolicy, random: Rando
 
 def give_up(job: Job, broke: Broke, lease_until: int | None, step: str | None = None) -> Change:
     return Change(
-        job.id,
+        Guard.held(job),
         "fail",
-        lease=job.lease,
         lease_until=lease_until,
         error=broke.error,
         failed_step=broke.failed_step,
@@ -157,9 +158,8 @@ def give_up(job: Job, broke: Broke, lease_until: int | None, step: str | None = 
 
 def try_again(job: Job, broke: Broke, delay: float, lease_until: int | None, step: str | None = None) -> Change:
     return Change(
-        job.id,
+        Guard.held(job),
         "retry",
-        lease=job.lease,
         lease_until=lease_until,
         delay_seconds=delay,
         waiting_for="backoff" if delay else "",
@@ -178,7 +178,7 @@ def expire(job: Job) -> Change:
     error = f"the deadline of {f'{seconds:.3f}'.rstrip('0').rstrip('.')} s passed"
     waiting = f", waiting for {job.waiting_for}" if job.waiting_for else ""
     return Change(
-        job.id,
+        Guard.seen(job),
         "expire",
         deadline_at=job.deadline_at,
         error=error,

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from chargehand.engine.engine import Engine
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, Level
 from chargehand.engine.moves import Broke, Change
 from chargehand.engine.store import Note
@@ -57,11 +58,10 @@ class Hand:
         self.job = job
 
     async def advance(self, stage: str, message: str = "", data: bytes | None = None) -> None:
-        await self._engine.advance(self.job.id, self.job.lease, stage, message=message, data=data)
+        await self._engine.advance(Guard.held(self.job), stage, message=message, data=data)
 
     async def note(self, message: str, level: Level = "info", step: str = "", data: bytes | None = None) -> None:
-        note = Note(self.job.id, self.job.lease, level=level, step=step, message=message, data=data)
-        await self._engine.note(note)
+        await self._engine.note(Note(Guard.held(self.job), level, step, message, data))
 
 
 class Holder:
@@ -123,29 +123,28 @@ class Holder:
         return Broke(f"{type(error).__name__}: {error}")
 
     async def _report(self, job: Job, outcome: Outcome) -> None:
+        guard = Guard.held(job)
         if isinstance(outcome, Done):
-            await self._engine.succeed(job.id, job.lease, outcome.result, message=outcome.message, data=outcome.data)
+            await self._engine.succeed(guard, outcome.result, message=outcome.message, data=outcome.data)
         elif isinstance(outcome, Parked):
             await self._engine.park(
-                job.id,
-                job.lease,
+                guard,
                 outcome.waiting_for,
                 delay_seconds=outcome.delay_seconds,
                 message=outcome.message,
                 data=outcome.data,
             )
         elif isinstance(outcome, Cancelled):
-            change = Change(job.id, "cancel", job.lease, error="cancelled", level="warn", message=outcome.message)
+            change = Change(guard, "cancel", error="cancelled", level="warn", message=outcome.message)
             await self._engine.change(msgspec.structs.replace(change, data=outcome.data))
         else:
-            await self._engine.broke(job.id, job.lease, outcome)
+            await self._engine.broke(guard, outcome)
 
     async def _hand_back(self, job: Job) -> None:
         with contextlib.suppress(Conflict, NotFound, StoreError):
             await asyncio.shield(
                 self._engine.park(
-                    job.id,
-                    job.lease,
+                    Guard.held(job),
                     "",
                     message="handed back: the server is stopping",
                     stage=self._resting_stage,
@@ -169,7 +168,7 @@ class Holder:
                             return
                     else:
                         beat_at = time.monotonic() + self.lease_seconds / 3
-                        await self._engine.beat(job.id, job.lease, self.lease_seconds)
+                        await self._engine.beat(Guard.held(job), self.lease_seconds)
                 except (Conflict, NotFound):
                     return
                 except StoreError:

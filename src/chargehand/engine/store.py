@@ -22,6 +22,7 @@ from chargehand.engine.delivery import (
     Try,
 )
 from chargehand.engine.file import File, NewFile
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import Event, Job, NewJob, QueueCount, QueueSettings, State
 from chargehand.engine.moves import Change, Moved
 from chargehand.engine.record import DropRecord, PutRecord, Record
@@ -42,6 +43,7 @@ class Claim(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
     lease_seconds: float
     limit: int = 1
     stage: str = ""  # given at once when taking the job is all there is to observe
+    lease_random: int = 0  # the low 32 bits of the lease: nobody else can guess them
 
 
 class Claimed(msgspec.Struct, frozen=True, array_like=True, tag="claimed"):
@@ -50,12 +52,8 @@ class Claimed(msgspec.Struct, frozen=True, array_like=True, tag="claimed"):
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
-    job_id: str
-    lease: int | None
+    guard: Guard
     lease_seconds: float
-    tenant: str | None = None
-    owner: str | None = None
-    kind: str | None = None
 
 
 class Beaten(msgspec.Struct, frozen=True, array_like=True, tag="beaten"):
@@ -63,17 +61,13 @@ class Beaten(msgspec.Struct, frozen=True, array_like=True, tag="beaten"):
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True, tag="note"):
-    """A line in a job's log without a move."""
+    """A line in a job's log without a move. Without a holder in its guard it may be written in any state."""
 
-    job_id: str
-    lease: int | None = None
-    tenant: str | None = None
+    guard: Guard
     level: str = "info"
     step: str = ""
     message: str = ""
     data: bytes | None = None
-    owner: str | None = None
-    kind: str | None = None
 
 
 class Noted(msgspec.Struct, frozen=True, array_like=True, tag="noted"):
@@ -129,6 +123,7 @@ class JobFilter(msgspec.Struct, frozen=True):
     exact: bool = False  # this queue, and no part of it that belongs to a single node
     names: tuple[str, ...] = ()  # in small letters: one of these is the name in the queue, whichever the kind …
     starts: bool = False  # … or only how it starts
+    kinds: tuple[str, ...] | None = None  # only jobs of these; None: whichever
 
 
 class DeliveryFilter(msgspec.Struct, frozen=True):
@@ -186,8 +181,8 @@ class Store(Protocol):
     async def outgoing(self, delivery_ids: Sequence[str]) -> list[Outgoing]: ...
     def settle_delivery(self, settle: Settle) -> Awaitable[bool]: ...
     async def release_deliveries(self, ids: tuple[str, ...], leases: tuple[int, ...]) -> None: ...
-    async def replay_delivery(self, delivery_id: str) -> str | None: ...
-    async def replay_endpoint(self, endpoint_id: str, limit: int) -> int: ...
+    async def replay_delivery(self, delivery_id: str, tenant: str) -> str | None: ...
+    async def replay_endpoint(self, endpoint_id: str, tenant: str, limit: int) -> int: ...
     async def give_up_deliveries(self, age_seconds: float, limit: int) -> int: ...
     async def due_endpoints(self, limit: int) -> list[tuple[str, int]]: ...
     async def get_delivery(self, delivery_id: str, tenant: str | None = None) -> Delivery | None: ...
@@ -197,7 +192,7 @@ class Store(Protocol):
     async def get_endpoint(self, endpoint_id: str, tenant: str | None = None) -> Endpoint | None: ...
     async def list_endpoints(self, tenant: str | None, after: str, limit: int) -> list[Endpoint]: ...
     async def count_endpoints(self, endpoint_ids: Sequence[str]) -> list[EndpointCount]: ...
-    async def set_endpoint(self, endpoint_id: str, state: EndpointState, reason: str) -> bool: ...
+    async def set_endpoint(self, endpoint_id: str, tenant: str, state: EndpointState, reason: str) -> bool: ...
 
     # files: the rows, not the bytes
     async def put_file(self, file: NewFile) -> File: ...
@@ -222,7 +217,7 @@ class Store(Protocol):
     # upkeep
     async def prune(self, age_seconds: float, limit: int) -> int: ...
     async def prune_kept(self, limit: int) -> int: ...  # those with a time of their own
-    async def purge(self, ids: tuple[str, ...]) -> int: ...  # finished jobs, now
+    async def purge(self, tenant: str, kind: str, ids: tuple[str, ...]) -> int: ...  # finished jobs, now
     async def prune_files(self, age_seconds: float, limit: int) -> int: ...
     async def now(self) -> int: ...
     async def check(self) -> None: ...

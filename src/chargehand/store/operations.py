@@ -17,8 +17,9 @@ class SetQueue(msgspec.Struct, frozen=True, array_like=True, tag="set_queue"):
 
 
 class Replay(msgspec.Struct, frozen=True, array_like=True, tag="replay"):
-    """One delivery by its id, or the dead ones of an endpoint."""
+    """One delivery by its id, or the dead ones of an endpoint; of this tenant."""
 
+    tenant: str
     delivery_id: str = ""
     endpoint_id: str = ""
     limit: int = 0
@@ -43,6 +44,7 @@ class GiveUp(msgspec.Struct, frozen=True, array_like=True, tag="give_up"):
 
 class SetEndpoint(msgspec.Struct, frozen=True, array_like=True, tag="set_endpoint"):
     endpoint_id: str
+    tenant: str
     state: str
     reason: str
 
@@ -50,7 +52,7 @@ class SetEndpoint(msgspec.Struct, frozen=True, array_like=True, tag="set_endpoin
 class Prune(msgspec.Struct, frozen=True, array_like=True, tag="prune"):
     ids: tuple[str, ...]
     age: int
-    forced: bool = False  # whatever time of their own they have
+    of: tuple[str, str] | None = None  # a tenant and a kind: somebody removes those jobs now, whatever their age
 
 
 # The queries that remove what a pruned job leaves behind.

@@ -183,6 +183,7 @@ async def _pick(
         owners=[claim.owner for claim in slots],
         lengths=[int(claim.lease_seconds * SECOND) for claim in slots],
         stages=[claim.stage for claim in slots],
+        lease_randoms=[claim.lease_random for claim in slots],
     )
     picked = [(job_from(tuple(row), row[-4]), row[-3] == row["seq"]) for row in rows if row["id"] is not None]
     return picked, rows[0][-1] == len(slots) + spare
@@ -207,11 +208,11 @@ async def _change(tx: _Transaction, changes: list[Change]) -> list[Answer]:
         now: dict[str, tuple[int, Change]] = {}
         later: list[tuple[int, Change]] = []
         for place, change in waiting:
-            if change.job_id in now:
+            if change.guard.job_id in now:
                 later.append((place, change))
             else:
-                now[change.job_id] = (place, change)
-        for place, moved in await _change_each_once(tx, sorted(now.values(), key=lambda pair: pair[1].job_id)):
+                now[change.guard.job_id] = (place, change)
+        for place, moved in await _change_each_once(tx, sorted(now.values(), key=lambda pair: pair[1].guard.job_id)):
             answers[place] = moved
         waiting = later
     return answers
@@ -221,7 +222,7 @@ async def _change_each_once(tx: _Transaction, changes: list[tuple[int, Change]])
     moves = [Move.by_name[change.move] for _, change in changes]
     rows = await tx.fetch(
         "change_jobs",
-        job_ids=[c.job_id for _, c in changes],
+        job_ids=[c.guard.job_id for _, c in changes],
         moves=[c.move for _, c in changes],
         sources=[" ".join(m.source) for m in moves],
         states=[str(m.to) for m in moves],
@@ -236,28 +237,28 @@ async def _change_each_once(tx: _Transaction, changes: list[tuple[int, Change]])
         errors=[c.error for _, c in changes],
         failed_steps=[c.failed_step for _, c in changes],
         finals=[m.to in FINAL for m in moves],
-        leases=[c.lease for _, c in changes],
+        leases=[c.guard.lease for _, c in changes],
         lease_untils=[c.lease_until for _, c in changes],
         deadline_ats=[c.deadline_at for _, c in changes],
-        tenants=[c.tenant for _, c in changes],
+        tenants=[c.guard.tenant for _, c in changes],
         results=[c.result for _, c in changes],
         levels=[c.level for _, c in changes],
         steps=[c.step for _, c in changes],
         messages=[c.message for _, c in changes],
         datas=[c.data for _, c in changes],
-        owners=[c.owner for _, c in changes],
+        owners=[c.guard.owner for _, c in changes],
         payloads=[c.payload for _, c in changes],
-        kinds=[c.kind for _, c in changes],
+        kinds=[c.guard.kind for _, c in changes],
         seen_stages=[c.seen_stage for _, c in changes],
     )
     moved_rows = {row[0]: row for row in rows}
-    successors = [c.successor for _, c in changes if c.successor is not None and c.job_id in moved_rows]
+    successors = [c.successor for _, c in changes if c.successor is not None and c.guard.job_id in moved_rows]
     submitted = await _submit(tx, successors) if successors else []
     succeeding = {each.id: cast(Submitted, answer).moved for each, answer in zip(successors, submitted, strict=True)}
     deliveries: list[NewDelivery] = []
     moved: list[tuple[int, Moved]] = []
     for (place, change), move in zip(changes, moves, strict=True):
-        if (row := moved_rows.get(change.job_id)) is None:
+        if (row := moved_rows.get(change.guard.job_id)) is None:
             continue
         job_id, tenant, kind, queue, attempt, seq, run_at, created_at, at, topic, topic_seq, reports = row
         told = announce(_new_id, tenant, job_id, seq, topic, reports) if topic_seq == seq else []
@@ -277,20 +278,21 @@ async def _change_each_once(tx: _Transaction, changes: list[tuple[int, Change]])
 
 
 async def _beat(tx: _Transaction, beats: list[Beat]) -> list[Answer]:
+    guards = [beat.guard for beat in beats]
     rows = await tx.fetch(
         "beat_jobs",
-        job_ids=[beat.job_id for beat in beats],
-        leases=[beat.lease for beat in beats],
-        tenants=[beat.tenant for beat in beats],
-        owners=[beat.owner for beat in beats],
-        kinds=[beat.kind for beat in beats],
+        job_ids=[guard.job_id for guard in guards],
+        leases=[guard.lease for guard in guards],
+        tenants=[guard.tenant for guard in guards],
+        owners=[guard.owner for guard in guards],
+        kinds=[guard.kind for guard in guards],
         lengths=[int(beat.lease_seconds * SECOND) for beat in beats],
     )
     extended = {row[0]: row[1:] for row in rows}
     answers: list[Answer] = []
-    for beat in beats:
-        *found, until = extended.get(beat.job_id, (None,) * 5)
-        asked = (beat.lease, beat.tenant, beat.owner, beat.kind)
+    for guard in guards:
+        *found, until = extended.get(guard.job_id, (None,) * 5)
+        asked = (guard.lease, guard.tenant, guard.owner, guard.kind)
         mine = all(wanted in (None, seen) for wanted, seen in zip(asked, found, strict=True))
         answers.append(Beaten(until if mine else None))
     return answers
@@ -299,10 +301,8 @@ async def _beat(tx: _Transaction, beats: list[Beat]) -> list[Answer]:
 async def _note(tx: _Transaction, notes: list[Note]) -> list[Answer]:
     answers: list[Answer] = []
     for n in notes:
-        rows = await tx.fetch(
-            "note_job", job_id=n.job_id, lease=n.lease, tenant=n.tenant, level=n.level, step=n.step,
-            message=n.message, data=n.data, owner=n.owner, kind=n.kind,
-        )  # fmt: skip
+        guard = msgspec.structs.asdict(n.guard)
+        rows = await tx.fetch("note_job", **guard, level=n.level, step=n.step, message=n.message, data=n.data)
         answers.append(Noted(rows[0][0] if rows else None))
     return answers
 
@@ -375,10 +375,10 @@ async def _replay(tx: _Transaction, replays: list[Replay]) -> list[Answer]:
     answers: list[Answer] = []
     for r in replays:
         if r.delivery_id:
-            rows = await tx.fetch("replay_delivery", delivery_id=r.delivery_id)
+            rows = await tx.fetch("replay_delivery", delivery_id=r.delivery_id, tenant=r.tenant)
             answers.append(Replayed(1, rows[0][0]) if rows else Replayed(0, ""))
         else:
-            rows = await tx.fetch("replay_endpoint", endpoint_id=r.endpoint_id, limit=r.limit)
+            rows = await tx.fetch("replay_endpoint", endpoint_id=r.endpoint_id, tenant=r.tenant, limit=r.limit)
             answers.append(Replayed(len(rows), r.endpoint_id))
     return answers
 
@@ -388,23 +388,27 @@ async def _give_up(tx: _Transaction, operations: list[GiveUp]) -> list[Answer]:
 
 
 async def _set_endpoint(tx: _Transaction, operations: list[SetEndpoint]) -> list[Answer]:
-    return [
-        bool(await tx.fetch("set_endpoint", endpoint_id=o.endpoint_id, state=o.state, reason=o.reason))
-        for o in operations
-    ]
+    return [bool(await tx.fetch("set_endpoint", **msgspec.structs.asdict(o))) for o in operations]
 
 
 async def _prune(tx: _Transaction, prunes: list[Prune]) -> list[Answer]:
     answers: list[Answer] = []
     for prune in prunes:
         await tx.fetch("lock_deliveries", ids=list(prune.ids))
-        gone = [row[0] for row in await tx.fetch("prune_jobs", ids=list(prune.ids), age=prune.age, forced=prune.forced)]
+        gone = [row[0] for row in await _pruned(tx, prune)]
         for name in OF_A_JOB:
             await tx.fetch(name, ids=gone)
         if prune.age:
             await tx.fetch("prune_endpoints", age=prune.age)
         answers.append(Counted(len(gone)))
     return answers
+
+
+async def _pruned(tx: _Transaction, prune: Prune) -> Sequence[Any]:
+    if prune.of is None:
+        return await tx.fetch("prune_jobs", ids=list(prune.ids), age=prune.age)
+    tenant, kind = prune.of
+    return await tx.fetch("purge_jobs", ids=list(prune.ids), tenant=tenant, kind=kind)
 
 
 # files ------------------------------------------------------------------------------------------------------------------

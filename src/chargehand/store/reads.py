@@ -69,6 +69,8 @@ class Reads(ABC):
             "list_stopped_jobs" if stopped else "list_jobs",
             tenant=by.tenant,
             kind=by.kind,
+            any_kind=by.kinds is None,
+            kinds=by.kinds or (),
             queue=by.queue,
             state=None if by.state is None else str(by.state),
             topic=by.topic,

@@ -292,8 +292,9 @@ class Writer:
             if jobs and spare <= 0:
                 break
             [row] = self._all(
-                "claim_job", job_id=job_id, stage=claim.stage, owner=claim.owner, now=self._now, lease_length=length
-            )
+                "claim_job", job_id=job_id, stage=claim.stage, owner=claim.owner, now=self._now, lease_length=length,
+                lease_random=claim.lease_random,
+            )  # fmt: skip
             job = Job(*row[:-1])
             changed = row[-1] == job.seq
             previous = job.previous if changed else job.topic
@@ -350,9 +351,10 @@ class Writer:
         return cast(Submitted, submitted).moved
 
     def _change_row(self, change: Change, move: Move) -> Row | None:
+        guard = change.guard
         return self._one(
             "change_job",
-            job_id=change.job_id,
+            job_id=guard.job_id,
             source=" ".join(move.source),
             state=str(move.to),
             stage=change.stage,
@@ -366,49 +368,34 @@ class Writer:
             error=change.error,
             failed_step=change.failed_step,
             final=move.to in FINAL,
-            lease=change.lease,
-            owner=change.owner,
-            kind=change.kind,
+            lease=guard.lease,
+            owner=guard.owner,
+            kind=guard.kind,
+            tenant=guard.tenant,
             seen_stage=change.seen_stage,
             lease_until=change.lease_until,
             deadline_at=change.deadline_at,
-            tenant=change.tenant,
             now=self._now,
         )
 
     def _beat(self, beats: list[Beat]) -> list[Answer]:
         answers: list[Answer] = []
         for beat in beats:
-            length = int(beat.lease_seconds * SECOND)
-            row = self._one(
-                "beat_job", job_id=beat.job_id, lease=beat.lease, tenant=beat.tenant, owner=beat.owner, kind=beat.kind,
-                lease_length=length, now=self._now,
-            )  # fmt: skip
+            length, guard = int(beat.lease_seconds * SECOND), msgspec.structs.asdict(beat.guard)
+            row = self._one("beat_job", **guard, lease_length=length, now=self._now)
             answers.append(Beaten(row[0] if row else None))
         return answers
 
     def _note(self, notes: list[Note]) -> list[Answer]:
         answers: list[Answer] = []
         for note in notes:
-            row = self._one(
-                "note_job", job_id=note.job_id, lease=note.lease, tenant=note.tenant, owner=note.owner, kind=note.kind
-            )
+            row = self._one("note_job", **msgspec.structs.asdict(note.guard))
             if row is not None:
                 seq, state, stage, topic, attempt = row
                 line = self._event(
-                    note.job_id,
-                    seq,
-                    "note",
-                    state,
-                    stage,
-                    topic,
-                    attempt,
-                    note.level,
-                    note.step,
-                    note.message,
-                    None,
-                    note.data,
-                )
+                    note.guard.job_id, seq, "note", state, stage, topic, attempt, note.level, note.step, note.message,
+                    None, note.data,
+                )  # fmt: skip
                 self._many("insert_event", [line])
             answers.append(Noted(row[0] if row else None))
         return answers
@@ -456,9 +443,7 @@ class Writer:
             if row is not None:
                 tries.append((s.delivery_id, row[0], self._now, s.status, s.duration_seconds, s.error, s.answer))
                 if s.disable_endpoint:
-                    self._one(
-                        "set_endpoint", endpoint_id=s.disable_endpoint, state="disabled", reason=s.reason, now=self._now
-                    )
+                    self._one("disable_endpoint", endpoint_id=s.disable_endpoint, reason=s.reason, now=self._now)
             answers.append(row is not None)
         self._many("insert_try", tries)
         return answers
@@ -473,10 +458,13 @@ class Writer:
         answers: list[Answer] = []
         for replay in replays:
             if replay.delivery_id:
-                row = self._one("replay_delivery", delivery_id=replay.delivery_id, now=self._now)
+                row = self._one("replay_delivery", delivery_id=replay.delivery_id, tenant=replay.tenant, now=self._now)
                 answers.append(Replayed(1, row[0]) if row else Replayed(0, ""))
             else:
-                rows = self._all("replay_endpoint", endpoint_id=replay.endpoint_id, limit=replay.limit, now=self._now)
+                rows = self._all(
+                    "replay_endpoint", endpoint_id=replay.endpoint_id, tenant=replay.tenant, limit=replay.limit,
+                    now=self._now,
+                )  # fmt: skip
                 answers.append(Replayed(len(rows), replay.endpoint_id))
         return answers
 
@@ -487,16 +475,13 @@ class Writer:
         ]
 
     def _set_endpoint(self, operations: list[SetEndpoint]) -> list[Answer]:
-        rows = [
-            self._one("set_endpoint", endpoint_id=o.endpoint_id, state=o.state, reason=o.reason, now=self._now)
-            for o in operations
-        ]
+        rows = [self._one("set_endpoint", **msgspec.structs.asdict(o), now=self._now) for o in operations]
         return [row is not None for row in rows]
 
     def _prune(self, prunes: list[Prune]) -> list[Answer]:
         answers: list[Answer] = []
         for prune in prunes:
-            gone = self._all("prune_jobs", ids=_list(prune.ids), age=prune.age, forced=prune.forced, now=self._now)
+            gone = self._pruned(prune)
             ids = _list([row[0] for row in gone])
             for name in OF_A_JOB:
                 self._one(name, ids=ids)
@@ -505,6 +490,12 @@ class Writer:
                 self._endpoints.clear()
             answers.append(Counted(len(gone)))
         return answers
+
+    def _pruned(self, prune: Prune) -> list[Row]:
+        if prune.of is None:
+            return self._all("prune_jobs", ids=_list(prune.ids), age=prune.age, now=self._now)
+        tenant, kind = prune.of
+        return self._all("purge_jobs", ids=_list(prune.ids), tenant=tenant, kind=kind)
 
     # files ------------------------------------------------------------------------------------------------------------
 

@@ -54,14 +54,14 @@ class Writes(Reads):
     async def release_deliveries(self, ids: tuple[str, ...], leases: tuple[int, ...]) -> None:
         await self._group.put(Release(ids, leases))
 
-    async def replay_delivery(self, delivery_id: str) -> str | None:
-        return cast(Replayed, await self._group.put(Replay(delivery_id=delivery_id))).endpoint_id or None
+    async def replay_delivery(self, delivery_id: str, tenant: str) -> str | None:
+        return cast(Replayed, await self._group.put(Replay(tenant, delivery_id))).endpoint_id or None
 
-    async def replay_endpoint(self, endpoint_id: str, limit: int) -> int:
-        return cast(Replayed, await self._group.put(Replay(endpoint_id=endpoint_id, limit=limit))).count
+    async def replay_endpoint(self, endpoint_id: str, tenant: str, limit: int) -> int:
+        return cast(Replayed, await self._group.put(Replay(tenant, endpoint_id=endpoint_id, limit=limit))).count
 
-    async def set_endpoint(self, endpoint_id: str, state: EndpointState, reason: str) -> bool:
-        return cast(bool, await self._group.put(SetEndpoint(endpoint_id, str(state), reason)))
+    async def set_endpoint(self, endpoint_id: str, tenant: str, state: EndpointState, reason: str) -> bool:
+        return cast(bool, await self._group.put(SetEndpoint(endpoint_id, tenant, str(state), reason)))
 
     async def put_file(self, file: NewFile) -> File:
         return cast(File, await self._group.put(file))
@@ -94,8 +94,8 @@ class Writes(Reads):
         ids = tuple(row[0] for row in await self._scan("prunable_kept", limit=limit, now=self._now()))
         return cast(Counted, await self._group.put(Prune(ids, 0))).count if ids else 0
 
-    async def purge(self, ids: tuple[str, ...]) -> int:
-        return cast(Counted, await self._group.put(Prune(ids, 0, forced=True))).count if ids else 0
+    async def purge(self, tenant: str, kind: str, ids: tuple[str, ...]) -> int:
+        return cast(Counted, await self._group.put(Prune(ids, 0, (tenant, kind)))).count if ids else 0
 
     async def prune_files(self, age_seconds: float, limit: int) -> int:
         age = int(age_seconds * SECOND)

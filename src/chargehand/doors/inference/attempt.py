@@ -404,7 +404,7 @@ class Attempt:
                 # Not at once if the probe has not given it up yet: it would be asked again before it has.
                 return Parked("target", BUSY_SECONDS if target.up else 0.0, f"parked: {said}", data)
             case Action.BUSY:
-                parks = min(self._job.lease - self._job.attempt, 10)  # every claim has a lease of its own
+                parks = min(self._job.claims - self._job.attempt, 10)
                 pause = min(BUSY_SECONDS * 2**parks, BUSY_MAX_SECONDS)
                 return Parked("target", pause, f"parked: {said}", data)
             case Action.LATER:

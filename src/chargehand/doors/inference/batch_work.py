@@ -28,6 +28,7 @@ from chargehand.doors.inference.request import encode_request
 from chargehand.doors.inference.uploads import MEDIA_TYPE, file_name
 from chargehand.engine.engine import Engine
 from chargehand.engine.file import File, NewFile
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import FINAL, SECOND, Job, NewJob
 from chargehand.engine.moves import Broke, Change, Moved
 from chargehand.engine.runner import Done, Hand, Outcome, Parked
@@ -229,7 +230,7 @@ class BatchWork:
         be found: they are the first ones, and where they end there is a chunk of which none was there.
         """
         rows = iter(batch.rows)
-        first_time = batch.job.lease == 1
+        first_time = batch.job.claims == 1
         known = 1
         async for chunk in self._chunks(batch):
             if await self._stopping(batch) and (first_time or not known):
@@ -318,15 +319,15 @@ class BatchWork:
         if not batch.cancelled and self._engine.now() < batch.expires_at + GRACE_SECONDS * SECOND:
             return
         why = "its batch was cancelled" if batch.cancelled else "its batch expired"
-        await self.cancel(list(batch.open), why)
+        await self.cancel(batch.job.tenant, list(batch.open), why)
 
-    async def cancel(self, job_ids: Sequence[str], why: str) -> None:
+    async def cancel(self, tenant: str, job_ids: Sequence[str], why: str) -> None:
         for start in range(0, len(job_ids), AT_ONCE):
-            await asyncio.gather(*[self._cancel(job_id, why) for job_id in job_ids[start : start + AT_ONCE]])
+            await asyncio.gather(*[self._cancel(tenant, job_id, why) for job_id in job_ids[start : start + AT_ONCE]])
 
-    async def _cancel(self, job_id: str, why: str) -> None:
+    async def _cancel(self, tenant: str, job_id: str, why: str) -> None:
         with contextlib.suppress(Conflict, NotFound):  # it has just ended
-            await self._engine.cancel(job_id, message=f"cancelled: {why}")
+            await self._engine.cancel(Guard(job_id, tenant, LINE_KIND, None, None), message=f"cancelled: {why}")
 
     async def _look_around(self, batch: Batch) -> None:
         """Some of the open lines, and more while that finds any that have ended; those that have not go to the back."""
@@ -379,9 +380,9 @@ class BatchWork:
         data = msgspec.json.encode(record)
         said = f"{batch.counts.completed} of {batch.counts.total} lines were answered"
         if batch.cancelled:
-            job, error = batch.job, "cancelled"
+            guard, message = Guard.held(batch.job), f"cancelled: {said}"
             await self._engine.change(
-                Change(job.id, "cancel", job.lease, error=error, level="warn", message=f"cancelled: {said}", data=data)
+                Change(guard, "cancel", error="cancelled", level="warn", message=message, data=data)
             )
         if record.expired:
             return Broke(

@@ -18,6 +18,7 @@ from chargehand.doors.inference.batch_work import CANCEL, BatchWork, Counts, Rec
 from chargehand.doors.inference.errors import write_openai
 from chargehand.doors.inference.uploads import PURPOSE, TAG, file_name, file_ulid
 from chargehand.engine.engine import Engine
+from chargehand.engine.guard import Guard
 from chargehand.engine.ids import is_ulid
 from chargehand.engine.job import SECOND, Event, Job, NewJob, State, queue_name
 from chargehand.engine.moves import Change, Moved
@@ -211,12 +212,12 @@ class Batches:
             raise Conflict(f"the batch {batch_id} has ended; there is nothing to cancel")
         message = f"cancelled by {caller.subject}"
         if job.lease or not await self._cancel_unbegun(job, message):
-            await self._engine.note(Note(job.id, None, caller.tenant, "warn", CANCEL, message))
+            await self._engine.note(Note(Guard.seen(job), "warn", CANCEL, message))
         reply(resp, await self._shown(await self._engine.get(job.id, caller.tenant)))
 
     async def _cancel_unbegun(self, job: Job, message: str) -> bool:
         """One that nobody has claimed has nothing to stop. The lease is the guard: a claim since then has changed it."""
-        change = Change(job.id, "cancel", job.lease, error="cancelled", level="warn", message=message)
+        change = Change(Guard.held(job), "cancel", error="cancelled", level="warn", message=message)
         with contextlib.suppress(Conflict):
             await self._engine.change(change)
             return True
@@ -233,7 +234,7 @@ class Batches:
         batch = self._work.under_way.get(moved.job_id)
         if moved.move == "cancel" and batch is not None and not batch.ended:
             # Through the engine's own API, over the head of the work: its lines should not go on for nobody.
-            task = asyncio.create_task(self._work.cancel(list(batch.open), "its batch was cancelled"))
+            task = asyncio.create_task(self._work.cancel(batch.job.tenant, list(batch.open), "its batch was cancelled"))
             self._stopping.add(task)
             task.add_done_callback(self._stopping.discard)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from chargehand.config import Config, TargetConfig
 from chargehand.doors.inference import views
 from chargehand.doors.inference.attempt import Attempts
+from chargehand.doors.inference.batches import KIND as BATCH
 from chargehand.doors.inference.batches import Batches
 from chargehand.doors.inference.discovery import Discovery
 from chargehand.doors.inference.embedded.process import CannotStart, Embedded
@@ -18,6 +19,7 @@ from chargehand.doors.inference.target import Target
 from chargehand.doors.inference.uploads import Uploads
 from chargehand.engine.engine import Engine
 from chargehand.files import Files
+from chargehand.http.kinds import KindScopes
 from chargehand.http.route import Route
 from chargehand.observability.logs import get_logger
 from chargehand.observability.metrics import Metrics
@@ -72,6 +74,9 @@ class InferenceDoor:
         engine.on_move(self._batches.on_move)
 
     renderers: dict[str, Render] = {KIND: views.render}  # noqa: RUF012 - never changed
+    scopes: dict[str, KindScopes] = dict.fromkeys(
+        (KIND, BATCH), KindScopes(("jobs:read",), ("jobs:write",), ("jobs:write",))
+    )
 
     def routes(self) -> list[Route]:
         return [route for part in self._parts for route in part.routes()]

@@ -21,6 +21,7 @@ from chargehand.doors.inference.scheduler import Scheduler
 from chargehand.doors.inference.stream import Cut, Stream
 from chargehand.engine.delivery import endpoint_id
 from chargehand.engine.engine import Engine
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import Event, Job, NewJob, Report, State, rfc3339
 from chargehand.engine.store import JobFilter
 from chargehand.errors import (
@@ -356,14 +357,14 @@ class InferenceJobs:
 
     async def cancel_job(self, req: Request, resp: Response, job_id: str) -> None:
         job, caller = await self._get(req, job_id), req.context.caller
-        await self._engine.cancel(job.id, tenant=caller.tenant, message=f"cancelled by {caller.subject}")
+        await self._engine.cancel(Guard.seen(job), message=f"cancelled by {caller.subject}")
         reply(resp, Moved(job.id, "failed"))
 
     async def retry_job(self, req: Request, resp: Response, job_id: str) -> None:
         job, caller = await self._get(req, job_id), req.context.caller
         if decode_request(job.payload).relay:
             raise Conflict(f"job {job_id} was a synchronous request: its caller is gone, send the request again")
-        await self._engine.requeue(job.id, tenant=caller.tenant, message=f"retried by {caller.subject}")
+        await self._engine.requeue(Guard.seen(job), message=f"retried by {caller.subject}")
         reply(resp, Moved(job.id, "queued"))
 
     # following --------------------------------------------------------------------------------------------------------

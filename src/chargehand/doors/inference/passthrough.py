@@ -27,6 +27,7 @@ from chargehand.doors.inference.stream import Head, Stream
 from chargehand.doors.inference.target import Gone, Target, Unreachable
 from chargehand.doors.inference.wire import FORMS, Form, has_ended
 from chargehand.engine.engine import Engine
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import FINAL, Job, NewJob, State
 from chargehand.engine.moves import Moved
 from chargehand.errors import BadRequest, Conflict, NotFound, StoreError, TargetAway, TargetFailed
@@ -156,6 +157,7 @@ class Passthrough:
         self, req: Request, resp: Response, job: NewJob, asked: Essentials, prefer: Prefer
     ) -> None:
         caller = self._attempts.callers[job.id] = Caller()
+        guard = Guard(job.id, job.tenant, KIND, None, None)
         begun = False
         try:
             self._scheduler.expect(job)
@@ -164,10 +166,10 @@ class Passthrough:
             stream = await unless_gone(req, self._wait(job.id, caller, canonical(asked.model), prefer))
             if stream is not None:
                 begun = True
-                self._relay(req, resp, job.id, caller, stream)
+                self._relay(req, resp, guard, caller, stream)
         finally:
             if not begun:
-                self._forget(job.id, "the caller did not wait any longer")
+                self._forget(guard, "the caller did not wait any longer")
 
     async def _wait(self, job_id: str, caller: Caller, model: str, prefer: Prefer) -> Stream:
         """The answer once it begins. A target that is away is waited for a little, a queue as long as the caller likes."""
@@ -205,16 +207,16 @@ class Passthrough:
         if not caller.answer.done():
             caller.answer.set_exception(TargetFailed(error))
 
-    def _forget(self, job_id: str, why: str) -> None:
+    def _forget(self, guard: Guard, why: str) -> None:
         """Nobody listens: the job is stopped, and with it the generation at the target."""
-        caller = self._attempts.callers.pop(job_id, None)
+        caller = self._attempts.callers.pop(guard.job_id, None)
         if caller is not None:
             caller.answer.cancel()
-        self._spawn(self._cancel(job_id, why))
+        self._spawn(self._cancel(guard, why))
 
-    async def _cancel(self, job_id: str, why: str) -> None:
+    async def _cancel(self, guard: Guard, why: str) -> None:
         with contextlib.suppress(Conflict, NotFound, StoreError):
-            await self._engine.cancel(job_id, message=why)
+            await self._engine.cancel(guard, message=why)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -223,21 +225,21 @@ class Passthrough:
 
     # relaying ---------------------------------------------------------------------------------------------------------
 
-    def _relay(self, req: Request, resp: Response, job_id: str, caller: Caller, stream: Stream) -> None:
+    def _relay(self, req: Request, resp: Response, guard: Guard, caller: Caller, stream: Stream) -> None:
         head = stream.head or Head(502, {})
         resp.status = head.status
         for name, value in head.headers.items():
             resp.set_header(name, value)
-        resp.set_header(JOB_HEADER, job_id)  # also where the target is one of us
+        resp.set_header(JOB_HEADER, guard.job_id)  # also where the target is one of us
         form = FORMS[req.path]
         leaving = asyncio.ensure_future(gone(req))
 
         def left(_: object) -> None:
             if not stream.closed and not has_ended(form, stream.content()):
-                self._forget(job_id, "the caller hung up")
+                self._forget(guard, "the caller hung up")
 
         leaving.add_done_callback(left)
-        resp.stream = self._pieces(job_id, caller, stream, leaving, left)
+        resp.stream = self._pieces(guard.job_id, caller, stream, leaving, left)
 
     async def _pieces(
         self,

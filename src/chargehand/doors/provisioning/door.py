@@ -21,7 +21,7 @@ from chargehand.doors.provisioning.machines import Machines
 from chargehand.doors.provisioning.media import Media, MediaUrls
 from chargehand.doors.provisioning.media_files import MediaFiles
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
-from chargehand.doors.provisioning.names import KIND, PULL, QUEUES, WRITE
+from chargehand.doors.provisioning.names import KIND, PULL, QUEUES, READ, WRITE
 from chargehand.doors.provisioning.occupancy import Occupancy
 from chargehand.doors.provisioning.orders import Orders
 from chargehand.doors.provisioning.registry.door import Registry
@@ -37,6 +37,7 @@ from chargehand.engine.job import RESTING
 from chargehand.engine.runner import Runner
 from chargehand.errors import Forbidden
 from chargehand.http.auth import token_of
+from chargehand.http.kinds import KindScopes
 from chargehand.http.route import Gate, Route
 from chargehand.observability.metrics import Metrics
 from chargehand.observability.tracing import Tracing
@@ -91,7 +92,7 @@ class ProvisioningDoor:
         engine.cancel_by(KIND, self._lifecycle.cancel)
 
     renderers: dict[str, Render] = {KIND: views.render}  # noqa: RUF012 - never changed
-    scopes: dict[str, str] = {KIND: WRITE}  # noqa: RUF012 - for whoever moves its jobs by another door
+    scopes: dict[str, KindScopes] = {KIND: KindScopes((READ,), (WRITE,), (WRITE,))}  # noqa: RUF012 - never changed
 
     def routes(self) -> list[Route]:
         return [route for part in self._parts for route in part.routes()]

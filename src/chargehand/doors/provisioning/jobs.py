@@ -23,6 +23,7 @@ from chargehand.doors.provisioning.vault import Vault
 from chargehand.doors.provisioning.waiting import Waiting
 from chargehand.engine.delivery import endpoint_id
 from chargehand.engine.engine import Engine
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, Job, NewJob, Report, State, rfc3339
 from chargehand.engine.store import JobFilter
 from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, InvalidField, NotFound
@@ -294,9 +295,8 @@ class ProvisioningJobs:
             raise Refused(
                 409, Key.CONFLICT_ACTIVE_JOB, f"job {active.id} is active for this server; wait, or cancel it"
             )
-        await self._engine.requeue(
-            job.id, tenant=job.tenant, message=f"to be tried again, says {req.context.caller.subject}"
-        )
+        message = f"to be tried again, says {req.context.caller.subject}"
+        await self._engine.requeue(Guard.seen(job), message=message)
         await self._reply(resp, job)
 
     async def _reply(self, resp: Response, job: Job) -> None:

@@ -14,6 +14,7 @@ from chargehand.doors.provisioning.recipe import Recipe
 from chargehand.doors.provisioning.run import KEYS, Mark, Run, Runs, Step
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.engine.engine import Engine
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, Job, Level
 from chargehand.engine.store import Note
 from chargehand.errors import ChargehandError, StaleLease
@@ -116,9 +117,7 @@ class Journey:
         self, message: str, *, level: Level = "info", step: str = "", data: dict[str, Any] | None = None
     ) -> None:
         body = None if data is None else msgspec.json.encode(data)
-        await self.engine.note(
-            Note(self.job.id, self.job.lease, level=level, step=step, message=one_line(message), data=body)
-        )
+        await self.engine.note(Note(Guard.held(self.job), level, step, one_line(message), body))
 
     async def warn(self, key: Key, message: str) -> None:
         warning = f"{key}: {one_line(message)}"

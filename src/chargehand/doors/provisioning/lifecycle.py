@@ -17,7 +17,7 @@ from chargehand.doors.provisioning.errors import Refused
 from chargehand.doors.provisioning.journey import Journey, Overtaken, StepFailed
 from chargehand.doors.provisioning.ledger import Ledgers, Verdict
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
-from chargehand.doors.provisioning.names import KIND, Stage
+from chargehand.doors.provisioning.names import Stage
 from chargehand.doors.provisioning.orders import Orders, asked_of, order_of
 from chargehand.doors.provisioning.recipe import Recipe
 from chargehand.doors.provisioning.run import CLEANUP, KEYS, Run, Runs, Step
@@ -25,6 +25,7 @@ from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.doors.provisioning.waiting import Waiting
 from chargehand.engine.engine import Engine
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import RESTING, SECOND, Job, State, topic_of
 from chargehand.engine.moves import Broke, Change, Lapsed, Moved, give_up
 from chargehand.engine.runner import Cancelled, Done, Hand, Outcome
@@ -71,7 +72,7 @@ class Lifecycle:
         if verdict is None:
             await self._show_provisioning(journey)
             verdict = await self._reach_verdict(journey)
-        await self.show(job, verdict, lease=job.lease)
+        await self.show(job, verdict, held=True)
         try:
             await self._cleanup.run(journey, verdict)
         except (StoreError, Conflict):
@@ -118,7 +119,7 @@ class Lifecycle:
     async def _show_provisioning(self, journey: Journey) -> None:
         fresh = journey.run.step is Step.BUILD and not journey.run.marks
         message = "provisioning begins" if fresh else f"taken up again at {journey.run.step}"
-        await self._engine.advance(journey.job.id, journey.job.lease, Stage.PROVISIONING, message=message)
+        await self._engine.advance(Guard.held(journey.job), Stage.PROVISIONING, message=message)
         if fresh:
             self._metrics.count_transition("queued", "provisioning")
 
@@ -150,7 +151,7 @@ class Lifecycle:
             await journey.leave("", ok=False, to=journey.run.step)
         return await journey.judge("failed", key=key, error=message, reason=reason)
 
-    async def show(self, job: Job, verdict: Verdict, lease: int | None) -> bool:
+    async def show(self, job: Job, verdict: Verdict, *, held: bool) -> bool:
         """Callers see the outcome: at once, whoever found it. False: it was shown already, or cannot be from here."""
         stage = STAGES[verdict.outcome]
         seen = await self._engine.get(job.id)
@@ -165,23 +166,21 @@ class Lifecycle:
         if known := seen.topic == topic_of(State.RUNNING, stage):  # its owner is gone since, and we go on for it
             message = "cleaning up goes on"
         change = Change(
-            job.id,
+            Guard.held(job) if held else Guard.seen(job),
             "advance",
-            lease,
-            stage=stage,
+            stage,
             error=verdict.error or None if verdict.outcome != "succeeded" else None,
             failed_step=verdict.failed_step,
             level="error" if failed and not known else "info",
             step=verdict.failed_step or "",
             message=message,
             data=None if known else _verdict_data(verdict),
-            kind=KIND,
-            seen_stage=seen.stage if lease is not None else Stage.PROVISIONING,
+            seen_stage=seen.stage if held else Stage.PROVISIONING,
         )
         try:
             await self._engine.change(change)
         except Conflict:
-            if lease is not None and (await self._engine.get(job.id)).stage != stage:
+            if held and (await self._engine.get(job.id)).stage != stage:
                 raise
             return False
         if not known:
@@ -229,10 +228,9 @@ class Lifecycle:
         gone = f"{job.lease_owner} is gone; another takes over"
         message = gone if isinstance(outcome, Lapsed) else f"put back: {outcome.error}"
         return Change(
-            job.id,
+            Guard.held(job),
             "park",
-            job.lease,
-            stage=RESTING,
+            RESTING,
             delay_seconds=0.0 if lapsed else PAUSE_SECONDS,
             lease_until=job.lease_until if lapsed else None,
             level="warn",
@@ -251,9 +249,7 @@ class Lifecycle:
             if job.topic != "queued":
                 return await self._stop(job, verdict)
             if job.state is State.QUEUED:
-                plain = Change(
-                    job.id, "cancel", job.lease, job.tenant, error="cancelled", level="warn", message=message
-                )
+                plain = Change(Guard.held(job), "cancel", error="cancelled", level="warn", message=message)
                 with contextlib.suppress(Conflict):  # somebody takes it this very moment
                     return await self._engine.change(plain)
             await asyncio.sleep(CANCEL_LOOK_SECONDS)
@@ -265,7 +261,7 @@ class Lifecycle:
         known = amended[0].verdict if amended is not None else None
         if known is not None and known.outcome != "cancelled":
             raise Conflict(f"job {job.id} has its outcome already ({known.outcome}) and is being cleaned up")
-        await self.show(job, verdict, lease=None)
+        await self.show(job, verdict, held=False)
         return await self._moved(job.id)
 
     async def _moved(self, job_id: str) -> Moved:

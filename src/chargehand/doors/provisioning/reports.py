@@ -28,6 +28,7 @@ from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.taxonomy import of_unit
 from chargehand.doors.provisioning.tokens import PREFIX, JobTokens, Meant
 from chargehand.engine.engine import Engine
+from chargehand.engine.guard import Guard
 from chargehand.engine.ids import is_ulid
 from chargehand.engine.job import SECOND, Job, State, topic_of
 from chargehand.engine.store import Note
@@ -215,7 +216,7 @@ class Reports:
                 auth=scheme,
             )
             # At once, so that both are in one commit: the machine waits for the answer.
-            await asyncio.gather(telling, self._lifecycle.show(job, after.verdict, lease=None))
+            await asyncio.gather(telling, self._lifecycle.show(job, after.verdict, held=False))
         else:
             await telling
         return not decided
@@ -254,7 +255,7 @@ class Reports:
             },
         }
         note = Note(
-            job.id,
+            Guard.seen(job),
             message=one_line(message),
             step=said.failed_step or "webhook",
             data=msgspec.json.encode(data),
@@ -292,7 +293,7 @@ class Reports:
             )
             data = {"kind": "progress", "percent": said.percent, "finished": said.finished}
             await self._engine.note(
-                Note(job.id, step=said.step, message=one_line(message), data=msgspec.json.encode(data))
+                Note(Guard.seen(job), step=said.step, message=one_line(message), data=msgspec.json.encode(data))
             )
         reply(resp, Going(job.id, not reason, reason), 409 if reason else 200)
 

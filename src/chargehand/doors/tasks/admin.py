@@ -16,6 +16,7 @@ from chargehand.doors.tasks.reading import EVENTS, TaskEvent, task_event
 from chargehand.doors.tasks.roll import Roll, WorkersSeen
 from chargehand.doors.tasks.views import DEAD, DEAD_TOPIC, Task, task_view, whole_seconds
 from chargehand.engine.engine import Engine
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, Job, QueueCount, QueueSettings, queue_name
 from chargehand.engine.store import JobFilter
 from chargehand.errors import Conflict, NotFound
@@ -183,7 +184,7 @@ class Admin:
         ids = await self._engine.store.finished_jobs(caller.tenant, KIND, before, age, limit)
         deleted, portion = 0, self._config.retention.batch
         for begin in range(0, len(ids), portion):  # a commit each: those of others get in between
-            deleted += await self._engine.store.purge(tuple(ids[begin : begin + portion]))
+            deleted += await self._engine.store.purge(caller.tenant, KIND, tuple(ids[begin : begin + portion]))
         reply(resp, Cleaned(deleted, whole_seconds(before), asked.limit or 0))
 
     # dead letters -----------------------------------------------------------------------------------------------------
@@ -232,7 +233,7 @@ class Admin:
 
     async def _requeue(self, job: Job, who: str, payload: bytes | None) -> None:
         message = f"requeued by {who}" + (" with another payload" if payload else "")
-        await self._engine.requeue(job.id, tenant=job.tenant, message=message, payload=payload)
+        await self._engine.requeue(Guard.seen(job), message=message, payload=payload)
 
     async def purge_letters(self, req: Request, resp: Response) -> None:
         caller = access.admin(req)
@@ -242,11 +243,11 @@ class Admin:
             detail = f"command: whose dead letters are to be removed is required; {ANY} removes those of all"
             raise Refusal(400, "invalid body", detail=detail, field="command")
         found, _ = await self._letters(caller.tenant, asked.command, asked.limit)
-        reply(resp, Count(await self._engine.store.purge(tuple(job.id for job in found))))
+        reply(resp, Count(await self._engine.store.purge(caller.tenant, KIND, tuple(job.id for job in found))))
 
     async def drop_letter(self, req: Request, resp: Response, task_id: str) -> None:
         job = await self._letter(access.admin(req).tenant, task_id)
-        if not await self._engine.store.purge((job.id,)):
+        if not await self._engine.store.purge(job.tenant, KIND, (job.id,)):
             raise Refusal(409, "not removed", detail="its callback is still to be delivered; try again after that")
         resp.status = 204
 

@@ -8,7 +8,7 @@ from chargehand.doors.tasks import views
 from chargehand.doors.tasks.admin import Admin
 from chargehand.doors.tasks.limits import Limits
 from chargehand.doors.tasks.metrics import TaskMetrics
-from chargehand.doors.tasks.names import KIND
+from chargehand.doors.tasks.names import ADMIN, KIND, PRODUCE
 from chargehand.doors.tasks.notifier import Notifier
 from chargehand.doors.tasks.policy import Judge
 from chargehand.doors.tasks.producer import Producer
@@ -23,6 +23,7 @@ from chargehand.doors.tasks.worker import Worker
 from chargehand.engine.engine import Engine
 from chargehand.engine.store import JobFilter
 from chargehand.files import Files
+from chargehand.http.kinds import KindScopes
 from chargehand.http.route import Route
 from chargehand.observability.metrics import Metrics
 from chargehand.observability.tracing import Tracing
@@ -70,6 +71,7 @@ class TasksDoor:
         engine.on_hint(self._notifier.on_hint)
 
     renderers: dict[str, Render] = {KIND: views.render}  # noqa: RUF012 - never changed
+    scopes: dict[str, KindScopes] = {KIND: KindScopes((PRODUCE, ADMIN), (PRODUCE, ADMIN), (ADMIN,))}  # noqa: RUF012 - the same
 
     def routes(self) -> list[Route]:
         return [route for part in self._parts for route in part.routes()]

@@ -12,6 +12,7 @@ from chargehand.doors.tasks.names import ALL_TENANTS, KIND
 from chargehand.doors.tasks.producer import existing
 from chargehand.doors.tasks.views import STATUS
 from chargehand.engine.engine import Engine
+from chargehand.engine.guard import EVERY_TENANT, Guard
 from chargehand.engine.job import Job, State
 from chargehand.http.auth import Caller
 
@@ -31,16 +32,14 @@ class Holder:
     def of(cls, req: Request, scope: str, task_id: str, text: str = "not-found") -> "Holder":
         return cls(access.worker(req, scope), task_id, text)
 
+    def guard(self, lease: int | None) -> Guard:
+        """The worker's name is compared in any case, the lease where the worker sent one."""
+        return Guard(self.task_id, self.tenant, KIND, lease, self.owner)
+
     async def held(self, engine: Engine, lease: int | None = None) -> Job:
         """The task, if this worker holds it now."""
         job = await engine.store.get_job(self.task_id, self.tenant)
-        if (
-            job is None
-            or job.kind != KIND
-            or job.state is not State.RUNNING
-            or job.lease_owner != self.owner
-            or lease not in (None, job.lease)
-        ):
+        if job is None or job.state is not State.RUNNING or not self.guard(lease).admits(job):
             raise await self.refusal(engine, lease)
         return job
 
@@ -78,5 +77,5 @@ def owner_of(caller: Caller) -> str:
 
 
 def tenant_of(caller: Caller) -> str | None:
-    """None: a fleet that works for every tenant. Only by that very scope, never by `*`."""
-    return None if ALL_TENANTS in caller.scopes else caller.tenant
+    """A fleet works for every tenant only by that very scope, never by `*`."""
+    return EVERY_TENANT if ALL_TENANTS in caller.scopes else caller.tenant

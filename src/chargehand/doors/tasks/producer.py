@@ -15,6 +15,7 @@ from chargehand.doors.tasks.topics import Topics, attempts, keep_seconds, tier
 from chargehand.doors.tasks.views import STATUS, Task, metadata, task_view
 from chargehand.engine.delivery import endpoint_id
 from chargehand.engine.engine import Engine
+from chargehand.engine.guard import Guard
 from chargehand.engine.ids import is_ulid
 from chargehand.engine.job import Job, NewJob, Report, State, rfc3339
 from chargehand.engine.moves import Moved
@@ -114,9 +115,9 @@ class Producer:
     async def cancel_task(self, req: Request, resp: Response, task_id: str) -> None:
         caller = access.producer(req)
         task_id = existing(task_id)
-        await owned_task(self._engine, task_id, caller.tenant)
+        job = await owned_task(self._engine, task_id, caller.tenant)
         try:
-            await self._engine.cancel(task_id, tenant=caller.tenant, message=f"cancelled by {caller.subject}")
+            await self._engine.cancel(Guard.seen(job), message=f"cancelled by {caller.subject}")
         except NotFound:
             raise Refusal(404, "not found") from None
         except Conflict:

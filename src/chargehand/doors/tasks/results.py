@@ -12,7 +12,7 @@ from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
 from chargehand.doors.tasks.errors import Refusal, write_error
 from chargehand.doors.tasks.holding import Holder
-from chargehand.doors.tasks.names import BASE, KIND, RESULT, TAG
+from chargehand.doors.tasks.names import BASE, RESULT, TAG
 from chargehand.doors.tasks.views import Artifact, ResultView
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import rfc3339
@@ -92,17 +92,13 @@ class Results:
             artifacts = [each for each in kept if each is not None]
         completed = asked.status == COMPLETED
         change = Change(
-            holder.task_id,
+            holder.guard(asked.lease),
             "succeed" if completed else "fail",
-            asked.lease,
-            holder.tenant,
             error=None if completed else error,
             result=result,
             level="info" if completed else "error",
             message=f"{asked.status} by {holder.owner}" if completed else f"{asked.status} by {holder.owner}: {error}",
             data=msgspec.json.encode({"artifacts": artifacts}) if artifacts else None,
-            owner=holder.owner,
-            kind=KIND,
         )
         try:
             moved = await self._engine.change(change)

@@ -28,6 +28,7 @@ from chargehand.doors.tasks.roll import Roll
 from chargehand.doors.tasks.views import CLAIMED, Task, task_view
 from chargehand.doors.tasks.worker import MAX_BODY, Worker, claim_queues
 from chargehand.engine.engine import Engine
+from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, State
 from chargehand.engine.moves import Moved
 from chargehand.engine.store import Hint
@@ -189,7 +190,7 @@ class Streams:
     async def _hand_back(self, jobs: tuple[Job, ...]) -> None:
         for job in jobs:
             with contextlib.suppress(Conflict, NotFound):  # cancelled in between, and perhaps purged
-                await self._engine.park(job.id, job.lease, "", message="handed back: the stream's reader is gone")
+                await self._engine.park(Guard.held(job), "", message="handed back: the stream's reader is gone")
 
     async def _wait_for_room(self, stream: Stream) -> bool:
         """False when a sign of life is due."""

@@ -16,7 +16,7 @@ from chargehand.doors.tasks.roll import Roll
 from chargehand.doors.tasks.views import CLAIMED, PROGRESS, Task, task_view
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, queue_name
-from chargehand.engine.moves import Broke, Change
+from chargehand.engine.moves import Broke
 from chargehand.engine.store import Note
 from chargehand.errors import ChargehandError, Conflict, NotFound, StaleLease
 from chargehand.http.auth import Caller
@@ -122,7 +122,7 @@ class Worker:
         asked = await wire.read(req, wire.heartbeat, MAX_BODY)
         seconds = self.lease(asked.extend_seconds)
         try:
-            await self._engine.beat(holder.task_id, asked.lease, seconds, holder.tenant, holder.owner, KIND)
+            await self._engine.beat(holder.guard(asked.lease), seconds)
         except (Conflict, NotFound):
             raise await holder.refusal(self._engine, asked.lease) from None
         self._roll.beat(req.context.caller)
@@ -133,16 +133,8 @@ class Worker:
         asked = await wire.read(req, wire.progress, MAX_BODY)  # a thousand of them are read at once
         data = wire.some_json("data", asked.data)
         said = {"percent": asked.percent, "data": msgspec.Raw(data) if data else None}
-        note = Note(
-            holder.task_id,
-            asked.lease,
-            holder.tenant,
-            step=PROGRESS,
-            message=asked.message or "",
-            data=msgspec.json.encode({key: value for key, value in said.items() if value is not None}),
-            owner=holder.owner,
-            kind=KIND,
-        )
+        body = msgspec.json.encode({key: value for key, value in said.items() if value is not None})
+        note = Note(holder.guard(asked.lease), step=PROGRESS, message=asked.message or "", data=body)
         try:
             await self._engine.note(note)
         except (Conflict, NotFound):
@@ -154,17 +146,8 @@ class Worker:
     async def abandon(self, req: Request, resp: Response, task_id: str) -> None:
         holder = Holder.of(req, ABANDON, task_id)
         lease = _lease_in(await read_body(req, MAX_BODY))
-        change = Change(
-            holder.task_id,
-            "park",
-            lease,
-            holder.tenant,
-            message=f"abandoned by {holder.owner}",
-            owner=holder.owner,
-            kind=KIND,
-        )
         try:
-            await self._engine.change(change)
+            await self._engine.park(holder.guard(lease), "", message=f"abandoned by {holder.owner}")
         except (Conflict, NotFound):
             raise await holder.refusal(self._engine, lease) from None
         reply(resp, Abandoned("requeued"))

@@ -108,13 +108,15 @@ WITH found AS (
   LIMIT :limit
   FOR UPDATE SKIP LOCKED
 ), dealt AS (
-  SELECT p.id, s.owner, s.length, s.stage, s.number, :now AS at
+  SELECT p.id, s.owner, s.length, s.stage, s.lease_random, s.number, :now AS at
   FROM (SELECT p.id, ROW_NUMBER() OVER (ORDER BY p.priority DESC, p.run_at, p.id) AS number FROM picked p) p
-  JOIN UNNEST(:owners::TEXT[], :lengths::BIGINT[], :stages::TEXT[]) WITH ORDINALITY AS s(owner, length, stage, number)
+  JOIN UNNEST(:owners::TEXT[], :lengths::BIGINT[], :stages::TEXT[], :lease_randoms::BIGINT[]) WITH ORDINALITY
+    AS s(owner, length, stage, lease_random, number)
     ON s.number = p.number
 ), claimed AS (
   UPDATE jobs
-  SET state = 'running', stage = d.stage, attempt = attempt + 1, lease = lease + 1, lease_owner = d.owner,
+  SET state = 'running', stage = d.stage, attempt = attempt + 1, lease_owner = d.owner,
+      lease = (CASE WHEN lease >> 32 = 0 THEN lease ELSE lease >> 32 END + 1 << 32) + d.lease_random,
       lease_until = d.at + d.length, waiting_for = '', seq = seq + 1, updated_at = d.at,
       previous = CASE WHEN d.stage <> '' THEN topic ELSE previous END,
       topic_seq = CASE WHEN d.stage <> '' THEN seq + 1 ELSE topic_seq END,
@@ -162,8 +164,8 @@ WITH c AS (
       topic = CASE WHEN c.visible THEN c.topic ELSE j.topic END
   FROM c
   WHERE j.id = c.job_id AND j.id = ANY(:job_ids) AND STRPOS(c.source, j.state) > 0
-    AND (c.lease IS NULL OR j.lease = c.lease) AND (c.tenant IS NULL OR j.tenant = c.tenant)
-    AND (c.owner IS NULL OR j.lease_owner = c.owner) AND (c.kind IS NULL OR j.kind = c.kind)
+    AND j.kind = c.kind AND (c.tenant IS NULL OR j.tenant = c.tenant)
+    AND (c.lease IS NULL OR j.lease = c.lease) AND (c.owner IS NULL OR j.lease_owner = c.owner)
     AND (c.seen_stage IS NULL OR j.stage = c.seen_stage)
     AND (c.lease_until IS NULL OR j.lease_until = c.lease_until)
     AND (c.deadline_at IS NULL OR j.deadline_at = c.deadline_at)
@@ -193,18 +195,16 @@ FROM moved m;
 UPDATE jobs j SET lease_until = :now + b.length
 FROM UNNEST(:job_ids::TEXT[], :leases::BIGINT[], :tenants::TEXT[], :owners::TEXT[], :kinds::TEXT[], :lengths::BIGINT[])
   AS b(job_id, lease, tenant, owner, kind, length)
-WHERE j.id = b.job_id AND j.state = 'running' AND (b.lease IS NULL OR j.lease = b.lease)
-  AND (b.tenant IS NULL OR j.tenant = b.tenant) AND (b.owner IS NULL OR j.lease_owner = b.owner)
-  AND (b.kind IS NULL OR j.kind = b.kind)
+WHERE j.id = b.job_id AND j.state = 'running' AND j.kind = b.kind AND (b.tenant IS NULL OR j.tenant = b.tenant)
+  AND (b.lease IS NULL OR j.lease = b.lease) AND (b.owner IS NULL OR j.lease_owner = b.owner)
 RETURNING j.id, j.lease, j.tenant, j.lease_owner, j.kind, j.lease_until;
 
 -- name: note_job
 WITH noted AS (
   UPDATE jobs SET seq = seq + 1
-  WHERE id = :job_id AND (:lease::BIGINT IS NULL OR (lease = :lease AND state = 'running'))
-    AND (:tenant::TEXT IS NULL OR tenant = :tenant)
+  WHERE id = :job_id AND kind = :kind AND (:tenant::TEXT IS NULL OR tenant = :tenant)
+    AND (:lease::BIGINT IS NULL OR (lease = :lease AND state = 'running'))
     AND (:owner::TEXT IS NULL OR (lease_owner = :owner AND state = 'running'))
-    AND (:kind::TEXT IS NULL OR kind = :kind)
   RETURNING id, seq, state, stage, topic, attempt
 )
 INSERT INTO job_events (job_id, seq, at, level, move, state, stage, previous, attempt, step, message, data)

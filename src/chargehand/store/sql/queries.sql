@@ -13,6 +13,7 @@ SELECT {job j}
 FROM jobs j
 WHERE (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant)
   AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
+  AND (:any_kind OR j.kind IN (SELECT k.value FROM {each kinds as k}))
   AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue
     OR (NOT :exact AND SUBSTR(j.queue, 1, LENGTH(:queue) + 2) = :queue || ' @'))
   AND (:unnamed OR EXISTS (
@@ -32,6 +33,7 @@ FROM jobs j
 WHERE j.state IN ('failed', 'cancelled')
   AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant)
   AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
+  AND (:any_kind OR j.kind IN (SELECT k.value FROM {each kinds as k}))
   AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue
     OR (NOT :exact AND SUBSTR(j.queue, 1, LENGTH(:queue) + 2) = :queue || ' @'))
   AND (:unnamed OR EXISTS (
@@ -296,7 +298,9 @@ SELECT i.value,
 FROM {each ids as i};
 
 -- name: set_endpoint
-UPDATE endpoints SET state = :state, reason = :reason, updated_at = :now WHERE id = :endpoint_id RETURNING id;
+UPDATE endpoints SET state = :state, reason = :reason, updated_at = :now
+WHERE id = :endpoint_id AND tenant = :tenant
+RETURNING id;
 
 -- name: take_deliveries
 UPDATE deliveries SET lease = lease + 1, lease_until = :now + :lease_length
@@ -332,14 +336,16 @@ VALUES (:delivery_id, :number, :now, :status, :duration_seconds, :error, :answer
 UPDATE deliveries
 SET state = 'pending', attempt = 0, lease = lease + 1, lease_until = NULL, due_at = :now, since_at = :now,
     reason = 'replayed', updated_at = :now
-WHERE id = :delivery_id AND state <> 'pending'
+WHERE id = :delivery_id AND tenant = :tenant AND state <> 'pending'
 RETURNING endpoint_id;
 
 -- name: replay_endpoint
 UPDATE deliveries
 SET state = 'pending', attempt = 0, lease = lease + 1, lease_until = NULL, due_at = :now, since_at = :now,
     reason = 'replayed', updated_at = :now
-WHERE id IN (SELECT d.id FROM deliveries d WHERE d.state = 'dead' AND d.endpoint_id = :endpoint_id ORDER BY d.id LIMIT :limit)
+WHERE id IN (
+  SELECT d.id FROM deliveries d
+  WHERE d.state = 'dead' AND d.endpoint_id = :endpoint_id AND d.tenant = :tenant ORDER BY d.id LIMIT :limit)
 RETURNING id;
 
 -- name: overdue_deliveries
@@ -369,7 +375,14 @@ LIMIT :limit;
 -- name: prune_jobs
 DELETE FROM jobs
 WHERE id IN (SELECT i.value FROM {each ids as i}) AND finished_at <= :now - :age
-  AND (:forced OR prune_at IS NULL OR prune_at <= :now)
+  AND (prune_at IS NULL OR prune_at <= :now)
+  AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.job_id = jobs.id AND d.state = 'pending')
+RETURNING id;
+
+-- Somebody removes finished jobs of theirs now, whatever time they had left.
+-- name: purge_jobs
+DELETE FROM jobs
+WHERE id IN (SELECT i.value FROM {each ids as i}) AND tenant = :tenant AND kind = :kind AND finished_at IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.job_id = jobs.id AND d.state = 'pending')
 RETURNING id;
 

@@ -51,7 +51,8 @@ SELECT COUNT(*) FROM jobs j WHERE j.state = 'running' AND j.queue = :queue;
 
 -- name: claim_job
 UPDATE jobs
-SET state = 'running', stage = :stage, attempt = attempt + 1, lease = lease + 1, lease_owner = :owner,
+SET state = 'running', stage = :stage, attempt = attempt + 1, lease_owner = :owner,
+    lease = (CASE WHEN lease >> 32 = 0 THEN lease ELSE lease >> 32 END + 1 << 32) + :lease_random,
     lease_until = :now + :lease_length, waiting_for = '', seq = seq + 1, updated_at = :now,
     previous = CASE WHEN :stage <> '' THEN topic ELSE previous END,
     topic_seq = CASE WHEN :stage <> '' THEN seq + 1 ELSE topic_seq END,
@@ -76,8 +77,8 @@ SET state = :state, stage = :stage,
     topic_seq = CASE WHEN :visible AND topic <> :topic THEN seq + 1 ELSE topic_seq END,
     topic = CASE WHEN :visible THEN :topic ELSE topic END
 WHERE id = :job_id AND INSTR(:source, state) > 0
-  AND (:lease IS NULL OR lease = :lease) AND (:tenant IS NULL OR tenant = :tenant)
-  AND (:owner IS NULL OR lease_owner = :owner) AND (:kind IS NULL OR kind = :kind)
+  AND kind = :kind AND (:tenant IS NULL OR tenant = :tenant)
+  AND (:lease IS NULL OR lease = :lease) AND (:owner IS NULL OR lease_owner = :owner)
   AND (:seen_stage IS NULL OR stage = :seen_stage)
   AND (:lease_until IS NULL OR lease_until = :lease_until)
   AND (:deadline_at IS NULL OR deadline_at = :deadline_at)
@@ -89,15 +90,15 @@ RETURNING id, tenant, kind, queue, attempt, seq, run_at, created_at, topic, prev
 
 -- name: beat_job
 UPDATE jobs SET lease_until = :now + :lease_length
-WHERE id = :job_id AND state = 'running' AND (:lease IS NULL OR lease = :lease)
-  AND (:owner IS NULL OR lease_owner = :owner) AND (:tenant IS NULL OR tenant = :tenant)
-  AND (:kind IS NULL OR kind = :kind)
+WHERE id = :job_id AND state = 'running' AND kind = :kind AND (:tenant IS NULL OR tenant = :tenant)
+  AND (:lease IS NULL OR lease = :lease) AND (:owner IS NULL OR lease_owner = :owner)
 RETURNING lease_until;
 
 -- name: note_job
 UPDATE jobs SET seq = seq + 1
-WHERE id = :job_id AND (:lease IS NULL OR (lease = :lease AND state = 'running')) AND (:tenant IS NULL OR tenant = :tenant)
-  AND (:owner IS NULL OR (lease_owner = :owner AND state = 'running')) AND (:kind IS NULL OR kind = :kind)
+WHERE id = :job_id AND kind = :kind AND (:tenant IS NULL OR tenant = :tenant)
+  AND (:lease IS NULL OR (lease = :lease AND state = 'running'))
+  AND (:owner IS NULL OR (lease_owner = :owner AND state = 'running'))
 RETURNING seq, state, stage, topic, attempt;
 
 -- name: ensure_endpoint
@@ -109,6 +110,10 @@ ON CONFLICT (id) DO NOTHING;
 INSERT INTO deliveries (id, tenant, job_id, seq, endpoint_id, url, dialect, state, attempt, tries, lease, due_at, since_at,
                         reason, created_at, updated_at)
 VALUES (:id, :tenant, :job_id, :seq, :endpoint_id, :url, :dialect, 'pending', 0, 0, 0, :now, :now, '', :now, :now);
+
+-- Its own answer to a delivery says that it is gone.
+-- name: disable_endpoint
+UPDATE endpoints SET state = 'disabled', reason = :reason, updated_at = :now WHERE id = :endpoint_id;
 
 -- This process is the only one at the file, so whatever was being sent when the last one ended is not being sent now.
 -- name: release_deliveries
