@@ -9,6 +9,9 @@ ENGINE := /^xllamacpp==/,/[^\\]$$/
 
 .DEFAULT_GOAL := help
 
+# Without compiled modules every process that starts compiles them again, and the tests start thousands.
+unexport PYTHONDONTWRITEBYTECODE
+
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
@@ -55,6 +58,9 @@ test-real: dev ## the contract of a target on SmolLM2, and on a real Ollama at C
 test-root: dev ## what needs root and loop devices: disks that are really partitioned, formatted and written
 	$(BIN)/pytest -m root tests/maintenance -rs
 
+test-tools: dev ## what is tested with other programs, of system packages: sfdisk, xorriso, skopeo, systemd-analyze …
+	PATH="$$PATH:/usr/sbin:/sbin" $(BIN)/pytest -m tools -rs
+
 test-ui: dev ## the console in a real browser, at two widths, light and dark; screenshots go to build/screenshots
 	$(BIN)/pytest -m ui tests/ui -n 2 -rs
 
@@ -95,4 +101,4 @@ format: dev ## let ruff format and fix what it can
 clean: ## remove the virtual environment and caches (not ./data)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: maintenance-iso test-vm test-ui help setup dev run test test-real test-root check docs chaos bench lock format clean
+.PHONY: maintenance-iso test-vm test-ui help setup dev run test test-real test-root test-tools check docs chaos bench lock format clean

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import secrets
+import shutil
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Iterator
@@ -17,6 +18,40 @@ from chargehand.store import open_store
 
 hypothesis.settings.register_profile("chargehand", deadline=None)  # how long an example takes says more of the machine
 hypothesis.settings.load_profile("chargehand")
+
+
+# All that the tests talk to is on this machine. To read the public authorities is a sixth of what it takes to start a command.
+os.environ["SSL_CERT_FILE"] = os.devnull
+
+# Programs that tests of `make test-tools` start, and the packages of Debian that have them.
+PACKAGES = {
+    "blkid": "util-linux",
+    "hivexsh": "libhivex-bin",
+    "kubectl": "kubernetes-client",
+    "lsblk": "util-linux",
+    "mount": "mount",
+    "podman": "podman",
+    "sfdisk": "fdisk",
+    "skopeo": "skopeo",
+    "systemd-analyze": "systemd",
+    "unshare": "util-linux",
+    "xorriso": "xorriso",
+    "xz": "xz-utils",
+    "zstd": "zstd",
+}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    programs = [name for mark in item.iter_markers("tools") for name in mark.args]
+    if missing := [name for name in programs if shutil.which(name) is None]:
+        packages = " ".join(sorted({PACKAGES[name] for name in missing}))
+        pytest.skip(f"not installed: {', '.join(missing)} (on Debian: apt install {packages})")
+
+
+@pytest.fixture
+def curl() -> str:
+    """The one program that the README names for its tours alone: whoever has none can run the tests."""
+    return shutil.which("curl") or pytest.skip("curl is not installed; with it `make test` runs this too")
 
 
 class Clock:

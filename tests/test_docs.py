@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import re
+import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
@@ -150,12 +151,16 @@ def test_documents_with_commands_are_run() -> None:
 
 @pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("page", PROMISES)
-async def test_the_commands_of_a_document_do_what_it_says(page: str, tmp_path: Path) -> None:
+async def test_the_commands_of_a_document_do_what_it_says(
+    page: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """As written, but for the ports, which may be taken on the machine that runs this, and a BMC that takes its time."""
     blocks = BLOCK.findall((ROOT / page).read_text())
     asks_a_model = any("tiny-stories" in block for _, block in blocks)
     if asks_a_model:
         _need_the_embedded_model()
+    if any("curl" in block for _, block in blocks):
+        request.getfixturevalue("curl")
     [listener] = [block for marked, block in blocks if marked]
     printed, told = PROMISES[page]
     embedded = "on" if asks_a_model else "off"
@@ -225,6 +230,23 @@ def test_a_newcomer_needs_one_command_to_run_it_and_one_to_test_it() -> None:
     assert "make test" in README
     assert re.search(r"^run:.*##", makefile, re.MULTILINE)
     assert os.access(ROOT / ".ci/run", os.X_OK)
+
+
+def test_the_checks_run_with_no_more_programs_than_the_readme_names_and_debian_has(tmp_path: Path) -> None:
+    bare = str(ROOT / ".ci/bare-path")
+    assert [line for line in (ROOT / ".ci/run").read_text().splitlines() if "make " in line] == [
+        ".ci/bare-path make check",
+        ".ci/bare-path make test",
+    ]
+    script = 'echo "$PATH"; ls "$PATH"; python3 -m venv --without-pip made; no-such-program'
+    done = subprocess.run([bare, "sh", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    folder, *programs = done.stdout.splitlines()
+    assert done.returncode == 127, done.stderr
+    assert {"awk", "bash", "cat", "grep", "make", "python3", "sed", "sh", "tar"} <= set(programs)
+    assert {"blkid", "git", "gcc", "mount", "openssl", "sfdisk", "xorriso"}.isdisjoint(programs)
+    assert not Path(folder).exists()
+    # What was made with it outlives it.
+    subprocess.run([tmp_path / "made/bin/python", "-c", "import ssl"], check=True)
 
 
 def _need_the_embedded_model() -> None:

@@ -78,16 +78,14 @@ def test_what_was_made_is_a_configuration(tmp_path: Path) -> None:
 
 
 def _systemd_analyze(*arguments: object) -> str:
-    program = shutil.which("systemd-analyze")
-    if program is None:
-        pytest.skip("there is no systemd-analyze")
-    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["systemd-analyze", *map(str, arguments)], capture_output=True, text=True, timeout=60)
     if "unrecognized option" in done.stderr or "Unknown operation" in done.stderr:
-        pytest.skip("systemd-analyze is too old")
+        pytest.skip("this systemd-analyze is too old: it takes systemd 250 or newer")
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
 
+@pytest.mark.tools("systemd-analyze")
 def test_systemd_understands_every_line_of_the_unit(tmp_path: Path) -> None:
     """But for the program, which is installed elsewhere."""
     copy = tmp_path / UNIT.name
@@ -95,6 +93,7 @@ def test_systemd_understands_every_line_of_the_unit(tmp_path: Path) -> None:
     assert UNIT.name not in _systemd_analyze("verify", "--man=no", copy)
 
 
+@pytest.mark.tools("systemd-analyze")
 def test_systemd_finds_little_to_attack() -> None:
     said = _systemd_analyze("security", "--offline=true", UNIT)
     level = re.search(r"exposure level for \S+ ([\d.]+)", said)
@@ -249,13 +248,11 @@ def test_every_secret_that_a_setting_names_is_in_the_secret(tmp_path: Path) -> N
     assert packed <= {path.name for path in tmp_path.iterdir()}
 
 
+@pytest.mark.tools("kubectl")
 def test_kubectl_puts_the_manifests_together(tmp_path: Path) -> None:
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("there is no kubectl")
     shutil.copytree(KUBERNETES, tmp_path, dirs_exist_ok=True)
     make_secrets(tmp_path / "secrets", "db.example.com")
-    done = subprocess.run([kubectl, "kustomize", tmp_path], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["kubectl", "kustomize", tmp_path], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     names = re.findall(r"[nN]ame: (chargehand(?:-settings)?-[a-z0-9]{10})$", done.stdout, re.MULTILINE)
     assert len(names) == 4, "the Deployment names what was made from settings and secrets"

@@ -141,7 +141,7 @@ async def test_whatever_moment_a_controller_is_killed_no_machine_is_imaged_twice
         await survive([server], receiver, random, max(1, ROUNDS // 5))
 
 
-@pytest.mark.skipif(not ROUNDS, reason="only with CHARGEHAND_CHAOS_ROUNDS")
+@pytest.mark.skipif(not ROUNDS, reason="takes minutes: `make chaos` runs it")
 async def test_whichever_of_two_controllers_is_killed_no_machine_is_imaged_twice(
     postgres_url: str, tmp_path: Path, receiver: Receiver, random: Random
 ) -> None:
@@ -155,7 +155,7 @@ async def test_whichever_of_two_controllers_is_killed_no_machine_is_imaged_twice
 MANY = 200
 
 
-@pytest.mark.skipif(not ROUNDS, reason="only with CHARGEHAND_CHAOS_ROUNDS")
+@pytest.mark.skipif(not ROUNDS, reason="takes minutes: `make chaos` runs it")
 async def test_two_hundred_machines_at_once_survive_a_restart_of_their_controller(
     tmp_path: Path, receiver: Receiver, random: Random
 ) -> None:

@@ -242,12 +242,11 @@ async def test_without_an_authority_no_certificate_is_asked_for_or_believed(
     assert await names(port, certificates.trusting(certificates.client)) == []
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_curl_is_served_with_and_without_a_certificate(running: Running, certificates: Certificates) -> None:
+def test_curl_is_served_with_and_without_a_certificate(running: Running, certificates: Certificates, curl: str) -> None:
     port, client = running.start(), certificates.client
     known = ["--cert", str(client.certificate_path), "--key", str(client.key_path)]
     for arguments, told in ([], []), (known, ["SERIAL-1", "one.example", "two.example"]):
-        command = ["curl", "-sS", "--cacert", str(certificates.authority.certificate_path), *arguments]
+        command = [curl, "-sS", "--cacert", str(certificates.authority.certificate_path), *arguments]
         printed = subprocess.run(
             [*command, f"https://localhost:{port}/names"], check=True, capture_output=True, timeout=20
         ).stdout

@@ -7,7 +7,6 @@ import io
 import json
 import lzma
 import os
-import shutil
 import subprocess
 import tarfile
 from collections.abc import AsyncIterator
@@ -204,11 +203,12 @@ def in_pieces(data: bytes) -> Any:
     return (data[start:end] for start, end in pairwise(cuts))
 
 
-@pytest.mark.parametrize("how", ["", "gzip", "xz", "zstd"])
+PACKINGS = ["", "gzip", *(pytest.param(how, marks=pytest.mark.tools(how)) for how in ("xz", "zstd"))]
+
+
+@pytest.mark.parametrize("how", PACKINGS)
 @pytest.mark.parametrize("named", [False, True])
 def test_a_tree_is_unpacked_however_it_is_packed(tmp_path: Path, how: str, named: bool) -> None:
-    if how and not shutil.which(how):
-        pytest.skip(f"{how} is not installed")
     target, content = tmp_path / "target", packed(how, tree(tmp_path))
     target.mkdir()
     seen: list[int] = []
@@ -248,8 +248,6 @@ def test_a_stream_that_is_no_tree_and_one_that_breaks_off_are_trouble(tmp_path: 
 
 def whole_disk(tmp_path: Path) -> bytes:
     """An image of 4 MiB with a table of its own."""
-    if not shutil.which("sfdisk"):
-        pytest.skip("sfdisk is not installed")
     path = tmp_path / "image.raw"
     path.write_bytes(hashlib.shake_128(b"disk").digest(4 * MIB))
     table = b'label: gpt\nstart=2048, size=2048, name="data"\n'
@@ -270,6 +268,7 @@ def on_disk(tmp_path: Path, client: Client, size: int) -> tuple[Places, Path]:
     return places, disk
 
 
+@pytest.mark.tools("sfdisk")
 async def test_a_whole_disk_is_written_once_and_a_second_run_changes_nothing(client: Client, tmp_path: Path) -> None:
     content = whole_disk(tmp_path)
     await client.image(NAME, "raw", gzip.compress(content))
@@ -289,6 +288,7 @@ async def test_a_whole_disk_is_written_once_and_a_second_run_changes_nothing(cli
     assert disk.read_bytes() == b"booted, and changed since"
 
 
+@pytest.mark.tools("sfdisk")
 async def test_an_image_that_is_no_disk_is_an_error_and_leaves_nothing(client: Client, tmp_path: Path) -> None:
     await client.image(NAME, "raw", NOISE)
     places, disk = on_disk(tmp_path, client, 4 * MIB)
@@ -299,6 +299,7 @@ async def test_an_image_that_is_no_disk_is_an_error_and_leaves_nothing(client: C
     assert disk.read_bytes()[:MIB] == bytes(MIB)
 
 
+@pytest.mark.tools("sfdisk")
 async def test_while_a_disk_is_written_there_is_no_table_on_it(client: Client, tmp_path: Path) -> None:
     """As a power cut in the middle would leave it, or the old content."""
     content = whole_disk(tmp_path) + NOISE
@@ -329,10 +330,11 @@ def _is_disk(name: str) -> bool:
     return Path("/dev", name).is_block_device() and Path("/sys/block", name, "size").read_text().strip() != "0"
 
 
+@pytest.mark.tools("lsblk")
 def test_another_disk_under_the_same_name_is_not_taken(tmp_path: Path) -> None:
     name = next(filter(_is_disk, sorted(os.listdir("/sys/block"))), None)
     if name is None:
-        pytest.skip("there is no disk here")
+        pytest.skip("this machine shows no disk")
     seen = look_at(f"/dev/{name}")
     places = Places(tmp_path)
     kept = {"path": seen.path, "size": seen.size, "serial": seen.serial, "wwn": seen.wwn}

@@ -1,6 +1,5 @@
 """Windows: where the image waits, what is copied to boot, and the boot configuration, written into a real hive."""
 
-import shutil
 import subprocess
 import uuid
 from collections.abc import Callable
@@ -39,8 +38,6 @@ DISK = uuid.UUID("11223344-5566-7788-99aa-bbccddeeff00")
 PART = uuid.UUID("aabbccdd-eeff-0011-2233-445566778899")
 LOADER_FILE = "\\EFI\\Microsoft\\Boot\\bootmgfw.efi"
 LOADER = "{6f1d3b1c-0000-5000-8000-000000000001}"
-
-needs_hivex = pytest.mark.skipif(not shutil.which("hivexsh"), reason="hivexsh (libhivex-bin) is not installed")
 
 
 def argvs(plan: Any) -> list[list[str]]:
@@ -165,7 +162,7 @@ def value(hive: Path, key: str, name: str) -> str:
     return shell(hive, f"cd {key}\nlsval {name}\n").strip()
 
 
-@needs_hivex
+@pytest.mark.tools("hivexsh")
 def test_the_boot_configuration_is_written_into_a_hive_and_twice_is_as_once(tmp_path: Path) -> None:
     hive = tmp_path / "BCD"
     hive.write_bytes(empty_hive())

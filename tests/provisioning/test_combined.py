@@ -72,6 +72,7 @@ def test_others_read_the_combined_image_as_the_maintenance_image(
     assert {name: read.content for name, read in read_joliet(path, tmp_path).items()} == MAINTENANCE
 
 
+@pytest.mark.tools("xorriso")
 def test_xorriso_reads_the_combined_image_as_the_maintenance_image(
     tmp_path: Path, task: Built, maintenance: Path
 ) -> None:

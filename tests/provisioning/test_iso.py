@@ -3,7 +3,6 @@
 import hashlib
 import os
 import resource
-import shutil
 import stat
 import subprocess
 import sys
@@ -52,6 +51,7 @@ def test_seven_zip_reads_the_rock_ridge_tree(tmp_path: Path) -> None:
     assert {(read.mode, read.date) for read in found.values()} == {("-r--r--r--", EPOCH)}
 
 
+@pytest.mark.tools("xorriso")
 def test_xorriso_reads_it(tmp_path: Path) -> None:
     built = build_task_iso(tmp_path / "task.iso", FILES, epoch=EPOCH)
     there = tmp_path / "there"
@@ -69,6 +69,7 @@ def test_xorriso_reads_it(tmp_path: Path) -> None:
     assert about.count(written) == 3
 
 
+@pytest.mark.tools("blkid")
 def test_it_is_found_by_its_label(tmp_path: Path) -> None:
     found = blkid(build_task_iso(tmp_path / "task.iso", FILES, epoch=EPOCH).path)
     assert (found["TYPE"], found["LABEL"]) == ("iso9660", "TASK")
@@ -231,11 +232,12 @@ def test_a_medium_that_cannot_be_finished_leaves_what_was_there(tmp_path: Path) 
     assert path.read_bytes() == b"the one before"
 
 
+@pytest.mark.tools("unshare", "mount")
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
     """A file system of 256 KiB, in a namespace of its own."""
-    program = shutil.which("unshare")
-    mount = ["sh", "-c", 'mount -t tmpfs -o size=256k none "$0" && exec "$@"', str(tmp_path)]
-    if program is None or subprocess.run([program, "-rm", *mount, "true"], capture_output=True).returncode != 0:
-        pytest.skip("no unshare, or it may not mount a tmpfs here")
-    told = build_in_a_process(tmp_path / "task.iso", program, "-rm", *mount)
+    apart = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=256k none "$0" && exec "$@"', str(tmp_path)]
+    tried = subprocess.run([*apart, "true"], capture_output=True, text=True)
+    if tried.returncode:
+        pytest.skip(f"no file system can be mounted in a namespace here: {tried.stderr.strip()}")
+    told = build_in_a_process(tmp_path / "task.iso", *apart)
     assert told == f"the task medium could not be written to {tmp_path}: No space left on device"

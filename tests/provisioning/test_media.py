@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import http.client
 import os
-import shutil
 import socket
 import subprocess
 import threading
@@ -253,14 +252,13 @@ def test_parts_that_do_not_make_up_the_size_are_refused() -> None:
         Source(5, '"x"', [(b"123", 0, 5)])
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_curl_goes_on_where_it_was_interrupted(served: Served) -> None:
+def test_curl_goes_on_where_it_was_interrupted(served: Served, curl: str) -> None:
     content = os.urandom(1 << 20)
     served.put("task.iso", content)
     half = served.folder / "half"
     half.write_bytes(content[:400_000])
     url = served.urls.url(JOB, "task.iso", HOUR)
-    subprocess.run(["curl", "-sSf", "-C", "-", "-o", half, url], check=True, timeout=20)
+    subprocess.run([curl, "-sSf", "-C", "-", "-o", half, url], check=True, timeout=20)
     assert half.read_bytes() == content
 
 

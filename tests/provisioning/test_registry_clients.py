@@ -4,7 +4,6 @@ import asyncio
 import gzip
 import hashlib
 import io
-import shutil
 import tarfile
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -143,13 +142,11 @@ async def good(*command: str | Path) -> str:
     return said
 
 
-needs_skopeo = pytest.mark.skipif(shutil.which("skopeo") is None, reason="skopeo is not installed")
-needs_podman = pytest.mark.skipif(shutil.which("podman") is None, reason="podman is not installed")
 PUSH = ("skopeo", "--insecure-policy", "copy", "--all", "--dest-tls-verify=false")
 PULL = ("skopeo", "--insecure-policy", "copy", "--all", "--src-tls-verify=false")
 
 
-@needs_skopeo
+@pytest.mark.tools("skopeo")
 async def test_skopeo_pushes_and_pulls_an_index_of_images_unchanged(
     client: Client, images: Path, tmp_path: Path
 ) -> None:
@@ -167,7 +164,7 @@ async def test_skopeo_pushes_and_pulls_an_index_of_images_unchanged(
     (await client.manifest("elsewhere/copy", "1")).of(200)
 
 
-@needs_skopeo
+@pytest.mark.tools("skopeo")
 async def test_skopeo_without_the_right_password_is_kept_out(client: Client, images: Path) -> None:
     code, said = await run(
         *PUSH, "--dest-creds=robot:wrong", f"oci:{images}:one", f"docker://{client.address}/{NAME}:1"
@@ -176,7 +173,7 @@ async def test_skopeo_without_the_right_password_is_kept_out(client: Client, ima
     assert "authentication required" in said or "unauthorized" in said, said
 
 
-@needs_skopeo
+@pytest.mark.tools("skopeo")
 async def test_skopeo_pulls_without_a_name_where_everybody_may(images: Path, tmp_path: Path) -> None:
     registry = a_registry(tmp_path / "registry", {"registry_anonymous_pull": True}, only(robot="a password"))
     async with calling(registry) as client:
@@ -187,8 +184,7 @@ async def test_skopeo_pulls_without_a_name_where_everybody_may(images: Path, tmp
         assert code != 0
 
 
-@needs_podman
-@needs_skopeo
+@pytest.mark.tools("podman", "skopeo")
 async def test_podman_pulls_an_image_and_pushes_it_elsewhere(client: Client, images: Path, short_path: Path) -> None:
     podman = ("podman", "--root", short_path / "p", "--runroot", short_path / "r", "--storage-driver", "vfs")
     code, said = await run(*podman, "images")
