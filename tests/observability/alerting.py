@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ class Rule:
     annotations: Mapping[str, str]
 
 
-def load_rules(path: Path = RULES) -> list[Rule]:
-    return read_rules(path.read_text())
+@cache
+def load_rules() -> list[Rule]:
+    return read_rules(RULES.read_text())
 
 
 def read_rules(text: str) -> list[Rule]:

@@ -11,6 +11,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 LOOKBACK_SECONDS = 300.0
 NAME = "__name__"
@@ -86,7 +87,14 @@ class Selector:
     matchers: tuple[tuple[str, str, str], ...]
     range_seconds: float | None = None
 
+    @cached_property
+    def _named(self) -> Labels:
+        """What a series must have as it stands, which is soon looked up: most series have another name."""
+        return frozenset((name, wanted) for name, how, wanted in self.matchers if how == "=" and wanted)
+
     def matches(self, labels: Labels) -> bool:
+        if not self._named <= labels:
+            return False
         has = dict(labels)
         return all(MATCHERS[how](has.get(name, ""), wanted) for name, how, wanted in self.matchers)
 

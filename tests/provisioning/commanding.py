@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from tests.commands.commanding import Told, chargehand, ended, hear_ctrl_c
+from tests.commands.commanding import Told, ended, hear_ctrl_c, invoked
 from tests.commands.commanding import running as any_running
 
 __all__ = ["Told", "ended", "hear_ctrl_c", "provision", "running"]
@@ -18,4 +18,5 @@ def running(
 
 
 async def provision(url: str, *words: str, stdin: bytes = b"", environ: Mapping[str, str] = {}) -> Told:
-    return await chargehand(url, "provision", *words, stdin=stdin, environ=environ)
+    """Without a process: `running` is for what needs one."""
+    return await invoked(url, "provision", *words, stdin=stdin, environ=environ)

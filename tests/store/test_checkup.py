@@ -14,6 +14,12 @@ from tests.store.given import a_job
 NEWEST = load_migrations("sqlite")[-1].version
 
 
+@pytest.fixture(scope="module")
+def postgres_template() -> str:
+    """Without tables: a store that was not opened yet is looked at too."""
+    return "template1"
+
+
 async def test_a_store_that_is_not_there_yet_is_not_made(store_url: str, tmp_path: Path) -> None:
     found = await look(store_url)
     assert (found.schema, found.newest_schema, found.newest_job) == (None, NEWEST, None)

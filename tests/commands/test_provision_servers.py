@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.serving import on_sqlite, until
+from tests.commands.commanding import chargehand
 from tests.provisioning.bmc_habits import CD_AND_USB, ONE_CD, PASSWORD, USER, Habits
 from tests.provisioning.commanding import Told, ended, provision, running
 from tests.provisioning.lab import SERIAL, Lab, lab
@@ -161,7 +162,8 @@ async def test_a_password_comes_from_stdin_or_the_environment_and_never_from_an_
     url = "http://127.0.0.1:9"
     words = ("server", "add", SERIAL, "--bmc", "https://10.0.0.5", "--user", USER)
     assert "CHARGEHAND_BMC_PASSWORD" in (await provision(url, *words)).good(2).err
-    assert "no such option" in (await provision(url, *words, "--password", PASSWORD)).good(2).err
+    asked = await chargehand(url, "provision", *words, "--password", PASSWORD)  # usage is told by the process
+    assert "no such option" in asked.good(2).err
     assert "standard input has no line" in (await provision(url, *words, "--password-stdin")).good(2).err
     told = await provision(url, *words, environ={"CHARGEHAND_BMC_PASSWORD": PASSWORD})
     [line] = told.good(2).err.splitlines()
