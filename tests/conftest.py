@@ -20,9 +20,6 @@ hypothesis.settings.register_profile("chargehand", deadline=None)  # how long an
 hypothesis.settings.load_profile("chargehand")
 
 
-# All that the tests talk to is on this machine. To read the public authorities is a sixth of what it takes to start a command.
-os.environ["SSL_CERT_FILE"] = os.devnull
-
 # Programs that tests of `make test-tools` start, and the packages of Debian that have them.
 PACKAGES = {
     "blkid": "util-linux",

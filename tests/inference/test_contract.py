@@ -51,11 +51,6 @@ class Target:
     def tagged(self) -> str:
         return self.model if ":" in self.model else f"{self.model}:latest"
 
-    @property
-    def scripted(self) -> bool:
-        """It does not run a model, and so has no sampling and no tokens of its own."""
-        return self.kind == "conformance"
-
 
 @contextmanager
 def process(*arguments: str) -> Iterator[dict[str, Any]]:
@@ -115,15 +110,15 @@ def started(kind: str) -> Iterator[Target]:
             yield Target(kind, OLLAMA_URL, CREATED, 128)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "embedded",
-        "conformance",
-        pytest.param("smollm2", marks=pytest.mark.real),
-        *([pytest.param("ollama", marks=pytest.mark.real)] if OLLAMA_URL else []),
-    ],
-)
+MODELS = [
+    "embedded",
+    pytest.param("smollm2", marks=pytest.mark.real),
+    *([pytest.param("ollama", marks=pytest.mark.real)] if OLLAMA_URL else []),
+]
+of_a_model = pytest.mark.parametrize("target", MODELS, indirect=True)  # a scripted target does not sample
+
+
+@pytest.fixture(scope="module", params=["conformance", *MODELS])
 def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     with started(request.param) as ready:
         yield ready
@@ -179,11 +174,6 @@ async def unload(raw: Raw, target: Target) -> None:
         return target.tagged not in await raw.resident()
 
     await eventually(gone, 20, "the model is no longer listed")
-
-
-def needs_a_model(target: Target) -> None:
-    if target.scripted:
-        pytest.skip("a scripted target does not sample")
 
 
 def embeds(target: Target, client: ollama.Client) -> None:
@@ -339,8 +329,8 @@ async def test_the_shape_of_a_whole_answer(raw: Raw, target: Target) -> None:
     assert isinstance(answer["response"], str)
 
 
+@of_a_model
 async def test_tokens_come_one_by_one(raw: Raw, target: Target) -> None:
-    needs_a_model(target)
     body = {"model": target.model, "messages": SAY, "options": {"num_predict": 30}}
     now = asyncio.get_running_loop().time
     async with raw.opened("/api/chat", body) as response:
@@ -355,8 +345,8 @@ def test_num_predict_is_kept_and_told(client: ollama.Client, target: Target) -> 
     assert answer.eval_count == 3
 
 
+@of_a_model
 def test_stop_ends_the_answer_and_is_not_in_it(client: ollama.Client, target: Target) -> None:
-    needs_a_model(target)
     settings = {"temperature": 0, "num_predict": 60}
     text = client.generate(target.model, SAY[0]["content"], options=settings).response or ""
     word = text.split()[2]
@@ -366,9 +356,8 @@ def test_stop_ends_the_answer_and_is_not_in_it(client: ollama.Client, target: Ta
     assert word not in (stopped.response or "")
 
 
+@of_a_model
 def test_the_same_seed_gives_the_same_answer(client: ollama.Client, target: Target) -> None:
-    needs_a_model(target)
-
     def say(**options: Any) -> str | None:
         settings = {"num_predict": 60, **options}
         return client.chat(target.model, SAY, options=settings).message.content
@@ -512,8 +501,8 @@ async def test_an_empty_request_loads_and_unloads(raw: Raw, client: ollama.Clien
     assert (again, body["done_reason"]) == (200, "unload")  # even one that is not there
 
 
+@of_a_model
 async def test_a_load_is_in_the_stats_of_the_request_that_waited_for_it(raw: Raw, target: Target) -> None:
-    needs_a_model(target)
     await unload(raw, target)
     body = {"model": target.model, "messages": SAY, "stream": False, "options": {"num_predict": 2}}
     _, first = await raw.post("/api/chat", body)
@@ -635,8 +624,8 @@ async def test_mistakes_about_a_model(raw: Raw, target: Target, more: Any, statu
         assert words in answer["error"]
 
 
+@of_a_model
 async def test_too_long_a_prompt_is_refused_when_it_may_not_be_cut(raw: Raw, target: Target) -> None:
-    needs_a_model(target)
     body = {"model": target.model, "prompt": LONG, "options": {"num_ctx": target.context, "num_predict": 2}}
     status, answer = await raw.post("/api/generate", {**body, "truncate": False})
     assert status == 400
@@ -646,8 +635,8 @@ async def test_too_long_a_prompt_is_refused_when_it_may_not_be_cut(raw: Raw, tar
     assert answer["prompt_eval_count"] < target.context
 
 
+@of_a_model
 async def test_a_long_chat_loses_its_oldest_messages(raw: Raw, target: Target) -> None:
-    needs_a_model(target)
     talk = [{"role": "user", "content": "Hello!"}, {"role": "assistant", "content": "Hi! " * 10}] * 30
     body = {
         "model": target.model,
