@@ -38,6 +38,7 @@ async def main(store_url: str, data_dir: str, settings: str) -> None:
             "server.data_dir": data_dir,
             "store.url": store_url,
             "auth.tokens": [{"name": "bench", "hash": hash_token(TOKEN)}],
+            "webhooks.allow_networks": ["127.0.0.0/8"],
             "webhooks.secret": "whsec_YmVuY2htYXJrLXNlY3JldC1vZi0zMi1ieXRlcy1sb25n",
             "log.level": "error",
             "inference.embedded": "off",

@@ -42,7 +42,7 @@ from chargehand.observability.metrics import Metrics
 from chargehand.observability.supervisor import Supervisor
 from chargehand.observability.tracing import configure_tracing
 from chargehand.store import open_store
-from chargehand.webhooks.egress import EgressPolicy, networks
+from chargehand.webhooks.egress import EgressPolicy
 from chargehand.webhooks.outbound import Outbox
 from chargehand.webhooks.sending import Render
 
@@ -62,11 +62,7 @@ class Server:
         )
         policy = RetryPolicy(config.engine.backoff_base_seconds, config.engine.backoff_max_seconds)
         self.engine = Engine(store, policy=policy)
-        self.egress = EgressPolicy(
-            allow_local=config.server.is_loopback,
-            allow=networks(*config.webhooks.allow_networks),
-            deny=networks(*config.webhooks.deny_networks),
-        )
+        self.egress = EgressPolicy.of(config)
         self.files = Files(store, Blobs(files_directory(config)), self.engine.new_id)
         self.inference = self._inference_door() if config.inference.enabled else None
         self.tasks = self._tasks_door() if config.tasks.enabled else None

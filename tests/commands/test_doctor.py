@@ -32,6 +32,7 @@ from tests.store.given import a_job
 from tests.webhooks.receiver import answer, receiving
 
 QUIET = {"inference.embedded": "off", "server.listen": "127.0.0.1:0"}
+A_TOKEN = {"auth.tokens": [{"name": "me", "hash": hash_token("ch_me")}]}
 
 
 async def examined(folder: Path, token: str = "", **settings: Any) -> dict[str, Finding]:
@@ -188,7 +189,7 @@ async def test_a_port_that_somebody_else_has_is_found(tmp_path: Path) -> None:
 async def test_beyond_loopback_without_a_token_is_a_start_that_will_fail(tmp_path: Path) -> None:
     found = await examined(tmp_path, server__listen="0.0.0.0:0")
     is_found(found["access"], "failed", "nobody has to authenticate")
-    is_found(found["egress"], "ok", "private ones need webhooks.allow_networks")
+    is_found(found["egress"], "ok", "private networks need webhooks.allow_networks")
 
 
 async def test_targets_are_called_and_their_clocks_compared(tmp_path: Path) -> None:
@@ -245,6 +246,25 @@ def test_a_certificate_is_known_to_end(tmp_path: Path) -> None:
     moments = [end - timedelta(days=days) for days in (EXPIRES_DAYS + 1, EXPIRES_DAYS - 1, -1)]
     assert [found.state for at in moments if (found := certificate(config, at))] == ["ok", "warning", "failed"]
     assert certificate(load_config(environ={})) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "state", "text"),
+    [
+        ({}, "ok", "without auth, webhooks may go to this machine, private networks and the Internet; never to"),
+        (A_TOKEN, "ok", "go to the Internet; this machine and private networks need webhooks.allow_networks; never"),
+        (
+            {**A_TOKEN, "webhooks.allow_networks": ["10.1.0.0/16"], "webhooks.deny_networks": ["8.8.8.8/32"]},
+            "ok",
+            "Internet and to 10.1.0.0/16 (webhooks.allow_networks), but not to 8.8.8.8/32 (webhooks.deny_networks); never",
+        ),
+        ({**A_TOKEN, "webhooks.allow_networks": ["127.0.0.0/8"]}, "warning", "and to 127.0.0.0/8"),
+        ({**A_TOKEN, "webhooks.allow_networks": ["::/0"]}, "warning", "and to ::/0"),
+    ],
+)
+def test_it_says_what_webhooks_may_reach(settings: dict[str, Any], state: str, text: str) -> None:
+    found = {each.check: each for each in egress(load_config(environ={}, overrides=settings), {})}
+    is_found(found["egress"], state, text)
 
 
 def test_a_proxy_that_would_not_be_used_is_named() -> None:

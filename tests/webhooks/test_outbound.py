@@ -512,7 +512,11 @@ async def test_a_url_that_leads_to_a_forbidden_address_is_never_connected_to(
     tmp_path: Path, receiver: Receiver, host: str
 ) -> None:
     token = new_token()
-    settings = {"server.listen": "0.0.0.0:0", "auth.tokens": [{"name": "me", "hash": hash_token(token)}]}
+    settings = {
+        "server.listen": "0.0.0.0:0",
+        "auth.tokens": [{"name": "me", "hash": hash_token(token)}],
+        "webhooks.allow_networks": [],
+    }
     async with serving(f"sqlite:///{tmp_path}/jobs.db", settings) as server, talking(server, token) as api:
         url = receiver.url(host=host)
         refused = await api.post("/engine/jobs", {"queue": "q", "payload": 1, "webhook": {"url": url}})

@@ -20,7 +20,7 @@ import errno
 import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from urllib.parse import quote
 
@@ -28,6 +28,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
+from chargehand.config import Config
 from chargehand.errors import EgressRefused
 
 Address = IPv4Address | IPv6Address
@@ -63,6 +64,7 @@ _LOCAL = networks(
     *("::/3", "4000::/2", "8000::/1"),  # all but 2000::/3, the only part of IPv6 that was ever given out
     *("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"),
 )
+_PRIVATE = networks("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
 # IPv4-mapped and NAT64: nothing but spellings of an IPv4 address, so they are as local as that is.
 _SPELLINGS = networks("::ffff:0:0/96", "64:ff9b::/96")
 _IPV4_IN_LOW_BITS = (*_SPELLINGS, *networks("::/96", "::ffff:0:0:0/96"))
@@ -100,9 +102,26 @@ def refusal(error: BaseException) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class EgressPolicy:
-    allow_local: bool = False  # meant for a server that itself listens on loopback only
+    allow_local: bool = False  # loopback and private networks, all of them
     allow: tuple[Network, ...] = ()
     deny: tuple[Network, ...] = ()
+
+    @classmethod
+    def of(cls, config: Config) -> "EgressPolicy":
+        """The policy for URLs that callers give.
+
+        Only where nobody authenticates is a caller somebody who could call the local services without us. Where the server
+        listens says nothing of that: behind a proxy on the same host it listens on loopback, and its callers are strangers.
+        """
+        return cls(
+            allow_local=config.server.is_loopback and not config.has_auth,
+            allow=networks(*config.webhooks.allow_networks),
+            deny=networks(*config.webhooks.deny_networks),
+        )
+
+    def for_bmcs(self) -> "EgressPolicy":
+        """The policy for addresses of BMCs: they live in private networks; the services of this machine are none."""
+        return replace(self, allow=(*self.allow, *_PRIVATE))
 
     def check_address(self, address: str | Address) -> None:
         """Raise AddressRefused unless the address may be connected to."""
@@ -116,6 +135,13 @@ class EgressPolicy:
             reason = self._objection(face)
             if reason:
                 raise AddressRefused(str(address) if face == parsed else f"{address}, which leads to {face},", reason)
+
+    def allows(self, address: str) -> bool:
+        try:
+            self.check_address(address)
+        except AddressRefused:
+            return False
+        return True
 
     def check_url(self, field: str, url: str) -> str:
         """The URL in the one spelling to store and to call, or EgressRefused.

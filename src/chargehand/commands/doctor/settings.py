@@ -54,12 +54,7 @@ def certificate(config: Config, now: datetime | None = None) -> Finding | None:
 
 def egress(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     webhooks = config.webhooks
-    if config.server.is_loopback:
-        yield ok("egress", "webhooks may go to this machine, private networks and the Internet")
-    else:
-        allowed = ", ".join(webhooks.allow_networks)
-        beside = f" and to {allowed}" if allowed else "; private ones need webhooks.allow_networks"
-        yield ok("egress", f"webhooks may go to the Internet{beside}")
+    yield _reach(config)
     if not webhooks.secret and not webhooks.tenants:
         yield warning(
             "signatures",
@@ -74,6 +69,30 @@ def egress(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator[
             f"{', '.join(proxies)}: webhooks and targets are called directly, whatever that says",
             "see to it that this machine reaches them without the proxy",
         )
+
+
+def _reach(config: Config) -> Finding:
+    """What the URLs of callers may reach, as webhooks/egress.py judges it."""
+    from chargehand.webhooks.egress import EgressPolicy
+
+    policy = EgressPolicy.of(config)
+    except_for = f", but not to {', '.join(map(str, policy.deny))} (webhooks.deny_networks)" if policy.deny else ""
+    never = "; never to link-local addresses and metadata services"
+    if policy.allow_local:
+        reached = "without auth, webhooks may go to this machine, private networks and the Internet"
+        return ok("egress", f"{reached}{except_for}{never}")
+    if not policy.allow:
+        reached = "webhooks may go to the Internet; this machine and private networks need webhooks.allow_networks"
+        return ok("egress", f"{reached}{except_for}{never}")
+    reached = f"webhooks may go to the Internet and to {', '.join(map(str, policy.allow))} (webhooks.allow_networks)"
+    if policy.allows("127.0.0.1") or policy.allows("::1"):
+        return warning(
+            "egress",
+            f"{reached}{except_for}{never}",
+            "whoever may submit a job can have the services of this machine called, and reads the start of their answers: "
+            "take loopback out of webhooks.allow_networks unless all callers may",
+        )
+    return ok("egress", f"{reached}{except_for}{never}")
 
 
 def embedded_model(config: Config) -> Finding | None:

@@ -61,8 +61,7 @@ class ProvisioningDoor:
         runs = Runs(engine.store)
         self._ledgers = ledgers = Ledgers(engine.store)
         self._tokens = JobTokens(vault.key("job-token"))
-        # BMCs live in private networks, and are named by those who may name servers. What never is a BMC stays refused.
-        bmcs = EgressPolicy(allow_local=True, deny=policy.deny)
+        bmcs = policy.for_bmcs()
         machines = Machines(settings, bmcs, self.metrics)
         servers = Servers(engine, vault, bmcs, machines)
         self._files = MediaFiles(config, engine.store, orders, runs, self._tokens, self.metrics)
