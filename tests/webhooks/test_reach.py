@@ -16,37 +16,13 @@ from chargehand.engine.job import NewJob, Report
 from chargehand.http.credentials import hash_token
 from chargehand.webhooks.egress import EgressPolicy, networks
 from tests.api.serving import Api, serving, talking, until
-from tests.provisioning.lab import RECIPE, SERIAL
+from tests.provisioning.lab import SERIAL
+from tests.webhooks.doors import DOORS, filled
 from tests.webhooks.receiver import Receiver, answer, receiving
 
 TOKENS = {"auth.tokens": [{"name": "tenant", "hash": hash_token("tenant"), "scopes": ["*"]}]}
 # As behind a proxy of the same host: strangers come with tokens, and the server listens on loopback.
 BEHIND_A_PROXY: dict[str, Any] = {**TOKENS, "webhooks.allow_networks": [], "provisioning.enabled": True}
-DOORS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "engine": ("POST", "/engine/jobs", {"queue": "q", "payload": 1, "webhook": {"url": "URL"}}),
-    "models": ("POST", "/jobs", {"model": "tiny-stories", "prompt": "Hello", "state_webhook_url": "URL"}),
-    "task": ("POST", f"{BASE}/tasks", {"command": "c", "payload": 1, "webhook": "URL"}),
-    "tasks": ("POST", f"{BASE}/tasks/batch", {"tasks": [{"command": "c", "payload": 1, "webhook": "URL"}]}),
-    "subscription": ("POST", f"{BASE}/workers/subscriptions", {"callbackUrl": "URL", "eventTypes": ["c"]}),
-    "schedule": (
-        "POST",
-        f"{BASE}/schedules",
-        {"name": "n", "cron": "@daily", "command": "c", "payload": 1, "webhook": "URL"},
-    ),
-    "machines": (
-        "POST",
-        "/api/v1/jobs",
-        {"server_serial": SERIAL, "recipe": RECIPE, "webhook": {"url": "URL"}},
-    ),
-}
-
-
-def filled(body: Any, url: str) -> Any:
-    if isinstance(body, dict):
-        return {name: filled(value, url) for name, value in body.items()}
-    if isinstance(body, list):
-        return [filled(each, url) for each in body]
-    return url if body == "URL" else body
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from falcon.asgi import Request, Response
 
 from chargehand.config import SETTINGS, Config, Secret, allowed, load_config
 from chargehand.http.route import Route, reply
+from chargehand.observability.logs import scrub_text
 
 HIDDEN = "***"
 # Not secrets by type, but made from one, or a command line in which somebody may have put one.
@@ -93,7 +94,7 @@ def _without_touchy(value: Any) -> Any:
         return {key: (each and HIDDEN) if key in TOUCHY else _without_touchy(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_without_touchy(each) for each in value]
-    return value
+    return scrub_text(value) if isinstance(value, str) else value
 
 
 @cache

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from chargehand.engine.delivery import Delivery, Endpoint, EndpointCount, Outgoing, Told, Try
+from chargehand.engine.delivery import Delivery, Endpoint, EndpointCount, Outgoing, Told, Try, shown_url
 from chargehand.engine.job import Event, Job, rfc3339, topic_of
 from chargehand.http.kinds import KindScopes
 from chargehand.webhooks.hours import Hour
@@ -222,7 +222,7 @@ def event_view(e: Event) -> EventView:
 def delivery_view(d: Delivery, told: Told) -> DeliveryView:
     return DeliveryView(
         d.id, d.job_id, d.seq, told.kind, told.queue.split("/", 2)[-1], topic_of(told.state, told.stage), d.endpoint_id,
-        d.url.partition("?")[0], d.dialect, d.state, d.tries, rfc3339(d.due_at), d.reason, told.status,
+        shown_url(d.url), d.dialect, d.state, d.tries, rfc3339(d.due_at), d.reason, told.status,
         told.duration_seconds, rfc3339(d.created_at), rfc3339(d.updated_at),
     )  # fmt: skip
 

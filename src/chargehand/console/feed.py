@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 from falcon.asgi import Request, Response, SSEvent
 
-from chargehand.engine.delivery import DeliveryState, Outgoing, Settle
+from chargehand.engine.delivery import DeliveryState, Outgoing, Settle, shown_url
 from chargehand.engine.job import rfc3339, topic_of, visible
 from chargehand.engine.moves import Moved
 from chargehand.engine.store import Hint
@@ -104,7 +104,7 @@ class Feed:
             delivery.tenant,
             Line(
                 f"delivery.{state}", rfc3339(self._now()), outgoing.job.kind, delivery.job_id, delivery_id=delivery.id,
-                endpoint_id=delivery.endpoint_id, url=delivery.url.partition("?")[0], status=settle.status,
+                endpoint_id=delivery.endpoint_id, url=shown_url(delivery.url), status=settle.status,
                 seconds=settle.duration_seconds, message=settle.reason,
             ),
         )  # fmt: skip

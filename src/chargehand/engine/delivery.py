@@ -128,13 +128,15 @@ class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
     disable_endpoint: str = ""  # the endpoint's id, when it said that it is gone
 
 
-def endpoint_url(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}{parts.path or '/'}"
-
-
 @lru_cache(maxsize=4096)  # callers name the same few again and again
+def shown_url(url: str) -> str:
+    """The URL as every view and log line shows it: without user, password, query and fragment, which may be secret."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path or '/'}"
+
+
+@lru_cache(maxsize=4096)
 def endpoint_id(tenant: str, url: str) -> str:
     """Made from what it stands for, so that nobody has to look it up before writing a delivery."""
-    digest = hashlib.sha256(f"{tenant}\n{endpoint_url(url)}".encode()).digest()
+    digest = hashlib.sha256(f"{tenant}\n{shown_url(url)}".encode()).digest()
     return "ep_" + base64.b32encode(digest[:15]).decode().lower()

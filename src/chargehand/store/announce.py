@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from chargehand.engine.delivery import endpoint_url
 from chargehand.engine.ids import UlidMaker
 from chargehand.engine.job import Report
 
@@ -30,11 +29,6 @@ def encode_reports(reports: tuple[Report, ...]) -> str:
 @lru_cache(maxsize=4096)  # callers send the same few URLs again and again
 def decode_reports(text: str) -> tuple[Report, ...]:
     return _decoder.decode(text)
-
-
-@lru_cache(maxsize=4096)
-def shown_url(url: str) -> str:
-    return endpoint_url(url)
 
 
 def announce(new_id: UlidMaker, tenant: str, job_id: str, seq: int, topic: str, reports: str) -> list[NewDelivery]:

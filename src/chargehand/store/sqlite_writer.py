@@ -8,14 +8,14 @@ from typing import Any, ClassVar, cast
 import apsw
 import msgspec
 
-from chargehand.engine.delivery import Settle, Take, Taken
+from chargehand.engine.delivery import Settle, Take, Taken, shown_url
 from chargehand.engine.file import File, NewFile
 from chargehand.engine.ids import UlidMaker
 from chargehand.engine.job import FINAL, SECOND, Job, NewJob, State, topic_of, visible
 from chargehand.engine.moves import Attempt, Change, Lease, Move, Moved
 from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
-from chargehand.store.announce import NewDelivery, announce, encode_reports, shown_url
+from chargehand.store.announce import NewDelivery, announce, encode_reports
 from chargehand.store.operations import (
     GROUP_BYTES,
     OF_A_JOB,

@@ -3,8 +3,10 @@
 import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from html import escape
 from random import Random
 from typing import cast
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import aiohttp
 import msgspec
@@ -16,12 +18,13 @@ from chargehand.engine.backoff import added_jitter, full_jitter
 from chargehand.engine.delivery import DeliveryState, Outgoing, Settle
 from chargehand.engine.job import Report
 from chargehand.errors import ConfigError
-from chargehand.observability.logs import scrub_text
+from chargehand.observability.logs import HIDDEN, scrub_text
 from chargehand.observability.tracing import Tracing
 from chargehand.store.announce import decode_reports
 from chargehand.webhooks.egress import EgressPolicy, make_connector, refusal
 from chargehand.webhooks.signature import Dialect, Keys, sign
 
+SECRET_CHARACTERS = 4  # a value of fewer is a flag or a number, and no secret
 MAX_RETRY_AFTER_SECONDS = 86_400.0
 Render = Callable[[Outgoing], bytes]
 
@@ -113,12 +116,13 @@ class Sender:
             try:
                 async with self._http.post(_url(url), data=body, headers=headers, allow_redirects=False) as response:
                     answer = await response.content.read(self._config.answer_bytes)
+                    said = answer.decode("utf-8", "replace").replace("\x00", "\ufffd")
                     if not response.content.at_eof():
                         response.close()  # the rest of a long answer is not worth a connection
                     return Posted(
                         response.status,
                         self._clock() - began,
-                        answer=answer.decode("utf-8", "replace").replace("\x00", "\ufffd"),
+                        answer=without_query(said, url),
                         retry_after_seconds=_retry_after(response.headers.get("Retry-After")),
                     )
             except TimeoutError:
@@ -198,6 +202,21 @@ def _status_reason(status: int | None) -> str:
     if status is not None and 300 <= status < 400:
         return f"answered {status}: redirects are not followed, give the final URL"
     return f"answered {status}"
+
+
+def without_query(text: str, url: str) -> str:
+    """What a receiver said, without what it repeats of the URL's query: many name the path they do not know."""
+    query = urlsplit(url).query
+    if not query:
+        return text
+    values = [value for _, value in parse_qsl(query) if len(value) >= SECRET_CHARACTERS]
+    whole = [query, unquote(query), *values, *(quote(value, safe="") for value in values)]
+    for secret in sorted({spelt for each in whole for spelt in (each, escape(each))}, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+        # The answer is cut off somewhere: perhaps in the middle of it.
+        cut = next((n for n in range(len(secret) - 1, SECRET_CHARACTERS - 1, -1) if text.endswith(secret[:n])), 0)
+        text = text[: len(text) - cut] + HIDDEN if cut else text
+    return text
 
 
 def _say(error: BaseException) -> str:

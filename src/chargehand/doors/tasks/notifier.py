@@ -19,6 +19,7 @@ from chargehand.config import Config
 from chargehand.doors.tasks.bells import Bell, ring
 from chargehand.doors.tasks.names import ANY, BASE, KIND, task_queue
 from chargehand.doors.tasks.subscription import SUBSCRIPTION, Book, Subscription, Terms
+from chargehand.engine.delivery import shown_url
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, State, queue_name
 from chargehand.engine.moves import Moved
@@ -27,7 +28,6 @@ from chargehand.engine.store import Hint, Pulse, QueueHead
 from chargehand.errors import StoreError
 from chargehand.observability.logs import get_logger
 from chargehand.observability.tracing import Tracing
-from chargehand.store.announce import shown_url
 from chargehand.webhooks.egress import EgressPolicy
 from chargehand.webhooks.sending import Sender
 

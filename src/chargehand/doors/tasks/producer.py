@@ -13,7 +13,7 @@ from chargehand.doors.tasks.metrics import TaskMetrics
 from chargehand.doors.tasks.names import BASE, KIND, MAX_COMMAND, TAG, task_queue
 from chargehand.doors.tasks.topics import Topics, attempts, keep_seconds, tier
 from chargehand.doors.tasks.views import STATUS, Task, metadata, task_view
-from chargehand.engine.delivery import endpoint_id
+from chargehand.engine.delivery import endpoint_id, shown_url
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.ids import is_ulid
@@ -262,7 +262,7 @@ def _created(new: NewJob, asked: wire.CreateTask, moved: Moved) -> Task:
         command=asked.command.strip(),
         payload=new.payload.decode(),
         priority=new.priority,
-        webhook=new.reports[0].url if new.reports else "",
+        webhook=shown_url(new.reports[0].url) if new.reports else "",
         trace_parent=new.traceparent,
         trace_state=new.tracestate,
         status=STATUS[State.QUEUED],

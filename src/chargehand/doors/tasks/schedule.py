@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from chargehand.doors.tasks import cron
 from chargehand.doors.tasks.producer import MAX_ATTEMPTS, checked_command, checked_url
 from chargehand.doors.tasks.wire import CreateTask
+from chargehand.engine.delivery import shown_url
 from chargehand.engine.job import PRIORITIES, rfc3339
 from chargehand.engine.record import Record
 from chargehand.errors import InvalidField
@@ -57,7 +58,9 @@ class Schedule(msgspec.Struct, rename="camel"):
     command: str
     payload: Any
     priority: int
-    webhook: str
+    webhook: Annotated[
+        str, msgspec.Meta(description="Without its query; sent back like this, it keeps the query it has")
+    ]
     max_attempts: int
     paused: bool
     next_run_at: str | None
@@ -116,6 +119,11 @@ def checked(asked: Asked, policy: EgressPolicy, now: int) -> Asked:
     )
 
 
+def completed(asked: Asked, kept: Asked) -> Asked:
+    """A webhook that is sent back as it is shown stays what it is: its query is not shown."""
+    return replace(asked, webhook=kept.webhook) if asked.webhook == shown_webhook(kept) else asked
+
+
 def is_name(name: str) -> bool:
     """Such as can stand in a path, where `.` and `..` mean something else."""
     return (
@@ -128,6 +136,10 @@ def is_name(name: str) -> bool:
 
 
 # views ------------------------------------------------------------------------------------------------------------------
+
+
+def shown_webhook(asked: Asked) -> str:
+    return shown_url(asked.webhook) if asked.webhook else ""
 
 
 def listed(record: Record) -> Schedule:
@@ -145,6 +157,7 @@ def view(record: Record) -> ScheduleView:
 def _members(record: Record) -> dict[str, Any]:
     kept = kept_in(record)
     return {field: getattr(kept.asked, field) for field in Asked.__struct_fields__} | {
+        "webhook": shown_webhook(kept.asked),
         "paused": kept.paused,
         "next_run_at": None if record.due_at is None else rfc3339(record.due_at),
         "last_run_at": None if kept.last_run_at is None else rfc3339(kept.last_run_at),

@@ -25,6 +25,7 @@ from chargehand.doors.tasks.schedule import (
     ScheduleList,
     ScheduleView,
     checked,
+    completed,
     is_name,
     kept_in,
     listed,
@@ -161,11 +162,12 @@ class Schedules:
         asked = checked(replace(asked, name=name), self._policy, now)
 
         def change(kept: Kept, due_at: int | None) -> tuple[Kept, int | None]:
-            if kept.asked == asked:
+            wanted = completed(asked, kept.asked)
+            if kept.asked == wanted:
                 return kept, due_at
-            if not kept.paused and (kept.asked.cron, kept.asked.timezone) != (asked.cron, asked.timezone):
-                due_at = _next(asked, now)
-            return replace(kept, asked=asked, version=kept.version + 1), due_at
+            if not kept.paused and (kept.asked.cron, kept.asked.timezone) != (wanted.cron, wanted.timezone):
+                due_at = _next(wanted, now)
+            return replace(kept, asked=wanted, version=kept.version + 1), due_at
 
         while True:
             if (changed := await self._change(tenant, name, change)) is not None:

@@ -15,13 +15,13 @@ from chargehand.doors.tasks.errors import Refusal, invalid_body, write_error
 from chargehand.doors.tasks.names import ANY, BASE, MAX_COMMAND, SUBSCRIBE, TAG
 from chargehand.doors.tasks.notifier import Notifier
 from chargehand.doors.tasks.subscription import SUBSCRIPTION, Mode, Subscription, Terms, subscription_from
+from chargehand.engine.delivery import shown_url
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, rfc3339
 from chargehand.engine.record import DropRecord, PutRecord
 from chargehand.errors import BadRequest, ChargehandError, EgressRefused, InvalidField
 from chargehand.http.auth import Caller
 from chargehand.http.route import Route, decode, read_body, reply
-from chargehand.store.announce import shown_url
 from chargehand.webhooks.egress import EgressPolicy
 
 PATH = f"{BASE}/workers/subscriptions"

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from chargehand.engine.delivery import Outgoing
+from chargehand.engine.delivery import Outgoing, shown_url
 from chargehand.engine.job import SECOND, Event, Job, State, rfc3339
 from chargehand.store.announce import decode_reports
 
@@ -45,7 +45,7 @@ class Task(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     command: str
     payload: Annotated[str, Meta(description="JSON as text, to the letter as it was sent")]
     priority: int = 0
-    webhook: str = ""
+    webhook: Annotated[str, Meta(description="Without its query, which may hold a secret")] = ""
     trace_parent: str = ""
     trace_state: str = ""
     status: Annotated[str, Meta(description="PENDING, IN_PROGRESS, COMPLETED or FAILED")]
@@ -111,7 +111,7 @@ def command_of(job: Job) -> str:
 
 
 def webhook_of(job: Job) -> str:
-    return decode_reports(job.reports)[0].url if job.reports else ""
+    return shown_url(decode_reports(job.reports)[0].url) if job.reports else ""
 
 
 def whole_seconds(at: int) -> str:
