@@ -41,6 +41,7 @@ from chargehand.observability.logs import get_logger
 from chargehand.observability.metrics import Metrics
 from chargehand.observability.supervisor import Supervisor
 from chargehand.observability.tracing import configure_tracing
+from chargehand.private import keep_files_private
 from chargehand.store import open_store
 from chargehand.webhooks.egress import EgressPolicy
 from chargehand.webhooks.outbound import Outbox
@@ -207,6 +208,7 @@ class Server:
 
 async def serve(config: Config, started: Callable[[Server], None]) -> int:
     """The whole life of a server process; returns its exit code."""
+    keep_files_private()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

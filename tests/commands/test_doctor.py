@@ -18,6 +18,7 @@ from cryptography import x509
 
 from chargehand.commands.doctor.examination import examine
 from chargehand.commands.doctor.finding import Finding
+from chargehand.commands.doctor.privacy import files
 from chargehand.commands.doctor.settings import EXPIRES_DAYS, certificate, egress
 from chargehand.config import load_config
 from chargehand.engine.ids import UlidMaker
@@ -220,6 +221,41 @@ async def test_targets_are_called_and_their_clocks_compared(tmp_path: Path) -> N
     is_found(found["target asleep"], "ok", "it is woken when work waits for it")
     is_found(found["target odd"], "failed", "not as Ollama does")
     is_found(found["clock"], "warning", "s ahead of this machine's")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604])
+async def test_files_that_others_can_read_are_named(tmp_path: Path, mode: int) -> None:
+    store = await open_store(f"sqlite:///{tmp_path}/chargehand.db")
+    await store.close()
+    artifact = tmp_path / "files" / "ab" / "artifact"
+    artifact.parent.mkdir(parents=True)
+    artifact.touch(0o600)
+    is_found((await examined(tmp_path))["files"], "ok", f"kept in {tmp_path}")
+    (tmp_path / "chargehand.db").chmod(mode)
+    is_found((await examined(tmp_path))["files"], "warning", f"can read {tmp_path}/chargehand.db")
+    artifact.chmod(mode)
+    is_found((await examined(tmp_path))["files"], "warning", str(artifact))
+
+
+async def test_secrets_in_files_that_others_can_read_are_named(tmp_path: Path) -> None:
+    file, secret, harmless = tmp_path / "chargehand.toml", tmp_path / "jwt-secret", tmp_path / "harmless.toml"
+    file.write_text('[webhooks]\nsecret = "whsec_Y3Jhc2ggdGVzdHMgb2YgY2hhcmdlaGFuZA=="\n')
+    harmless.write_text('[server]\nlisten = "127.0.0.1:0"\n')
+    secret.write_text("a shared secret of more than thirty-two bytes")
+    for path in (file, harmless, secret):
+        path.chmod(0o644)
+    environ = {"CHARGEHAND_AUTH_JWT_SECRET_FILE": str(secret)}
+
+    def found(path: Path) -> list[Finding]:
+        given = files(load_config(path, environ, {"server.data_dir": str(tmp_path)}), path, environ)
+        return [each for each in given if each.check == "secrets"]
+
+    [both] = found(file)
+    is_found(both, "warning", f"can read {file}, {secret}, and there are secrets in it")
+    secret.chmod(0o600)
+    assert found(harmless) == []
+    file.chmod(0o600)
+    assert found(file) == []
 
 
 # the parts --------------------------------------------------------------------------------------------------------------

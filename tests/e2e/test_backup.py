@@ -99,6 +99,7 @@ async def test_what_was_acknowledged_before_the_backup_is_there_after_the_restor
         await enough.wait()
         before = list(caller.accepted)
         await asyncio.to_thread(run, commands(store, "backup"), tmp_path, environ)
+        assert [path for path in (tmp_path / "backup").rglob("*") if path.stat().st_mode & 0o077] == []
         done = len(caller.accepted)
         assert done > len(before), "the server went on meanwhile"
         busy.cancel()

@@ -11,10 +11,12 @@ import socket
 import struct
 import sys
 import time
+from pathlib import Path
 
 import apsw
 import msgspec
 
+from chargehand.private import close_to_others, keep_files_private, sqlite_files
 from chargehand.store.sqlite_writer import Batch, Hello, Reply, TooNew, Writer, error_code
 
 LENGTH = struct.Struct("!I")
@@ -73,6 +75,8 @@ def start(path: str, max_bytes: int) -> tuple[Writer | None, Hello]:
 
 def main() -> None:
     path, descriptor, max_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    keep_files_private()
+    close_to_others(sqlite_files(Path(path)))  # of a version before 0.2, or restored from a backup
     # A Ctrl-C goes to the whole group; the writer ends when the server closes the socket, not before.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

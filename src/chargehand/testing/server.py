@@ -1,5 +1,6 @@
 """`chargehand serve` for a test: a process of its own, on a free port, with its database in a folder of the test's."""
 
+import os
 import secrets
 import subprocess
 import sys
@@ -78,7 +79,7 @@ class ChargehandServer:
         """Returns when it is ready. After `stop` or `kill` it comes back at the same place, with what it had."""
         if self._process is not None:
             raise RuntimeError("the server runs already")
-        with self.log_file.open("ab") as log:
+        with open(self.log_file, "ab", opener=_for_us_alone) as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "chargehand.testing.process"],
                 cwd=self.folder,
@@ -152,3 +153,7 @@ class ChargehandServer:
 
     def __repr__(self) -> str:
         return f"<ChargehandServer {self._url or 'not started'}, log in {self.log_file}>"
+
+
+def _for_us_alone(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

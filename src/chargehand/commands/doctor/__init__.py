@@ -27,7 +27,7 @@ def doctor(
     token: Token = "",
     json: Json = False,
 ) -> None:
-    """Check settings, store, disk, targets, egress, clock, port and parts, and say what to do about what is not well.
+    """Check settings, store, disk, files, targets, egress, clock, port and parts, and say what to do about what is not well.
 
     Give it what you give `serve`. It changes nothing, and may be run beside a running server or before the first start.
 

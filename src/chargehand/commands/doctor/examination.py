@@ -8,11 +8,12 @@ from typing import Any
 from chargehand.commands.doctor import settings
 from chargehand.commands.doctor.finding import Finding, failed, ok
 from chargehand.commands.doctor.network import network
+from chargehand.commands.doctor.privacy import files
 from chargehand.commands.doctor.storage import disks, store
 from chargehand.config import load_config
 from chargehand.errors import ConfigError
 
-ORDER = ("config", "access", "certificate", "store", "schema", "disk", "server", "clock")
+ORDER = ("config", "access", "certificate", "store", "schema", "disk", "files", "secrets", "server", "clock")
 
 
 async def examine(file: Path | None, overrides: Mapping[str, Any], url: str, token: str) -> list[Finding]:
@@ -29,6 +30,7 @@ async def examine(file: Path | None, overrides: Mapping[str, Any], url: str, tok
         settings.certificate(config),
         *stored,
         *disks(config),
+        *files(config, file),
         *called,
         *settings.egress(config),
         settings.embedded_model(config),

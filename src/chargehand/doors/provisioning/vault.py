@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from chargehand.config import Config
 from chargehand.doors.provisioning.errors import Refused
 from chargehand.errors import ConfigError
+from chargehand.private import close_to_others
 
 KEY_FILE = "provisioning.key"
 NONCE_BYTES = 12
@@ -67,9 +68,10 @@ class Vault:
 
 def _file_key(path: Path) -> bytes:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             _make(path)
+        close_to_others([path])
         key = path.read_bytes().strip()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; it holds the key of what is encrypted") from None
