@@ -353,6 +353,8 @@ async def test_tenant_claims_that_agree_are_accepted() -> None:
         {"tid": {"acme": 1}},
         {"sub": "alice@example.com"},
         {"sub": "7f1c"},
+        {"sub": "a" * 60},
+        {"tid": "sub-robot"},
     ],
 )
 async def test_tenant_claims_that_conflict_or_are_malformed_are_forbidden(claims: dict[str, Any]) -> None:
@@ -360,8 +362,9 @@ async def test_tenant_claims_that_conflict_or_are_malformed_are_forbidden(claims
         await with_secret().verify(hs256(good(**claims)))
 
 
-async def test_without_a_tenant_claim_the_subject_is_its_own_tenant() -> None:
-    assert (await with_secret().verify(hs256(good(sub="robot")))).tenant == "robot"
+async def test_without_a_tenant_claim_the_subject_has_a_tenant_of_its_own() -> None:
+    assert (await with_secret().verify(hs256(good(sub="robot")))).tenant == "sub-robot"
+    assert (await with_secret().verify(hs256(good(sub="a" * 59)))).tenant == "sub-" + "a" * 59
 
 
 async def test_a_bad_tenant_does_not_hide_that_the_token_has_expired() -> None:

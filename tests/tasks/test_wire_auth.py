@@ -172,10 +172,20 @@ async def test_the_tenant_is_the_claim_under_any_of_its_names_or_else_the_subjec
         ({"tenant_id": "acme"}, "acme"),
         ({"organizationId": "acme"}, "acme"),
         ({"organization_id": "acme", "tid": "acme"}, "acme"),
-        ({"sub": "solo"}, "solo"),
+        ({"sub": "solo"}, "sub-solo"),
     ]:
         made = (await call(shop, a_jwt(**claims), "POST", "/tasks", CREATE)).good(202)
         assert made["tenantId"] == tenant
+
+
+async def test_a_subject_that_is_called_like_a_tenant_is_not_that_tenant(shop: Shop) -> None:
+    task = await shop.producer.create()
+    namesake = a_jwt("acme", scope=f"codeq:admin {WORK}", eventTypes=["*"])
+    assert (await call(shop, namesake, "GET", f"/tasks/{task['id']}")).status == 404
+    assert (await call(shop, namesake, "POST", "/tasks/claim", {})).status == 204
+    assert (await call(shop, namesake, "GET", "/admin/queues")).good() == {}
+    acme = a_jwt("robot", tid="acme", scope="codeq:admin", eventTypes=["*"])
+    assert (await call(shop, acme, "GET", f"/tasks/{task['id']}")).good()["tenantId"] == "acme"
 
 
 async def test_tenant_claims_that_conflict_or_are_malformed_are_refused_everywhere(shop: Shop) -> None:

@@ -31,6 +31,7 @@ JWKS_TIMEOUT_SECONDS = 5.0
 JWKS_MAX_BYTES = 1024 * 1024
 
 TENANT_CLAIMS = ("tid", "tenantId", "tenant_id", "organizationId", "organization_id")
+OF_SUBJECTS = "sub-"  # in front of a subject that is its own tenant
 
 _PUBLIC_KEY_ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "EdDSA", "Ed25519")
 _ALGORITHMS = {a.name: a for a in JWS_ALGORITHMS if a.name in ("HS256", *_PUBLIC_KEY_ALGORITHMS)}
@@ -133,13 +134,19 @@ class JwtVerifier:
 
 
 def tenant_of(claims: Mapping[str, Any]) -> str:
-    """All tenant claims must agree; without any the subject is its own tenant."""
-    named = [claims[name] for name in TENANT_CLAIMS if name in claims] or [claims["sub"]]
+    """All tenant claims must agree; without any the subject has a tenant of its own.
+
+    A subject is often a name that its bearer chose. Behind a prefix, which no tenant claim may have, it cannot be the name of a
+    tenant that the configuration or another token means.
+    """
+    named = [claims[name] for name in TENANT_CLAIMS if name in claims]
     try:
-        (tenant,) = set(msgspec.convert(named, list[Tenant]))
+        (tenant,) = set(msgspec.convert(named or [claims["sub"]], list[Tenant]))
+        if named and tenant.startswith(OF_SUBJECTS):
+            raise ValueError
+        return tenant if named else msgspec.convert(OF_SUBJECTS + tenant, Tenant)
     except (msgspec.ValidationError, ValueError):
         raise Forbidden("invalid tenant claims") from None
-    return tenant
 
 
 class JwksUrl:
