@@ -1,5 +1,6 @@
 import asyncio
 import base64
+import gzip
 import hashlib
 import hmac
 import json
@@ -100,6 +101,7 @@ class Issuer:
     reached: asyncio.Event = field(default_factory=asyncio.Event)
     hold: asyncio.Event | None = None
     url: str = ""
+    encoding: dict[str, str] = field(default_factory=dict)
 
     async def answer(self, _: web.Request) -> web.Response:
         self.asked += 1
@@ -107,7 +109,7 @@ class Issuer:
         if self.hold is not None:
             await self.hold.wait()
         body = self.document if isinstance(self.document, bytes) else json.dumps(self.document).encode()
-        return web.Response(body=body, status=self.status, headers={"location": self.url})
+        return web.Response(body=body, status=self.status, headers={"location": self.url, **self.encoding})
 
     def verifier(self, clock: Clock) -> JwtVerifier:
         auth = settings(jwks_url=self.url, jwt_issuer="https://issuer", jwt_audience="chargehand")
@@ -439,21 +441,29 @@ async def test_a_withdrawn_key_is_refused_after_the_next_refresh(issuer: Issuer)
     assert "key set" in await refusal(verifier, sign("RS256", RSA, good()))
 
 
-@pytest.mark.parametrize("broken", ["status", "redirect", "junk", "empty", "huge"])
+@pytest.mark.parametrize("broken", ["status", "redirect", "junk", "empty", "huge", "deep", "many", "bomb"])
 async def test_a_failed_refresh_keeps_the_old_keys_and_is_tried_again(issuer: Issuer, broken: str) -> None:
     clock = Clock()
     verifier = issuer.verifier(clock)
     await verifier.verify(sign("RS256", RSA, good()))
     new = json.dumps(jwks(RSA_2)).encode()
     issuer.status = {"status": 500, "redirect": 302}.get(broken, 200)
-    issuer.document = {"junk": b"<html>", "empty": {"keys": []}, "huge": new + b" " * 1024 * 1024}.get(broken, b"")
+    issuer.document = {
+        "junk": b"<html>",
+        "empty": {"keys": []},
+        "huge": new + b" " * 1024 * 1024,
+        "deep": b'{"keys": [{"kty": ' + b"[" * 500_000,
+        "many": {"keys": jwks(RSA_2)["keys"] * 257},
+        "bomb": gzip.compress(new + b" " * 100_000_000),
+    }.get(broken, b"")
+    issuer.encoding = {"Content-Encoding": "gzip"} if broken == "bomb" else {}
     clock.at += 300
     with structlog.testing.capture_logs() as logs:
         assert await verifier.verify(sign("RS256", RSA, good()))
         assert await verifier.verify(sign("RS256", RSA, good()))
     assert [line["event"] for line in logs] == ["jwks_refresh_failed"]
     assert issuer.asked == 2
-    issuer.status, issuer.document = 200, new
+    issuer.status, issuer.document, issuer.encoding = 200, new, {}
     clock.at += 30
     assert await verifier.verify(sign("RS256", RSA_2, good()))
 

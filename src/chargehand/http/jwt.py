@@ -29,6 +29,9 @@ JWKS_REFETCH_SECONDS = 30.0  # for a key that is not there, or after a failure
 JWKS_FIRST_RETRY_SECONDS = 5.0  # as long as there are no keys at all
 JWKS_TIMEOUT_SECONDS = 5.0
 JWKS_MAX_BYTES = 1024 * 1024
+JWKS_MAX_KEYS = (
+    256  # each is checked to be on its curve, or a modulus of sound length, before the next request is served
+)
 
 TENANT_CLAIMS = ("tid", "tenantId", "tenant_id", "organizationId", "organization_id")
 OF_SUBJECTS = "sub-"  # in front of a subject that is its own tenant
@@ -178,7 +181,7 @@ class JwksUrl:
 
     async def _refresh(self) -> None:
         try:
-            self._keys = index(await self._fetch())
+            self._keys = await asyncio.to_thread(index, await self._fetch())
             self._stale_at = self._clock() + JWKS_MAX_AGE_SECONDS
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             # The old keys stay: an issuer that is down for a while must not lock everybody out.
@@ -189,8 +192,9 @@ class JwksUrl:
     async def _fetch(self) -> bytes:
         timeout = aiohttp.ClientTimeout(total=JWKS_TIMEOUT_SECONDS)
         async with (
-            aiohttp.ClientSession(timeout=timeout, raise_for_status=True) as session,
-            session.get(self._url, allow_redirects=False) as answer,
+            # Not decompressed: a few bytes must not become a gigabyte.
+            aiohttp.ClientSession(timeout=timeout, raise_for_status=True, auto_decompress=False) as session,
+            session.get(self._url, headers={"Accept-Encoding": "identity"}, allow_redirects=False) as answer,
         ):
             document = bytearray()
             async for chunk in answer.content.iter_any():
@@ -237,6 +241,8 @@ def index(document: bytes) -> Keys:
         entries = _jwks_decoder.decode(document).keys
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise ValueError("it is not a JWKS document") from None
+    if len(entries) > JWKS_MAX_KEYS:
+        raise ValueError(f"it holds over {JWKS_MAX_KEYS} keys")
     keys = [key for key in map(_public_key, entries) if key is not None]
     fits = [(name, key) for name in _PUBLIC_KEY_ALGORITHMS for key in keys if _fits(name, key)]
     if not fits:
@@ -255,8 +261,8 @@ def _public_key(entry: dict[str, Any]) -> Key | None:
     except Exception as error:  # joserfc lets KeyError and more through; one bad key must not cost the others
         log.warning("jwks_key_skipped", error=type(error).__name__)
         return None
-    if isinstance(key, RSAKey) and key.raw_value.key_size < 2048:
-        log.warning("jwks_key_skipped", error="an RSA key of less than 2048 bits")
+    if isinstance(key, RSAKey) and not 2048 <= key.raw_value.key_size <= 16384:
+        log.warning("jwks_key_skipped", error="an RSA key of less than 2048 bits, or more than 16384")
         return None
     return key
 
