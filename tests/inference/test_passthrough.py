@@ -295,7 +295,7 @@ async def test_bytes_come_through_as_they_were_written(caller: Caller, target: O
         target.habits.fragment_bytes = fragment_bytes
         answer = await caller.post("/api/chat", chat())
         assert (answer.status, answer.body) == (200, ODD)
-        assert (answer.headers["content-type"], answer.headers["x-odd"]) == ("application/x-ndjson", "yes")
+        assert (answer.headers["content-type"], "x-odd" in answer.headers) == ("application/x-ndjson", False)
         job = await the_job(caller, answer)
         assert job["state"] == "done"
         assert job["result"]["message"] == {"role": "assistant", "content": "hé<b>café 🐙"}
@@ -730,8 +730,10 @@ async def test_refusals_of_the_target_come_through_as_they_are(caller: Caller, t
             target.script(path, refusal, refusal)
             expected, got = await direct.post(path, chat()), await caller.post(path, chat())
             assert (got.status, got.body) == (expected.status, expected.body)
-            given = {name.lower(): value for name, value in expected.headers.items() if name.lower() != "date"}
-            assert given.items() <= {name.lower(): value for name, value in got.headers.items()}.items()
+            json = expected.headers.get("content-type", "").startswith("application/json")
+            assert got.headers["content-type"] == (
+                expected.headers["content-type"] if json else "application/octet-stream"
+            )
             job = await the_job(caller, got)
             assert (job["state"], job["attempt"], job["result"]) == ("failed", 1, None)
             assert str(expected.status) in job["error"]

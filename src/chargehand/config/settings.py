@@ -236,6 +236,7 @@ class InferenceConfig(Section, frozen=True, kw_only=True):
     probe_seconds: Seconds
     probe_failures: Annotated[int, Meta(ge=1, le=100)]
     load_timeout_seconds: Seconds
+    answer_timeout_seconds: Seconds
     wake_seconds: Seconds
     lease_seconds: Seconds
     max_body_bytes: Annotated[int, Meta(ge=1024, le=2**30)]

@@ -1,12 +1,13 @@
 """Files that belong to a job: what it asked to be kept of its answer, and what a broken attempt had said so far."""
 
-from typing import Any
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Raw
 
-from chargehand.doors.inference.request import ArtifactWish, Request
-from chargehand.doors.inference.wire import Answer
+from chargehand.doors.inference.request import NOTHING, ArtifactWish, Request
+from chargehand.doors.inference.stream import Stream
+from chargehand.doors.inference.wire import UNREADABLE, Answer
 from chargehand.engine.file import File
 from chargehand.engine.job import Job
 from chargehand.engine.runner import Hand
@@ -14,7 +15,23 @@ from chargehand.errors import ChargehandError
 from chargehand.files import Files
 from chargehand.observability.logs import get_logger
 
+PRETTY_BYTES = 65_536
+
 log = get_logger(__name__)
+
+
+class _Asked(msgspec.Struct):
+    model: Raw
+    messages: Raw = NOTHING
+    prompt: Raw = Raw(b'""')
+
+
+class _Said(msgspec.Struct):
+    message: Raw = NOTHING
+
+
+_asked = msgspec.json.Decoder(_Asked)
+_said = msgspec.json.Decoder(_Said)
 
 
 class Artifact(msgspec.Struct):
@@ -41,7 +58,7 @@ async def keep(files: Files, job: Job, hand: Hand, request: Request, answer: Ans
             content, media_type = _content(wish, request, answer)
             file = await files.save(job.tenant, wish.name, media_type, content, job_id=job.id)
             kept.append(artifact(job.id, file))
-        except (ChargehandError, msgspec.DecodeError) as error:
+        except (ChargehandError, *UNREADABLE) as error:
             await hand.note(f"the artifact {wish.name} could not be kept: {error}", level="warn", step="artifacts")
     return kept
 
@@ -50,18 +67,31 @@ def _content(wish: ArtifactWish, request: Request, answer: Answer) -> tuple[byte
     if wish.source == "answer":
         return answer.text.encode(), "text/plain; charset=utf-8"
     if wish.source == "structured":
-        return msgspec.json.format(answer.text.encode(), indent=2), "application/json"
-    asked: dict[str, Any] = msgspec.json.decode(bytes(request.body))
-    result = msgspec.json.decode(answer.result or b"{}")
-    before = asked.get("messages") or [{"role": "user", "content": asked.get("prompt", "")}]
-    last = result.get("message") or {"role": "assistant", "content": answer.text}
-    transcript = {"model": asked.get("model"), "messages": [*before, last]}
-    return msgspec.json.format(msgspec.json.encode(transcript), indent=2), "application/json"
+        return _pretty(answer.text.encode()), "application/json"
+    return _pretty(_transcript(request, answer)), "application/json"
 
 
-async def keep_partial(files: Files, job: Job, request: Request, content: bytes) -> list[Artifact]:
+def _pretty(data: bytes) -> bytes:
+    """For people to read where it is short. Indented, what is nested deeply has a thousand times its size."""
+    if len(data) <= PRETTY_BYTES:
+        return msgspec.json.format(data, indent=2)
+    msgspec.json.decode(data, type=Raw)
+    return data
+
+
+def _transcript(request: Request, answer: Answer) -> bytes:
+    """What was asked and what was said, put together from the bytes of both."""
+    asked, said = _asked.decode(request.body), _said.decode(answer.result or b"{}")
+    last = bytes(said.message) or msgspec.json.encode({"role": "assistant", "content": answer.said})
+    before = bytes(asked.messages).strip()
+    if before in (b"", b"null"):
+        before = msgspec.json.encode([{"role": "user", "content": asked.prompt}])
+    return b'{"model":%b,"messages":%b,%b]}' % (bytes(asked.model), before[:-1], last)
+
+
+async def keep_partial(files: Files, job: Job, request: Request, stream: Stream) -> list[Artifact]:
     """The bytes of an attempt that broke: evidence for whoever wants to know how far it came."""
-    if not content:
+    if not stream.size:
         return []
     native = request.path.startswith("/api/")
     name, media_type = (
@@ -70,7 +100,7 @@ async def keep_partial(files: Files, job: Job, request: Request, content: bytes)
         else (f"attempt-{job.attempt}.txt", "text/plain")
     )
     try:
-        return [artifact(job.id, await files.save(job.tenant, name, media_type, content, job_id=job.id))]
+        return [artifact(job.id, await files.save(job.tenant, name, media_type, stream.so_far(), job_id=job.id))]
     except ChargehandError as error:
         log.warning("the partial output of an attempt could not be kept", job_id=job.id, error=error.message)
         return []

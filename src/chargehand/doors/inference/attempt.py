@@ -24,11 +24,12 @@ from chargehand.doors.inference.failures import (
     classify,
 )
 from chargehand.doors.inference.names import canonical, is_cloud
-from chargehand.doors.inference.request import Request, decode_request, leaves, pinned, preload
+from chargehand.doors.inference.relay import passed_on
+from chargehand.doors.inference.request import Request, decode_request, pinned, preload
 from chargehand.doors.inference.residency import Ask, Load, Step
 from chargehand.doors.inference.scheduler import Scheduler
 from chargehand.doors.inference.stream import Head, Stream
-from chargehand.doors.inference.target import Gone, Small, Target, Unreachable
+from chargehand.doors.inference.target import Gone, Small, Target, Unfit, Unreachable, read_whole
 from chargehand.doors.inference.wire import Answer, error_text, read_answer
 from chargehand.engine.job import Job
 from chargehand.engine.moves import Broke
@@ -42,20 +43,7 @@ ERROR_BYTES = 2**20  # of an answer with a bad status
 RELOAD_SECONDS = 1.0  # a resident model is handed over in tens of milliseconds; beyond this it was loaded again
 LINGER_SECONDS = 2.0
 GIVE_WAY_SECONDS = 0.01
-HOP_BY_HOP = frozenset(
-    [
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "te",
-        "trailers",
-        "transfer-encoding",
-        "upgrade",
-        "date",
-        "server",
-    ]
-)
+THREAD_BYTES = 256 << 10  # a longer answer is read in a thread: line by line, it would keep everybody waiting
 
 log = get_logger(__name__)
 
@@ -152,9 +140,8 @@ class Attempt:
         self._hand = hand
         self._target = target
         self._step = step
-        self._request = request
+        self._request = pinned(request, shared.pinned_for(step.model))
         self._caller = caller
-        self._body = pinned(bytes(request.body), request.path, shared.pinned_for(step.model))
         self._began = time.monotonic()
         self._begun = asyncio.Event()
         self._telling: asyncio.Task[None] | None = None
@@ -186,6 +173,8 @@ class Attempt:
             seen = Observed(Event.UNREACHABLE, str(error))
         except TimeoutError:
             seen = Observed(Event.STATUS, "the target did not finish in time", 500)
+        except Unfit as error:
+            seen = Observed(Event.STATUS, str(error), 502)
         except (aiohttp.ClientError, OSError) as error:
             event = Event.CUT if self.stream.head else Event.RESET
             said = f"the connection broke off after {self.stream.size} bytes" if self.stream.head else _say(error)
@@ -238,7 +227,7 @@ class Attempt:
 
     async def _preload(self, step: Load) -> Outcome | None:
         began = time.monotonic()
-        path, body = preload(self._request.path, self._body)
+        path, body = preload(self._request)
         loading = self._target.load(
             step.model,
             path,
@@ -266,11 +255,12 @@ class Attempt:
         """None when the answer has ended."""
         began = time.monotonic()
         headers = {"Content-Type": "application/json"}
-        async with self._target.open("POST", self._request.path, self._body, headers, sent=self._working) as response:
-            if response.status >= 400:
-                content = b""
-                while len(content) < ERROR_BYTES and (piece := await response.content.readany()):
-                    content += piece
+        limit = self._shared.settings.answer_timeout_seconds
+        async with self._target.open(
+            "POST", self._request.path, self._request.body, headers, sent=self._working, timeout_seconds=limit
+        ) as response:
+            if not 200 <= response.status <= 299:
+                content = await read_whole(response, ERROR_BYTES)
                 return await self._failed(self._bad_status(Small(response.status, response.headers, content)))
             self.stream.begin(Head(response.status, passed_on(response.headers)))
             if self._caller is not None:
@@ -282,7 +272,7 @@ class Attempt:
                 self._begun.set()
                 if self.stream.size > self._shared.settings.max_answer_bytes:
                     return await self._too_large()
-        if leaves(self._body, self._request.path):
+        if self._request.leaves:
             self._target.ledger.unloaded(self._step.model)
         else:
             self._target.ledger.loaded(self._step.model)
@@ -293,12 +283,17 @@ class Attempt:
         error = f"the answer is over {self._shared.settings.max_answer_bytes} bytes (inference.max_answer_bytes)"
         self._evidence.finish = "truncated"
         self.stream.close(error)
-        kept = await artifacts.keep_partial(self._shared.files, self._job, self._request, self.stream.content())
+        kept = await artifacts.keep_partial(self._shared.files, self._job, self._request, self.stream)
         return Broke(error, final=True, data=self._data(kept))
 
     async def _judge(self) -> Outcome:
         media = self.stream.head.media if self.stream.head else ""
-        answer = read_answer(self._request.form, media, self.stream.content())
+        content = self.stream.content
+        answer = (
+            read_answer(self._request.form, media, content)
+            if len(content) <= THREAD_BYTES
+            else await asyncio.to_thread(read_answer, self._request.form, media, content)
+        )
         self._evidence.finish = answer.finish
         self._evidence.prompt_tokens, self._evidence.tokens = answer.prompt_tokens, answer.tokens
         await self._check_reload(answer)
@@ -385,7 +380,7 @@ class Attempt:
         self._evidence.finish = self._evidence.finish or ("truncated" if self.stream.size else "")
         self._shared.metrics.count_failure(row.kind)
         self.stream.close(seen.text or row.observation)
-        kept = await artifacts.keep_partial(self._shared.files, self._job, self._request, self.stream.content())
+        kept = await artifacts.keep_partial(self._shared.files, self._job, self._request, self.stream)
         outcome = self._outcome(seen, row, self._data(kept))
         if self._caller is not None and isinstance(outcome, Broke):
             self._relay_refusal()
@@ -437,10 +432,6 @@ class Attempt:
         stream.feed(self._refusal.body)
         stream.close()
         self._caller.give(stream)
-
-
-def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): value for name, value in headers.items() if name.lower() not in HOP_BY_HOP}
 
 
 def _describe(seen: Observed, row: Row) -> str:

@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 
 from chargehand.doors.inference.jobs import check_model
-from chargehand.doors.inference.wire import FORMS, Form
+from chargehand.doors.inference.request import NOTHING, SMALL_BYTES, fields_of, outline
+from chargehand.doors.inference.wire import FORMS, UNREADABLE, Form
 from chargehand.engine.job import Job, State
 from chargehand.errors import ChargehandError
+from chargehand.http.inputs import check_utf8
 
 ENDPOINTS = tuple(path for path in FORMS if path.startswith("/v1/") and path != "/v1/messages")
 MAX_LINES = 50_000
@@ -38,7 +40,7 @@ class Line(msgspec.Struct, frozen=True):
     number: int  # in the file, from 1
     custom_id: str
     model: str
-    body: bytes  # for the target
+    body: msgspec.Raw  # as it stands in the line
 
 
 # coming in --------------------------------------------------------------------------------------------------------------
@@ -51,13 +53,17 @@ class _Line(msgspec.Struct):
     body: msgspec.Raw
 
 
+class _Outer(msgspec.Struct):
+    body: msgspec.Raw = NOTHING
+
+
 class _Body(msgspec.Struct):
     model: str
 
 
 _line = msgspec.json.Decoder(_Line)
+_outer = msgspec.json.Decoder(_Outer)
 _body = msgspec.json.Decoder(_Body)
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _PATH = re.compile(r"\$\.?(\w*)")
 
 
@@ -68,14 +74,16 @@ async def split_lines(pieces: AsyncIterator[bytes], max_bytes: int) -> AsyncIter
         *ends, last = piece.split(b"\n")
         for end in ends:
             rest += end
-            if rest.strip():
-                yield number, bytes(rest)
+            if rest and not rest.isspace():
+                line = bytes(rest)
+                rest.clear()
+                yield number, line
             rest.clear()
             number += 1
         rest += last
         if len(rest) > max_bytes:
             raise Invalid(LineError("line_too_large", number, f"the line is over {max_bytes} bytes"))
-    if rest.strip():
+    if rest and not rest.isspace():
         yield number, bytes(rest)
 
 
@@ -83,9 +91,11 @@ def read_line(number: int, raw: bytes, endpoint: str, allow_cloud: bool) -> Line
     if number == 1:
         raw = raw.removeprefix(BYTE_ORDER_MARK)
     try:
-        raw.decode()
+        check_utf8(raw)
+        if len(raw) > SMALL_BYTES and len(raw) - len(_outer.decode(raw).body) > SMALL_BYTES:
+            return LineError("line_too_large", number, f"it has over {SMALL_BYTES} bytes beside its body")
         line = _line.decode(raw)
-    except (UnicodeDecodeError, msgspec.DecodeError) as error:
+    except (ChargehandError, *UNREADABLE) as error:
         return _refused(number, error, "")
     if not line.custom_id.strip() or len(line.custom_id) > MAX_CUSTOM_ID:
         return LineError("invalid_custom_id", number, f"must have 1 to {MAX_CUSTOM_ID} characters", "custom_id")
@@ -94,13 +104,18 @@ def read_line(number: int, raw: bytes, endpoint: str, allow_cloud: bool) -> Line
     if line.url != endpoint:
         return LineError("invalid_url", number, f"must be {endpoint}, the batch's endpoint, not {line.url[:80]}", "url")
     try:
+        if len(line.body) > SMALL_BYTES:
+            outline(line.body)
         model = _body.decode(line.body).model
-        check_model(model, allow_cloud)
-        return Line(number, line.custom_id, model, _for_target(endpoint, bytes(line.body)))
-    except msgspec.DecodeError as error:
+    except ChargehandError as error:
+        return LineError("invalid_body", number, error.message, "body")
+    except UNREADABLE as error:
         return _refused(number, error, "body")
+    try:
+        check_model(model, allow_cloud)
     except ChargehandError as error:
         return LineError("invalid_model", number, error.message, "body.model")
+    return Line(number, line.custom_id, model, line.body)
 
 
 def _refused(number: int, error: Exception, inside: str) -> LineError:
@@ -115,12 +130,12 @@ def _refused(number: int, error: Exception, inside: str) -> LineError:
     return LineError(code, number, message, ".".join(name for name in names if name) or None)
 
 
-def _for_target(endpoint: str, body: bytes) -> bytes:
+def for_target(endpoint: str, body: msgspec.Raw) -> msgspec.Raw | dict[str, Any]:
     """Nobody reads along, so the answer is asked for in one piece, whatever the line says about streaming."""
     if FORMS[endpoint] is Form.VECTORS:
         return body
-    kept: dict[str, Any] = {name: value for name, value in _fields.decode(body).items() if name != "stream_options"}
-    return msgspec.json.encode(kept | {"stream": False})
+    kept: dict[str, Any] = {name: value for name, value in fields_of(body).items() if name != "stream_options"}
+    return kept | {"stream": False}
 
 
 # going out --------------------------------------------------------------------------------------------------------------
@@ -161,13 +176,11 @@ def how_it_ended(job: Job | None) -> str:
     return {State.SUCCEEDED: "succeed", State.FAILED: "fail", State.CANCELLED: "cancel"}.get(job.state, "")
 
 
-def write_line(custom_id: str, job_id: str, end: str, job: Job | None) -> bytes:
+def write_line(custom_id: bytes, job_id: str, end: str, job: Job | None) -> bytes:
     """A line of the output file, or of the error file where there is no answer."""
-    outcome = _Outcome(f"batch_req_{job_id}", custom_id)
+    outcome = _Outcome(f"batch_req_{job_id}", custom_id.decode())
     if job is not None and job.result is not None:
-        # Without any space: what the target sent may have line breaks, and this is one line.
-        body = msgspec.Raw(msgspec.json.format(job.result, indent=-1))
-        outcome.response = _Response(200, job_id, body)
+        _respond(outcome, job_id, job.result)
     elif end in _ENDED:
         outcome.error = _Error(*_ENDED[end])
     elif job is None:
@@ -177,3 +190,12 @@ def write_line(custom_id: str, job_id: str, end: str, job: Job | None) -> bytes:
     else:
         outcome.error = _Error("request_failed", job.error or "the request failed")
     return _encoder.encode(outcome) + b"\n"
+
+
+def _respond(outcome: _Outcome, job_id: str, result: bytes) -> None:
+    """Without any space: what the target sent may have line breaks, and this is one line."""
+    try:
+        body = msgspec.Raw(msgspec.json.format(result, indent=-1))
+        outcome.response = _Response(200, job_id, body)
+    except UNREADABLE as error:
+        outcome.error = _Error("result_unreadable", f"the answer cannot be written down: {error}")

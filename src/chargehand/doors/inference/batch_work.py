@@ -17,6 +17,7 @@ from chargehand.doors.inference.batch_lines import (
     Invalid,
     Line,
     LineError,
+    for_target,
     how_it_ended,
     read_line,
     split_lines,
@@ -24,7 +25,7 @@ from chargehand.doors.inference.batch_lines import (
 )
 from chargehand.doors.inference.names import KIND as LINE_KIND
 from chargehand.doors.inference.names import queue_of
-from chargehand.doors.inference.request import encode_request
+from chargehand.doors.inference.request import SMALL_BYTES, encode_request
 from chargehand.doors.inference.uploads import MEDIA_TYPE, file_name
 from chargehand.engine.engine import Engine
 from chargehand.engine.file import File, NewFile
@@ -42,7 +43,8 @@ OUTPUT_PURPOSE = "batch_output"
 OUTPUT_BYTES = 1 << 40  # answers have bounds of their own; the disk has the last word
 AT_ONCE = 200  # operations given to the store together
 CHUNK_BYTES = 8 << 20  # of the bodies among them
-RESULTS_AT_ONCE = 20  # an answer may have megabytes
+LINES_AT_ONCE = 50  # looked at before others get their turn
+RESULTS_AT_ONCE = 4  # a request and its answer may have a hundred megabytes
 POLL_SECONDS = 5.0  # underneath the news
 GRACE_SECONDS = 10.0  # after the window, for the deadlines of the lines to do their work
 STORE_SECONDS = 5.0
@@ -83,9 +85,9 @@ class Row:
 
     __slots__ = ("custom_id", "end", "job_id", "number")
 
-    def __init__(self, number: int, custom_id: str) -> None:
+    def __init__(self, number: int, custom_id: bytes) -> None:
         self.number = number
-        self.custom_id = custom_id
+        self.custom_id = custom_id  # UTF-8: one character beyond the usual makes four bytes of each in a str
         self.job_id = ""
         self.end = ""  # the move that ended its job
 
@@ -194,6 +196,8 @@ class BatchWork:
         try:
             file = await self._own_input(batch)
             async for number, raw in split_lines(self._files.read(file), self._settings.max_body_bytes):
+                if number % LINES_AT_ONCE == 0 or len(raw) > SMALL_BYTES:
+                    await asyncio.sleep(0)  # others get their turn
                 yield read_line(number, raw, endpoint, allow_cloud)
         except NotFound as error:
             raise Invalid(LineError("file_not_found", None, error.message, "input_file_id")) from None
@@ -201,18 +205,19 @@ class BatchWork:
     async def _check(self, batch: Batch) -> None:
         """All of them before the first is submitted: a batch with an error in it costs nothing."""
         errors: list[LineError] = []
-        seen: dict[str, int] = {}
+        seen: dict[bytes, int] = {}
         async for line in self._lines(batch):
+            custom_id = b"" if isinstance(line, LineError) else line.custom_id.encode()
             if isinstance(line, LineError):
                 errors.append(line)
-            elif (first := seen.setdefault(line.custom_id, line.number)) != line.number:
+            elif (first := seen.setdefault(custom_id, line.number)) != line.number:
                 message = f"the custom_id {line.custom_id!r} was used on line {first} before"
                 errors.append(LineError("duplicate_custom_id", line.number, message, "custom_id"))
             elif len(seen) > MAX_LINES:
                 errors.append(LineError("too_many_lines", line.number, f"a batch has at most {MAX_LINES} lines"))
                 break
             else:
-                batch.rows.append(Row(line.number, line.custom_id))
+                batch.rows.append(Row(line.number, custom_id))
             if len(errors) >= MAX_ERRORS:
                 break
         if not batch.rows and not errors:
@@ -275,7 +280,7 @@ class BatchWork:
             job.tenant,
             LINE_KIND,
             queue_of(job.tenant, line.model),
-            encode_request(batch.spec.endpoint, line.body),
+            encode_request(batch.spec.endpoint, for_target(batch.spec.endpoint, line.body)),
             PRIORITY,
             self._max_attempts,
             idempotency_key=f"batch/{job.id}/{line.number}",
@@ -335,14 +340,17 @@ class BatchWork:
             pass
 
     async def _look(self, batch: Batch, job_ids: Sequence[str]) -> int:
-        jobs = await asyncio.gather(*[self._store.get_job(job_id) for job_id in job_ids])
-        ends = [how_it_ended(job) for job in jobs]
-        for job_id, end in zip(job_ids, ends, strict=True):
-            if end:
+        states = await asyncio.gather(*[self._store.state_of(job_id) for job_id in job_ids])
+        found = 0
+        for job_id, state in zip(job_ids, states, strict=True):
+            over = state is None or state in FINAL
+            # One at a time: it comes with all of its payload and its result.
+            if over and (end := how_it_ended(await self._store.get_job(job_id))):
                 batch.settle(job_id, end)
+                found += 1
             elif job_id in batch.open:
                 batch.open[job_id] = batch.open.pop(job_id)
-        return sum(end != "" for end in ends)
+        return found
 
     # the end ----------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import aiohttp
 import msgspec
@@ -17,21 +16,26 @@ from falcon.asgi import Request, Response
 
 from chargehand.config import Config
 from chargehand.doors.inference import views
-from chargehand.doors.inference.attempt import passed_on
 from chargehand.doors.inference.errors import writer_for
 from chargehand.doors.inference.jobs import TAG
-from chargehand.doors.inference.names import canonical
+from chargehand.doors.inference.names import canonical, checked
 from chargehand.doors.inference.passthrough import forward
+from chargehand.doors.inference.relay import passed_on, path_below, write_head
+from chargehand.doors.inference.request import NOTHING
 from chargehand.doors.inference.residency import BY_HAND
 from chargehand.doors.inference.scheduler import Scheduler
 from chargehand.doors.inference.stream import Cut
-from chargehand.doors.inference.target import Gone, Small, Target, Unreachable
+from chargehand.doors.inference.target import Gone, Small, Target, Unfit, Unreachable, Version, read_json
 from chargehand.engine.job import SECOND, rfc3339
 from chargehand.errors import Conflict, InvalidField, NotFound, TargetAway, TargetFailed
 from chargehand.http.hangup import gone
 from chargehand.http.route import Route, decode, read_body, reply
 
 ANSWER_SECONDS = 5.0
+SHOW_SECONDS = 30.0
+MANAGING_SECONDS = 86_400.0  # a large model on a thin line
+MAX_NAME_BYTES = 4096
+MAX_VERSION = 100  # characters that are shown of it
 X_TARGET = "X-Target"
 # Paths that change models on a target, and the fields of the body that name a model which must be quiet meanwhile.
 MANAGED = {
@@ -53,11 +57,24 @@ class Unload(msgspec.Struct, forbid_unknown_fields=True):
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 
 
-class _Version(msgspec.Struct):
-    version: str = ""
+class _Listed(msgspec.Struct):
+    """A list of models in either shape, each with all that its target says about it."""
+
+    models: list[dict[str, msgspec.Raw]] | None = None
+    data: list[dict[str, msgspec.Raw]] | None = None
 
 
-_models = msgspec.json.Decoder(dict[str, Any])
+class _Names(msgspec.Struct):
+    """The fields by which a model is named in requests that manage it."""
+
+    model: msgspec.Raw = NOTHING
+    name: msgspec.Raw = NOTHING
+    destination: msgspec.Raw = NOTHING
+
+
+_lists = msgspec.json.Decoder(_Listed)
+_names = msgspec.json.Decoder(_Names)
+_text = msgspec.json.Decoder(str)
 _unload = msgspec.json.Decoder(Unload)
 
 
@@ -131,9 +148,7 @@ class Discovery:
         seen: dict[str, Any] = {}
         for target, body in answers:
             for model in _listed(body):
-                seen.setdefault(
-                    canonical(model.get("model") or model.get("name", "")), {**model, "target": target.name}
-                )
+                seen.setdefault(canonical(_name(model)), {**model, "target": target.name})
         return reply(resp, {"models": list(seen.values())})
 
     async def get_ps(self, _req: Request, resp: Response) -> None:
@@ -150,23 +165,29 @@ class Discovery:
         seen: dict[str, Any] = {}
         for target, body in answers:
             if body:
-                for model in _models.decode(body).get("data") or []:
-                    seen.setdefault(canonical(str(model.get("id"))), model)
+                for model in _read(body).data or []:
+                    seen.setdefault(canonical(_said(model, "id")), model)
             else:  # away: what it said last
                 for model in _listed(target.tags):
-                    name = model.get("model") or model.get("name", "")
-                    seen.setdefault(
-                        canonical(name), {"id": name, "object": "model", "created": 0, "owned_by": "library"}
-                    )
+                    name = _name(model)
+                    shown = {"id": name, "object": "model", "created": 0, "owned_by": "library"}
+                    seen.setdefault(canonical(name), shown)
         return reply(resp, {"object": "list", "data": list(seen.values())})
 
     async def get_model(self, req: Request, resp: Response, model: str) -> None:
-        await forward(req, resp, self._having(model), "GET", f"/v1/models/{quote(model, safe='/:')}", None)
+        path = path_below("/v1/models/", "model", model)
+        await self._forward(req, resp, model, "GET", path, None)
 
     async def show_model(self, req: Request, resp: Response) -> None:
         body = await read_body(req, self._settings.max_body_bytes)
         name = _named(body, ("model", "name"))
-        await forward(req, resp, self._having(name), "POST", "/api/show", body)
+        await self._forward(req, resp, name, "POST", "/api/show", body)
+
+    async def _forward(
+        self, req: Request, resp: Response, model: str, method: str, path: str, body: bytes | None
+    ) -> None:
+        target, most = self._having(model), self._settings.max_answer_bytes
+        await forward(req, resp, target, method, path, body, max_bytes=most, timeout_seconds=SHOW_SECONDS)
 
     def _having(self, name: str) -> Target:
         """A target that has the model; else any that is there, whose own answer then is that it has not."""
@@ -198,7 +219,7 @@ class Discovery:
             )
             for model, each in sorted(ledger.resident.items())
         ]  # fmt: skip
-        version = msgspec.json.decode(target.version, type=_Version).version if target.version else None
+        version = msgspec.json.decode(target.version, type=Version).version[:MAX_VERSION] if target.version else None
         return views.TargetView(
             target.name, target.url, "up" if target.up else "away", rfc3339(int(target.since * SECOND)), target.problem or None,
             version, ledger.slots, ledger.parallel, sorted(ledger.installed or ()), residents, sorted(ledger.opening),
@@ -219,12 +240,14 @@ class Discovery:
     # managing models --------------------------------------------------------------------------------------------------
 
     def _manager(self, path: str, fields: tuple[str, ...]) -> Callable[..., Awaitable[None]]:
-        async def manage(req: Request, resp: Response, **_: str) -> None:
-            await self._manage(req, resp, fields)
+        prefix = path.partition("{")[0]
+
+        async def manage(req: Request, resp: Response, digest: str = "") -> None:
+            await self._manage(req, resp, path_below(prefix, "digest", digest) if digest else path, fields)
 
         return manage
 
-    async def _manage(self, req: Request, resp: Response, fields: tuple[str, ...]) -> None:
+    async def _manage(self, req: Request, resp: Response, path: str, fields: tuple[str, ...]) -> None:
         target = self._named_target(req)
         async with contextlib.AsyncExitStack() as until_sent:
             body: Any = _body(req)
@@ -232,10 +255,8 @@ class Discovery:
                 body = await read_body(req, self._settings.max_body_bytes)
                 model = canonical(_named(body, fields))
                 await until_sent.enter_async_context(self._scheduler.quiet(target, model, f"{req.path} changes it"))
-            response = await until_sent.enter_async_context(_open(req, target, body))
-            resp.status = response.status
-            for name, value in passed_on(response.headers).items():
-                resp.set_header(name, value)
+            response = await until_sent.enter_async_context(_open(req, target, path, body))
+            write_head(resp, response.status, passed_on(response.headers))
             resp.stream = _pieces(req, response, target, until_sent.pop_all())
 
     def _named_target(self, req: Request) -> Target:
@@ -258,11 +279,10 @@ class Discovery:
 
 
 @contextlib.asynccontextmanager
-async def _open(req: Request, target: Target, body: Any) -> AsyncIterator[aiohttp.ClientResponse]:
-    path = req.path + (f"?{req.query_string}" if req.query_string else "")
+async def _open(req: Request, target: Target, path: str, body: Any) -> AsyncIterator[aiohttp.ClientResponse]:
     headers = {"content-type": req.get_header("content-type") or "application/json"}
     try:
-        async with target.open(req.method, path, body, headers) as response:
+        async with target.open(req.method, path, body, headers, timeout_seconds=MANAGING_SECONDS) as response:
             yield response
     except Unreachable as error:
         raise TargetAway(f"{target.name} is away ({error})", retry_after_seconds=5) from None
@@ -304,20 +324,36 @@ def _json(resp: Response, body: bytes) -> None:
     resp.data = body
 
 
-def _listed(body: bytes) -> list[dict[str, Any]]:
-    return (_models.decode(body).get("models") or []) if body else []
+def _read(body: bytes) -> _Listed:
+    """What a target lists; nothing where that is no list."""
+    try:
+        return read_json(_lists, body) if body else _Listed()
+    except Unfit:
+        return _Listed()
+
+
+def _listed(body: bytes) -> list[dict[str, msgspec.Raw]]:
+    return _read(body).models or []
+
+
+def _name(model: dict[str, msgspec.Raw]) -> str:
+    return _said(model, "model") or _said(model, "name")
+
+
+def _said(model: dict[str, msgspec.Raw], field: str) -> str:
+    try:
+        return read_json(_text, bytes(model[field])) if field in model else ""
+    except Unfit:
+        return ""
 
 
 def _named(body: bytes, fields: tuple[str, ...]) -> str:
-    try:
-        said = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidField("body", f"is not valid JSON: {error}") from None
-    names = [said.get(field) for field in fields] if isinstance(said, dict) else []
-    name = next((each for each in names if isinstance(each, str) and each), None)
-    if name is None:
-        raise InvalidField(fields[0], "must name a model")
-    return name
+    """The model that a body names. Nothing else in it is looked at: the file of a model may be part of it."""
+    said = decode(_names, body)
+    for raw in (getattr(said, field) for field in fields):
+        if 2 < len(raw) <= MAX_NAME_BYTES and bytes(raw).startswith(b'"'):
+            return checked(fields[0], decode(_text, bytes(raw)))
+    raise InvalidField(fields[0], "must name a model")
 
 
 def _closing(why: str | None) -> str | None:

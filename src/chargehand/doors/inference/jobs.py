@@ -15,8 +15,19 @@ from chargehand.config import Config
 from chargehand.doors.inference import views
 from chargehand.doors.inference.artifacts import artifact
 from chargehand.doors.inference.attempt import Attempts
-from chargehand.doors.inference.names import KIND, checked, is_cloud, model_of, queue_of, spellings
-from chargehand.doors.inference.request import ArtifactWish, decode_request, encode_request
+from chargehand.doors.inference.names import KIND, checked, is_cloud, model_of, name_of, node_of, queue_of, spellings
+from chargehand.doors.inference.request import (
+    NOTHING,
+    SMALL_BYTES,
+    ArtifactWish,
+    Fields,
+    decode_request,
+    encode_request,
+    essentials,
+    fields_of,
+    leaves,
+    outline,
+)
 from chargehand.doors.inference.scheduler import Scheduler
 from chargehand.doors.inference.stream import Cut, Stream
 from chargehand.engine.delivery import endpoint_id
@@ -50,13 +61,15 @@ from chargehand.http.inputs import (
 from chargehand.http.paging import Cursor, Limit, cursor, ulid
 from chargehand.http.route import Route, decode, query, read_body, reply
 from chargehand.http.sse import send_events
-from chargehand.observability.tracing import Span, Tracing
+from chargehand.observability.tracing import Tracing
 from chargehand.webhooks.egress import EgressPolicy
 
 TAG = "inference"
 PRIORITY = 3  # beneath somebody who holds a connection, above a batch
 POSITION_BOUND = 10_000
 MAX_ARTIFACTS = 32
+MAX_UNKNOWN = 64  # fields: they are passed on, so there may be some
+LONGEST_SLIP = 40  # characters of a field's name that could be one of ours, misspelled
 SHOWN_BYTES = 65_536
 EXTENSIONS = frozenset(
     [
@@ -84,6 +97,13 @@ class Message(msgspec.Struct):
     tool_calls: list[dict[str, Any]] | None = None
 
 
+class Role(msgspec.Struct, gc=False):
+    """A message of which nothing else is unfolded: there may be millions."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: msgspec.Raw = NOTHING
+
+
 class SubmitInference(msgspec.Struct):
     """The body of Ollama's `/api/chat` (or, with `prompt`, of `/api/generate`), and beside it what makes it a job."""
 
@@ -104,9 +124,9 @@ class SubmitInference(msgspec.Struct):
     state_webhook_url: Annotated[
         str, msgspec.Meta(description="Told of every change of state", examples=["http://127.0.0.1:9000/hook"])
     ] | None = None  # fmt: skip
-    webhook_events: Annotated[list[StateFilter], msgspec.Meta(description="Only these states; default: all")] | None = (
-        None
-    )
+    webhook_events: Annotated[
+        list[StateFilter], msgspec.Meta(max_length=len(views.TOPICS), description="Only these states; default: all")
+    ] | None = None  # fmt: skip
     priority: Annotated[int, msgspec.Meta(ge=0, le=9, description="9 goes first")] = PRIORITY
     max_attempts: Annotated[int, msgspec.Meta(ge=1, le=1000, description="Default: engine.max_attempts")] | None = None
     run_at: Annotated[datetime, msgspec.Meta(tz=True, description="Not before this instant (RFC 3339)")] | None = None
@@ -117,7 +137,9 @@ class SubmitInference(msgspec.Struct):
     metadata: Annotated[msgspec.Raw, msgspec.Meta(description="A JSON object that is kept with the job")] = (
         msgspec.field(default_factory=absent)
     )
-    artifacts: Annotated[list[ArtifactWish], msgspec.Meta(description="What to keep of the answer as a file")] = []
+    artifacts: Annotated[
+        list[ArtifactWish], msgspec.Meta(max_length=MAX_ARTIFACTS, description="What to keep of the answer as a file")
+    ] = []
 
 
 class Accepted(msgspec.Struct):
@@ -168,9 +190,13 @@ class Moved(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(SubmitInference)
+_roles = msgspec.json.Decoder(list[Role])
 KNOWN = frozenset(field.encode_name for field in msgspec.structs.fields(SubmitInference))
-Fields = dict[str, msgspec.Raw]
-_fields = msgspec.json.Decoder(Fields)
+# How a value begins that is too large to be looked at further: what is wrong inside of it, the target says.
+BEGINNINGS = {
+    "messages": "[", "tools": "[", "images": "[",
+    "prompt": '"', "system": '"', "suffix": '"', "template": '"',
+}  # fmt: skip
 
 
 class InferenceJobs:
@@ -218,74 +244,80 @@ class InferenceJobs:
     # submitting -------------------------------------------------------------------------------------------------------
 
     async def submit_job(self, req: Request, resp: Response) -> None:
-        body = await read_body(req, self._settings.max_body_bytes)
-        asked = decode(_decoder, body)
-        fields = _fields.decode(body)
-        self._check(asked, body, fields)
-        with self._tracing.span("submit", **trace_headers(req), attributes={"model": asked.model}) as span:
-            submitted = await self._engine.submit(self._new_job(req, asked, body, fields, span))
+        # Nobody here keeps the body: the job has a copy of it, and that is enough.
+        job = self._new_job(req, await read_body(req, self._settings.max_body_bytes))
+        with self._tracing.span("submit", **trace_headers(req), attributes={"model": name_of(job.queue)}) as span:
+            trace = {"traceparent": span.traceparent, "tracestate": span.tracestate}
+            submitted = await self._engine.submit(msgspec.structs.replace(job, **trace))
             span.set("job_id", submitted.job_id)
         accepted(resp, submitted.job_id)
         if not submitted.created:
             resp.set_header("idempotency-replayed", "true")
 
-    def _new_job(self, req: Request, asked: SubmitInference, body: bytes, fields: Fields, span: Span) -> NewJob:
+    def _new_job(self, req: Request, body: bytes) -> NewJob:
+        check_utf8(body)
+        found = outline(body)
+        fields = fields_of(body)
+        asked = _asked(body, fields)
+        self._check(asked, fields)
         tenant = req.context.caller.tenant
-        path = "/api/chat" if asked.prompt is None else "/api/generate"
+        path = "/api/generate" if _given(fields, "prompt") else "/api/chat"
         key = idempotency_key(req)
         return NewJob(
             self._engine.new_id(),
             tenant,
             KIND,
             queue_of(tenant, asked.model),
-            encode_request(path, native_body(fields), artifacts=asked.artifacts),
+            encode_request(
+                path, native_body(fields), leaves=leaves(essentials(found, path)), artifacts=asked.artifacts
+            ),
             asked.priority,
             asked.max_attempts or self._config.engine.max_attempts,
             run_at_micros(asked.run_at),
             asked.delay_seconds,
             key,
             fingerprint(body) if key else None,
-            span.traceparent,
-            span.tracestate,
             reports=self._reports(tenant, asked),
             metadata=json_object("metadata", asked.metadata),
             deadline_seconds=asked.deadline_seconds,
         )
 
-    def _check(self, asked: SubmitInference, body: bytes, fields: Fields) -> None:
+    def _check(self, asked: SubmitInference, fields: Fields) -> None:
         """What the types cannot say. Whether the model exists, only a target can tell."""
-        check_utf8(body)
-        for name in fields:
-            if name not in KNOWN and (meant := _meant(name)):
-                raise InvalidField(name, f"is not known here; did you mean {meant}?")
+        _check_names(fields)
         check_model(asked.model, self._settings.allow_cloud)
-        if (asked.messages is None) == (asked.prompt is None):
+        chat, completion = _given(fields, "messages"), _given(fields, "prompt")
+        if chat == completion:
             raise InvalidField("messages", "give either messages (a chat) or prompt (a completion)")
-        if asked.messages is not None and not asked.messages:
-            raise InvalidField("messages", "must not be empty")
-        if asked.prompt == "":
+        if chat:
+            self._check_messages(fields["messages"])
+        if completion and len(fields["prompt"]) <= 2:
             raise InvalidField("prompt", "must not be empty")
-        if asked.messages is not None and len(asked.messages) > self._settings.max_messages:
-            most = self._settings.max_messages
-            raise InvalidField(
-                "messages", f"has {len(asked.messages)} entries; at most {most} (inference.max_messages)"
-            )
         if asked.run_at is not None and asked.delay_seconds:
             raise InvalidField("delay_seconds", "excludes run_at: give one of them")
         if asked.webhook_events and asked.state_webhook_url is None:
             raise InvalidField("webhook_events", "needs state_webhook_url")
-        if len(asked.artifacts) > MAX_ARTIFACTS:
-            raise InvalidField("artifacts", f"has {len(asked.artifacts)} entries; at most {MAX_ARTIFACTS}")
         for index, wish in enumerate(asked.artifacts):
             checked_name(f"artifacts[{index}].name", wish.name)
         if len({wish.name for wish in asked.artifacts}) < len(asked.artifacts):
             raise InvalidField("artifacts", "has two of the same name")
 
+    def _check_messages(self, raw: msgspec.Raw) -> None:
+        messages, most = _decode_roles(raw), self._settings.max_messages
+        if not messages:
+            raise InvalidField("messages", "must not be empty")
+        if len(messages) > most:
+            raise InvalidField("messages", f"has {len(messages)} entries; at most {most} (inference.max_messages)")
+        for index, message in enumerate(messages):
+            if len(message.content) and bytes(memoryview(message.content)[:1]) not in (b'"', b"n"):
+                raise InvalidField(f"messages[{index}].content", "must be a string")
+
     def _reports(self, tenant: str, asked: SubmitInference) -> tuple[Report, ...]:
         if asked.state_webhook_url is None:
             return ()
         url = self._policy.check_url("state_webhook_url", asked.state_webhook_url)
-        topics = tuple(topic for state in asked.webhook_events or () for topic in views.TOPICS[state])
+        states = dict.fromkeys(asked.webhook_events or ())
+        topics = tuple(topic for state in states for topic in views.TOPICS[state])
         return (Report(url, endpoint_id(tenant, url), "foreman", topics),)
 
     # reading ----------------------------------------------------------------------------------------------------------
@@ -306,7 +338,7 @@ class InferenceJobs:
             position=await store.position(job.id, POSITION_BOUND) if queued else None,
             resident={ledger.name: sorted(ledger.resident) for ledger in self._scheduler.ledgers} if queued else None,
             metadata=msgspec.Raw(job.metadata) if job.metadata else None,
-            request=views.RequestView(request.path, len(bytes(request.body)), _shown(request.body)),
+            request=views.RequestView(request.path, len(request.body), _shown(request.body)),
             result=msgspec.Raw(job.result) if job.result else None,
             artifacts=files,
             evidence=attempts[-1].evidence if attempts and job.finished else None,
@@ -362,7 +394,7 @@ class InferenceJobs:
 
     async def retry_job(self, req: Request, resp: Response, job_id: str) -> None:
         job, caller = await self._get(req, job_id), req.context.caller
-        if decode_request(job.payload).relay:
+        if node_of(job.queue):
             raise Conflict(f"job {job_id} was a synchronous request: its caller is gone, send the request again")
         await self._engine.requeue(Guard.seen(job), message=f"retried by {caller.subject}")
         reply(resp, Moved(job.id, "queued"))
@@ -439,13 +471,9 @@ class _Along:
             self._reading[1].cancel()
 
     async def _put_tokens(self, stream: Stream) -> None:
-        rest = b""
         with contextlib.suppress(Cut):
-            async for piece in stream.read():
-                *lines, rest = (rest + piece).split(b"\n")
-                for line in lines:
-                    await self._put(line)
-        await self._put(rest)
+            async for line in stream.lines():
+                await self._put(line)
 
     async def _put(self, line: bytes) -> None:
         if line.strip():
@@ -463,21 +491,58 @@ def check_model(model: str, allow_cloud: bool) -> None:
         raise Forbidden(f"{model} would run in the cloud, which is switched off here (inference.allow_cloud)")
 
 
-def native_body(fields: Fields) -> bytes:
+def native_body(fields: Fields) -> dict[str, Any]:
     """For the target: without what only we read, and streamed, so that we see the answer grow."""
     kept: dict[str, Any] = {name: value for name, value in fields.items() if name not in EXTENSIONS}
-    return msgspec.json.encode(kept | {"stream": True})
+    return kept | {"stream": True}
+
+
+def _asked(body: bytes, fields: Fields) -> SubmitInference:
+    """All that is small enough to be unfolded, checked by its type; of the rest, how it begins."""
+    if len(body) <= SMALL_BYTES:
+        return decode(_decoder, body)
+    for name, raw in fields.items():
+        if len(raw) > SMALL_BYTES and name in BEGINNINGS and not _begins(raw, BEGINNINGS[name]):
+            raise InvalidField(name, f"must begin with {BEGINNINGS[name]}")
+    return decode(_decoder, msgspec.json.encode({name: raw for name, raw in fields.items() if len(raw) <= SMALL_BYTES}))
+
+
+def _decode_roles(raw: msgspec.Raw) -> list[Role]:
+    try:
+        return _roles.decode(raw)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$")
+        raise InvalidField(f"messages{path.rstrip('`')}", message) from None
+
+
+def _begins(raw: msgspec.Raw, beginning: str) -> bool:
+    return bytes(memoryview(raw)[:1]) == beginning.encode()
+
+
+def _given(fields: Fields, name: str) -> bool:
+    return name in fields and bytes(memoryview(fields[name])[:4]) != b"null"
+
+
+def _check_names(fields: Fields) -> None:
+    """Ollama ignores what it does not know, and so do we; but nobody should wait for a webhook because of a slip."""
+    unknown = [name for name in fields if name not in KNOWN]
+    if len(unknown) > MAX_UNKNOWN:
+        raise InvalidField("body", f"has {len(unknown)} fields that are not known here; at most {MAX_UNKNOWN}")
+    for name in unknown:
+        if meant := _meant(name):
+            raise InvalidField(name, f"is not known here; did you mean {meant}?")
 
 
 def _meant(name: str) -> str:
-    """Ollama ignores what it does not know, and so do we; but nobody should wait for a webhook because of a slip."""
+    if len(name) > LONGEST_SLIP:
+        return ""
     nearest = get_close_matches(name, EXTENSIONS, n=1, cutoff=0.8)
     return nearest[0] if nearest else "state_webhook_url" if "webhook" in name or "callback" in name else ""
 
 
-def _shown(body: msgspec.Raw) -> msgspec.Raw | None:
+def _shown(body: memoryview) -> msgspec.Raw | None:
     """A body with images is megabytes, and whoever asks how a job is doing has it already."""
-    return body if len(bytes(body)) <= SHOWN_BYTES else None
+    return msgspec.Raw(body) if len(body) <= SHOWN_BYTES else None
 
 
 def event_view(event: Event) -> EventView:

@@ -17,14 +17,25 @@ import msgspec
 from falcon.asgi import Request, Response
 
 from chargehand.config import Config
-from chargehand.doors.inference.attempt import Attempts, Caller, passed_on
+from chargehand.doors.inference.attempt import Attempts, Caller
 from chargehand.doors.inference.errors import writer_for
 from chargehand.doors.inference.jobs import TAG, accepted, check_model
 from chargehand.doors.inference.names import KIND, canonical, queue_of
-from chargehand.doors.inference.request import Essentials, encode_request, essentials, leaves, pinned, unloads
+from chargehand.doors.inference.relay import passed_on, request_headers, write_head
+from chargehand.doors.inference.request import (
+    Essentials,
+    decode_request,
+    encode_request,
+    essentials,
+    fields_of,
+    leaves,
+    outline,
+    pinned,
+    unloads,
+)
 from chargehand.doors.inference.scheduler import Scheduler
 from chargehand.doors.inference.stream import Head, Stream
-from chargehand.doors.inference.target import Gone, Target, Unreachable
+from chargehand.doors.inference.target import Gone, Target, Unfit, Unreachable, read_whole
 from chargehand.doors.inference.wire import FORMS, Form, has_ended
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
@@ -33,7 +44,7 @@ from chargehand.engine.moves import Moved
 from chargehand.errors import BadRequest, Conflict, NotFound, StoreError, TargetAway, TargetFailed
 from chargehand.http.hangup import gone, unless_gone
 from chargehand.http.inputs import check_utf8, fingerprint, idempotency_key, trace_headers
-from chargehand.http.route import Route, decode, read_body
+from chargehand.http.route import Route, read_body
 from chargehand.observability.logs import get_logger
 from chargehand.observability.tracing import trace_context
 
@@ -87,21 +98,22 @@ class Passthrough:
 
     async def _post(self, req: Request, resp: Response, path: str) -> None:
         body = await read_body(req, self._settings.max_body_bytes)
-        asked = self._read(body)
+        asked = self._read(path, body)
         prefer = read_prefer(req.get_header("prefer") or "")
-        if unloads(asked, path):
+        if unloads(asked):
             return await unless_gone(req, self._unload(req, resp, path, asked, body))
-        if FORMS[path] is Form.VECTORS and (target := self._holder_of(asked.model)) is not None:
-            return await self._bypass(req, resp, target, path, canonical(asked.model), body)
         job = self._new_job(req, path, asked, body, relay=not prefer.respond_async)
+        del body  # the job has a copy of it, and the answer may take long
+        if FORMS[path] is Form.VECTORS and (target := self._holder_of(asked.model)) is not None:
+            return await self._bypass(req, resp, target, canonical(asked.model), job)
         if prefer.respond_async:
             return await self._respond_async(req, resp, job, prefer.wait_seconds or 0.0)
         return await self._hold_the_line(req, resp, job, asked, prefer)
 
-    def _read(self, body: bytes) -> Essentials:
-        asked = decode(essentials, body)
-        check_model(asked.model, self._settings.allow_cloud)
+    def _read(self, path: str, body: bytes) -> Essentials:
         check_utf8(body)
+        asked = essentials(outline(body), path)
+        check_model(asked.model, self._settings.allow_cloud)
         return asked
 
     def _new_job(self, req: Request, path: str, asked: Essentials, body: bytes, relay: bool) -> NewJob:
@@ -114,7 +126,9 @@ class Passthrough:
             tenant,
             KIND,
             queue_of(tenant, asked.model, self._scheduler.node if relay else ""),
-            encode_request(path, body if relay else _whole(path, body), relay=relay),
+            encode_request(
+                path, msgspec.Raw(body) if relay else _for_a_job(path, body), relay=relay, leaves=leaves(asked)
+            ),
             PRIORITY,
             1 if relay else self._config.engine.max_attempts,
             idempotency_key=key,
@@ -227,15 +241,13 @@ class Passthrough:
 
     def _relay(self, req: Request, resp: Response, guard: Guard, caller: Caller, stream: Stream) -> None:
         head = stream.head or Head(502, {})
-        resp.status = head.status
-        for name, value in head.headers.items():
-            resp.set_header(name, value)
+        write_head(resp, head.status, head.headers)
         resp.set_header(JOB_HEADER, guard.job_id)  # also where the target is one of us
         form = FORMS[req.path]
         leaving = asyncio.ensure_future(gone(req))
 
         def left(_: object) -> None:
-            if not stream.closed and not has_ended(form, stream.content()):
+            if not stream.closed and not has_ended(form, stream.content):
                 self._forget(guard, "the caller hung up")
 
         leaving.add_done_callback(left)
@@ -275,16 +287,21 @@ class Passthrough:
                 return target
         return None
 
-    async def _bypass(self, req: Request, resp: Response, target: Target, path: str, model: str, body: bytes) -> None:
-        body = pinned(body, path, self._attempts.pinned_for(model))
+    async def _bypass(self, req: Request, resp: Response, target: Target, model: str, job: NewJob) -> None:
+        """The job is not submitted: what it would ask is asked at once."""
+        request = pinned(decode_request(job.payload), self._attempts.pinned_for(model))
         target.ledger.enter(model)
         try:
-            await unless_gone(req, forward(req, resp, target, "POST", path, body))
+            await unless_gone(req, self._forward(req, resp, target, request.path, request.body))
         finally:
             target.ledger.leave(model, used=True)
-            if leaves(body, path):
+            if request.leaves:
                 target.ledger.unloaded(model)
             self._scheduler.kick()
+
+    async def _forward(self, req: Request, resp: Response, target: Target, path: str, body: bytes | memoryview) -> None:
+        most, seconds = self._settings.max_answer_bytes, self._settings.answer_timeout_seconds
+        await forward(req, resp, target, "POST", path, body, max_bytes=most, timeout_seconds=seconds)
 
     async def _unload(self, req: Request, resp: Response, path: str, asked: Essentials, body: bytes) -> None:
         """An order to unload changes residency: it takes the lock, and what runs on the model ends first."""
@@ -297,34 +314,40 @@ class Passthrough:
             raise TargetAway(self._scheduler.explain(model).reason, retry_after_seconds=5)
         for target in live if holders else live[:1]:
             async with self._scheduler.quiet(target, model, "a caller asked to unload it"):
-                await forward(req, resp, target, "POST", path, body)
+                await self._forward(req, resp, target, path, body)
                 target.ledger.unloaded(model)
             target.refresh()
 
 
-async def forward(req: Request, resp: Response, target: Target, method: str, path: str, body: bytes | None) -> None:
+async def forward(
+    req: Request,
+    resp: Response,
+    target: Target,
+    method: str,
+    path: str,
+    body: bytes | memoryview | None,
+    *,
+    max_bytes: int,
+    timeout_seconds: float,
+) -> None:
     """To one target and back, read whole: for answers that are small."""
     try:
         async with (
             target.watch(),
-            target.open(method, path, body, _request_headers(req)) as response,
+            target.open(method, path, body, request_headers(req), timeout_seconds=timeout_seconds) as response,
         ):
-            content = await response.content.read(-1)
-            resp.status = response.status
-            for name, value in passed_on(response.headers).items():
-                resp.set_header(name, value)
+            content = await read_whole(response, max_bytes)
+            write_head(resp, response.status, passed_on(response.headers))
             resp.data = content
     except (Unreachable, Gone) as error:
         raise TargetAway(f"{target.name} is away ({error})", retry_after_seconds=5) from None
+    except Unfit as error:
+        raise TargetFailed(f"{target.name}: {error}") from None
+    except TimeoutError:
+        raise TargetFailed(f"{target.name} did not finish within {timeout_seconds:g} s") from None
     except (aiohttp.ClientError, OSError) as error:
         target.look()
         raise TargetFailed(f"{target.name} broke off: {error}") from None
-
-
-def _request_headers(req: Request) -> dict[str, str]:
-    """Only these: a token for us is nobody else's business."""
-    names = ("content-type", "accept", "user-agent")
-    return {name: value for name in names if (value := req.get_header(name)) is not None}
 
 
 def read_prefer(text: str) -> Prefer:
@@ -336,10 +359,8 @@ def read_prefer(text: str) -> Prefer:
     return Prefer(seconds, "respond-async" in words)
 
 
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-def _whole(path: str, body: bytes) -> bytes:
-    """For a job: Ollama's own form is streamed so that we see it grow, the others are asked for in one piece."""
-    native = FORMS[path] is Form.NATIVE
-    return msgspec.json.encode({**_fields.decode(body), "stream": native}) if FORMS[path] is not Form.VECTORS else body
+def _for_a_job(path: str, body: bytes) -> msgspec.Raw | dict[str, Any]:
+    """Ollama's own form is streamed so that we see it grow, the others are asked for in one piece."""
+    if FORMS[path] is Form.VECTORS:
+        return msgspec.Raw(body)
+    return {**fields_of(body), "stream": FORMS[path] is Form.NATIVE}

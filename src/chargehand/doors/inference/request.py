@@ -1,11 +1,124 @@
-"""What a job of this door asks for, as it is stored: the path and the body for the target, byte for byte as the caller sent it."""
+"""What a request for a model asks for: how its body is read without being unfolded, and how it is stored.
 
+A body may have a hundred megabytes and any shape. The door reads the few fields that it must know and carries all others as the
+bytes they came in: nothing here makes objects whose number grows with the body.
+"""
+
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, Raw, UnsetType
 
 from chargehand.config import ModelConfig
 from chargehand.doors.inference.wire import FORMS, Form
+from chargehand.errors import InvalidField
+from chargehand.http.route import decode
+
+SMALL_BYTES = 65_536  # for all fields together that are not among the large ones
+NOTHING = Raw(b"")  # a field that is not there
+Fields = dict[str, Raw]
+
+
+# reading ----------------------------------------------------------------------------------------------------------------
+
+
+class Outline(msgspec.Struct):
+    """What is where in a body of any of the APIs."""
+
+    model: Raw = NOTHING
+    keep_alive: Raw = NOTHING
+    stream: Raw = NOTHING
+    options: Raw = NOTHING
+    metadata: Raw = NOTHING
+    artifacts: Raw = NOTHING
+    webhook_events: Raw = NOTHING
+    # What may be large:
+    messages: Raw = NOTHING
+    prompt: Raw = NOTHING
+    input: Raw = NOTHING
+    images: Raw = NOTHING
+    system: Raw = NOTHING
+    instructions: Raw = NOTHING
+    suffix: Raw = NOTHING
+    template: Raw = NOTHING
+    context: Raw = NOTHING
+    tools: Raw = NOTHING
+    functions: Raw = NOTHING
+    format: Raw = NOTHING
+    response_format: Raw = NOTHING
+    text: Raw = NOTHING
+    prediction: Raw = NOTHING
+
+
+READ = ("model", "keep_alive", "stream")
+_NAMES = Outline.__struct_fields__
+LARGE = _NAMES[_NAMES.index("messages") :]
+_SMALL = _NAMES[: _NAMES.index("messages")]
+
+
+class Essentials(msgspec.Struct):
+    """What the door itself must know of a body; all the rest is between the caller and the target."""
+
+    model: str
+    keep_alive: Any = None
+    stream: bool | None = None
+    is_empty: bool = (
+        False  # asks for nothing: Ollama takes it as an order to load the model, or with keep_alive 0 to unload it
+    )
+
+
+_outline = msgspec.json.Decoder(Outline)
+_essentials = msgspec.json.Decoder(Essentials)
+_fields = msgspec.json.Decoder(Fields)
+
+
+def outline(body: bytes | Raw) -> Outline:
+    """What is in the body beside the large fields is small from here on."""
+    found = decode(_outline, body)
+    if len(body) <= SMALL_BYTES:
+        return found
+    for name in _SMALL:
+        if len(getattr(found, name)) > SMALL_BYTES:
+            raise InvalidField(name, f"is over {SMALL_BYTES} bytes")
+    other = len(body) - sum(len(getattr(found, name)) for name in LARGE)
+    if other > SMALL_BYTES:
+        text = f"has {other} bytes outside of {', '.join(LARGE)}; all other fields together have at most {SMALL_BYTES}"
+        raise InvalidField("body", text)
+    return found
+
+
+def essentials(found: Outline, path: str) -> Essentials:
+    given = {name: getattr(found, name) for name in READ if len(getattr(found, name))}
+    asked = decode(_essentials, msgspec.json.encode(given))
+    content = {"/api/chat": found.messages, "/api/generate": found.prompt}.get(path)
+    asked.is_empty = content is not None and _is_empty(content)
+    return asked
+
+
+def _is_empty(content: Raw) -> bool:
+    return len(content) <= SMALL_BYTES and b"".join(bytes(content).split()) in (b"", b'""', b"[]", b"null")
+
+
+def fields_of(body: bytes | Raw) -> Fields:
+    """All fields of a body whose outline was found good: the large ones are known, and the others few."""
+    return _fields.decode(body)
+
+
+def unloads(asked: Essentials) -> bool:
+    return asked.is_empty and leaves(asked)
+
+
+def leaves(asked: Essentials) -> bool:
+    """Whether the target throws the model out as soon as this was answered."""
+    return asked.keep_alive is not None and not _lasts(asked.keep_alive)
+
+
+def _lasts(keep_alive: Any) -> bool:
+    return str(keep_alive).rstrip("smh") not in ("0", "0.0", "-0")
+
+
+# storing ----------------------------------------------------------------------------------------------------------------
 
 
 class ArtifactWish(msgspec.Struct, forbid_unknown_fields=True):
@@ -18,84 +131,92 @@ class ArtifactWish(msgspec.Struct, forbid_unknown_fields=True):
     ] = msgspec.field(name="from", default="answer")
 
 
-class Request(msgspec.Struct, omit_defaults=True):
-    """The payload of a job."""
+class Request(msgspec.Struct):
+    """The payload of a job. The body is the last field, so that the others are read without a look at it."""
 
     path: str
-    body: msgspec.Raw
-    relay: bool = False  # somebody holds a connection for it: their bytes, and no second try
-    artifacts: list[ArtifactWish] = []
+    relay: bool  # somebody holds a connection for it: their bytes, and no second try
+    leaves: bool  # the target throws the model out after it
+    artifacts: list[ArtifactWish]
+    body: Any  # byte for byte as the caller sent it; a view into the payload where it was read
 
     @property
     def form(self) -> Form:
         return FORMS[self.path]
 
 
-class Essentials(msgspec.Struct):
-    """What the door itself must know of a body; all the rest is between the caller and the target."""
-
-    model: str
-    stream: bool | None = None
-    messages: list[msgspec.Raw] | None = None
-    prompt: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b""))
-    keep_alive: Any = None
+class _Head(msgspec.Struct):
+    path: str
+    relay: bool | UnsetType = UNSET
+    leaves: bool = False
+    artifacts: list[ArtifactWish] = []
 
 
-essentials = msgspec.json.Decoder(Essentials)
-_decoder = msgspec.json.Decoder(Request)
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_RUNNER_FIELDS = ("options", "keep_alive", "shift")
+class _Old(msgspec.Struct):
+    """As payloads were written before the body had its place at the end."""
+
+    path: str
+    body: Raw
+    relay: bool = False
+    artifacts: list[ArtifactWish] = []
+
+
+_head = msgspec.json.Decoder(_Head)
+_old = msgspec.json.Decoder(_Old)
+_BODY = b',"body":'  # with these quotes it stands nowhere within a string, so the first one found is the field
 
 
 def encode_request(
-    path: str, body: bytes, *, relay: bool = False, artifacts: list[ArtifactWish] | None = None
+    path: str,
+    body: Raw | Mapping[str, Any],
+    *,
+    relay: bool = False,
+    leaves: bool = False,
+    artifacts: list[ArtifactWish] | None = None,
 ) -> bytes:
-    return msgspec.json.encode(Request(path, msgspec.Raw(body), relay, artifacts or []))
+    """Whole, in one copy."""
+    return msgspec.json.encode(Request(path, relay, leaves and path.startswith("/api/"), artifacts or [], body))
 
 
 def decode_request(payload: bytes) -> Request:
-    return _decoder.decode(payload)
+    at = payload.find(_BODY)
+    head = _head.decode(payload[:at] + b"}")
+    if isinstance(head.relay, UnsetType):
+        old = _old.decode(payload)
+        gone = old.path.startswith("/api/") and leaves(essentials(_outline.decode(old.body), old.path))
+        return Request(old.path, old.relay, gone, old.artifacts, memoryview(old.body))
+    return Request(head.path, head.relay, head.leaves, head.artifacts, memoryview(payload)[at + len(_BODY) : -1])
 
 
-def is_empty(asked: Essentials, path: str) -> bool:
-    """A request for nothing: Ollama takes it as an order to load the model, or with keep_alive 0 to unload it."""
-    if path == "/api/chat":
-        return not asked.messages
-    return path == "/api/generate" and bytes(asked.prompt) in (b"", b'""', b"null")
+# for the target ---------------------------------------------------------------------------------------------------------
+
+_RUNNER_FIELDS = ("options", "keep_alive", "shift")
 
 
-def unloads(asked: Essentials, path: str) -> bool:
-    return is_empty(asked, path) and asked.keep_alive is not None and not _lasts(asked.keep_alive)
-
-
-def leaves(body: bytes, path: str) -> bool:
-    """Whether the target throws the model out as soon as this was answered."""
-    keep_alive = essentials.decode(body).keep_alive if path.startswith("/api/") else None
-    return keep_alive is not None and not _lasts(keep_alive)
-
-
-def _lasts(keep_alive: Any) -> bool:
-    return str(keep_alive).rstrip("smh") not in ("0", "0.0", "-0")
-
-
-def pinned(body: bytes, path: str, model: ModelConfig | None) -> bytes:
-    """The body with the operator's options for this model put over the caller's; untouched where there are none."""
-    if model is None or not path.startswith("/api/"):
-        return body  # the other APIs have no words for them
-    fields: dict[str, Any] = _fields.decode(body)
+def pinned(request: Request, model: ModelConfig | None) -> Request:
+    """The request with the operator's options for this model put over the caller's; untouched where there are none."""
+    if model is None or not request.path.startswith("/api/"):
+        return request  # the other APIs have no words for them
+    fields: dict[str, Any] = _fields.decode(request.body)
     if model.options:
-        asked = msgspec.json.decode(fields["options"]) if "options" in fields else {}
-        fields["options"] = {**(asked if isinstance(asked, dict) else {}), **model.options}
+        asked = _options(fields.get("options", NOTHING))
+        fields["options"] = {**asked, **model.options}
     if model.keep_alive:
         fields["keep_alive"] = model.keep_alive
-    return msgspec.json.encode(fields)
+    body = memoryview(msgspec.json.encode(fields))
+    gone = not _lasts(model.keep_alive) if model.keep_alive else request.leaves
+    return Request(request.path, request.relay, gone, request.artifacts, body)
 
 
-def preload(path: str, body: bytes) -> tuple[str, bytes]:
+def _options(raw: Raw) -> Fields:
+    return _fields.decode(raw) if bytes(raw).startswith(b"{") else {}
+
+
+def preload(request: Request) -> tuple[str, bytes]:
     """The request that loads the model and does nothing else, with the same options as the one that follows."""
-    fields = _fields.decode(body)
-    if leaves(body, path):  # with nothing to answer that would be an order to unload
-        del fields["keep_alive"]
+    fields, path = _fields.decode(request.body), request.path
+    if request.leaves:  # with nothing to answer that would be an order to unload
+        fields.pop("keep_alive", None)
     asked: dict[str, Any] = {"model": fields["model"], "stream": False}
     if FORMS[path] is Form.NATIVE:
         asked |= {name: fields[name] for name in _RUNNER_FIELDS if name in fields}

@@ -7,6 +7,8 @@ import msgspec
 
 from chargehand.http.hangup import BreakOff
 
+PIECE_BYTES = 256 << 10  # given to a reader at a time
+
 
 class Head(msgspec.Struct, frozen=True):
     status: int
@@ -27,19 +29,21 @@ class Stream:
     def __init__(self, attempt: int) -> None:
         self.attempt = attempt
         self.head: Head | None = None
-        self.size = 0
+        self.content = bytearray()  # in one piece: a target may send its answer byte by byte
         self.closed = False
         self.cut = ""  # why it broke off
-        self._pieces: list[bytes] = []
         self._readers: list[asyncio.Future[None]] = []
+
+    @property
+    def size(self) -> int:
+        return len(self.content)
 
     def begin(self, head: Head) -> None:
         self.head = head
         self._wake()
 
     def feed(self, piece: bytes) -> None:
-        self._pieces.append(piece)
-        self.size += len(piece)
+        self.content += piece
         if self._readers:
             self._wake()
 
@@ -48,21 +52,41 @@ class Stream:
             self.closed, self.cut = True, cut
             self._wake()
 
-    def content(self) -> bytes:
-        return b"".join(self._pieces)
-
     async def read(self) -> AsyncIterator[bytes]:
         """All of it, from the first byte to the end; raises Cut where it broke off."""
         at = 0
         while True:
-            if at < len(self._pieces):
-                piece = self._pieces[at] if at + 1 == len(self._pieces) else b"".join(self._pieces[at:])
-                at = len(self._pieces)
+            if at < self.size:
+                piece = bytes(self.content[at : at + PIECE_BYTES])
+                at += len(piece)
                 yield piece
             elif self.closed:
                 break
             else:
                 await self._news()
+        if self.cut:
+            raise Cut(self.cut)
+
+    async def so_far(self) -> AsyncIterator[bytes]:
+        """What is there now, in pieces."""
+        for at in range(0, self.size, PIECE_BYTES):
+            yield bytes(self.content[at : at + PIECE_BYTES])
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """The same, line by line; also the last one, though nothing ended it. No byte is looked at twice."""
+        begin = looked = 0
+        while True:
+            end = self.content.find(b"\n", looked)
+            if end >= 0:
+                yield bytes(self.content[begin:end])
+                begin = looked = end + 1
+            elif self.closed:
+                break
+            else:
+                looked = self.size
+                await self._news()
+        if begin < self.size:
+            yield bytes(self.content[begin:])
         if self.cut:
             raise Cut(self.cut)
 

@@ -6,23 +6,24 @@ FIN, and no time limit on tokens could tell its silence from a long prompt.
 
 import asyncio
 import contextlib
-import io
 import os
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from types import SimpleNamespace, TracebackType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from chargehand.config import InferenceConfig, TargetConfig
 from chargehand.doors.inference.names import canonical
 from chargehand.doors.inference.presence import Presence
 from chargehand.doors.inference.residency import Ledger, Resident
+from chargehand.doors.inference.wire import UNREADABLE
 from chargehand.observability.logs import get_logger
 
 PS_TIMEOUT_SECONDS = 10.0  # a slow answer means busy, not down
@@ -33,7 +34,10 @@ UNLOAD_POLL_SECONDS = 0.1
 UNLOAD_AGAIN_SECONDS = 2.0
 LIST_SECONDS = 30.0  # how often an idle target is asked what it has
 READ_BYTES = 256 * 1024
+LIST_BYTES = 4 << 20  # of a list of models, and of any other answer that says something about the target itself
+VERSION_BYTES = 65_536
 
+T = TypeVar("T")
 log = get_logger(__name__)
 
 
@@ -45,6 +49,10 @@ class Gone(Exception):
     """The side probe found the target away while it was being asked."""
 
 
+class Unfit(aiohttp.ClientError):
+    """The target answered, and with something that nobody can use: too much of it, or not what was asked for."""
+
+
 class Small(msgspec.Struct, frozen=True):
     """An answer that was read whole."""
 
@@ -53,7 +61,7 @@ class Small(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class _TaggedModel(msgspec.Struct):
+class _TaggedModel(msgspec.Struct, gc=False):
     name: str = ""
     model: str = ""
     digest: str = ""
@@ -71,6 +79,11 @@ class _Shown(msgspec.Struct):
     modelfile: str = ""
 
 
+class Version(msgspec.Struct):
+    version: str = ""
+
+
+_version = msgspec.json.Decoder(Version)
 _models = msgspec.json.Decoder(_Models)
 _shown = msgspec.json.Decoder(_Shown)
 
@@ -91,7 +104,7 @@ class Target:
         self.presence = Presence()
         self.problem = "not reached yet"
         self.loading: set[str] = set()  # by requests of ours that are under way
-        self.version: bytes = b""
+        self.version: bytes = b""  # as the target wrote it
         self.tags: bytes = b""  # as the target wrote them, for callers while it is away
         self._settings = settings
         self._changed = changed
@@ -122,7 +135,7 @@ class Target:
                 connector=aiohttp.TCPConnector(limit=0),  # the ledger does the bounding
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_SECONDS),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
+                auto_decompress=False,  # none is asked for; and a few bytes could stand for gigabytes
                 trust_env=False,
                 read_bufsize=READ_BYTES,
                 max_line_size=65536,
@@ -145,10 +158,12 @@ class Target:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A request whose answer is read as it comes. `sent` is called when it is on its way, so on a live connection."""
         timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_TIMEOUT_SECONDS)
-        if isinstance(body, bytes) and len(body) > READ_BYTES:
-            body = io.BytesIO(body)  # pictures have megabytes: piece by piece, so that others get their turn
+        if isinstance(body, bytes | memoryview) and len(body) > READ_BYTES:
+            headers = {**(headers or {}), "Content-Length": str(len(body))}
+            body = _pieces(body)
+        # Encoded: the path goes out as it was made, and no ".." in it is worked out on the way.
         request = self.http.request(
-            method, f"{self.url}{path}", data=body, headers=headers, allow_redirects=False, timeout=timeout,
+            method, URL(f"{self.url}{path}", encoded=True), data=body, headers=headers, allow_redirects=False, timeout=timeout,
             trace_request_ctx=sent,
         )  # fmt: skip
         try:
@@ -162,11 +177,11 @@ class Target:
             response.close() if not response.content.at_eof() else response.release()
 
     async def ask(
-        self, method: str, path: str, body: bytes | None = None, *, timeout_seconds: float, headers: Mapping[str, str] | None = None
+        self, method: str, path: str, body: bytes | None = None, *, timeout_seconds: float, headers: Mapping[str, str] | None = None,
+        max_bytes: int = LIST_BYTES,
     ) -> Small:  # fmt: skip
         async with self.open(method, path, body, headers, timeout_seconds=timeout_seconds) as response:
-            content = await response.content.read(-1)
-            return Small(response.status, response.headers, content)
+            return Small(response.status, response.headers, await read_whole(response, max_bytes))
 
     # liveness ---------------------------------------------------------------------------------------------------------
 
@@ -199,8 +214,11 @@ class Target:
         """("" when alive, else what was wrong; whether that is certain). On a connection of its own, closed after."""
         try:
             answer = await self.ask(
-                "GET", "/api/version", timeout_seconds=self._settings.probe_seconds, headers={"Connection": "close"}
-            )
+                "GET", "/api/version", timeout_seconds=self._settings.probe_seconds, headers={"Connection": "close"},
+                max_bytes=VERSION_BYTES,
+            )  # fmt: skip
+            if answer.status == 200:
+                read_json(_version, answer.body)
         except Unreachable as error:
             return str(error), True
         except TimeoutError:
@@ -256,8 +274,8 @@ class Target:
     async def _list(self) -> bool:
         try:
             answer = await self.ask("GET", "/api/tags", timeout_seconds=PS_TIMEOUT_SECONDS)
-            listed = _models.decode(answer.body).models or []
-        except (Unreachable, TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError) as error:
+            listed = read_json(_models, answer.body).models or []
+        except (Unreachable, TimeoutError, aiohttp.ClientError, OSError) as error:
             self.problem = f"GET /api/tags: {_say(error)}"
             return False
         self.tags = answer.body
@@ -274,8 +292,8 @@ class Target:
     async def read_ps(self) -> bool:
         try:
             answer = await self.ask("GET", "/api/ps", timeout_seconds=PS_TIMEOUT_SECONDS)
-            listed = _models.decode(answer.body).models or []
-        except (Unreachable, TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError) as error:
+            listed = read_json(_models, answer.body).models or []
+        except (Unreachable, TimeoutError, aiohttp.ClientError, OSError) as error:
             self.problem = f"GET /api/ps: {_say(error)}"
             return False
         self.ledger.saw(await self._by_every_name([_resident(each) for each in listed]))
@@ -316,8 +334,8 @@ class Target:
             try:
                 body = msgspec.json.encode({"model": name})
                 answer = await self.ask("POST", "/api/show", body, timeout_seconds=PS_TIMEOUT_SECONDS)
-                lines = _shown.decode(answer.body).modelfile.splitlines() if answer.status == 200 else []
-            except (Unreachable, TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError):
+                lines = read_json(_shown, answer.body).modelfile.splitlines() if answer.status == 200 else []
+            except (Unreachable, TimeoutError, aiohttp.ClientError, OSError):
                 return ""
             self._blobs[digest] = next((line for line in lines if line.startswith("FROM ")), "")
         return self._blobs[digest]
@@ -340,7 +358,7 @@ class Target:
     async def _load(self, model: str, path: str, body: bytes, sent: Callable[[], None]) -> Small:
         try:
             async with self.watch(), self.open("POST", path, body, sent=sent, timeout_seconds=self._settings.load_timeout_seconds) as response:  # fmt: skip
-                answer = Small(response.status, response.headers, await response.content.read(-1))
+                answer = Small(response.status, response.headers, await read_whole(response, LIST_BYTES))
             if answer.status == 200:
                 self.ledger.loaded(model)
             return answer
@@ -425,6 +443,30 @@ class Watch:
         self._target.unwatched(self)
         if self._lost and self.task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise Gone(self._target.problem) from error
+
+
+async def read_whole(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    """An answer that is small; of one that is not, nothing."""
+    content = bytearray()
+    while piece := await response.content.readany():
+        content += piece
+        if len(content) > max_bytes:
+            raise Unfit(f"the answer is over {max_bytes} bytes")
+    return bytes(content)
+
+
+def read_json(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
+    try:
+        return decoder.decode(body)
+    except UNREADABLE as error:
+        raise Unfit(f"the answer is not what it should be: {error}") from None
+
+
+async def _pieces(body: bytes | memoryview) -> AsyncIterator[memoryview]:
+    """Pictures have megabytes: not at once, so that others get their turn, and without a copy."""
+    view = memoryview(body)
+    for start in range(0, len(view), READ_BYTES):
+        yield view[start : start + READ_BYTES]
 
 
 async def _sent(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:

@@ -2,13 +2,27 @@
 
 Bytes are relayed as they come and never made anew. What is worked out here is worked out once, when the stream has ended:
 whether the model finished, and for Ollama's own form the one object that a caller who does not stream would have got.
+
+A target may say anything, so values are read where they are small and carried as bytes where they are not: an answer takes a
+few times its size, whatever its shape.
 """
 
+import codecs
+from collections import deque
+from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
+SHORT_BYTES = 4096  # of a value that is read: a reason, a token, an error
+SHOWN_ERROR = 2000  # characters of what a target says went wrong
+OTHER_BYTES = 256 << 10  # of the last line, beside what it may have much of
+PIECE_BYTES = 65_536
+MAX_CHOICES = 10_000
+NOTHING = Raw(b"")
+UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)  # what reading somebody else's JSON may end in
 REPEATS = 30  # so many equal tokens in a row, and Ollama stops without a word
 
 
@@ -39,7 +53,7 @@ class Answer(msgspec.Struct, frozen=True):
     finish: str
     error: str = ""
     result: bytes | None = None  # JSON; None for an answer that was only streamed through
-    text: str = ""
+    said: Raw = NOTHING  # the text, as a string of JSON
     prompt_tokens: int | None = None
     tokens: int | None = None
     load_seconds: float | None = None
@@ -48,109 +62,195 @@ class Answer(msgspec.Struct, frozen=True):
     def complete(self) -> bool:
         return self.finish not in ("truncated", "repeats", "error")
 
+    @property
+    def text(self) -> str:
+        return msgspec.json.decode(self.said, type=str) if len(self.said) else ""
 
-def read_answer(form: Form, media: str, body: bytes) -> Answer:
+
+def read_answer(form: Form, media: str, body: bytes | bytearray) -> Answer:
     """What the body of an answer with a good status says about itself."""
     try:
+        _check_utf8(body)
         if form is Form.NATIVE:
             return _read_native(body)
         if "text/event-stream" in media:
             return _read_events(form, body)
-        return _read_object(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return _read_object(bytes(body))
+    except UNREADABLE as error:
         return Answer("truncated", f"the answer is not what it should be: {error}")
 
 
-def has_ended(form: Form, body: bytes) -> bool:
+def has_ended(form: Form, body: bytearray) -> bool:
     """Whether the model has said its last word, though the connection is still open. That line may have megabytes."""
-    last = body.rstrip().rpartition(b"\n")[2]
+    last = bytes(body[body.rfind(b"\n", 0, len(body.rstrip())) + 1 :]).strip()
     if form is Form.NATIVE:
         return last.startswith(b"{") and last.endswith(b"}") and b'"done":true' in last.replace(b" ", b"")
     return b"[DONE]" in last or b"message_stop" in last or b"response.completed" in last
+
+
+def _check_utf8(body: bytes | bytearray) -> None:
+    """Values that are carried as bytes are not looked at by the decoder."""
+    if body.isascii():
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for start in range(0, len(body), PIECE_BYTES):
+        decoder.decode(body[start : start + PIECE_BYTES], final=start + PIECE_BYTES >= len(body))
+
+
+def _lines(body: bytes | bytearray) -> Iterator[bytes]:
+    """Those that are not empty, one at a time."""
+    begin = 0
+    while begin < len(body):
+        end = body.find(b"\n", begin)
+        end = len(body) if end < 0 else end
+        line = bytes(body[begin:end]).strip()
+        if line:
+            yield line
+        begin = end + 1
+
+
+# values -----------------------------------------------------------------------------------------------------------------
+
+
+def _short(raw: Raw) -> str:
+    """A string that is short; "" for anything else."""
+    if not 2 <= len(raw) <= SHORT_BYTES or bytes(raw)[:1] != b'"':
+        return ""
+    return msgspec.json.decode(raw, type=str)
+
+
+def _inside(raw: Raw, bracket: bytes) -> memoryview:
+    """Of a string or a list, what is between its ends; nothing of null or of what is not there."""
+    view = memoryview(raw)
+    if len(view) >= 2 and bytes(view[:1]) == bracket:
+        return view[1:-1]
+    if bytes(view) in (b"", b"null"):
+        return view[:0]
+    raise ValueError(f"something that begins with {bracket.decode()} was expected, and not {bytes(view[:20])!r}")
+
+
+class _Text:
+    """Strings of JSON, put together without being unfolded: what is between their quotes, one after the other."""
+
+    def __init__(self) -> None:
+        self._inside = bytearray()
+
+    def add(self, raw: Raw) -> None:
+        self._inside += _inside(raw, b'"')
+
+    def __bool__(self) -> bool:
+        return bool(self._inside)
+
+    def whole(self) -> Raw:
+        return Raw(b"".join((b'"', self._inside, b'"')))
+
+
+class _List:
+    """The same for lists."""
+
+    def __init__(self) -> None:
+        self._inside = bytearray()
+
+    def add(self, raw: Raw) -> None:
+        inside = _inside(raw, b"[")
+        if not bytes(inside[:SHORT_BYTES]).strip():
+            return
+        if self._inside:
+            self._inside += b","
+        self._inside += inside
+
+    def __bool__(self) -> bool:
+        return bool(self._inside)
+
+    def whole(self) -> Raw:
+        return Raw(b"".join((b"[", self._inside, b"]")))
 
 
 # Ollama's own form ----------------------------------------------------------------------------------------------------
 
 
 class _Message(msgspec.Struct):
-    content: str | None = None
-    thinking: str | None = None
-    tool_calls: list[msgspec.Raw] | None = None
+    content: Raw = NOTHING
+    thinking: Raw = NOTHING
+    tool_calls: Raw = NOTHING
 
 
 class _Line(msgspec.Struct):
     message: _Message | None = None
-    response: str | None = None
-    thinking: str | None = None
-    tool_calls: list[msgspec.Raw] | None = None
-    logprobs: list[msgspec.Raw] | None = None
+    response: Raw = NOTHING
+    thinking: Raw = NOTHING
+    tool_calls: Raw = NOTHING
+    logprobs: Raw = NOTHING
+    context: Raw = NOTHING
     done: bool = False
-    done_reason: str | None = None
-    error: str | None = None
+    done_reason: Raw = NOTHING
+    error: Raw = NOTHING
     prompt_eval_count: int | None = None
     eval_count: int | None = None
     load_duration: int | None = None
 
     @property
-    def said(self) -> str:
-        return (self.message.content if self.message else self.response) or ""
+    def said(self) -> Raw:
+        return self.message.content if self.message else self.response
 
     @property
-    def thought(self) -> str:
-        return (self.message.thinking if self.message else self.thinking) or ""
+    def thought(self) -> Raw:
+        return self.message.thinking if self.message else self.thinking
 
     @property
-    def called(self) -> list[msgspec.Raw]:
-        return (self.message.tool_calls if self.message else self.tool_calls) or []
+    def called(self) -> Raw:
+        return self.message.tool_calls if self.message else self.tool_calls
+
+    @property
+    def large(self) -> int:
+        """Bytes of what it may have much of."""
+        carried = (self.said, self.thought, self.called, self.logprobs, self.context)
+        return sum(len(each) for each in carried)
 
 
 _line = msgspec.json.Decoder(_Line)
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_fields = msgspec.json.Decoder(dict[str, Raw])
 
 
-def _read_native(body: bytes) -> Answer:
-    raw_lines = [raw for raw in body.split(b"\n") if raw.strip()]
-    lines = [_line.decode(raw) for raw in raw_lines]
-    text = "".join([line.said for line in lines])
-    error = next((line.error for line in lines if line.error), "")
+def _read_native(body: bytes | bytearray) -> Answer:
+    text, thinking, calls, logprobs = _Text(), _Text(), _List(), _List()
+    tokens: deque[str] = deque(maxlen=REPEATS)
+    line, raw, chat, error = _Line(), b"{}", False, ""
+    for raw in _lines(body):
+        line = _line.decode(raw)
+        text.add(line.said)
+        thinking.add(line.thought)
+        calls.add(line.called)
+        logprobs.add(line.logprobs)
+        tokens.append((_short(line.said) or _short(line.thought)).strip())  # as Ollama compares them
+        chat = chat or line.message is not None
+        error = error or _said_wrong(line.error)
+    said = text.whole()
     if error:
-        return Answer("error", error, text=text)
-    last = lines[-1] if lines else _Line()
-    if not last.done:
-        return Answer("repeats" if _stammers(lines) else "truncated", "it ended without done:true", text=text)
-    return Answer(
-        last.done_reason or "stop",
-        result=_whole(raw_lines[-1], lines, text),
-        text=text,
-        prompt_tokens=last.prompt_eval_count,
-        tokens=last.eval_count,
-        load_seconds=None if last.load_duration is None else last.load_duration / 1e9,
-    )
-
-
-def _whole(final: bytes, lines: list[_Line], text: str) -> bytes:
-    """The final line, with what the others brought put together in it: every other field stays as the target wrote it."""
-    whole: dict[str, Any] = _fields.decode(final)
-    chat = any(line.message for line in lines)
-    thinking = "".join([line.thought for line in lines])
-    calls = [call for line in lines for call in line.called]
+        return Answer("error", error, said=said)
+    if not line.done:
+        stammers = len(tokens) == REPEATS and len(set(tokens)) == 1
+        return Answer("repeats" if stammers else "truncated", "it ended without done:true", said=said)
+    if len(raw) - line.large > OTHER_BYTES:
+        return Answer("truncated", f"the last line has over {OTHER_BYTES} bytes beside the answer")
     extras: dict[str, Any] = {}
     if thinking:
-        extras["thinking"] = thinking
+        extras["thinking"] = thinking.whole()
     if calls:
-        extras["tool_calls"] = calls
-    if chat:
-        whole["message"] = {"role": "assistant", "content": text, **extras}
-    else:
-        whole |= {"response": text, **extras}
-    if logprobs := [each for line in lines for each in line.logprobs or ()]:
-        whole["logprobs"] = logprobs
-    return msgspec.json.encode(whole)
-
-
-def _stammers(lines: list[_Line]) -> bool:
-    tokens = [(line.said or line.thought).strip() for line in lines[-REPEATS:]]  # as Ollama compares them
-    return len(tokens) == REPEATS and len(set(tokens)) == 1
+        extras["tool_calls"] = calls.whole()
+    # Every other field stays as the target wrote it.
+    whole: dict[str, Any] = _fields.decode(raw)
+    whole |= {"message": {"role": "assistant", "content": said, **extras}} if chat else {"response": said, **extras}
+    if logprobs:
+        whole["logprobs"] = logprobs.whole()
+    return Answer(
+        _short(line.done_reason) or "stop",
+        result=msgspec.json.encode(whole),
+        said=said,
+        prompt_tokens=line.prompt_eval_count,
+        tokens=line.eval_count,
+        load_seconds=None if line.load_duration is None else line.load_duration / 1e9,
+    )
 
 
 # the other forms ------------------------------------------------------------------------------------------------------
@@ -163,30 +263,49 @@ class _Usage(msgspec.Struct):
     output_tokens: int | None = None
 
 
-class _Choice(msgspec.Struct):
-    finish_reason: str | None = None
+class _Choice(msgspec.Struct, gc=False):
+    finish_reason: Raw = NOTHING
+
+
+class _Delta(msgspec.Struct):
+    stop_reason: Raw = NOTHING
 
 
 class _Event(msgspec.Struct):
-    type: str = ""
-    error: Any = None
-    choices: list[_Choice] = []
+    type: Raw = NOTHING
+    error: Raw = NOTHING
+    choices: Raw = NOTHING
     usage: _Usage | None = None
-    status: str | None = None
-    stop_reason: str | None = None
-    delta: Any = None
+    status: Raw = NOTHING
+    stop_reason: Raw = NOTHING
+    delta: Raw = NOTHING
     prompt_eval_count: int | None = None
     load_duration: int | None = None
 
+    @property
+    def cut(self) -> bool:
+        """Whether it says that the model was stopped by a limit on its tokens."""
+        if _short(self.stop_reason) == "max_tokens" or _short(self.status) == "incomplete":
+            return True
+        if 2 < len(self.delta) <= SHORT_BYTES and bytes(self.delta)[:1] == b"{":
+            return _short(_delta.decode(self.delta).stop_reason) == "max_tokens"
+        if len(self.choices) <= 2 or bytes(memoryview(self.choices)[:1]) != b"[":
+            return False
+        if bytes(self.choices).count(b"{") > MAX_CHOICES:
+            return False  # nobody has so many, and each would become an object
+        return any(_short(choice.finish_reason) == "length" for choice in _choices.decode(self.choices))
+
 
 _event = msgspec.json.Decoder(_Event)
+_delta = msgspec.json.Decoder(_Delta)
+_choices = msgspec.json.Decoder(list[_Choice])
 _LAST = {"response.completed": "stop", "response.incomplete": "length", "message_stop": "stop"}
 
 
-def _read_events(form: Form, body: bytes) -> Answer:
+def _read_events(form: Form, body: bytes | bytearray) -> Answer:
     """Streams of the other APIs have no text for us: who streams through them reads the bytes."""
     finish, cut, usage = "", False, _Usage()
-    for raw in body.split(b"\n"):
+    for raw in _lines(body):
         if not raw.startswith(b"data:"):
             continue
         data = raw[5:].strip()
@@ -194,12 +313,12 @@ def _read_events(form: Form, body: bytes) -> Answer:
             finish = finish or "stop"
             continue
         event = _event.decode(data)
-        if event.error or event.type in ("error", "response.failed"):
-            return Answer("error", _error_text(event.error))
+        kind = _short(event.type)
+        if (error := _said_wrong(event.error)) or kind in ("error", "response.failed"):
+            return Answer("error", error or SOME_ERROR)
         usage = event.usage or usage
-        finish = _LAST.get(event.type, finish)
-        cut = cut or any(choice.finish_reason == "length" for choice in event.choices)
-        cut = cut or (isinstance(event.delta, dict) and event.delta.get("stop_reason") == "max_tokens")
+        finish = _LAST.get(kind, finish)
+        cut = cut or event.cut
     if not finish or (form is Form.OPENAI and b"[DONE]" not in body[-64:]):
         return Answer("truncated", "the stream ended without saying that it was complete")
     return _counted("length" if cut else finish, None, usage)
@@ -207,11 +326,9 @@ def _read_events(form: Form, body: bytes) -> Answer:
 
 def _read_object(body: bytes) -> Answer:
     event = _event.decode(body)
-    if event.error:
-        return Answer("error", _error_text(event.error))
-    cut = event.stop_reason == "max_tokens" or event.status == "incomplete"
-    cut = cut or any(choice.finish_reason == "length" for choice in event.choices)
-    answer = _counted("length" if cut else "stop", body, event.usage or _Usage())
+    if error := _said_wrong(event.error):
+        return Answer("error", error)
+    answer = _counted("length" if event.cut else "stop", body, event.usage or _Usage())
     if event.prompt_eval_count is None:
         return answer
     loading = None if event.load_duration is None else event.load_duration / 1e9
@@ -224,18 +341,46 @@ def _counted(finish: str, result: bytes | None, usage: _Usage) -> Answer:
     return Answer(finish, result=result, prompt_tokens=prompt, tokens=tokens)
 
 
-def _error_text(error: Any) -> str:
-    if isinstance(error, dict):
-        return str(error.get("message", error))
-    return str(error) if error else "the target reported an error"
+# what went wrong --------------------------------------------------------------------------------------------------------
+
+SOME_ERROR = "the target reported an error"
+
+
+class _Refusal(msgspec.Struct):
+    error: Raw = NOTHING
+
+
+class _Worded(msgspec.Struct):
+    message: Raw = NOTHING
+
+
+_refusal = msgspec.json.Decoder(_Refusal)
+_worded = msgspec.json.Decoder(_Worded)
 
 
 def error_text(body: bytes) -> str:
     """What a target's answer with a bad status says, in whichever form."""
     try:
-        said = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return body[:500].decode("utf-8", "replace").strip()
-    if isinstance(said, dict) and "error" in said:
-        return _error_text(said["error"])
-    return body[:500].decode("utf-8", "replace")
+        said = _said_wrong(_refusal.decode(body).error)
+    except UNREADABLE:
+        said = ""
+    return said or _clipped(body).strip()
+
+
+def _said_wrong(error: Raw) -> str:
+    """The words of an `error` field; "" where it says that there is none."""
+    start = bytes(memoryview(error)[: SHORT_BYTES + 1])
+    if start in (b"", b"null", b"false", b"0", b'""', b"[]", b"{}"):
+        return ""
+    try:
+        if start.startswith(b'"') and len(start) <= SHORT_BYTES:
+            return msgspec.json.decode(error, type=str)[:SHOWN_ERROR]
+        if start.startswith(b"{"):
+            return _short(_worded.decode(error).message)[:SHOWN_ERROR] or _clipped(start)
+    except UNREADABLE:
+        pass
+    return _clipped(start)
+
+
+def _clipped(body: bytes) -> str:
+    return body[:SHOWN_ERROR].decode("utf-8", "replace")

@@ -18,7 +18,7 @@ from chargehand.doors.inference.embedded.generations import Generations
 from chargehand.doors.inference.embedded.residents import Residents
 from chargehand.doors.inference.embedded.shapes import error_body
 
-MAX_BODY: Final = 128 << 20
+MAX_BODY: Final = 16 << 20  # far more than fits into the context of any model here
 LOCAL: Final = (".localhost", ".local", ".internal")
 
 logger = logging.getLogger(__name__)

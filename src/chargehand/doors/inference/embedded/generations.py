@@ -200,14 +200,21 @@ async def render_generate(running: Running, asked: GenerateRequest) -> str:
 
 async def recent(running: Running, messages: list[Message], context: int) -> list[Message]:
     """System messages, and as many of the others from the end as fit; the last one in any case."""
-    for start in range(len(messages)):
-        kept = [message for message in messages[:start] if (message.role or "").lower() == "system"] + messages[start:]
-        if start == len(messages) - 1:
-            break
-        prompt = await running.render([message.for_template() for message in kept])
-        if len(prompt.encode()) < context or len(await running.tokenize(prompt)) <= context:
-            break
-    return kept
+
+    def since(start: int) -> list[Message]:
+        return [message for message in messages[:start] if (message.role or "").lower() == "system"] + messages[start:]
+
+    async def fits(start: int) -> bool:
+        prompt = await running.render([message.for_template() for message in since(start)])
+        return len(prompt.encode()) < context or len(await running.tokenize(prompt)) <= context
+
+    first, last = 0, len(messages) - 1
+    if last < 1 or await fits(first):
+        return messages
+    while last - first > 1:  # by halves: there may be very many, and each try reads all that is left
+        middle = (first + last) // 2
+        first, last = (first, middle) if await fits(middle) else (middle, last)
+    return since(last)
 
 
 async def as_text(running: Running, prompt: Prompt) -> str:

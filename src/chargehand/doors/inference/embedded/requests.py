@@ -1,8 +1,10 @@
 """What a request asks for, read as strictly and as leniently as Ollama reads it."""
 
 import json
+import math
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final, TypeVar
@@ -18,7 +20,10 @@ DEFAULT_BATCH: Final = 512
 CONTEXTS_PER_ANSWER: Final = 10  # an answer without a limit of its own ends after so many contexts
 
 _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_NUMBER: Final = r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)"
+_AMOUNT: Final = r"(\d+(?:\.\d*)?|\.\d+)"
+_NUMBER: Final = rf"{_AMOUNT}(ns|us|µs|ms|s|m|h)"
+MAX_DURATION: Final = 100  # characters
+MAX_INTEGER: Final = 2**31 - 1
 _NAME = re.compile(r"(?:[\w.-]+(?::\d+)?/)?(?:[\w.-]+/)?[A-Za-z0-9_][\w.-]*(?::[A-Za-z0-9_][\w.-]*)?")
 _WRONG_TYPE = re.compile(r"Expected `([^`]+)`, got `(\w+)`(?: - at `\$\.?([^`]*)`)?")
 _GO_KINDS: Final = {"str": "string", "int": "number", "float": "number", "bool": "bool", "array": "array"}
@@ -99,7 +104,9 @@ def parse(body: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise Failure(400, _as_go_says(str(error), kind.__name__)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except RecursionError:
+        raise Failure(400, "exceeded max depth") from None
+    except (msgspec.DecodeError, ValueError):
         first = body.strip()[:1].decode("latin-1")
         text = "unexpected EOF" if first in '{["' else f"invalid character '{first}' looking for beginning of value"
         raise Failure(400, text) from None
@@ -124,16 +131,16 @@ def keep_alive_seconds(value: Any) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise Failure(400, f"Unsupported type: '{type(value).__name__}'")
-    seconds = go_duration(value) if isinstance(value, str) else float(value)
-    return FOR_EVER if seconds < 0 else min(seconds, FOR_EVER)
+    seconds = go_duration(value) if isinstance(value, str) else value
+    return FOR_EVER if seconds < 0 else float(min(seconds, FOR_EVER))
 
 
 def go_duration(text: str) -> float:
     if text in ("0", "+0", "-0"):
         return 0.0
-    if re.fullmatch(rf"[+-]?(?:{_NUMBER})+", text) is None:
-        problem = "missing unit in" if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)", text) else "invalid"
-        raise Failure(400, f"time: {problem} duration {quoted(text)}")
+    if len(text) > MAX_DURATION or re.fullmatch(rf"[+-]?(?:{_NUMBER})+", text) is None:
+        problem = "missing unit in" if re.fullmatch(rf"[+-]?{_AMOUNT}", text) else "invalid"
+        raise Failure(400, f"time: {problem} duration {quoted(text[:MAX_DURATION])}")
     seconds = sum(float(amount) * _UNITS[unit] for amount, unit in re.findall(_NUMBER, text))
     return -seconds if text.startswith("-") else seconds
 
@@ -162,8 +169,16 @@ def check_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
         elif isinstance(value, bool) or not isinstance(value, int | float):
             raise Failure(500, f"option {quoted(name)} must be of type {kind}")
         else:
-            checked[name] = int(value) if kind == "integer" else float(value)
+            checked[name] = max(-MAX_INTEGER, min(int(value), MAX_INTEGER)) if kind == "integer" else _float(value)
     return checked
+
+
+def _float(value: float) -> float:
+    """A whole number of JSON may be larger than any float."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(sys.float_info.max, value)
 
 
 def _kind(name: str) -> str | None:

@@ -1,0 +1,28 @@
+"""How much memory a server and its children take at most, as the kernel counts it."""
+
+from pathlib import Path
+
+from tests.e2e.server import Server
+
+
+class Memory:
+    def __init__(self, server: Server) -> None:
+        self._pids = [server.process.pid, *(child.pid for child in server.children())]
+        self._before = 0
+
+    def begin(self) -> None:
+        """From here on: the highest marks are set back to what is in use now."""
+        for pid in self._pids:
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
+        self._before = self._highest()
+
+    def grown(self) -> int:
+        """Bytes beyond what was in use, each process at its highest."""
+        return self._highest() - self._before
+
+    def _highest(self) -> int:
+        return sum(self._mark(pid) for pid in self._pids)
+
+    def _mark(self, pid: int) -> int:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
