@@ -293,3 +293,58 @@ async def test_everybody_may_pull_where_that_is_set_and_nobody_push(tmp_path: Pa
         (await client.call("POST", f"/v2/{NAME}/blobs/uploads/")).refused(401, "UNAUTHORIZED")
         assert (await client.call("GET", "/v2/")).of(200).headers["www-authenticate"] == 'Basic realm="chargehand"'
         (await client.of("both:wrong").call("GET", "/v2/")).refused(401, "UNAUTHORIZED")
+
+
+# what a browser could take for a page ------------------------------------------------------------------------------------
+
+SCRIPT = {"title": "<script>alert(document.domain)</script>"}
+
+
+@pytest.mark.parametrize("media_type", ["text/html", "image/svg+xml", "application/json", "application/xhtml+xml"])
+@pytest.mark.parametrize("said_inside", [True, False])
+async def test_a_manifest_under_a_type_that_a_browser_would_show_is_refused(
+    client: Client, media_type: str, said_inside: bool
+) -> None:
+    config = await client.push(NAME, b"{}")
+    body = image(config, annotations=SCRIPT, mediaType=media_type if said_inside else IMAGE)
+    if not said_inside:
+        body = body.replace(f'"mediaType":"{IMAGE}",'.encode(), b"", 1)
+    for sent in (media_type, f"{media_type}; charset=utf-8"):
+        (await client.put(NAME, "1", body, sent)).refused(400, "MANIFEST_INVALID")
+    (await client.manifest(NAME, "1")).refused(404, "MANIFEST_UNKNOWN")
+
+
+async def test_an_image_does_not_pass_for_an_index_nor_an_index_for_an_image(client: Client) -> None:
+    config = await client.push(NAME, b"{}")
+    for body, media_type in ((image(config), INDEX), (index(), IMAGE)):
+        untold = body.replace(f'"mediaType":"{IMAGE if media_type == INDEX else INDEX}",'.encode(), b"", 1)
+        (await client.put(NAME, "1", untold, media_type)).refused(400, "MANIFEST_INVALID")
+
+
+async def test_what_an_earlier_release_took_under_any_type_is_served_as_bytes(client: Client, tmp_path: Path) -> None:
+    pushed = await client.image(NAME, "1", DATA, annotations=SCRIPT)
+    [stored] = (tmp_path / "registry" / "repositories" / NAME / "_manifests").iterdir()
+    stored.write_text("text/html")
+    for reference in ("1", pushed["digest"]):
+        for method in ("GET", "HEAD"):
+            answer = (await client.call(method, f"/v2/{NAME}/manifests/{reference}")).of(200)
+            assert answer.headers["content-type"] == "application/octet-stream"
+
+
+async def test_annotations_without_bound_are_refused_and_a_thousand_are_listed_as_they_came(client: Client) -> None:
+    subject = await client.image(NAME, "1", DATA)
+    config = await client.push(NAME, b"{}")
+    many = {f"a{number}": "" for number in range(1000)}
+    (await client.put(NAME, "2", image(config, annotations={**many, "b": ""}))).refused(400, "MANIFEST_INVALID")
+    (await client.put(NAME, "2", image(config, annotations=many, subject=subject))).of(201)
+    [listed] = (await client.call("GET", f"/v2/{NAME}/referrers/{subject['digest']}")).of(200).json["manifests"]
+    assert listed["annotations"] == many
+
+
+@pytest.mark.parametrize("sent", ["sha256:" + "0" * 64 + "%0d%0aset-cookie:a=b", "sha256:" + "0" * 64 + "%0a"])
+async def test_no_header_of_an_answer_can_be_written_by_who_pushes(client: Client, sent: str) -> None:
+    (await client.call("POST", f"/v2/{NAME}/blobs/uploads/?digest={sent}", b"")).refused(400, "DIGEST_INVALID")
+    (await client.call("POST", f"/v2/{NAME}/blobs/uploads/?mount={sent}&from={NAME}")).refused(400, "DIGEST_INVALID")
+    (await client.call("PUT", f"/v2/{NAME}/manifests/1%0d%0ax", b"{}")).refused(400, "MANIFEST_INVALID")
+    answer = await client.call("GET", f"/v2/{NAME}/referrers/{ABSENT}?artifactType=a%0d%0ax:y")
+    assert "x" not in answer.of(200).headers

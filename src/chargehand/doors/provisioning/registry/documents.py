@@ -7,9 +7,19 @@ from chargehand.doors.provisioning.registry.names import digest_hex
 
 MAX_BYTES = 4 << 20  # what the spec asks of every registry, and no more
 MAX_REFERENCES = 10_000
-MAX_MEDIA_TYPE = 255
+MAX_OBJECTS = 4 * MAX_REFERENCES  # with a platform and annotations for each
+MAX_ANNOTATIONS = 1000
 IMAGE = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
+NULL = msgspec.Raw(b"null")
+UNKNOWN = "application/octet-stream"
+# A manifest goes out under the type with which it came, so a type that a browser would run must not come in.
+IMAGES = (
+    IMAGE,
+    "application/vnd.docker.distribution.manifest.v2+json",
+    "application/vnd.oci.artifact.manifest.v1+json",
+)
+INDEXES = (INDEX, "application/vnd.docker.distribution.manifest.list.v2+json")
 
 
 class Descriptor(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -17,12 +27,17 @@ class Descriptor(msgspec.Struct, rename="camel", omit_defaults=True):
     digest: str
     size: int
     artifact_type: str | None = None
-    annotations: dict[str, str] | None = None
 
     @property
     def elsewhere(self) -> bool:
         """Layers that may not be passed on lie where their maker has them."""
         return "nondistributable" in self.media_type or ".foreign." in self.media_type
+
+
+class Referrer(Descriptor, rename="camel", omit_defaults=True):
+    """How a manifest is listed with its subject."""
+
+    annotations: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class Manifest(msgspec.Struct, rename="camel"):
@@ -34,7 +49,7 @@ class Manifest(msgspec.Struct, rename="camel"):
     blobs: list[Descriptor] | None = None  # of artifacts before 1.1
     manifests: list[Descriptor] | None = None
     subject: Descriptor | None = None
-    annotations: dict[str, str] | None = None
+    annotations: msgspec.Raw = NULL  # as they came: a million of them would be many times their size
 
     @property
     def content(self) -> list[Descriptor]:
@@ -54,6 +69,7 @@ class Manifest(msgspec.Struct, rename="camel"):
 
 
 _decoder = msgspec.json.Decoder(Manifest)
+_annotations = msgspec.json.Decoder(dict[str, str] | None)
 
 
 def parse(body: bytes) -> Manifest:
@@ -67,7 +83,10 @@ def parse(body: bytes) -> Manifest:
 
 def check(body: bytes, content_type: str) -> tuple[Manifest, str]:
     """The manifest and its media type, or what is wrong with it."""
+    if body.count(b"{") > MAX_OBJECTS:  # before they are made: small ones take many times their size
+        raise _invalid(f"a manifest refers to at most {MAX_REFERENCES} others")
     document = parse(body)
+    _check_annotations(document)
     if document.schema_version != 2:
         raise _invalid("only manifests with schemaVersion 2 are served here")
     if document.manifests is not None and any(part is not None for part in (document.config, document.layers)):
@@ -83,9 +102,30 @@ def check(body: bytes, content_type: str) -> tuple[Manifest, str]:
         raise _invalid("Content-Type and the manifest's own mediaType differ")
     if not media_type:
         media_type = IMAGE if document.manifests is None else INDEX
-    if len(media_type) > MAX_MEDIA_TYPE or not (media_type.isascii() and media_type.isprintable()):
-        raise _invalid(f"a media type has at most {MAX_MEDIA_TYPE} printable ASCII characters")
+    _check_type(media_type, document)
     return document, media_type
+
+
+def _check_annotations(document: Manifest) -> None:
+    raw = bytes(document.annotations)
+    if raw.count(b'":') > MAX_ANNOTATIONS:
+        raise _invalid(f"a manifest has at most {MAX_ANNOTATIONS} annotations")
+    try:
+        _annotations.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _invalid(f"the manifest's annotations cannot be read: {error}") from None
+
+
+def _check_type(media_type: str, document: Manifest) -> None:
+    if media_type not in IMAGES + INDEXES:
+        raise _invalid(f"the media type of a manifest is one of {', '.join(IMAGES + INDEXES)}")
+    if (document.manifests is None) is (media_type in INDEXES):
+        raise _invalid(f"an index lists `manifests`, and an image does not: this is no {media_type}")
+
+
+def served_as(media_type: str) -> str:
+    """The type of what is stored. Earlier releases took any."""
+    return media_type if media_type in IMAGES + INDEXES else UNKNOWN
 
 
 def _invalid(message: str) -> Refused:

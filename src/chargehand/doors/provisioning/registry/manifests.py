@@ -10,7 +10,7 @@ import msgspec
 
 from chargehand.doors.provisioning.registry import reach
 from chargehand.doors.provisioning.registry.disk import ALONE, SHARED, Drafts, listed, stamp, sync, translated
-from chargehand.doors.provisioning.registry.documents import Descriptor, Manifest, check
+from chargehand.doors.provisioning.registry.documents import NULL, Descriptor, Manifest, Referrer, check, served_as
 from chargehand.doors.provisioning.registry.errors import Code, Refused
 from chargehand.doors.provisioning.registry.layout import MANIFESTS, TAGS, Layout
 from chargehand.doors.provisioning.registry.names import SHA256, digest_hex, is_hex, is_tag
@@ -39,7 +39,7 @@ class Manifests:
         digits = self._resolve(name, reference)
         try:
             media_type = self._layout.manifest(name, digits).read_bytes().decode("ascii", "replace")
-            return Stored(digits, media_type, self._layout.blob(digits).read_bytes())
+            return Stored(digits, served_as(media_type), self._layout.blob(digits).read_bytes())
         except FileNotFoundError:
             raise _unknown() from None
 
@@ -207,7 +207,8 @@ class Manifests:
 
 
 def _described(document: Manifest, digits: str, media_type: str, size: int) -> bytes:
-    return msgspec.json.encode(Descriptor(media_type, SHA256 + digits, size, document.kind, document.annotations))
+    annotations = msgspec.UNSET if document.annotations == NULL else document.annotations
+    return msgspec.json.encode(Referrer(media_type, SHA256 + digits, size, document.kind, annotations))
 
 
 def _tag_for(reference: str, digits: str) -> str:
