@@ -43,20 +43,22 @@ class OpenGate:
         req.context.caller = Caller("anonymous", tenant="")
 
 
-async def everybody(_req: Request, _scope: str) -> None:
+async def everybody(_req: Request, _scope: str) -> str:
     """Without [auth] everybody may do everything."""
+    return "default"
 
 
 def only(**passwords: str) -> Admit:
-    """Names, and with `name_may` their scopes, checked as HTTP Basic."""
+    """Names, and with `name_may` their scopes, checked as HTTP Basic. With `name_of` the tenant."""
 
-    async def admit(req: Request, scope: str) -> None:
+    async def admit(req: Request, scope: str) -> str:
         scheme, _, sent = (req.get_header("authorization") or "").partition(" ")
         name, _, password = base64.b64decode(sent).decode().partition(":") if scheme == "Basic" else ("", "", "")
         if not name or passwords.get(name) != password:
             raise Unauthenticated("wrong name or password")
         if scope not in passwords.get(f"{name}_may", scope):
             raise Forbidden(f"missing scope: this needs `{scope}`")
+        return passwords.get(f"{name}_of", "default")
 
     return admit
 

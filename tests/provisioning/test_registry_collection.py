@@ -67,7 +67,9 @@ async def test_an_index_keeps_its_untagged_images(client: Client, clock: Clock) 
     assert (counts.manifests, counts.links, counts.blobs) == (1, 1, 2)  # its config is the others' too
 
 
-async def test_a_tagged_subject_keeps_its_referrers_and_they_keep_theirs(client: Client, clock: Clock) -> None:
+async def test_a_tagged_subject_keeps_its_referrers_and_they_keep_theirs(
+    client: Client, clock: Clock, tmp_path: Path
+) -> None:
     subject = await client.image(NAME, "1", DATA)
     signature = await client.image(NAME, "", b"signature", subject=subject)
     countersigned = await client.image(NAME, "", b"signature of it", subject=signature)
@@ -82,7 +84,7 @@ async def test_a_tagged_subject_keeps_its_referrers_and_they_keep_theirs(client:
     await is_whole(client, NAME, countersigned["digest"])
     counts = await collect_after(client, clock, 2)
     assert counts.manifests == 3
-    assert blobs_in(client.registry._blobs._layout.root) == set()
+    assert blobs_in(tmp_path) == set()
 
 
 async def test_a_tagged_referrer_keeps_its_subject(client: Client, clock: Clock) -> None:

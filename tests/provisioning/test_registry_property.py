@@ -16,12 +16,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from chargehand.doors.provisioning.registry.blobs import Blobs
 from chargehand.doors.provisioning.registry.collector import Collector
 from chargehand.doors.provisioning.registry.errors import Code, Refused
 from chargehand.doors.provisioning.registry.layout import LAYERS, MANIFESTS, Layout
-from chargehand.doors.provisioning.registry.manifests import Manifests
-from chargehand.doors.provisioning.registry.uploads import Uploads
+from chargehand.doors.provisioning.registry.shelves import Shelves
 from tests.conftest import Clock
 from tests.provisioning.registering import CONFIG, IMAGE, INDEX, LAYER, described, digest, image, index
 
@@ -44,12 +42,9 @@ class Collections(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory(dir=MEMORY)
         self.clock = Clock()
         self.layout = Layout(Path(self.folder.name))
-        self.blobs = Blobs(self.layout, self.clock)
-        self.manifests = Manifests(self.layout, self.clock)
-        self.uploads = Uploads(self.layout, 1 << 20, self.clock)
-        self.collector = Collector(
-            self.layout, self.manifests, self.uploads, grace_seconds=GRACE, upload_seconds=GRACE, now=self.clock
-        )
+        shelves = Shelves(self.layout, 1 << 20, self.clock)
+        _, self.blobs, self.manifests, self.uploads = shelves.of("default")
+        self.collector = Collector(self.layout, shelves, grace_seconds=GRACE, upload_seconds=GRACE, now=self.clock)
         self.runner = asyncio.Runner()
         self.pushed: dict[str, bytes] = {}  # every manifest that ever was
         self.tags: dict[str, dict[str, str]] = {}

@@ -120,13 +120,14 @@ class ProvisioningDoor:
             group.create_task(self._retention.run())
             group.create_task(self._registry.run())
 
-    async def _admit_to_registry(self, req: Request, scope: str) -> None:
-        """The server's own callers, and for pulling the machine that works on a job, with that job's token."""
+    async def _admit_to_registry(self, req: Request, scope: str) -> str:
+        """The server's own callers, and for pulling the machine that works on a job, with that job's token: for its tenant."""
         token = token_of(req)
         if scope != PULL or not token.startswith(PREFIX):
             await self._gate.admit(req, scope)
-            return
+            return str(req.context.caller.tenant)
         meant = self._tokens.read(token)
         job = await self._engine.store.get_job(meant.job_id) if meant else None
-        if meant is None or job is None or job.finished:
+        if job is None or job.finished:
             raise Forbidden("this token is no active job's")
+        return job.tenant

@@ -12,6 +12,7 @@
     blobs.py        blobs that are
     documents.py    what a manifest refers to
     manifests.py    manifests, tags, referrers
+    shelves.py      what each tenant has
     reach.py        all that hangs on a manifest
     collector.py    garbage collection
 

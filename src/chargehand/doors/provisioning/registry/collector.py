@@ -1,7 +1,7 @@
 """Garbage collection: whatever no tag leads to goes when its grace is over.
 
 What is kept: every tagged manifest, every manifest pushed or untagged within the grace, and all that hangs on those (reach.py),
-in every repository however deep its name. It runs beside pushes and on several nodes at once. The moment that counts is taken
+in every repository of every tenant, however deep its name. It runs beside pushes and on several nodes at once. The moment that counts is taken
 while nobody writes: a push before it is seen by the look around, and one after it has made all that it refers to younger than
 what is removed. Each removal looks at the age again, alone at the directory.
 """
@@ -17,10 +17,9 @@ import msgspec
 
 from chargehand.doors.provisioning.registry.disk import ALONE, listed, stamped_at, translated
 from chargehand.doors.provisioning.registry.layout import LAYERS, MANIFESTS, REFERRERS, TAGS, UPLOADS, Layout
-from chargehand.doors.provisioning.registry.manifests import Manifests
 from chargehand.doors.provisioning.registry.names import is_hex
 from chargehand.doors.provisioning.registry.reach import reach
-from chargehand.doors.provisioning.registry.uploads import Uploads
+from chargehand.doors.provisioning.registry.shelves import Shelf, Shelves
 from chargehand.engine.job import SECOND
 from chargehand.observability.logs import get_logger
 
@@ -46,16 +45,14 @@ class Collector:
     def __init__(
         self,
         layout: Layout,
-        manifests: Manifests,
-        uploads: Uploads,
+        shelves: Shelves,
         *,
         grace_seconds: float,
         upload_seconds: float,
         now: Callable[[], int],
     ) -> None:
         self._layout = layout
-        self._manifests = manifests
-        self._uploads = uploads
+        self._shelves = shelves
         self._grace = int(grace_seconds * SECOND)
         self._upload = int(upload_seconds * SECOND)
         self._now = now
@@ -64,13 +61,13 @@ class Collector:
         began = told = time.monotonic()
         counts, kept = Collected(), set[str]()
         now = await asyncio.to_thread(self._moment)
-        names = await asyncio.to_thread(self._names)
-        for name in names:
-            await asyncio.to_thread(self._sweep_repository, name, now, kept, counts)
+        repositories = await asyncio.to_thread(self._repositories)
+        for shelf, name in repositories:
+            await asyncio.to_thread(self._sweep_repository, shelf, name, now, kept, counts)
             counts.repositories += 1
             if time.monotonic() - told > PROGRESS_SECONDS:
                 told = time.monotonic()
-                log.info("the registry is being tidied up", repositories=counts.repositories, of=len(names))
+                log.info("the registry is being tidied up", repositories=counts.repositories, of=len(repositories))
         for directory in await asyncio.to_thread(self._directories):
             await asyncio.to_thread(self._sweep_blobs, directory, now - self._grace, kept, counts)
         await asyncio.to_thread(self._sweep_drafts, now - self._upload)
@@ -86,8 +83,8 @@ class Collector:
             return self._now()
 
     @translated()
-    def _names(self) -> list[str]:
-        return list(self._layout.names())
+    def _repositories(self) -> list[tuple[Shelf, str]]:
+        return [(shelf, name) for shelf in self._shelves.all() for name in shelf.layout.names()]
 
     @translated()
     def _directories(self) -> list[Path]:
@@ -97,15 +94,15 @@ class Collector:
     # one repository ---------------------------------------------------------------------------------------------------
 
     @translated()
-    def _sweep_repository(self, name: str, now: int, kept: set[str], counts: Collected) -> None:
-        before, layout = now - self._grace, self._layout
+    def _sweep_repository(self, shelf: Shelf, name: str, now: int, kept: set[str], counts: Collected) -> None:
+        before, layout = now - self._grace, shelf.layout
         manifests = layout.digits_in(name, MANIFESTS)
         young = {entry.name for entry in manifests if not _is_old(Path(entry.path), before)}
-        marked = reach(layout, name, self._manifests.tagged(name) | young)
+        marked = reach(layout, name, shelf.manifests.tagged(name) | young)
         kept |= marked.manifests | marked.blobs
         for entry in manifests:
             if entry.name not in marked.manifests:
-                if self._remove_manifest(name, entry.name, before):
+                if self._remove_manifest(shelf, name, entry.name, before):
                     counts.manifests += 1
                 else:
                     kept.add(entry.name)
@@ -115,23 +112,23 @@ class Collector:
                     counts.links += 1
                 else:
                     kept.add(entry.name)
-        counts.uploads += self._uploads.expire(name, now - self._upload)
-        self._prune(layout.repository(name))
+        counts.uploads += shelf.uploads.expire(name, now - self._upload)
+        self._prune(layout, layout.repository(name))
 
-    def _remove_manifest(self, name: str, digits: str, before: int) -> bool:
+    def _remove_manifest(self, shelf: Shelf, name: str, digits: str, before: int) -> bool:
         with self._layout.locked(ALONE):
-            if not _is_old(self._layout.manifest(name, digits), before):
+            if not _is_old(shelf.layout.manifest(name, digits), before):
                 return False
-            self._manifests.forget(name, digits)
+            shelf.manifests.forget(name, digits)
             return True
 
-    def _prune(self, directory: Path) -> None:
+    def _prune(self, layout: Layout, directory: Path) -> None:
         """Removes what is empty now, up to the first directory that is not. A writer makes its directory under the lock."""
         empty = [REFERRERS, *(f"{REFERRERS}/{each.name}" for each in listed(directory / REFERRERS))]
         with self._layout.locked(ALONE):
             for part in (LAYERS, MANIFESTS, TAGS, UPLOADS, *reversed(empty)):
                 _remove_empty(directory / part)
-            while directory != self._layout.repositories and _remove_empty(directory):
+            while directory != layout.repositories and _remove_empty(directory):
                 directory = directory.parent
 
     # bytes ------------------------------------------------------------------------------------------------------------

@@ -14,15 +14,14 @@ from falcon.asgi import Request, Response
 from chargehand.config import ProvisioningConfig
 from chargehand.doors.provisioning.names import PULL, PUSH, TAG
 from chargehand.doors.provisioning.registry import receiving, sending, uploads
-from chargehand.doors.provisioning.registry.blobs import Blobs
 from chargehand.doors.provisioning.registry.collector import Collected, Collector
 from chargehand.doors.provisioning.registry.documents import INDEX, MAX_BYTES
 from chargehand.doors.provisioning.registry.errors import API_VERSION, CHALLENGE, Code, Refused, write_oci
-from chargehand.doors.provisioning.registry.layout import Layout
-from chargehand.doors.provisioning.registry.manifests import Manifests
+from chargehand.doors.provisioning.registry.layout import DEFAULT, Layout
 from chargehand.doors.provisioning.registry.names import SHA256, checked_name, digest_hex, is_hex, is_name
 from chargehand.doors.provisioning.registry.paths import Thing, parse, scope
-from chargehand.doors.provisioning.registry.uploads import Uploads, location, range_of
+from chargehand.doors.provisioning.registry.shelves import Shelf, Shelves
+from chargehand.doors.provisioning.registry.uploads import location, range_of
 from chargehand.errors import Forbidden, StoreError
 from chargehand.http.route import Route, read_body, reply
 from chargehand.observability.logs import get_logger
@@ -32,8 +31,8 @@ REFERRER_BYTES = 3 << 20  # of descriptors in one answer: clients read no more t
 
 log = get_logger(__name__)
 
-Admit = Callable[[Request, str], Awaitable[None]]  # raises Unauthenticated or Forbidden
-Operation = Callable[[Request, Response, str, str], Awaitable[None]]
+Admit = Callable[[Request, str], Awaitable[str]]  # for which tenant; or raises Unauthenticated or Forbidden
+Operation = Callable[[Request, Response, Shelf, str, str], Awaitable[None]]
 
 
 class TagList(msgspec.Struct):
@@ -63,13 +62,10 @@ class Registry:
         layout = Layout(root)
         self._settings = settings
         self._admit = admit
-        self._blobs = Blobs(layout, now)
-        self._manifests = Manifests(layout, now)
-        self._uploads = Uploads(layout, settings.registry_max_blob_bytes, now)
+        self._shelves = Shelves(layout, settings.registry_max_blob_bytes, now)
         self._collector = Collector(
             layout,
-            self._manifests,
-            self._uploads,
+            self._shelves,
             grace_seconds=settings.registry_grace_seconds,
             upload_seconds=settings.registry_upload_seconds,
             now=now,
@@ -125,12 +121,12 @@ class Registry:
             await self._ping(req, resp)
             return
         needed = scope(asked, req.method)
-        if needed == PUSH or not self._settings.registry_anonymous_pull:
-            await self._admit(req, needed)
+        anonymous = needed == PULL and self._settings.registry_anonymous_pull and _is_nobody(req)
+        tenant = DEFAULT if anonymous else await self._admit(req, needed)
         resp.set_header(*API_VERSION)
         if asked.thing is not Thing.CATALOG:
             checked_name(asked.name)
-        await self._operations[asked.thing, req.method](req, resp, asked.name, asked.item)
+        await self._operations[asked.thing, req.method](req, resp, self._shelves.of(tenant), asked.name, asked.item)
 
     async def _ping(self, req: Request, resp: Response) -> None:
         """Where `login` tries its password. Who may do anything at all passes."""
@@ -147,17 +143,17 @@ class Registry:
 
     # blobs ------------------------------------------------------------------------------------------------------------
 
-    async def _head_blob(self, req: Request, resp: Response, name: str, digest: str) -> None:
+    async def _head_blob(self, req: Request, resp: Response, shelf: Shelf, name: str, digest: str) -> None:
         digits = digest_hex(digest)
-        size = await asyncio.to_thread(self._blobs.size, name, digits)
+        size = await asyncio.to_thread(shelf.blobs.size, name, digits)
         if not sending.is_known(req, resp, digits):
             resp.content_type = "application/octet-stream"
             resp.set_header("accept-ranges", "bytes")
             resp.set_header("content-length", str(size))
 
-    async def _get_blob(self, req: Request, resp: Response, name: str, digest: str) -> None:
+    async def _get_blob(self, req: Request, resp: Response, shelf: Shelf, name: str, digest: str) -> None:
         digits = digest_hex(digest)
-        file, size = await asyncio.to_thread(self._blobs.open, name, digits)
+        file, size = await asyncio.to_thread(shelf.blobs.open, name, digits)
         sent = None
         try:
             if sending.is_known(req, resp, digits):
@@ -173,78 +169,78 @@ class Registry:
             if sent is None:
                 file.close()
 
-    async def _delete_blob(self, _req: Request, resp: Response, name: str, digest: str) -> None:
-        await asyncio.to_thread(self._blobs.delete, name, digest_hex(digest))
+    async def _delete_blob(self, _req: Request, resp: Response, shelf: Shelf, name: str, digest: str) -> None:
+        await asyncio.to_thread(shelf.blobs.delete, name, digest_hex(digest))
         resp.status = 202
 
     # uploads ----------------------------------------------------------------------------------------------------------
 
-    async def _begin(self, req: Request, resp: Response, name: str, _: str) -> None:
+    async def _begin(self, req: Request, resp: Response, shelf: Shelf, name: str, _: str) -> None:
         if digest := req.get_param("digest"):
-            await self._all_at_once(req, name, digest_hex(digest))
+            await self._all_at_once(req, shelf, name, digest_hex(digest))
             _created(resp, f"/v2/{name}/blobs/{digest}", digest)
             return
-        if mounted := await self._mounted(req, name):
+        if mounted := await self._mounted(req, shelf, name):
             _created(resp, f"/v2/{name}/blobs/{mounted}", mounted)
             return
-        upload = await asyncio.to_thread(self._uploads.begin, name)
+        upload = await asyncio.to_thread(shelf.uploads.begin, name)
         _accepted(resp, name, upload, 0)
 
-    async def _mounted(self, req: Request, name: str) -> str:
+    async def _mounted(self, req: Request, shelf: Shelf, name: str) -> str:
         """The digest, if the other repository has it; else the client is told to send it."""
         digest, source = req.get_param("mount"), req.get_param("from")
         if not digest or not source or not is_name(source):
             return ""
-        return digest if await asyncio.to_thread(self._blobs.mount, name, digest_hex(digest), source) else ""
+        return digest if await asyncio.to_thread(shelf.blobs.mount, name, digest_hex(digest), source) else ""
 
-    async def _all_at_once(self, req: Request, name: str, digits: str) -> None:
-        upload = await asyncio.to_thread(self._uploads.begin, name)
+    async def _all_at_once(self, req: Request, shelf: Shelf, name: str, digits: str) -> None:
+        upload = await asyncio.to_thread(shelf.uploads.begin, name)
         try:
-            _, whole = await self._receive(req, name, upload, 0)
+            _, whole = await self._receive(req, shelf, name, upload, 0)
             if not whole:
                 raise Refused(400, Code.SIZE_INVALID, "the body was cut off")
-            await asyncio.to_thread(self._uploads.finish, name, upload, digits)
+            await asyncio.to_thread(shelf.uploads.finish, name, upload, digits)
         except BaseException:
             # Nobody knows of this upload, so nobody could resume it.
             with contextlib.suppress(Refused):
-                await asyncio.to_thread(self._uploads.cancel, name, upload)
+                await asyncio.to_thread(shelf.uploads.cancel, name, upload)
             raise
 
-    async def _status(self, _req: Request, resp: Response, name: str, upload: str) -> None:
-        size = await asyncio.to_thread(self._uploads.size, name, upload)
+    async def _status(self, _req: Request, resp: Response, shelf: Shelf, name: str, upload: str) -> None:
+        size = await asyncio.to_thread(shelf.uploads.size, name, upload)
         _accepted(resp, name, upload, size)
         resp.status = 204
 
-    async def _append(self, req: Request, resp: Response, name: str, upload: str) -> None:
-        size = await asyncio.to_thread(self._uploads.size, name, upload)
-        size, _ = await self._receive(req, name, upload, size)
+    async def _append(self, req: Request, resp: Response, shelf: Shelf, name: str, upload: str) -> None:
+        size = await asyncio.to_thread(shelf.uploads.size, name, upload)
+        size, _ = await self._receive(req, shelf, name, upload, size)
         _accepted(resp, name, upload, size)
 
-    async def _finish(self, req: Request, resp: Response, name: str, upload: str) -> None:
+    async def _finish(self, req: Request, resp: Response, shelf: Shelf, name: str, upload: str) -> None:
         digest = req.get_param("digest")
         if not digest:
             raise Refused(400, Code.DIGEST_INVALID, "`?digest=` is missing: with what the upload is compared")
         digits = digest_hex(digest)
-        size = await asyncio.to_thread(self._uploads.size, name, upload)
-        _, whole = await self._receive(req, name, upload, size)
+        size = await asyncio.to_thread(shelf.uploads.size, name, upload)
+        _, whole = await self._receive(req, shelf, name, upload, size)
         if not whole:
             # What arrived is kept: the client comes back, asks how far it was, and sends the rest.
             raise Refused(400, Code.SIZE_INVALID, "the body was cut off")
-        await asyncio.to_thread(self._uploads.finish, name, upload, digits)
+        await asyncio.to_thread(shelf.uploads.finish, name, upload, digits)
         _created(resp, f"/v2/{name}/blobs/{digest}", digest)
 
-    async def _cancel(self, _req: Request, resp: Response, name: str, upload: str) -> None:
-        await asyncio.to_thread(self._uploads.cancel, name, upload)
+    async def _cancel(self, _req: Request, resp: Response, shelf: Shelf, name: str, upload: str) -> None:
+        await asyncio.to_thread(shelf.uploads.cancel, name, upload)
         resp.status = 204
 
-    async def _receive(self, req: Request, name: str, upload: str, size: int) -> tuple[int, bool]:
+    async def _receive(self, req: Request, shelf: Shelf, name: str, upload: str, size: int) -> tuple[int, bool]:
         """The size of the upload after the body, and whether that came whole. No lock is held while it comes."""
         declared = receiving.content_range(req)
         if declared is not None and declared[0] != size:
             raise uploads.out_of_order(name, upload, size)
         expected = req.content_length if declared is None else declared[1]
         if expected is not None and size + expected > self._settings.registry_max_blob_bytes:
-            await asyncio.to_thread(self._uploads.cancel, name, upload)
+            await asyncio.to_thread(shelf.uploads.cancel, name, upload)
             raise uploads.too_large(self._settings.registry_max_blob_bytes)
         received = 0
         async with contextlib.aclosing(receiving.pieces(req)) as pieces:
@@ -254,7 +250,7 @@ class Registry:
                     raise Refused(
                         400, Code.SIZE_INVALID, f"the body is longer than the {expected} bytes of Content-Range"
                     )
-                size = await asyncio.to_thread(self._uploads.append, name, upload, size, piece)
+                size = await asyncio.to_thread(shelf.uploads.append, name, upload, size, piece)
         whole = await receiving.arrived_whole(req, received)
         if whole and expected is not None and received != expected:
             raise Refused(400, Code.SIZE_INVALID, f"{received} bytes came instead of the {expected} of Content-Range")
@@ -262,30 +258,30 @@ class Registry:
 
     # manifests --------------------------------------------------------------------------------------------------------
 
-    async def _get_manifest(self, req: Request, resp: Response, name: str, reference: str) -> None:
-        stored = await asyncio.to_thread(self._manifests.get, name, reference)
+    async def _get_manifest(self, req: Request, resp: Response, shelf: Shelf, name: str, reference: str) -> None:
+        stored = await asyncio.to_thread(shelf.manifests.get, name, reference)
         if not sending.is_known(req, resp, stored.digits):
             resp.content_type = stored.media_type
             resp.data = stored.body
 
-    async def _put_manifest(self, req: Request, resp: Response, name: str, reference: str) -> None:
+    async def _put_manifest(self, req: Request, resp: Response, shelf: Shelf, name: str, reference: str) -> None:
         body = await read_body(req, MAX_BYTES)
-        put = await asyncio.to_thread(self._manifests.put, name, reference, body, req.content_type or "")
+        put = await asyncio.to_thread(shelf.manifests.put, name, reference, body, req.content_type or "")
         digest = SHA256 + put.digits
         _created(resp, f"/v2/{name}/manifests/{digest}", digest)
         if put.subject is not None:
             resp.set_header("oci-subject", put.subject)
 
-    async def _delete_manifest(self, _req: Request, resp: Response, name: str, reference: str) -> None:
-        await asyncio.to_thread(self._manifests.delete, name, reference)
+    async def _delete_manifest(self, _req: Request, resp: Response, shelf: Shelf, name: str, reference: str) -> None:
+        await asyncio.to_thread(shelf.manifests.delete, name, reference)
         resp.status = 202
 
-    async def _referrers(self, req: Request, resp: Response, name: str, digest: str) -> None:
+    async def _referrers(self, req: Request, resp: Response, shelf: Shelf, name: str, digest: str) -> None:
         kind, after = req.get_param("artifactType"), req.get_param("last") or ""
         if after and not is_hex(after):
             raise Refused(400, Code.UNSUPPORTED, "`last` must be what the answer before had in its Link")
         found, last = await asyncio.to_thread(
-            self._manifests.referrers, name, digest_hex(digest), kind, after, REFERRER_BYTES
+            shelf.manifests.referrers, name, digest_hex(digest), kind, after, REFERRER_BYTES
         )
         reply(resp, Index(found))
         resp.content_type = INDEX
@@ -297,18 +293,18 @@ class Registry:
 
     # lists ------------------------------------------------------------------------------------------------------------
 
-    async def _tags(self, req: Request, resp: Response, name: str, _: str) -> None:
-        found = await asyncio.to_thread(self._manifests.tags, name)
+    async def _tags(self, req: Request, resp: Response, shelf: Shelf, name: str, _: str) -> None:
+        found = await asyncio.to_thread(shelf.manifests.tags, name)
         reply(resp, TagList(name, _page(req, resp, f"/v2/{name}/tags/list", found)))
 
-    async def _catalog(self, req: Request, resp: Response, _name: str, _: str) -> None:
-        found = await asyncio.to_thread(self._manifests.catalog)
+    async def _catalog(self, req: Request, resp: Response, shelf: Shelf, _name: str, _: str) -> None:
+        found = await asyncio.to_thread(shelf.manifests.catalog)
         reply(resp, Catalog(_page(req, resp, "/v2/_catalog", found)))
 
 
 def _is_nobody(req: Request) -> bool:
     """Nothing to prove a name with; skopeo and podman send an empty name and an empty password then."""
-    return (req.get_header("authorization") or "Basic Og==") == "Basic Og=="
+    return (req.get_header("authorization") or "Basic Og==") == "Basic Og==" and req.get_header("x-api-key") is None
 
 
 def _created(resp: Response, path: str, digest: str) -> None:

@@ -3,7 +3,8 @@
     lock                                     between writers and the sweep
     drafts/                                  small files on their way to their place
     blobs/sha256/<2 digits>/<digits>         bytes, once, whoever refers to them; manifests too
-    repositories/<name…>/
+    tenants/<digits>/<name…>/                the repositories of a tenant, by the hash of its name
+    repositories/<name…>/                    those of the tenant `default`; in every one of them:
         _layers/<digits>                     empty: the repository has this blob
         _manifests/<digits>                  the media type under which this manifest was pushed
         _tags/<tag>                          the digits of a manifest
@@ -11,10 +12,11 @@
         _uploads/<id>                        what has arrived of a blob
 
 No part of a name begins with an underscore, so a repository may lie within another one. The time of a file says when it was
-last pushed or referred to.
+last pushed or referred to. Bytes are found through a repository alone, so what one tenant has is not there for another.
 """
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,12 +27,26 @@ from chargehand.doors.provisioning.registry.names import is_hex
 LAYERS, MANIFESTS, TAGS, REFERRERS, UPLOADS = "_layers", "_manifests", "_tags", "_referrers", "_uploads"
 
 
+DEFAULT = "default"  # the only tenant without auth
+
+
 class Layout:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, repositories: Path | None = None) -> None:
         self.root = root
         self.drafts = root / "drafts"
         self.blobs = root / "blobs" / "sha256"
-        self.repositories = root / "repositories"
+        self.repositories = repositories or root / "repositories"
+
+    def of(self, tenant: str) -> "Layout":
+        """The same place with the repositories of one tenant."""
+        if tenant == DEFAULT:
+            return Layout(self.root)
+        return Layout(self.root, self.root / "tenants" / hashlib.sha256(tenant.encode()).hexdigest())
+
+    def of_all(self) -> list["Layout"]:
+        """One for each tenant that has or had repositories."""
+        tenants = [Path(entry.path) for entry in listed(self.root / "tenants") if is_hex(entry.name)]
+        return [Layout(self.root), *(Layout(self.root, tenant) for tenant in tenants)]
 
     @contextlib.contextmanager
     def locked(self, how: int) -> Iterator[None]:

@@ -40,14 +40,30 @@ class Hashed(NamedTuple):
     hash: Hash
 
 
+class Hashes:
+    """Saves reading a file again when it is finished; what is not in here is read."""
+
+    def __init__(self) -> None:
+        self._hashes: OrderedDict[str, Hashed] = OrderedDict()
+        self._turn = threading.Lock()
+
+    def recall(self, upload: str) -> Hashed | None:
+        with self._turn:
+            return self._hashes.pop(upload, None)
+
+    def remember(self, upload: str, hashed: Hashed) -> None:
+        with self._turn:
+            self._hashes[upload] = hashed
+            if len(self._hashes) > REMEMBERED:
+                self._hashes.popitem(last=False)
+
+
 class Uploads:
-    def __init__(self, layout: Layout, max_bytes: int, now: Callable[[], int]) -> None:
+    def __init__(self, layout: Layout, max_bytes: int, now: Callable[[], int], hashes: Hashes) -> None:
         self._layout = layout
         self._max_bytes = max_bytes
         self._now = now
-        # Saves reading a file again when it is finished; what is not in here is read.
-        self._hashes: OrderedDict[str, Hashed] = OrderedDict()
-        self._turn = threading.Lock()
+        self._hashes = hashes
 
     @translated()
     def begin(self, name: str) -> str:
@@ -57,7 +73,7 @@ class Uploads:
             make(path.parent)
             path.touch(mode=0o600, exist_ok=False)
             stamp(path, self._now())
-        self._remember(upload, Hashed(0, hashlib.sha256()))
+        self._hashes.remember(upload, Hashed(0, hashlib.sha256()))
         return upload
 
     @translated()
@@ -83,12 +99,12 @@ class Uploads:
                 if error.errno in FULL:
                     self._discard(name, upload)
                 raise
-            hashed = self._recall(upload)
+            hashed = self._hashes.recall(upload)
             if hashed is not None and hashed.size == offset:
                 hashed.hash.update(data)
                 hashed = Hashed(offset + len(data), hashed.hash)
             if hashed is not None:
-                self._remember(upload, hashed)
+                self._hashes.remember(upload, hashed)
             stamp(self._layout.upload(name, upload), self._now())
             return offset + len(data)
 
@@ -155,25 +171,15 @@ class Uploads:
             yield file
 
     def _discard(self, name: str, upload: str) -> None:
-        self._recall(upload)
+        self._hashes.recall(upload)
         self._layout.upload(name, upload).unlink(missing_ok=True)
 
     def _hash_all(self, file: FileIO, upload: str) -> str:
-        hashed = self._recall(upload) or Hashed(0, hashlib.sha256())
+        hashed = self._hashes.recall(upload) or Hashed(0, hashlib.sha256())
         file.seek(hashed.size)
         while piece := file.read(PIECE_BYTES):
             hashed.hash.update(piece)
         return hashed.hash.hexdigest()
-
-    def _recall(self, upload: str) -> Hashed | None:
-        with self._turn:
-            return self._hashes.pop(upload, None)
-
-    def _remember(self, upload: str, hashed: Hashed) -> None:
-        with self._turn:
-            self._hashes[upload] = hashed
-            if len(self._hashes) > REMEMBERED:
-                self._hashes.popitem(last=False)
 
 
 def link(layout: Layout, name: str, digits: str, now: int) -> None:

@@ -1,0 +1,37 @@
+"""What each tenant has in the registry: nothing of it is there for another, though bytes lie on the disk once for all."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from chargehand.doors.provisioning.registry.blobs import Blobs
+from chargehand.doors.provisioning.registry.layout import Layout
+from chargehand.doors.provisioning.registry.manifests import Manifests
+from chargehand.doors.provisioning.registry.uploads import Hashes, Uploads
+
+
+class Shelf(NamedTuple):
+    """One tenant's."""
+
+    layout: Layout
+    blobs: Blobs
+    manifests: Manifests
+    uploads: Uploads
+
+
+class Shelves:
+    def __init__(self, layout: Layout, max_blob_bytes: int, now: Callable[[], int]) -> None:
+        self._layout = layout
+        self._max_blob_bytes = max_blob_bytes
+        self._now = now
+        self._hashes = Hashes()
+
+    def of(self, tenant: str) -> Shelf:
+        return self._shelf(self._layout.of(tenant))
+
+    def all(self) -> list[Shelf]:
+        """Blocks."""
+        return [self._shelf(layout) for layout in self._layout.of_all()]
+
+    def _shelf(self, layout: Layout) -> Shelf:
+        uploads = Uploads(layout, self._max_blob_bytes, self._now, self._hashes)
+        return Shelf(layout, Blobs(layout, self._now), Manifests(layout, self._now), uploads)
