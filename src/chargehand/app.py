@@ -161,6 +161,8 @@ class Server:
         if self.tasks is not None:
             await self.tasks.start()
             self._run(self.tasks.run())
+        if self.provisioning is not None:
+            await self.provisioning.start()
         server = self.config.server
         await self.http.start(self.asgi(extra_routes), server.host, server.port, Tls.of(server))
         if self.provisioning is not None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.doors.provisioning.occupancy import machine_of
+from chargehand.doors.provisioning.occupancy import spot_of
 from chargehand.doors.provisioning.redfish.facts import Facts
 from tests.api.serving import on_sqlite
 from tests.provisioning.bmc_habits import Habits
@@ -105,4 +105,18 @@ async def test_what_keeps_a_step_is_shown_while_it_is_tried_again(store_url: str
     ],
 )
 def test_what_is_the_same_machine(one: Facts, other: Facts, same: bool) -> None:
-    assert (machine_of("http://bmc-1", one) == machine_of("http://bmc-2", other)) is same
+    assert (spot_of("http://bmc-1", one).machine == spot_of("http://bmc-2", other).machine) is same
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("https://BMC-1", "https://bmc-1:443/", True),
+        ("https://bmc-1", "https://bmc-2", False),
+        ("https://bmc-1", "https://bmc-1:8443", False),  # one address in front of many, by port
+    ],
+)
+def test_what_is_the_same_place(one: str, other: str, same: bool) -> None:
+    of = [spot_of(one, Facts("/S/1", serial="A")), spot_of(other, Facts("/S/1/", serial="B"))]
+    assert (of[0].place == of[1].place) is same
+    assert spot_of(one, Facts("/S/1")).place != spot_of(one, Facts("/S/2")).place  # two systems behind one BMC

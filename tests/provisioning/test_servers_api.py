@@ -120,19 +120,20 @@ async def test_a_server_with_an_active_job_is_not_forgotten(store_url: str, tmp_
 
 
 @on_sqlite
-async def test_a_serial_belongs_to_the_tenant_who_registered_it_until_it_is_forgotten(
+async def test_what_one_tenant_registers_neither_keeps_another_from_it_nor_is_seen_by_it(
     store_url: str, tmp_path: Path
 ) -> None:
     tokens = [a_token("acme", "acme"), a_token("umbrella", "umbrella")]
     async with lab(store_url, tmp_path, settings={"auth.tokens": tokens}, token=token_of("acme")) as room:
         umbrella = room.api.of(token_of("umbrella"))
         await room.register()
-        record = {"bmc_address": room.bmc.url}
-        taken = await umbrella.call("PUT", PATH, record)
-        assert (taken.status, taken.json["error"]) == (409, "conflict.serial")
+        assert (await umbrella.get(PATH)).status == 404
+        (await umbrella.call("PUT", PATH.lower(), {"bmc_address": "http://127.0.0.1:1"})).good()
+        assert (await umbrella.call("DELETE", PATH.lower())).status == 204
+        (await umbrella.call("PUT", PATH, {"bmc_address": "http://127.0.0.1:1"})).good()
+        assert (await room.api.get(PATH)).good()["bmc_address"] == room.bmc.url
         assert (await room.api.call("DELETE", PATH)).status == 204
-        assert (await umbrella.call("PUT", PATH, record)).status == 200
-        assert (await room.api.call("PUT", PATH, record)).status == 409
+        assert (await umbrella.get(PATH)).good()["bmc_address"] == "http://127.0.0.1:1"
 
 
 @on_sqlite

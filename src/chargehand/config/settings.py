@@ -276,6 +276,7 @@ class ProvisioningConfig(Section, frozen=True, kw_only=True):
     media_dir: str
     webhook_secret: Secret
     previous_webhook_secret: Secret
+    webhook_tenant: Tenant
     client_names: tuple[Filled, ...]
     key: Secret
     max_active: Annotated[int, Meta(ge=1, le=100_000)]

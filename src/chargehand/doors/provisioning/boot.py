@@ -17,7 +17,7 @@ from chargehand.doors.provisioning.ledger import Ledger
 from chargehand.doors.provisioning.machines import Machines
 from chargehand.doors.provisioning.media import MediaUrls
 from chargehand.doors.provisioning.media_files import MediaFiles, MediaMissing, Medium
-from chargehand.doors.provisioning.occupancy import Occupancy, machine_of
+from chargehand.doors.provisioning.occupancy import Occupancy, Occupant, spot_of
 from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused
 from chargehand.doors.provisioning.redfish.facts import Facts, Glance, Slot
 from chargehand.doors.provisioning.redfish.machine import Machine
@@ -116,14 +116,11 @@ class Boot:
         return f"found {facts.vendor} {facts.model} at {facts.system}, power {facts.power}, drives {drives}"
 
     async def _occupy(self, journey: Journey, machine: Machine, facts: Facts) -> None:
-        name = machine_of(machine.address, facts)
-        occupant = await self._occupancy.take(name, journey.job.id, journey.serial)
-        if occupant is not None:
-            raise StepFailed(
-                Key.CONFLICT_ACTIVE_JOB,
-                f"job {occupant.job_id} is active on this very machine, which is on record as {occupant.server_serial} too",
-            )
-        await journey.save(machine=name)
+        spot = spot_of(machine.address, facts)
+        taken = await self._occupancy.take(journey.job.tenant, spot, Occupant(journey.job.id, journey.serial))
+        if taken:
+            raise StepFailed(Key.CONFLICT_ACTIVE_JOB, taken)
+        await journey.save(spot=spot)
 
     async def _mount_task(self, journey: Journey, machine: Machine) -> str:
         drive = second_drive(_facts(journey))

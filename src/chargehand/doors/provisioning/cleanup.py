@@ -62,8 +62,8 @@ class Cleanup:
 
     async def tidy(self, journey: Journey) -> None:
         """What the job had here. The task medium holds secrets in clear, and could be built again: it goes at once, unless asked."""
-        if journey.run.machine:
-            await self._occupancy.leave(journey.run.machine, journey.job.id)
+        if journey.run.spot is not None:
+            await self._occupancy.leave(journey.job.tenant, journey.run.spot, journey.job.id)
         if not self._settings.media_keep_seconds:
             await self._files.remove(journey.job.id)
 

@@ -11,6 +11,7 @@ from falcon.asgi import Request
 
 from chargehand.config import Config
 from chargehand.doors.provisioning import views
+from chargehand.doors.provisioning.adopting import adopt
 from chargehand.doors.provisioning.boot import Boot
 from chargehand.doors.provisioning.cleanup import Cleanup
 from chargehand.doors.provisioning.fetches import Fetches
@@ -95,6 +96,10 @@ class ProvisioningDoor:
 
     def routes(self) -> list[Route]:
         return [route for part in self._parts for route in part.routes()]
+
+    async def start(self) -> None:
+        """Before anybody is served."""
+        await adopt(self._engine.store)
 
     def listening(self, url: str) -> None:
         """Now it is known how others reach this server, if nobody said it."""

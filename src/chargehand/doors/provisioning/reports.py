@@ -133,6 +133,7 @@ class Reports:
             each.reveal().encode() for each in (settings.webhook_secret, settings.previous_webhook_secret) if each
         ]
         self._client_names = frozenset(settings.client_names)
+        self._tenant = settings.webhook_tenant  # for whose machines they speak
 
     def routes(self) -> list[Route]:
         path = f"{BASE}/status-webhook/{{server_serial}}"
@@ -323,15 +324,22 @@ class Reports:
         raise Unauthenticated(f"send {SECRET}, or `Authorization: Bearer` with the token on the task medium")
 
     async def _job(self, serial: str, meant: Meant | None, job_id: str | None) -> Job:
-        """The token says which job; else the payload may, and else it is the one that the server was last started for."""
-        owner = await self._servers.owner(serial)
-        asked = meant.job_id if meant else job_id if job_id and is_ulid(job_id) else owner.job_id if owner else ""
-        job = await self._engine.store.get_job(asked) if asked else None
+        """The token says which job; else the payload may, and else it is the one that the server was last started for.
+
+        Without a token nothing says whose machine it is, and serials are what tenants say: so it is of the one tenant that the secret
+        and the certificates are for.
+        """
+        said = meant.job_id if meant else job_id if job_id and is_ulid(job_id) else ""
+        job = await self._engine.store.get_job(said) if said else None
+        tenant = job.tenant if job and meant else self._tenant
+        owner = await self._servers.owner(tenant, serial)
+        if owner is not None and not said:
+            job = await self._engine.store.get_job(owner.job_id)
         if (
             job is None
             or owner is None
             or job.kind != KIND
-            or job.tenant != owner.tenant
+            or job.tenant != tenant
             or asked_of(job).server_serial != serial
         ):
             raise NotFound(f"no job is active for server {one_line(serial)[:64]}")

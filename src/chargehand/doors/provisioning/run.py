@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
+from chargehand.doors.provisioning.occupancy import Spot
 from chargehand.doors.provisioning.redfish.facts import Facts
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.engine.record import DropRecord, PutRecord, Record
@@ -82,7 +83,7 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     taken_at: int = 0  # when its owner took it up: nobody listened for a while before that, perhaps
     cleanup_at: int | None = None  # when cleaning up began
     facts: Facts | None = None  # what the BMC showed
-    machine: str = ""  # what the job occupies; see occupancy.py
+    spot: Spot | None = None  # what the job occupies
     trouble: str = ""  # what keeps the step that is being taken, for whoever watches
     combined: bool = False  # one drive: both media in one image
     slots: dict[

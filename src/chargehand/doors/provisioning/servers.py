@@ -24,8 +24,7 @@ from chargehand.http.route import Route, decode, query, read_body, reply
 from chargehand.webhooks.egress import EgressPolicy
 
 RECORD = "server"
-OWNER = "server-owner"  # by serial alone: machines report with it, and know no tenant
-EVERYBODY = "*"
+OWNER = "server-owner"  # by the serial in small letters
 MAX_BODY = 65_536
 PROBE_SECONDS = 10.0  # of trouble that a probe bears is half: somebody waits for it
 
@@ -80,8 +79,7 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Owner(msgspec.Struct, frozen=True):
-    tenant: str
-    serial: str  # as it is registered: the record's name is in small letters, for a BMC's serial fits in either case
+    serial: str  # as it is registered: a BMC's fits in either case
     job_id: str = ""  # the job that this machine was last started for
 
 
@@ -194,7 +192,7 @@ class Servers:
         if (job := await self.active_job(tenant, record.name)) is not None:
             raise Refused(409, Key.CONFLICT_ACTIVE_JOB, f"job {job.id} is active for this server; cancel it, or wait")
         await self._store.drop_record(DropRecord(RECORD, tenant, record.name))
-        await self._store.drop_record(DropRecord(OWNER, EVERYBODY, record.name.lower()))
+        await self._store.drop_record(DropRecord(OWNER, tenant, record.name.lower()))
         resp.status = 204
 
     async def probe_server(self, req: Request, resp: Response, server_serial: str) -> None:
@@ -234,21 +232,19 @@ class Servers:
         found = await self._store.list_jobs(JobFilter(tenant, KIND, server_queue(tenant, serial), limit=1, exact=True))
         return found[0] if found and found[0].state not in FINAL else None
 
-    async def owner(self, serial: str) -> Owner | None:
-        record = await self._store.get_record(OWNER, EVERYBODY, serial.lower()) if SERIAL.fullmatch(serial) else None
+    async def owner(self, tenant: str, serial: str) -> Owner | None:
+        record = await self._store.get_record(OWNER, tenant, serial.lower()) if SERIAL.fullmatch(serial) else None
         return None if record is None else _owner.decode(record.body)
 
     async def point_at(self, tenant: str, serial: str, job_id: str) -> None:
-        """From now on, what this machine reports is about this job; unless it is another tenant's machine by now, or nobody's."""
-        body, name = msgspec.json.encode(Owner(tenant, serial, job_id)), serial.lower()
+        """From now on, what this machine reports is about this job; unless nobody knows the machine any more."""
+        body, name = msgspec.json.encode(Owner(serial, job_id)), serial.lower()
         while True:
-            known = await self._store.get_record(OWNER, EVERYBODY, name)
-            if known is not None and _owner.decode(known.body).tenant != tenant:
-                return
+            known = await self._store.get_record(OWNER, tenant, name)
             if known is None and await self._store.get_record(RECORD, tenant, serial) is None:
                 return
             expected = 0 if known is None else known.version
-            if await self._store.put_record(PutRecord(OWNER, EVERYBODY, name, body, expected=expected)) is not None:
+            if await self._store.put_record(PutRecord(OWNER, tenant, name, body, expected=expected)) is not None:
                 return
 
     # keeping ------------------------------------------------------------------------------------------------------------
@@ -260,11 +256,9 @@ class Servers:
         return record
 
     async def _own(self, tenant: str, serial: str) -> None:
-        body = msgspec.json.encode(Owner(tenant, serial))
-        if await self._store.put_record(PutRecord(OWNER, EVERYBODY, serial.lower(), body, expected=0)) is None:
-            owner = await self.owner(serial)
-            if owner is not None and owner.tenant != tenant:
-                raise Refused(409, "conflict.serial", "this serial is registered by another tenant")
+        body = msgspec.json.encode(Owner(serial))
+        if await self._store.put_record(PutRecord(OWNER, tenant, serial.lower(), body, expected=0)) is None:
+            owner = await self.owner(tenant, serial)
             if owner is not None and owner.serial != serial:
                 raise Refused(409, "conflict.serial", f"this serial is registered as {owner.serial}")
 
