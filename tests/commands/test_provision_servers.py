@@ -133,7 +133,7 @@ async def test_a_server_is_changed_and_what_is_not_said_stays(store_url: str, tm
 
         assert f"{SERIAL} is not registered yet" in await change("--keep-password", "--bmc", room.bmc.url, code=2)
         assert "--bmc URL" in await change("--label", "rack=12", code=2)
-        (await add(room, "--label", "rack=12", "--label", "row=3", "--vendor", "dell")).good()
+        (await add(room, "--label", "rack=12", "--label", "row=3", "--vendor", "dell", "--tls", "insecure")).good()
         before = (await provision(url, "server", "show", SERIAL, "--json")).good().json
         fingerprint = ":".join(["AB"] * 32)
         told = await change(
@@ -148,12 +148,16 @@ async def test_a_server_is_changed_and_what_is_not_said_stays(store_url: str, tm
             name: value for name, value in before.items() if name not in changed
         }
         assert after["labels"] == {"row": "3", "shelf": "1"}
-        told = await change("--vendor", "", "--identified", "--tls", "verify")
-        assert told == f"{SERIAL} is changed: vendor none, tls verify, unidentified no\n"
-        assert "the BMC's address changes: the password of operator is needed" in await change(
-            "--bmc", "https://10.0.0.6", code=2
-        )
-        assert (await add(room)).good().out == f"{SERIAL} is changed: password\n"
+        told = await change("--vendor", "", "--identified")
+        assert told == f"{SERIAL} is changed: vendor none, unidentified no\n"
+        for what, *words in (
+            ("the BMC's address", "--bmc", "https://10.0.0.6"),
+            ("the BMC's user", "--user", "other", "--keep-password"),
+            ("how the BMC's certificate is checked", "--tls", "verify"),
+        ):
+            assert f"{what} changes: the password of " in await change(*words, code=2)
+        told = (await add(room, "--tls", "verify")).good().out
+        assert told == f"{SERIAL} is changed: tls verify, password\n"
         assert (await provision(url, "server", "probe", SERIAL, "--json")).good().json["ok"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from chargehand.doors.provisioning.occupancy import spot_of
 from chargehand.doors.provisioning.redfish.facts import Facts
 from tests.api.serving import on_sqlite
-from tests.provisioning.bmc_habits import Habits
+from tests.provisioning.bmc_habits import USER, Habits
 from tests.provisioning.guest import Script
 from tests.provisioning.lab import RECIPE, SERIAL, lab
 
@@ -43,7 +43,7 @@ async def test_where_a_machine_is_cannot_be_changed_while_a_job_works_on_it(stor
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()
         elsewhere = {"bmc_address": "http://127.0.0.1:1", "bmc_username": "operator", "bmc_password": "x"}
-        for body in (elsewhere, {"bmc_address": room.bmc.url, "system_uuid": UUID}):
+        for body in (elsewhere, {"bmc_address": room.bmc.url, "bmc_username": USER, "system_uuid": UUID}):
             refused = await room.api.call("PUT", f"/api/v1/servers/{SERIAL}", body)
             assert (refused.status, refused.json["error"]) == (409, "conflict.active_job")
         await room.register(labels={"rack": "3"})  # the same machine, and its password again

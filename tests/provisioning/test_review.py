@@ -96,6 +96,46 @@ async def test_a_password_does_not_follow_its_server_to_another_address(store_ur
         assert (await room.api.call("PUT", SERVER, {**elsewhere, "bmc_password": PASSWORD})).status == 200
 
 
+PIN = "sha256:" + "1a" * 32
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("before", "after", "field"),
+    [
+        ({}, {"tls": "insecure"}, "tls"),
+        ({}, {"tls": PIN}, "tls"),
+        ({"tls": PIN}, {"tls": "insecure"}, "tls"),
+        ({"tls": PIN}, {"tls": "sha256:" + "2b" * 32}, "tls"),
+        ({"tls": PIN}, {"tls": "verify"}, "tls"),  # whoever has a certificate for that name
+        ({}, {"bmc_username": "another"}, "bmc_username"),
+        ({}, {"bmc_username": ""}, "bmc_username"),
+        ({}, {"bmc_address": "http://bmc.example"}, "bmc_address"),
+        ({}, {"bmc_address": "https://bmc.example:8443"}, "bmc_address"),
+        ({}, {"bmc_address": "https://bmc.example/elsewhere"}, "bmc_address"),
+        ({"tls": "insecure"}, {"tls": PIN}, ""),
+        ({"tls": "insecure"}, {"tls": "verify"}, ""),
+        ({"tls": PIN}, {"tls": PIN.upper().replace("SHA", "sha")}, ""),
+        ({}, {"labels": {"rack": "3"}, "vendor": "dell"}, ""),
+    ],
+)
+async def test_a_password_is_asked_for_again_when_somebody_else_could_get_to_hear_it(
+    store_url: str, tmp_path: Path, before: dict[str, Any], after: dict[str, Any], field: str
+) -> None:
+    async with lab(store_url, tmp_path) as room:
+        known = {"bmc_address": "https://bmc.example", "bmc_username": USER, **before}
+        shown = await room.register(**known)
+        answer = await room.api.call("PUT", SERVER, {**known, **after})
+        if not field:
+            assert answer.good()["has_password"] is True
+            return
+        assert (answer.status, answer.json["details"][0]["path"]) == (400, "/bmc_password")
+        assert f"when {field} changes" in answer.json["details"][0]["message"]
+        assert (await room.api.get(SERVER)).good() == shown
+        (await room.api.call("PUT", SERVER, {**known, **after, "bmc_password": PASSWORD})).good()
+        (await room.api.call("PUT", SERVER, {**known, "bmc_password": ""})).good()  # none is an answer too
+
+
 @on_sqlite
 async def test_a_record_does_not_lead_to_another_machine_in_the_midst_of_a_job(store_url: str, tmp_path: Path) -> None:
     """Whose BMC says as little about who it is as the first one's, and which the cleaning up would reset."""

@@ -29,9 +29,17 @@ async def known(api: Provisioning, serial: str) -> Server | None:
         raise
 
 
-def moves(before: Server, given: Given) -> bool:
-    """Whether its BMC is at another address now: the password is not sent there unless it is said again."""
-    return given.bmc is not None and given.bmc.rstrip("/") != before.bmc_address
+def asks_again(before: Server, given: Given) -> str:
+    """What changes, if by that somebody else could get to hear the password: then the server wants it again."""
+    if not before.has_password:
+        return ""
+    if given.bmc is not None and given.bmc.rstrip("/") != before.bmc_address:
+        return "the BMC's address"
+    if given.user is not None and given.user != before.bmc_username:
+        return "the BMC's user"
+    if given.tls is not None and before.tls not in (given.tls.lower(), "insecure"):
+        return "how the BMC's certificate is checked"
+    return ""
 
 
 async def put(api: Provisioning, serial: str, before: Server | None, given: Given) -> Server:

@@ -82,8 +82,8 @@ def add(
         refuse(f"--keep-password: {serial} is not registered yet, so that there is none to keep")
     if before is None and bmc is None:
         refuse(f"{serial} is not registered yet: say where its BMC is with --bmc URL")
-    if before is not None and before.has_password and given.password is None and changes.moves(before, given):
-        given = given._replace(password=options.asked_for(user or before.bmc_username, "the BMC's address changes: "))
+    if before is not None and given.password is None and (what := changes.asks_again(before, given)):
+        given = given._replace(password=options.asked_for(user or before.bmc_username, f"{what} changes: "))
 
     server = ask(url, token, lambda api: changes.put(api, serial, before, given), serial=serial)
     if not json:

@@ -36,7 +36,14 @@ class PutServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     bmc_address: Annotated[str, Meta(min_length=1, max_length=2048, examples=["https://10.0.0.5"])]
     bmc_username: Text = ""
     bmc_password: (
-        Annotated[str, Meta(max_length=1024, description="Never returned. Left out: stays, if bmc_address does")] | None
+        Annotated[
+            str,
+            Meta(
+                max_length=1024,
+                description="Never returned. Left out: stays, if bmc_address and bmc_username do, and tls does or was insecure",
+            ),
+        ]
+        | None
     ) = None
     system_uuid: (
         Annotated[
@@ -171,10 +178,10 @@ class Servers:
         while True:
             known = await self._store.get_record(RECORD, tenant, serial)
             before = None if known is None else _kept.decode(known.body)
-            if before and before.sealed_password and asked.bmc_password is None and before.bmc_address != address:
-                # Who may change records may not read passwords, not even by having them sent somewhere.
-                raise InvalidField("bmc_password", "must be given again when bmc_address changes")
             kept = _changed(before, asked, address)
+            if before and before.sealed_password and asked.bmc_password is None and (field := _redirects(before, kept)):
+                # Who may change records may not read passwords, not even by having them sent somewhere.
+                raise InvalidField("bmc_password", f"must be given again when {field} changes: it is sent by that")
             if before and _who(before) != _who(kept):
                 await self._require_calm(tenant, serial)
             if asked.bmc_password is not None:
@@ -312,6 +319,15 @@ def checked_serial(serial: str) -> str:
 def _who(kept: Kept) -> tuple[str, str | None, bool]:
     """By which a machine is found and known."""
     return kept.bmc_address, kept.system_uuid, kept.unidentified
+
+
+def _redirects(before: Kept, after: Kept) -> str:
+    """The field by which somebody else could get to hear the password. What was sent to anybody can only be sent to fewer."""
+    if before.bmc_address != after.bmc_address:
+        return "bmc_address"
+    if before.bmc_username != after.bmc_username:
+        return "bmc_username"
+    return "tls" if before.tls not in (after.tls, "insecure") else ""
 
 
 def _changed(kept: Kept | None, asked: PutServer, address: str) -> Kept:
