@@ -63,10 +63,10 @@ def test_a_page_is_served_with_its_type_and_strict_headers(client: falcon.testin
     assert answer.text == source(name)
     assert answer.headers["content-type"] == media_type
     assert answer.headers["content-security-policy"] == (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; form-action 'self'; "
         "frame-ancestors 'none'; base-uri 'none'"
     )
-    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cross-origin-opener-policy"] == "same-origin"
     assert answer.headers["referrer-policy"] == "no-referrer"
     assert answer.headers["cache-control"] == "no-cache"
     assert re.fullmatch(r'"[0-9a-f]{32}"', answer.headers["etag"])

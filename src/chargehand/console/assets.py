@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from falcon.asgi import Request, Response
 
 from chargehand.errors import NotFound
+from chargehand.http.headers import PAGE
 from chargehand.http.route import Route
 
 MEDIA = {
@@ -16,17 +17,6 @@ MEDIA = {
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
-}
-_HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; "
-        "frame-ancestors 'none'; base-uri 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    # The names stay the same from version to version, so a browser has to ask; the ETag makes asking cheap.
-    "cache-control": "no-cache",
 }
 SHELL = "index.html"
 
@@ -67,7 +57,7 @@ class Assets:
 
     def _show(self, req: Request, resp: Response, name: str) -> None:
         asset = self._assets[name]
-        resp.set_headers(_HEADERS)
+        resp.set_headers(PAGE)
         resp.etag = asset.etag
         if any(known in ("*", asset.etag) for known in req.if_none_match or ()):
             resp.status = 304

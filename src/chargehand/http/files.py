@@ -46,7 +46,6 @@ async def send_content(req: Request, resp: Response, content: Content, sent: Sen
     """What the reader raises before its first piece becomes the answer; after that only the connection can be closed."""
     resp.set_header("etag", content.etag)
     resp.set_header("accept-ranges", "bytes")
-    resp.set_header("x-content-type-options", "nosniff")
     if_none_match = req.get_header("if-none-match") or ""
     if content.etag in if_none_match or if_none_match.strip() == "*":
         resp.status = 304

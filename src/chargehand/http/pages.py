@@ -6,18 +6,8 @@ from typing import Any
 
 from falcon.asgi import Request, Response
 
+from chargehand.http.headers import PAGE
 from chargehand.http.route import Route
-
-_HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
-        "frame-ancestors 'none'; base-uri 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    # The names stay the same from version to version, so a browser has to ask; the ETag makes asking cheap.
-    "cache-control": "no-cache",
-}
 
 
 def _page(path: str, name: str, media_type: str) -> Route:
@@ -25,7 +15,7 @@ def _page(path: str, name: str, media_type: str) -> Route:
     etag = hashlib.sha256(body).hexdigest()[:32]
 
     async def show_page(req: Request, resp: Response, **_: Any) -> None:
-        resp.set_headers(_HEADERS)
+        resp.set_headers(PAGE)
         resp.etag = etag
         if any(known in ("*", etag) for known in req.if_none_match or ()):
             resp.status = 304

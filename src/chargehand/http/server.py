@@ -110,12 +110,13 @@ class Connection(HttpToolsProtocol):
     # What the transport tells
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.cork = Cork(transport, self.loop)
         if len(self.connections) < self.bounds.max_connections:
             self.client_names = names_of(transport)
             self.since = self.loop.time()  # a handshake has its own bound
-            super().connection_made(cast(asyncio.Transport, Cork(transport, self.loop)))
+            super().connection_made(cast(asyncio.Transport, self.cork))
             return
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, self.cork)
         if len(self.state.turned_away) < self.bounds.max_connections:
             self.state.turned_away.add(self)
             self.refuse(Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections", retry_after_seconds=1))
@@ -196,6 +197,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         # uvicorn's own sets a timer for each answer, where the sweep needs only the time.
         self.since = self.loop.time()
+        self.cork.new_answer = True
         self.state.total_requests += 1
         if self.transport.is_closing():
             return
