@@ -190,8 +190,9 @@ def running(request: pytest.FixtureRequest, certificates: Certificates) -> Itera
     assert not running.troubles
 
 
-async def names(port: int, context: ssl.SSLContext) -> list[str]:
-    async with aiohttp.ClientSession() as session, session.get(f"https://localhost:{port}/names", ssl=context) as got:
+async def names(port: int, context: ssl.SSLContext, headers: dict[str, str] | None = None) -> list[str]:
+    url = f"https://localhost:{port}/names"
+    async with aiohttp.ClientSession() as session, session.get(url, ssl=context, headers=headers) as got:
         assert got.status == 200
         told: list[str] = await got.json()
         return told
@@ -218,6 +219,16 @@ async def test_a_caller_without_a_certificate_is_served_and_has_no_name(
 async def test_a_callers_certificate_tells_its_names(running: Running, certificates: Certificates) -> None:
     told = await names(running.start(), certificates.trusting(certificates.client))
     assert told == ["SERIAL-1", "one.example", "two.example"]
+
+
+async def test_a_browsers_certificate_is_of_no_use_to_pages_of_other_sites(
+    running: Running, certificates: Certificates
+) -> None:
+    port, context = running.start(), certificates.trusting(certificates.client)
+    for page in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}, {"Origin": "null"}):
+        assert await names(port, context, page) == []
+    for page in ({"Sec-Fetch-Site": "same-origin"}, {"Origin": f"https://localhost:{port}"}):
+        assert len(await names(port, context, page)) == 3
 
 
 async def test_a_certificate_of_a_strange_authority_is_refused(running: Running, certificates: Certificates) -> None:

@@ -297,11 +297,47 @@ async def test_a_broken_file_says_so_when_it_is_loaded(tmp_path: Path, http: aio
 
 @needs_engine
 async def test_a_page_from_elsewhere_is_kept_out(embedded: Embedded, http: aiohttp.ClientSession) -> None:
-    for headers in ({"Host": "evil.example"}, {"Origin": "https://evil.example"}):
-        async with http.get(f"{embedded.url}/api/tags", headers=headers) as response:
+    foreign: list[dict[str, str]] = [{"Host": "evil.example"}, {"Sec-Fetch-Site": "cross-site"}]
+    foreign += [
+        {"Origin": origin} for origin in ("null", "https://evil.example", "http://localhost:3000", "http://10.0.0.1")
+    ]
+    for headers in foreign:
+        said = {"Content-Type": "text/plain", **headers}
+        async with http.post(
+            f"{embedded.url}/api/generate", data=b'{"model": "tiny-stories"}', headers=said
+        ) as response:
             assert (response.status, await response.read()) == (403, b"")
-    async with http.get(f"{embedded.url}/api/tags", headers={"Host": "localhost:1", "Origin": "http://localhost"}) as r:
+    async with http.get(
+        f"{embedded.url}/api/tags", headers={"Host": "localhost:1", "Origin": "http://localhost:1"}
+    ) as r:
         assert r.status == 200
+
+
+@needs_engine
+async def test_with_a_key_it_serves_nobody_else_and_tells_nobody_the_key(http: aiohttp.ClientSession) -> None:
+    embedded = Embedded(["tiny-stories"], key="known to one")
+    url = await embedded.start()
+    try:
+        for wrong in (
+            {},
+            {"Authorization": "Bearer"},
+            {"Authorization": "Bearer of another"},
+            {"X-Api-Key": "known to one"},
+        ):
+            for method, path in (("GET", "/"), ("GET", "/api/version"), ("POST", "/api/generate"), ("GET", "/nowhere")):
+                async with http.request(
+                    method, url + path, data=b"{}" if method == "POST" else None, headers=wrong
+                ) as r:
+                    assert (r.status, await r.read()) == (401, b"")
+        ours = {"Authorization": "Bearer known to one"}
+        async with http.post(f"{url}/api/chat", json={**STORY, "stream": False}, headers=ours) as response:
+            assert response.status == 200
+        processes = [psutil.Process(embedded.pid), *runners(embedded)]
+        assert len(processes) == 2
+        assert not [each for each in processes if "known to one" in " ".join(each.cmdline())]
+        assert "known to one" not in processes[1].environ().values()
+    finally:
+        await embedded.stop()
 
 
 @needs_engine

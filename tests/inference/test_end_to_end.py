@@ -15,7 +15,7 @@ import pytest
 
 from chargehand.app import Server
 from chargehand.doors.inference.embedded.process import Embedded
-from tests.api.serving import Api, serving, talking, until
+from tests.api.serving import Api, on_sqlite, serving, talking, until
 from tests.webhooks.receiver import Receiver, receiving
 
 pytestmark = [
@@ -81,7 +81,9 @@ async def test_a_newcomers_first_job_is_answered_by_a_real_model(api: Api, recei
 async def test_the_official_client_gets_through_us_what_it_gets_directly(server: Server, api: Api) -> None:
     assert server.inference is not None
     assert server.inference.embedded is not None
-    through, direct = ollama.AsyncClient(server.url), ollama.AsyncClient(server.inference.embedded.url)
+    key = server.inference.scheduler.targets["embedded"].config.api_key.reveal()
+    direct = ollama.AsyncClient(server.inference.embedded.url, headers={"Authorization": f"Bearer {key}"})
+    through = ollama.AsyncClient(server.url)
     options = STORY["options"]
     said = [(await client.generate(TINY, STORY["prompt"], options=options)).response for client in (through, direct)]
     assert said[0] == said[1] != ""
@@ -95,6 +97,18 @@ async def test_the_official_client_gets_through_us_what_it_gets_directly(server:
     assert vectors[0] == vectors[1]
     for client in (through, direct):
         await client._client.aclose()  # it has no way of its own
+
+
+@on_sqlite
+async def test_the_embedded_models_port_serves_nobody_but_us(server: Server, api: Api) -> None:
+    assert server.inference is not None
+    assert server.inference.embedded is not None
+    url = server.inference.embedded.url
+    for headers in ({}, {"Origin": "null"}, {"Authorization": "Bearer a guess"}):
+        async with api.session.post(
+            f"{url}/api/generate", data=b'{"model": "tiny-stories"}', headers=headers
+        ) as answer:
+            assert answer.status == 401
 
 
 async def test_pulling_the_plug_on_the_model_costs_no_attempt(server: Server, api: Api, receiver: Receiver) -> None:

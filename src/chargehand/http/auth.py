@@ -17,7 +17,7 @@ from chargehand.config import Config, Token, User
 from chargehand.errors import ConfigError, Forbidden, TooManyRequests, Unauthenticated
 from chargehand.http.credentials import PasswordHash, parse_token_hash
 from chargehand.http.jwt import LEEWAY_SECONDS, Claims, jwt_verifier
-from chargehand.http.neighbours import is_neighbour, names_of
+from chargehand.http.neighbours import asked_by_another_site, is_local_name, names_of, places_of
 from chargehand.http.rate import RateLimiter
 from chargehand.http.scopes import SCOPES
 
@@ -29,9 +29,13 @@ PASSWORD_QUEUE = 32  # checks under way or waiting
 TOKEN_USER = "token"  # noqa: S105 - the name, of HTTP Basic
 _EVERYTHING = frozenset({"*"})
 _OUR_SCOPES = frozenset({"*", *(scope.partition(":")[0] for scope in SCOPES)})  # up to the colon
-_STRANGE_PAGE = (
-    "without [auth] only programs and pages of this machine are served, under its own names: "
-    "the Host or Origin of this request is another; set up [auth] to serve others"
+_OTHER_NAME = (
+    "without [auth] this server is reached by an address, as localhost, or by the name in a public_url: "
+    "the Host of this request is another name; set up [auth] to be reached by it"
+)
+_OTHER_SITE = (
+    "a page of another site made the browser send this (Sec-Fetch-Site or Origin says so): without a token in a header "
+    "only pages of this server are served"
 )
 _HINT = "send `Authorization: Bearer <token>`"
 
@@ -66,7 +70,8 @@ class Gate:
     def __init__(self, config: Config, *, now: Clock = time.time, clock: Clock = time.monotonic) -> None:
         auth, rate = config.auth, config.auth.rate_per_second
         self._everybody = None if config.has_auth else _everybody(rate)
-        self._names = names_of((config.provisioning.public_url, config.tasks.public_url))
+        public = (config.provisioning.public_url, config.tasks.public_url)
+        self._names, self._places = names_of(public), places_of(public)
         self._nobody = self._everybody or Caller("anonymous", tenant="")
         self._tokens = _by_digest(auth.tokens, rate)
         self._jwt = jwt_verifier(auth, now, clock)
@@ -82,9 +87,12 @@ class Gate:
         if scope is None:
             req.context.caller = self._nobody
             return
-        if self._everybody and not self._is_neighbour(req):
-            raise Forbidden(_STRANGE_PAGE)
-        caller = self._everybody or await self._identify(_authorization(req))
+        header = None if self._everybody else _authorization(req)
+        if not _is_token(header) and asked_by_another_site(req, self._places):
+            raise Forbidden(_OTHER_SITE)
+        if self._everybody and not is_local_name(req.get_header("host") or "", self._names):
+            raise Forbidden(_OTHER_NAME)
+        caller = self._everybody or await self._identify(header)
         wait = self._limiter.take(caller.rate_key, caller.rate_per_second, self._burst)
         if wait:
             message = f"more than {caller.rate_per_second:g} requests a second; wait {wait:.1f} seconds"
@@ -92,9 +100,6 @@ class Gate:
         if scope and not caller.may(scope):
             raise Forbidden(f"missing scope: this needs `{scope}`")
         req.context.caller = caller
-
-    def _is_neighbour(self, req: Request) -> bool:
-        return is_neighbour(req.get_header("host") or "", req.get_header("origin") or "", self._names)
 
     async def _identify(self, header: str | None) -> Caller:
         if not header:
@@ -282,6 +287,11 @@ def _authorization(req: Request) -> str | None:
         return given
     key = req.get_header("x-api-key")
     return f"Bearer {key}" if key else None
+
+
+def _is_token(header: str | None) -> bool:
+    """Whether this can only come from whoever knows it. All other schemes are such that a browser remembers them."""
+    return header is not None and header[:7].lower() == "bearer "
 
 
 def token_of(req: Request) -> str:

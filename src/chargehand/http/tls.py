@@ -13,6 +13,7 @@ from falcon.asgi import Request
 
 from chargehand.config import ServerConfig
 from chargehand.errors import ConfigError
+from chargehand.http.neighbours import asked_by_another_site
 from chargehand.observability.logs import get_logger
 
 CLIENT_NAMES = "chargehand.client_names"  # in the ASGI scope of a request
@@ -92,9 +93,12 @@ class Tls:
 
 
 def client_names(req: Request) -> tuple[str, ...]:
-    """The common name of the caller's certificate and its DNS names, by an authority that we believe; or nothing."""
+    """The common name of the caller's certificate and its DNS names, by an authority that we believe; or nothing.
+
+    A browser shows its certificate for every page: to one of another site it is worth nothing.
+    """
     names: tuple[str, ...] = req.scope.get(CLIENT_NAMES, ())
-    return names
+    return () if names and asked_by_another_site(req) else names
 
 
 def names_of(transport: asyncio.BaseTransport) -> tuple[str, ...]:

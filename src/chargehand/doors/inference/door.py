@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from secrets import token_urlsafe
 
-from chargehand.config import Config, TargetConfig
+from chargehand.config import Config, Secret, TargetConfig
 from chargehand.doors.inference import views
 from chargehand.doors.inference.attempt import Attempts
 from chargehand.doors.inference.batches import KIND as BATCH
@@ -96,7 +97,8 @@ class InferenceDoor:
         if self.note:
             log.warning("the embedded model cannot run here", reason=self.note)
             return
-        embedded = Embedded(parallel=EMBEDDED_PARALLEL)
+        key = token_urlsafe(32)
+        embedded = Embedded(parallel=EMBEDDED_PARALLEL, key=key)
         try:
             url = await embedded.start()
         except (CannotStart, OSError) as error:
@@ -104,7 +106,7 @@ class InferenceDoor:
             log.warning("the embedded model did not start", reason=self.note)
             return
         self.embedded = embedded
-        config = TargetConfig(url=url, name=EMBEDDED_NAME, parallel=EMBEDDED_PARALLEL)
+        config = TargetConfig(url=url, name=EMBEDDED_NAME, api_key=Secret(key), parallel=EMBEDDED_PARALLEL)
         self.scheduler.add(Target(config, self._settings, self._changed))
 
     async def run(self) -> None:

@@ -1,7 +1,8 @@
 """The embedded target as a process: `python -m chargehand.doors.inference.embedded --port 0`.
 
 Says where it listens in one line of JSON on standard output and serves until SIGTERM, or until its standard input ends: whoever
-started it holds the other end of that, so it never outlives them.
+started it holds the other end of that, so it never outlives them. With CHARGEHAND_EMBEDDED_KEY in its environment, where other users
+cannot read it, it serves only who sends that as a Bearer token.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from chargehand.doors.inference.embedded.app import make_app
 from chargehand.doors.inference.embedded.catalogue import Catalogue, Model, Unknown, find_models
 from chargehand.doors.inference.embedded.llama import LlamaCpp
 
+KEY = "CHARGEHAND_EMBEDDED_KEY"
 CLOSING_SECONDS = 0.5  # for requests that are under way when we are told to end
 
 
@@ -47,7 +49,8 @@ def arguments() -> argparse.Namespace:
 
 async def serve(models: list[Model], options: argparse.Namespace) -> None:
     parallel = max(1, options.parallel)
-    app = make_app(Catalogue(models), LlamaCpp(parallel), threads=options.threads, parallel=parallel)
+    key = os.environ.pop(KEY, "")  # the processes with the models have no use for it
+    app = make_app(Catalogue(models), LlamaCpp(parallel), threads=options.threads, parallel=parallel, key=key)
     # A caller who hangs up cancels the handler, and with it the generation.
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=CLOSING_SECONDS)
     await runner.setup()

@@ -1,13 +1,11 @@
 """The routes, and what every request goes through."""
 
-import ipaddress
+import hmac
 import logging
-import socket
 from typing import Final
-from urllib.parse import urlsplit
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Handler, Middleware
 
 from chargehand.doors.inference.embedded.backend import Backend, Failure
 from chargehand.doors.inference.embedded.catalogue import Catalogue
@@ -17,21 +15,21 @@ from chargehand.doors.inference.embedded.embeddings import Embeddings
 from chargehand.doors.inference.embedded.generations import Generations
 from chargehand.doors.inference.embedded.residents import Residents
 from chargehand.doors.inference.embedded.shapes import error_body
+from chargehand.http.neighbours import is_foreign, is_local_name
 
 MAX_BODY: Final = 16 << 20  # far more than fits into the context of any model here
-LOCAL: Final = (".localhost", ".local", ".internal")
 
 logger = logging.getLogger(__name__)
 
 
-def make_app(catalogue: Catalogue, backend: Backend, *, threads: int, parallel: int) -> web.Application:
+def make_app(catalogue: Catalogue, backend: Backend, *, threads: int, parallel: int, key: str = "") -> web.Application:
     residents = Residents(backend, parallel)
     discovery = Discovery(catalogue, residents)
     generations = Generations(catalogue, residents, threads)
     embeddings = Embeddings(catalogue, residents, threads)
     compatible = Compatible(generations)
 
-    app = web.Application(client_max_size=MAX_BODY, middlewares=[only_local, refusals])
+    app = web.Application(client_max_size=MAX_BODY, middlewares=[only_with(key) if key else only_local, refusals])
     app.on_cleanup.append(lambda _app: residents.close())
     app.add_routes(
         [
@@ -56,11 +54,23 @@ def make_app(catalogue: Catalogue, backend: Backend, *, threads: int, parallel: 
     return app
 
 
+def only_with(key: str) -> Middleware:
+    """Whoever started us made the key, and nobody else knows it: no page in a browser, and no other user of this machine."""
+    expected = f"Bearer {key}".encode()
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        return await handler(request) if hmac.compare_digest(given, expected) else web.Response(status=401)
+
+    return check
+
+
 @web.middleware
 async def only_local(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """A page in a browser may have had its own name resolved to this machine; the Host it sends gives it away."""
-    origin = request.headers.get("Origin")
-    if not is_local(request.host) or (origin and not is_local(urlsplit(origin).netloc)):
+    """Started by hand, without a key: programs of this machine are served, pages of other sites are not."""
+    host, origin, site = (request.headers.get(name, "") for name in ("Host", "Origin", "Sec-Fetch-Site"))
+    if is_foreign(host, origin, site) or not is_local_name(host):
         return web.Response(status=403)
     return await handler(request)
 
@@ -89,12 +99,3 @@ async def refusals(request: web.Request, handler: Handler) -> web.StreamResponse
         status, text = 500, f"{type(error).__name__}: {error}"
     body = error_body(request.path, status, text)
     return web.Response(status=status, body=body, content_type="application/json", charset="utf-8")
-
-
-def is_local(host: str) -> bool:
-    name = urlsplit(f"//{host}").hostname or ""
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        return name in ("", "localhost", socket.gethostname().lower()) or name.endswith(LOCAL)
-    return address.is_loopback or address.is_private or address.is_unspecified

@@ -40,13 +40,19 @@ class Hello(msgspec.Struct):
 
 
 class Embedded:
-    """One process. It keeps its port over restarts, so that its URL stays the same."""
+    """One process. It keeps its port over restarts, so that its URL stays the same.
 
-    def __init__(self, models: Sequence[str] = (), *, threads: int = 0, parallel: int = 1, port: int = 0) -> None:
+    With a key it serves only requests that carry it as a Bearer token; without one, all programs of this machine.
+    """
+
+    def __init__(
+        self, models: Sequence[str] = (), *, threads: int = 0, parallel: int = 1, port: int = 0, key: str = ""
+    ) -> None:
         self._arguments = ["--threads", str(threads), "--parallel", str(parallel)]
         for model in models:
             self._arguments += ["--model", model]
         self._port = port
+        self._key = key
         self._process: Process | None = None
         self._last_words = bytearray()
         self._listener: asyncio.Task[None] | None = None
@@ -130,6 +136,7 @@ class Embedded:
             stdin=PIPE,  # never written to: its end is how the process learns that we are gone
             stdout=PIPE,
             stderr=PIPE,
+            env={**os.environ, "CHARGEHAND_EMBEDDED_KEY": self._key},  # all users can read a process's arguments
             start_new_session=True,  # a Ctrl-C is for us; we stop it when we are done with it
         )
         self._last_words.clear()
