@@ -17,7 +17,7 @@ import pytest
 from chargehand.doors.tasks import stream as streams
 from chargehand.doors.tasks.names import BASE
 from chargehand.engine.moves import Moved
-from chargehand.store.postgres import CHANNEL
+from chargehand.store.postgres import PostgresStore
 from tests.api.serving import Answer, on_sqlite, until
 from tests.engine.given import Cable
 from tests.tasks.calling import Caller, Shop, calling
@@ -314,7 +314,8 @@ async def test_a_name_that_no_stream_can_have_is_told_to_nobody(postgres_url: st
     heard: list[str] = []
     connection = await asyncpg.connect(postgres_url)
     async with calling(postgres_url) as shop:
-        await connection.add_listener(CHANNEL, lambda *said: heard.append(str(said[-1])))
+        assert isinstance(shop.server.store, PostgresStore)
+        await connection.add_listener(shop.server.store._channel, lambda *said: heard.append(str(said[-1])))
         for each in (name, "0" * 32):
             assert (await shop.worker.delete(f"/tasks/claim/stream/{each}")).status == 204
         await until(lambda: any("0" * 32 in text for text in heard))

@@ -5,7 +5,7 @@ Every write is durable when it returns and guarded by what the caller saw. A wri
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
@@ -135,10 +135,13 @@ class DeliveryFilter(msgspec.Struct, frozen=True):
     limit: int = 50
 
 
+Instant = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
 class Hint(msgspec.Struct, frozen=True, omit_defaults=True):
     """What another node says has happened. Never the truth, only a reason to look."""
 
-    queues: dict[str, int] = {}  # queue -> earliest run_at of what was put there
+    queues: dict[str, Instant] = {}  # queue -> earliest run_at of what was put there
     jobs: tuple[str, ...] = ()
     endpoints: tuple[str, ...] = ()
     streams: tuple[str, ...] = ()  # names of workers' streams that are to end

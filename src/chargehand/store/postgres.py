@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import secrets
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import asyncpg
 import msgspec
 
 from chargehand.engine.moves import Change
+from chargehand.engine.record import PutRecord
 from chargehand.engine.store import Hint
 from chargehand.errors import (
     BadRequest,
@@ -28,7 +30,7 @@ from chargehand.store.queries import load_migrations, load_queries
 from chargehand.store.reads import Row
 from chargehand.store.writes import Writes
 
-CHANNEL = "chargehand"
+CHANNEL = "chargehand_"  # and a secret that is kept in the database
 NOTIFY_BYTES = 7_500  # PostgreSQL takes up to 8,000
 UNTOLD_STREAMS = 100
 UNTOLD_JOBS = 200  # in one message; more are found by polling
@@ -83,6 +85,7 @@ def _refusal(refused: Refused) -> ChargehandError:
 
 class PostgresStore(Writes):
     _pool: "asyncpg.Pool[asyncpg.Record]"
+    _channel: str
 
     def __init__(self, url: str, clock: Callable[[], int] | None, group_size: int, lanes: int) -> None:
         self._url = url
@@ -109,6 +112,7 @@ class PostgresStore(Writes):
                     url, min_size=1, max_size=pool_size, command_timeout=60, timeout=10, init=_prepare
                 )
                 await store._migrate()
+            store._channel = await store._shared_channel()
         except StoreError:
             await store._close_pool()
             raise
@@ -208,6 +212,15 @@ class PostgresStore(Writes):
 
     # hints between nodes ----------------------------------------------------------------------------------------------
 
+    async def _shared_channel(self) -> str:
+        """The channel of all nodes. Any user of the database may listen and notify on a channel whose name they know."""
+        key = ("channel", "", "hints")
+        await self.put_record(PutRecord(*key, secrets.token_hex(16).encode(), expected=0))  # unless there is one
+        record = await self.get_record(*key)
+        if record is None:
+            raise StoreError("PostgreSQL: the name of the channel for hints was removed; start again")
+        return CHANNEL + record.body.decode()
+
     def listen(self, heard: Callable[[Hint], None]) -> None:
         self._heard.append(heard)
 
@@ -232,7 +245,7 @@ class PostgresStore(Writes):
                         await self._tell_soon.wait()
                         self._tell_soon.clear()
                         for text in self._texts():
-                            await connection.execute("SELECT pg_notify($1, $2)", CHANNEL, text)
+                            await connection.execute("SELECT pg_notify($1, $2)", self._channel, text)
                         await asyncio.sleep(NOTIFY_EVERY_SECONDS)
             self._untold.clear()
             self._untold_queues.clear()
@@ -244,7 +257,7 @@ class PostgresStore(Writes):
         connection = await asyncpg.connect(self._url, timeout=10, command_timeout=10)
         try:
             connection.add_termination_listener(lambda _: self._tell_soon.set())
-            await connection.add_listener(CHANNEL, self._on_notify)
+            await connection.add_listener(self._channel, self._on_notify)
             yield connection
         finally:
             try:
@@ -275,7 +288,7 @@ class PostgresStore(Writes):
         text = str(payload)
         if text.startswith(self._node):
             return
-        with contextlib.suppress(msgspec.DecodeError):
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
             hint = msgspec.json.decode(text[12:], type=Hint)
             for heard in self._heard:
                 heard(hint)

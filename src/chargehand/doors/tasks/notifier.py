@@ -98,7 +98,7 @@ class Notifier:
 
     def on_hint(self, hint: Hint) -> None:
         for queue, run_at in hint.queues.items():
-            if queue.startswith(f"{KIND}/"):
+            if queue.startswith(f"{KIND}/") and queue.count("/") >= 2:
                 self._filled(queue, run_at)
 
     def _filled(self, queue: str, run_at: int) -> None:

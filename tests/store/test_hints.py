@@ -1,0 +1,141 @@
+"""NOTIFY between nodes, and whoever else uses the same database: hints are never the truth, and nobody's but ours."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+
+from chargehand.app import Server
+from chargehand.doors.tasks.names import BASE
+from chargehand.store.postgres import PostgresStore
+from tests.api.serving import Api, serving, talking, until
+
+NODE = "0123456789ab"
+HOSTILE = [
+    "",
+    "x",
+    NODE,
+    NODE + "null",
+    NODE + "[]",
+    NODE + "{",
+    NODE + '{"queues": 1, "jobs": {}}',
+    NODE + '{"queues": {"": 0, "/": 0, "task": 0, "task/": 0, "task/default": 0, "task/default/c": -1}}',
+    NODE + '{"queues": {"job/default/q": ' + "9" * 400 + "}}",  # a moment that no clock can wait for
+    NODE + '{"queues": {"task/default/c": ' + "9" * 400 + "}}",
+    NODE + '{"queues": {"job/default/q": 9223372036854775807}}',
+    NODE + '{"x": ' + "[" * 7900,
+    NODE + '{"jobs": ["\\ud800", "\\u0000", "../.."], "endpoints": ["ep_"], "streams": ["*", ""]}',
+    NODE + '{"streams": [' + ",".join(f'"{number:032x}"' for number in range(200)) + "]}",
+    "\u20ac" * 2600,
+]
+
+
+@pytest.fixture
+async def stranger(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """Another user of the same database, who was given nothing in it."""
+    name, password = f"stranger_{secrets.token_hex(4)}", secrets.token_hex(8)
+    owner = await asyncpg.connect(postgres_url)
+    await owner.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{password}'")
+    connection = await asyncpg.connect(postgres_url, user=name, password=password)
+    yield connection
+    await connection.close()
+    await owner.execute(f"DROP ROLE {name}")
+    await owner.close()
+
+
+@asynccontextmanager
+async def node(postgres_url: str) -> AsyncIterator[tuple[Server, Api, str]]:
+    async with serving(postgres_url, {"engine.poll_seconds": 0.2}) as server, talking(server) as api:
+        assert isinstance(server.store, PostgresStore)
+        yield server, api, server.store._channel
+
+
+async def works(server: Server, api: Api) -> None:
+    """Somebody who waits gets the job, a subscriber is there still, and everything of the server runs."""
+    claim = asyncio.create_task(api.post("/engine/claims", {"queues": ["q"], "wait_seconds": 10}))
+    await until(lambda: server.engine.wakeups.waiting)
+    job_id = await api.submit()
+    assert [job["id"] for job in (await claim).good()["jobs"]] == [job_id]
+    assert not [task for task in server._background if task.done()]
+    assert (await api.get("/readyz")).status == 200
+
+
+async def test_another_user_of_the_database_cannot_find_the_channel(
+    postgres_url: str, stranger: asyncpg.Connection
+) -> None:
+    async with node(postgres_url) as (server, api, channel), node(postgres_url) as (_, _, other_channel):
+        for question in (
+            "SELECT body FROM records",
+            f"SELECT 1 FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query LIKE '%{channel}%'",
+        ):
+            try:
+                assert await stranger.fetch(question) == []
+            except asyncpg.InsufficientPrivilegeError:
+                continue
+        heard: list[str] = []
+        for guess in ("chargehand", "chargehand_"):
+            await stranger.add_listener(guess, lambda *said: heard.append(str(said[-1])))
+        assert other_channel == channel
+        told: list[str] = []
+        owner = await asyncpg.connect(postgres_url)
+        await owner.add_listener(channel, lambda *said: told.append(str(said[-1])))
+        job_id = await api.submit(queue="other")
+        await until(lambda: any(job_id in text for text in told))
+        await owner.close()
+        await stranger.execute("SELECT pg_notify('chargehand', 'the end')")
+        await until(lambda: "the end" in heard)
+        assert heard == ["the end"]
+        await works(server, api)
+
+
+async def test_hints_that_nobody_of_us_wrote_break_move_and_grow_nothing(postgres_url: str) -> None:
+    broken: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: broken.append(context))
+    connection = await asyncpg.connect(postgres_url)
+    async with node(postgres_url) as (server, api, channel):
+        subscription = {"callbackUrl": "http://127.0.0.1:9/", "eventTypes": ["*"]}
+        (await api.post(f"{BASE}/workers/subscriptions", subscription)).good(201)
+        job_id = await api.submit(queue="other")
+        before = await api.job(job_id)
+        heard: list[object] = []
+        assert isinstance(server.store, PostgresStore)
+        server.store.listen(lambda hint: heard.append(hint))
+        claim = asyncio.create_task(api.post("/engine/claims", {"queues": ["q"], "wait_seconds": 20}))
+        await until(lambda: server.engine.wakeups.waiting)
+        for _ in range(20):
+            for text in HOSTILE:
+                await connection.execute("SELECT pg_notify($1, $2)", channel, text)
+        await connection.execute("SELECT pg_notify($1, $2)", channel, NODE + '{"jobs": ["the end"]}')
+        await until(lambda: any("the end" in str(hint) for hint in heard))
+        assert await api.job(job_id) == before
+        mine = await api.submit()
+        assert [job["id"] for job in (await claim).good()["jobs"]] == [mine]
+        await works(server, api)
+        assert server.tasks is not None
+        assert len(server.tasks._notifier._timers) <= 1  # for what is a task queue and has a subscriber
+        assert server.outbox._lanes.keys() == set()
+    await connection.close()
+    assert broken == []
+
+
+async def test_what_is_told_is_small_and_holds_no_payload(postgres_url: str) -> None:
+    """Whatever names callers choose. PostgreSQL takes 8,000 bytes at once."""
+    connection = await asyncpg.connect(postgres_url)
+    async with node(postgres_url) as (_, api, channel):
+        heard: list[str] = []
+        await connection.add_listener(channel, lambda *said: heard.append(str(said[-1])))
+        secret = "a secret of the payload"
+        webhook = {"url": "http://127.0.0.1:9/?token=a-secret-of-the-query", "on": ["succeeded"]}
+        names = [f"{number:03}" + "\u20ac" * 60 for number in range(120)]
+        job = {"payload": secret, "metadata": {"secret": secret}, "webhook": webhook}
+        await asyncio.gather(*(api.submit(queue=name, **job) for name in names))
+        for command in ("c", "c" * 200, "\u20ac" * 60):
+            (await api.post(f"{BASE}/tasks", {"command": command, "payload": {"secret": secret}})).good(202)
+        last = await api.submit(queue="last")
+        await until(lambda: any(last in text for text in heard))
+        assert max(len(text.encode()) for text in heard) < 8000
+        assert not [text for text in heard if "secret" in text]
+    await connection.close()
