@@ -54,8 +54,15 @@ class Pair:
     key_path: Path
 
 
-def pair(folder: Path, name: str, issuer: Pair | None = None, *, dns: tuple[str, ...] = ()) -> Pair:
-    """An authority when nobody issues it, a server with a DNS name localhost, else a client."""
+def pair(
+    folder: Path,
+    name: str,
+    issuer: Pair | None = None,
+    *,
+    dns: tuple[str, ...] = (),
+    days: tuple[int, int] = (-1, 1),
+) -> Pair:
+    """An authority when nobody issues it, a server with a DNS name localhost, else a client; good in these days from now."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -66,8 +73,8 @@ def pair(folder: Path, name: str, issuer: Pair | None = None, *, dns: tuple[str,
         .issuer_name(issuer.certificate.subject if issuer else subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_before(now + datetime.timedelta(days=days[0]))
+        .not_valid_after(now + datetime.timedelta(days=days[1]))
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)

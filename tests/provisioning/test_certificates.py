@@ -89,3 +89,42 @@ async def test_a_certificate_that_is_named_in_the_settings_reports_for_all(
         assert (await Api(url, unknown).post(path, said)).status == 403
         assert (await Api(url, known).post(path, said)).status == 200
         assert (await room.reaches(job_id, "complete"))["failed_step"] == "workflow.partition"
+
+
+@on_sqlite
+async def test_a_certificate_that_is_not_good_for_this_machine_reports_nothing(
+    store_url: str, tmp_path: Path, certificates: Certificates, subtests: pytest.Subtests
+) -> None:
+    authority = certificates.authority
+    leaf = pair(tmp_path, "leaf", authority)
+    strange = {
+        "of another authority": certificates.stranger,
+        "of an authority of the same name": pair(tmp_path, NAME, pair(tmp_path, "authority")),
+        "signed by itself": pair(tmp_path, NAME),
+        "issued by a certificate that is no authority": pair(tmp_path, NAME, leaf),
+        "expired": pair(tmp_path, NAME, authority, days=(-3, -1)),
+        "not valid yet": pair(tmp_path, NAME, authority, days=(1, 3)),
+        "of a server": pair(tmp_path, NAME, authority, dns=("localhost",)),
+    }
+    others = {
+        "of another machine": pair(tmp_path, "SERIAL-2", authority),
+        "of a machine whose serial is longer": pair(tmp_path, f"{NAME}0", authority),
+        "in lower case": pair(tmp_path, NAME.lower(), authority),
+        "of many, by a star": pair(tmp_path, "fleet", authority, dns=("*", "*.example")),
+    }
+    async with behind_tls(store_url, tmp_path, certificates) as (room, url):
+        job_id = await room.waiting(NAME)
+        path, said = f"/api/v1/status-webhook/{NAME}", {"status": "success"}
+        for what, shown in strange.items():
+            with subtests.test(what):
+                async with session(certificates.trusting(shown)) as machine:
+                    with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
+                        await Api(url, machine).post(path, said)
+        for what, shown in others.items():
+            with subtests.test(what):
+                async with session(certificates.trusting(shown)) as machine:
+                    assert (await Api(url, machine).post(path, said)).status == 403
+        with subtests.test("none"):
+            assert (await room.report(said, NAME, secret=None)).status == 401
+        assert await room.told(job_id, "webhook") == []
+        assert (await room.job(job_id))["outcome"] is None

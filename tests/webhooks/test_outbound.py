@@ -8,6 +8,7 @@ import hmac
 import io
 import json
 import logging
+import resource
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -329,6 +330,45 @@ async def test_of_an_answer_without_end_only_the_start_is_read(open_desk: OpenDe
     async with asyncio.timeout(5):
         await hung_up.wait()
     assert sent < 16 << 20  # what fits into the buffers of two sockets
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        b"X-More: more\r\n" * 4000,  # headers without end
+        b"x" * 65_000,  # one header without end
+        b"HTTP/1.1 102 Processing\r\n\r\n" * 2000,  # answers that are none yet
+    ],
+    ids=["many", "long", "processing"],
+)
+@on_sqlite
+async def test_a_head_without_end_is_cut_off(open_desk: OpenDesk, receiver: Receiver, piece: bytes) -> None:
+    hung_up = asyncio.Event()
+
+    async def endless(request: web.BaseRequest) -> web.StreamResponse:
+        assert request.transport is not None
+        transport = request.transport
+        transport.write(b"" if piece.startswith(b"HTTP") else b"HTTP/1.1 200 OK\r\nX-Long: ")
+        try:
+            while not transport.is_closing():
+                transport.write(piece)
+                while transport.get_write_buffer_size() and not transport.is_closing():  # noqa: ASYNC110 - no event
+                    await asyncio.sleep(0.001)
+        finally:
+            hung_up.set()
+        return web.Response()
+
+    desk = open_desk(max_attempts=1, timeout_seconds=1)
+    receiver.otherwise = endless
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.monotonic()
+    delivery = await desk.dead(await desk.submit(receiver.url()))
+    async with asyncio.timeout(10):
+        await hung_up.wait()
+    assert delivery.reason.startswith("gave up after 1 tries: ")
+    assert len(delivery.reason) < 1000
+    assert time.monotonic() - began < 10
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KB
 
 
 @on_sqlite

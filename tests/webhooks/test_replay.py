@@ -1,0 +1,75 @@
+"""Rotation and replay: what somebody gains who has seen a delivery, and that no receiver is lost while a secret is replaced."""
+
+import time
+from collections.abc import Mapping
+
+import pytest
+
+from chargehand.client import verify_webhook
+from chargehand.webhooks.signature import SignatureError
+from tests.api.serving import on_sqlite
+from tests.webhooks.desk import OpenDesk
+from tests.webhooks.receiver import Hook, Receiver
+
+OLD, NEW = "whsec_b2xkIHNlY3JldCBvZiB0aGUgcmVjZWl2ZXI=", "whsec_bmV3IHNlY3JldCBvZiB0aGUgcmVjZWl2ZXI="
+DIALECTS = pytest.mark.parametrize("dialect", ["standard", "foreman", "codeq"])
+
+
+async def seen(open_desk: OpenDesk, receiver: Receiver, dialect: str = "standard", **settings: str) -> Hook:
+    desk = open_desk(**settings)
+    await desk.delivered(await desk.submit(receiver.url(), dialect=dialect))
+    await desk.close()  # or it would send what the next one is to sign
+    return receiver.hooks.pop()
+
+
+def refused(hook: Hook, headers: Mapping[str, str] = {}, *, body: bytes | None = None, later: float = 0) -> str:
+    given = {name.lower(): value for name, value in hook.headers.items()} | dict(headers)
+    with pytest.raises(SignatureError) as error:
+        verify_webhook(NEW, given, hook.body if body is None else body, now=time.time() + later)
+    return str(error.value)
+
+
+@DIALECTS
+@on_sqlite
+async def test_a_delivery_that_was_seen_can_only_be_repeated_as_it_is_and_soon(
+    open_desk: OpenDesk, receiver: Receiver, dialect: str
+) -> None:
+    hook = await seen(open_desk, receiver, dialect, secret=NEW)
+    again = [verify_webhook(NEW, hook.headers, hook.body)["data"]["job_id"] for _ in range(2)]
+    assert (
+        again == [hook.job_id] * 2
+    )  # the signature is as good the second time: the id tells, and it cannot be changed
+    assert refused(hook, {"webhook-id": "01M7GN7MRA74BM74N1QCQJG1JM"}) == "no signature matches"
+    assert refused(hook, body=hook.body + b" ") == "no signature matches"
+    assert refused(hook, body=hook.body.replace(b"queued", b"failed")) == "no signature matches"
+    assert "too old" in refused(hook, later=301)
+    fresh = str(int(time.time()) + 290)
+    assert refused(hook, {"webhook-timestamp": fresh}, later=301) == "no signature matches"
+    assert "future" in refused(hook, later=-301)
+
+
+@DIALECTS
+@on_sqlite
+async def test_no_receiver_is_lost_while_a_secret_is_replaced(
+    open_desk: OpenDesk, receiver: Receiver, dialect: str
+) -> None:
+    """Whether the receivers learn the new one first, or the server."""
+    before = await seen(open_desk, receiver, dialect, secret=OLD)
+    verify_webhook([NEW, OLD], before.headers, before.body)  # a receiver that was told first
+    between = await seen(open_desk, receiver, dialect, secret=NEW, previous_secret=OLD)
+    for known in (OLD, NEW, [NEW, OLD]):
+        verify_webhook(known, between.headers, between.body)
+    after = await seen(open_desk, receiver, dialect, secret=NEW)
+    verify_webhook([NEW, OLD], after.headers, after.body)
+    with pytest.raises(SignatureError):  # the old one opens nothing any more
+        verify_webhook(OLD, after.headers, after.body)
+
+
+@on_sqlite
+async def test_what_is_not_signed_is_not_what_a_receiver_acts_on(open_desk: OpenDesk, receiver: Receiver) -> None:
+    """All that the headers say of the job is in the body, which is signed."""
+    hook = await seen(open_desk, receiver, secret=NEW)
+    ours = {name for name in hook.headers if name.lower().startswith("x-chargehand-")}
+    forged = dict(hook.headers) | dict.fromkeys(ours, "forged")
+    said = verify_webhook(NEW, forged, hook.body)["data"]
+    assert (said["job_id"], str(said["sequence"])) == (hook.job_id, hook.headers["X-Chargehand-Sequence"])
