@@ -197,8 +197,12 @@ async def test_targets_are_called_and_their_clocks_compared(tmp_path: Path) -> N
     async def models(request: web.Request) -> web.Response:
         return web.json_response({"models": []}, headers={"Date": formatdate(time.time() + 3600, usegmt=True)})
 
+    async def nested(request: web.Request) -> web.Response:
+        return web.Response(text="[" * 1_000_000)
+
     app = web.Application()
     app.router.add_get("/api/tags", models)
+    app.router.add_get("/nested/api/tags", nested)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -211,6 +215,7 @@ async def test_targets_are_called_and_their_clocks_compared(tmp_path: Path) -> N
                 {"name": "away", "url": "http://127.0.0.1:9"},
                 {"name": "asleep", "url": "http://127.0.0.1:9", "wake_command": ["true"]},
                 {"name": "odd", "url": f"{empty}/nothing"},
+                {"name": "nested", "url": f"{empty}/nested"},
             ]
             found = await examined(tmp_path, inference__targets=targets)
     finally:
@@ -220,6 +225,7 @@ async def test_targets_are_called_and_their_clocks_compared(tmp_path: Path) -> N
     is_found(found["target away"], "warning", "is away: ")
     is_found(found["target asleep"], "ok", "it is woken when work waits for it")
     is_found(found["target odd"], "failed", "not as Ollama does")
+    is_found(found["target nested"], "failed", "not as Ollama does")
     is_found(found["clock"], "warning", "s ahead of this machine's")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from chargehand.client import verify_webhook
-from chargehand.webhooks.signature import SignatureError
+from chargehand.webhooks.signature import Keys, SignatureError, sign
 from tests.api.serving import on_sqlite
 from tests.webhooks.desk import OpenDesk
 from tests.webhooks.receiver import Hook, Receiver
@@ -73,3 +73,10 @@ async def test_what_is_not_signed_is_not_what_a_receiver_acts_on(open_desk: Open
     forged = dict(hook.headers) | dict.fromkeys(ours, "forged")
     said = verify_webhook(NEW, forged, hook.body)["data"]
     assert (said["job_id"], str(said["sequence"])) == (hook.job_id, hook.headers["X-Chargehand-Sequence"])
+
+
+def test_a_body_that_is_nested_too_deeply_is_refused_like_any_that_is_no_json() -> None:
+    body = b"[" * 1_000_000
+    headers = sign("standard", Keys(NEW), "01M7GN7MRA74BM74N1QCQJG1JM", int(time.time()), body)
+    with pytest.raises(SignatureError, match="nested too deeply"):
+        verify_webhook(NEW, headers, body)

@@ -41,5 +41,5 @@ def verify_webhook(
     verify(dialect, known, given, body, time.time() if now is None else now, tolerance_seconds)
     try:
         return msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        raise SignatureError("the signature is good, but the body is not JSON") from None
+    except (msgspec.DecodeError, RecursionError):
+        raise SignatureError("the signature is good, but the body is not JSON, or nested too deeply") from None

@@ -63,7 +63,7 @@ def listen(
         sequence = lower.get("x-chargehand-sequence", "-")
         try:
             content = msgspec.json.decode(body)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             content = body.decode("utf-8", "replace")
         if as_json:
             line = {

@@ -39,7 +39,7 @@ async def call(session: aiohttp.ClientSession, url: str, token: str = "") -> Ans
         async with session.get(url, headers=headers, allow_redirects=False) as response:
             body = await response.content.read(MAX_ANSWER)
             told = None
-            with contextlib.suppress(msgspec.DecodeError):
+            with contextlib.suppress(msgspec.DecodeError, RecursionError):
                 told = msgspec.json.decode(body)
             return Answer(response.status, told, _apart(response.headers, time.time()))
     except TimeoutError:
@@ -77,6 +77,8 @@ def _session(trust: aiohttp.Fingerprint | bool = True) -> aiohttp.ClientSession:
         connector=aiohttp.TCPConnector(ssl=trust),
         timeout=aiohttp.ClientTimeout(total=PATIENCE_SECONDS),
         cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,  # an answer of a few bytes must not become a gigabyte
+        headers={"Accept-Encoding": "identity"},
     )
 
 
