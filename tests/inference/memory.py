@@ -6,8 +6,8 @@ from tests.e2e.server import Server
 
 
 class Memory:
-    def __init__(self, server: Server) -> None:
-        self._pids = [server.process.pid, *(child.pid for child in server.children())]
+    def __init__(self, server: Server, *, children: bool = True) -> None:
+        self._pids = [server.process.pid, *(child.pid for child in server.children() if children)]
         self._before = 0
 
     def begin(self) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from datetime import datetime
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from falcon.asgi import Request, Response, SSEvent
@@ -25,6 +25,7 @@ from chargehand.doors.inference.request import (
     encode_request,
     essentials,
     fields_of,
+    give_way,
     leaves,
     outline,
 )
@@ -98,10 +99,19 @@ class Message(msgspec.Struct):
 
 
 class Role(msgspec.Struct, gc=False):
-    """A message of which nothing else is unfolded: there may be millions."""
+    """A message of which nothing else is unfolded. There may be millions, so they are counted while they are read."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: msgspec.Raw = NOTHING
+
+    left: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        Role.left -= 1
+        if Role.left < 0:
+            raise ValueError("has too many entries")  # which ends the reading
+        if len(self.content) and bytes(memoryview(self.content)[:1]) not in (b'"', b"n"):
+            raise ValueError("content must be a string")
 
 
 class SubmitInference(msgspec.Struct):
@@ -245,7 +255,7 @@ class InferenceJobs:
 
     async def submit_job(self, req: Request, resp: Response) -> None:
         # Nobody here keeps the body: the job has a copy of it, and that is enough.
-        job = self._new_job(req, await read_body(req, self._settings.max_body_bytes))
+        job = await self._new_job(req, await read_body(req, self._settings.max_body_bytes))
         with self._tracing.span("submit", **trace_headers(req), attributes={"model": name_of(job.queue)}) as span:
             trace = {"traceparent": span.traceparent, "tracestate": span.tracestate}
             submitted = await self._engine.submit(msgspec.structs.replace(job, **trace))
@@ -254,11 +264,13 @@ class InferenceJobs:
         if not submitted.created:
             resp.set_header("idempotency-replayed", "true")
 
-    def _new_job(self, req: Request, body: bytes) -> NewJob:
+    async def _new_job(self, req: Request, body: bytes) -> NewJob:
         check_utf8(body)
         found = outline(body)
+        await give_way(body)
         fields = fields_of(body)
         asked = _asked(body, fields)
+        await give_way(body)
         self._check(asked, fields)
         tenant = req.context.caller.tenant
         path = "/api/generate" if _given(fields, "prompt") else "/api/chat"
@@ -303,14 +315,16 @@ class InferenceJobs:
             raise InvalidField("artifacts", "has two of the same name")
 
     def _check_messages(self, raw: msgspec.Raw) -> None:
-        messages, most = _decode_roles(raw), self._settings.max_messages
-        if not messages:
-            raise InvalidField("messages", "must not be empty")
-        if len(messages) > most:
-            raise InvalidField("messages", f"has {len(messages)} entries; at most {most} (inference.max_messages)")
-        for index, message in enumerate(messages):
-            if len(message.content) and bytes(memoryview(message.content)[:1]) not in (b'"', b"n"):
-                raise InvalidField(f"messages[{index}].content", "must be a string")
+        Role.left = most = self._settings.max_messages
+        try:
+            if not _roles.decode(raw):
+                raise InvalidField("messages", "must not be empty")
+        except msgspec.ValidationError as error:
+            if Role.left < 0:
+                text = f"has more than {most} entries, the most that are taken (inference.max_messages)"
+                raise InvalidField("messages", text) from None
+            message, _, path = str(error).partition(" - at `$")
+            raise InvalidField(f"messages{path.rstrip('`')}", message) from None
 
     def _reports(self, tenant: str, asked: SubmitInference) -> tuple[Report, ...]:
         if asked.state_webhook_url is None:
@@ -351,7 +365,7 @@ class InferenceJobs:
         by = JobFilter(
             tenant,
             KIND,
-            names=() if asked.model is None else spellings(asked.model),
+            names=() if asked.model is None else spellings(checked("model", asked.model)),
             before=cursor(asked.cursor),
             limit=asked.limit + 1,
             topic=None if asked.state in (None, "failed") else views.TOPICS[asked.state][0],
@@ -505,14 +519,6 @@ def _asked(body: bytes, fields: Fields) -> SubmitInference:
         if len(raw) > SMALL_BYTES and name in BEGINNINGS and not _begins(raw, BEGINNINGS[name]):
             raise InvalidField(name, f"must begin with {BEGINNINGS[name]}")
     return decode(_decoder, msgspec.json.encode({name: raw for name, raw in fields.items() if len(raw) <= SMALL_BYTES}))
-
-
-def _decode_roles(raw: msgspec.Raw) -> list[Role]:
-    try:
-        return _roles.decode(raw)
-    except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `$")
-        raise InvalidField(f"messages{path.rstrip('`')}", message) from None
 
 
 def _begins(raw: msgspec.Raw, beginning: str) -> bool:

@@ -28,6 +28,7 @@ from chargehand.doors.inference.request import (
     encode_request,
     essentials,
     fields_of,
+    give_way,
     leaves,
     outline,
     pinned,
@@ -99,6 +100,7 @@ class Passthrough:
     async def _post(self, req: Request, resp: Response, path: str) -> None:
         body = await read_body(req, self._settings.max_body_bytes)
         asked = self._read(path, body)
+        await give_way(body)
         prefer = read_prefer(req.get_header("prefer") or "")
         if unloads(asked):
             return await unless_gone(req, self._unload(req, resp, path, asked, body))

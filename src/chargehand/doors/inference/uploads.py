@@ -46,7 +46,9 @@ class FileObject(msgspec.Struct):
 class FileQuery(msgspec.Struct, forbid_unknown_fields=True):
     after: Annotated[str, msgspec.Meta(description="The id of the last file of the page before")] | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=10_000, description=f"A page has at most {PAGE}")] = PAGE
-    purpose: Annotated[str, msgspec.Meta(description="batch or batch_output")] | None = None
+    purpose: Annotated[
+        str, msgspec.Meta(max_length=PURPOSE_BYTES, pattern="^[ -~]*$", description="batch or batch_output")
+    ] | None = None  # fmt: skip
     order: Literal["desc"] = "desc"
 
 
