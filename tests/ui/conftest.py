@@ -8,24 +8,30 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, async_playwright
 
+from tests.ui.elsewhere import EVIL, REBOUND, Elsewhere, elsewhere
 from tests.ui.scene import Scene, a_scene
 
 SHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
+ARGUMENTS = (
+    "--no-sandbox",
+    "--host-resolver-rules=" + ",".join(f"MAP {name} 127.0.0.1" for name in (EVIL, REBOUND)),
+    "--disable-features=LocalNetworkAccessChecks",  # not every browser has them: what they stop must not count as ours
+)
 
 
 def chromium() -> str:
     named = os.environ.get("CHARGEHAND_CHROMIUM", "")
     found = named or next((path for name in CHROMIUMS if (path := shutil.which(name))), "")
     if not found:
-        pytest.skip("no Chromium is installed: apt install chromium, or set CHARGEHAND_CHROMIUM")
+        pytest.fail("no Chromium is installed: apt install chromium, or set CHARGEHAND_CHROMIUM")
     return found
 
 
 @pytest.fixture
 async def browser() -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
-        launched = await playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        launched = await playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
         yield launched
         await launched.close()
 
@@ -34,3 +40,9 @@ async def browser() -> AsyncIterator[Browser]:
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     async with a_scene(tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+async def evil() -> AsyncIterator[Elsewhere]:
+    async with elsewhere() as there:
+        yield there

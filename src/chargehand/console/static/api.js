@@ -29,10 +29,10 @@ export function token() {
 
 export function keepToken(value, long) {
   forgetToken();
-  memory = value;
   const [session, local] = storages();
   const storage = long ? local : session;
   if (storage) storage.setItem(KEY, value);
+  else memory = value; // not besides: signing out in another tab would not reach it
 }
 
 export function forgetToken() {
@@ -55,7 +55,9 @@ export class ApiError extends Error {
 // Nobody answered. What the browser throws then is a TypeError, as it is for a mistake of ours.
 export class NoAnswer extends Error {}
 
-async function ask(path, options) {
+// Only of this server, since a token goes along: `//elsewhere/x` looks like a path and is none.
+export async function ask(path, options) {
+  if (new URL(path, location.href).origin !== location.origin) throw new Error("this is no address of this server");
   try {
     return await fetch(path, options);
   } catch (error) {

@@ -1,7 +1,7 @@
 // Beside a job: its attempts, what was told of it, and its files.
 
 import { html } from "../dom.js";
-import { get, headers } from "../api.js";
+import { ask, get, headers } from "../api.js";
 import { glyph, icon, look, panel } from "../parts.js";
 import { bytes, clock, host, length, number, plural, utc } from "../words.js";
 import { toldOf } from "./job-timeline.js";
@@ -136,7 +136,7 @@ function fileLink({ name, url }) {
 
 // A file needs the token, which a link cannot send: it is fetched, and handed to the browser to save.
 export async function download(path, name) {
-  const answer = await fetch(path, { headers: headers(), cache: "no-store" });
+  const answer = await ask(path, { headers: headers(), cache: "no-store" });
   if (!answer.ok) {
     await get(path); // fails in the server's words
     return;
