@@ -67,7 +67,7 @@ class Server:
         ]
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("CHARGEHAND_")}
         given = {f"CHARGEHAND_{key.upper()}": str(value) for key, value in (QUICK | settings).items()}
-        self._environ = inherited | given
+        self.environ = inherited | given
         self._process: Process | None = None
 
     @property
@@ -78,7 +78,7 @@ class Server:
     async def spawn(self) -> None:
         with self.log_file.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, env=self._environ, cwd=self._folder, stdin=DEVNULL, stdout=log, stderr=log
+                *self._command, env=self.environ, cwd=self._folder, stdin=DEVNULL, stdout=log, stderr=log
             )
 
     async def start(self) -> None:

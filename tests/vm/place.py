@@ -53,7 +53,7 @@ class Controller(Server):
         data = {"server_data_dir": folder / "data", "provisioning_maintenance_iso": ISO}
         super().__init__(f"sqlite:///{folder}/jobs.db", folder, **{**SETTINGS, **data, **settings})
         self.port = int(self.url.rpartition(":")[2])
-        self._environ["CHARGEHAND_PROVISIONING_PUBLIC_URL"] = self.public_url
+        self.environ["CHARGEHAND_PROVISIONING_PUBLIC_URL"] = self.public_url
 
     async def ready(self, within: float = 90) -> None:
         """Beside three machines that boot, a start takes its time."""

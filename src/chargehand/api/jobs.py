@@ -36,8 +36,10 @@ from chargehand.webhooks.egress import EgressPolicy
 
 TAG = "jobs"
 TOPICS = frozenset({"queued", "running", "succeeded", "failed", "cancelled"})
+MAX_ON = 20  # more than there are: a list that says one twice is none to refuse
 POSITION_BOUND = 10_000
 EVENTS_PAGE = 1000
+EVENTS_BYTES = 4 << 20  # of messages and data in a page, whose last event may go beyond
 
 Deadline = Annotated[
     float,
@@ -51,7 +53,10 @@ class WebhookTarget(msgspec.Struct, forbid_unknown_fields=True):
     url: Annotated[str, msgspec.Meta(description="http or https", examples=["http://127.0.0.1:9000/hook"])]
     on: Annotated[
         tuple[str, ...],
-        msgspec.Meta(description="Only these states (queued, running, succeeded, failed, cancelled); empty: all"),
+        msgspec.Meta(
+            max_length=MAX_ON,
+            description="Only these states (queued, running, succeeded, failed, cancelled); empty: all",
+        ),
     ] = ()
 
 
@@ -104,7 +109,12 @@ class JobPage(msgspec.Struct):
 
 
 class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):
-    after: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1, description="Only events with a higher sequence number")] = 0
+    after: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0, le=2**31 - 1, description="Only events with a higher sequence number; up to 1000 or 4 MiB follow"
+        ),
+    ] = 0
 
 
 class EventPage(msgspec.Struct):
@@ -164,7 +174,9 @@ class Jobs:
         tenant = req.context.caller.tenant
         key = idempotency_key(req)
         with self._tracing.span("submit", **trace_headers(req), attributes={"queue": asked.queue}) as span:
-            submitted = await self._engine.submit(self._new_job(asked, body, tenant, key, span))
+            job = self._new_job(asked, body, tenant, key, span)
+            del asked, body  # the job has its own copy of the payload: one is enough while it is written
+            submitted = await self._engine.submit(job)
             span.set("job_id", submitted.job_id)
         reply(resp, Accepted(submitted.job_id), 202)
         resp.set_header("location", f"/engine/jobs/{submitted.job_id}")
@@ -200,7 +212,7 @@ class Jobs:
                     "webhook.on", f"{topic[:50]!r} is not a state; allowed are {', '.join(sorted(TOPICS))}"
                 )
         url = self._policy.check_url("webhook.url", webhook.url)
-        return (Report(url, endpoint_id(tenant, url), "standard", webhook.on),)
+        return (Report(url, endpoint_id(tenant, url), "standard", tuple(dict.fromkeys(webhook.on))),)
 
     async def list_jobs(self, req: Request, resp: Response) -> None:
         by, caller = query(req, JobQuery), req.context.caller
@@ -254,7 +266,7 @@ class Jobs:
         if "text/event-stream" in (req.get_header("accept") or ""):
             send_events(resp, self._follow(job.id, max(after, last_event_id(req)), job.tenant))
             return
-        events = await self._engine.store.list_events(job.id, after, EVENTS_PAGE)
+        events = await self._engine.store.list_events(job.id, after, EVENTS_PAGE, EVENTS_BYTES)
         reply(resp, EventPage([event_view(event) for event in events]))
 
     async def _follow(self, job_id: str, after: int, tenant: str) -> AsyncGenerator[SSEvent, None]:

@@ -6,6 +6,7 @@ import msgspec
 
 from chargehand.engine.delivery import Delivery, Endpoint, EndpointCount, Outgoing, Told, Try, shown_url
 from chargehand.engine.job import Event, Job, rfc3339, topic_of
+from chargehand.http.carried import carried_json
 from chargehand.http.kinds import KindScopes
 from chargehand.webhooks.hours import Hour
 
@@ -197,8 +198,8 @@ def job_view(job: Job, now: int) -> JobView:
         **_summary(job, now),
         idempotency_key=job.idempotency_key,
         metadata=json_or_none(job.metadata),
-        payload=json_or_none(job.payload),
-        result=json_or_none(job.result),
+        payload=carried_json(job.payload) if job.payload else None,
+        result=carried_json(job.result) if job.result else None,
     )
 
 

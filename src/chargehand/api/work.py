@@ -22,6 +22,7 @@ from chargehand.http.route import Route, decode, read_body, reply
 
 TAG = "work"
 SCOPE = "work"
+NOTE_BYTES = 65_536  # a thousand notes are read at once
 STAGE = "claimed"  # all there is to observe of somebody else's worker is that it took the job
 
 Lease = Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1, description="The lease number that came with the claim")]
@@ -187,15 +188,16 @@ class Work:
         _reply(resp, await self._engine.advance(guard, asked.stage, message=asked.message))
 
     async def note_job(self, req: Request, resp: Response, job_id: str) -> None:
-        asked = decode(_note, await read_body(req, self._max_body))
+        asked = decode(_note, await read_body(req, min(NOTE_BYTES, self._max_body)))
         data = json_or_absent("data", asked.data)
         note = Note(_guard(req, job_id, asked.lease), asked.level, asked.step, asked.message, data)
         reply(resp, Noted(await self._engine.note(note)))
 
     async def succeed_job(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_succeed, await read_body(req, self._max_body))
-        result = json_text("result", asked.result)
-        _reply(resp, await self._engine.succeed(_guard(req, job_id, asked.lease), result))
+        guard, result = _guard(req, job_id, asked.lease), json_text("result", asked.result)
+        del asked  # and the body with it: one copy of the result is enough while it is written
+        _reply(resp, await self._engine.succeed(guard, result))
 
     async def retry_job(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_retry, await read_body(req, self._max_body))

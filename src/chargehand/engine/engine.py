@@ -24,6 +24,7 @@ from chargehand.engine.wakeups import Wakeups
 from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease, StoreError
 
 MAX_TEXT = 10_000  # of an error or a message; longer ones are cut, the rest belongs into a result
+WATCH_PAGE = 100  # events, each up to 64 KiB, in the hands of one that may read slowly
 WATCH_POLL_SECONDS = 5.0  # underneath the wake-ups of a watched job
 SWEEP_BATCH = 200
 MAX_TENANTS = 100_000  # of which is remembered when they were served
@@ -286,7 +287,7 @@ class Engine:
         try:
             while self._open:
                 news.clear()
-                events = await self.store.list_events(job_id, after)
+                events = await self.store.list_events(job_id, after, WATCH_PAGE)
                 for event in events:
                     yield event
                     after = event.seq

@@ -12,6 +12,7 @@ from typing import Any
 from chargehand.http.headers import protected
 
 _CONTINUE = b"HTTP/1.1 100 "  # a word in between, and no head of an answer
+LARGE = 65_536
 
 
 class Cork:
@@ -27,7 +28,9 @@ class Cork:
         self.new_answer = True  # what is written next is a head; by its looks it cannot be told from a body
 
     def write(self, data: bytes) -> None:
-        if self._head is not None:
+        if self._head is not None and len(data) > LARGE:
+            self._pull()  # to put them together would take the body's size once more
+        elif self._head is not None:
             data, self._head = self._head + data, None
         elif self.new_answer and not data.startswith(_CONTINUE):
             self.new_answer = False

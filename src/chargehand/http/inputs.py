@@ -13,7 +13,8 @@ from chargehand.errors import BadRequest, InvalidField
 TEN_YEARS = 315_360_000  # in seconds: the longest delay
 LAST_YEAR = 9000
 OBJECT_BYTES = 16_384
-PIECE_BYTES = 65_536
+PIECE = 65_536
+UTF8 = codecs.getincrementaldecoder("utf-8")
 IDEMPOTENCY_KEY = "Makes a repeated request safe: same key and body give the first job again; same key, other body: 422. Known as long as the job is kept"
 
 
@@ -64,26 +65,31 @@ def absent() -> msgspec.Raw:
 
 
 def check_utf8(body: bytes) -> None:
-    """For a body that is kept as it was sent. Piece by piece: as one text it would have up to four times its size."""
-    if body.isascii():
-        return
-    decoder, view, start = codecs.getincrementaldecoder("utf-8")(), memoryview(body), 0
-    try:
-        for start in range(0, len(body), PIECE_BYTES):
-            piece = view[start : start + PIECE_BYTES]
-            decoder.decode(piece, final=start + PIECE_BYTES >= len(body))
-    except UnicodeDecodeError as error:
-        raise BadRequest(f"the body is not valid UTF-8 (near byte {start + error.start})") from None
+    """For a body that is kept as it was sent."""
+    if (at := not_utf8(body)) is not None:
+        raise BadRequest(f"the body is not valid UTF-8 (at byte {at})")
 
 
 def json_text(field: str, raw: msgspec.Raw) -> bytes:
     """The decoder checks the grammar and not the encoding inside strings."""
     data = bytes(raw)
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        raise InvalidField(field, "is not valid UTF-8") from None
+    if not_utf8(data) is not None:
+        raise InvalidField(field, "is not valid UTF-8")
     return data
+
+
+def not_utf8(data: bytes) -> int | None:
+    """Where it stops to be UTF-8. By pieces: as one text it would take up to four times its size."""
+    if data.isascii():
+        return None
+    view, decoder, begin = memoryview(data), UTF8(), 0
+    try:
+        for begin in range(0, len(data), PIECE):
+            decoder.decode(view[begin : begin + PIECE], final=begin + PIECE >= len(data))
+    except UnicodeDecodeError as error:
+        # What was left of the piece before comes first in what was decoded now.
+        return begin + error.start - (len(error.object) - len(view[begin : begin + PIECE]))
+    return None
 
 
 def json_or_absent(field: str, raw: msgspec.Raw) -> bytes | None:

@@ -13,7 +13,9 @@ import msgspec
 from falcon.asgi import Request, Response
 
 from chargehand.errors import BadRequest, ChargehandError, InvalidField, TooLarge
+from chargehand.http.carried import Answer, in_pieces
 from chargehand.http.problems import write_problem
+from chargehand.http.weight import READ_BYTES, weigh
 from chargehand.observability.logs import get_logger
 
 Handler = Callable[..., Awaitable[None]]
@@ -23,7 +25,8 @@ _numbers = count(1)
 
 log = get_logger(__name__)
 JSON = "application/json"
-_encoder = msgspec.json.Encoder()
+_answer = Answer()
+MAX_ECHO = 300
 _ABOUT_A_FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`")
 _SAID = {"missing required": "is missing", "contains unknown": "is not known here"}
 
@@ -102,16 +105,27 @@ async def read_body(req: Request, max_bytes: int) -> bytes:
     declared = req.content_length or 0
     if declared > max_bytes:
         raise TooLarge(f"the body is {declared} bytes; at most {max_bytes} are accepted")
-    body: bytes = await req.stream.read(max_bytes + 1)
-    if len(body) > max_bytes:
-        raise TooLarge(f"the body is over {max_bytes} bytes, the most that is accepted")
-    return body
+    body = bytearray()
+    async for piece in req.stream:
+        if len(piece) == declared:
+            return piece  # as most do, it came in one
+        body += piece  # at once, for a list of pieces of two bytes would have twenty times their size
+        if len(body) > max_bytes:
+            raise TooLarge(f"the body is over {max_bytes} bytes, the most that is accepted")
+    return bytes(body)
 
 
-def decode(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
+def decode(decoder: "msgspec.json.Decoder[T]", body: bytes | msgspec.Raw, max_read: int = READ_BYTES) -> T:
+    """The body as a typed value. All of it but what is only carried (Raw) has at most `max_read` bytes.
+
+    Decoded values take up to forty times the memory of their text, and the decoder makes all items of a list before
+    it counts them. So what a large body has to be read of is weighed first.
+    """
     if not body:
         raise BadRequest("the body is empty; a JSON object is expected")
     try:
+        if len(body) > max_read:
+            weigh(decoder.type, body, max_read)
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise _named(error) from None
@@ -135,10 +149,19 @@ def _named(error: msgspec.ValidationError) -> InvalidField:
     path = path.rstrip("`").removeprefix("$").lstrip(".")
     if match := _ABOUT_A_FIELD.fullmatch(message):
         path, message = ".".join(filter(None, (path, match[2]))), _SAID[match[1]]
-    return InvalidField(path or "body", message)
+    return InvalidField(_cut(path) or "body", _cut(message))
+
+
+def _cut(text: str) -> str:
+    """A refusal repeats what was sent, but not at any length."""
+    return text if len(text) <= MAX_ECHO else f"{text[:MAX_ECHO]}…"
 
 
 def reply(resp: Response, value: Any, status: int = 200) -> None:
     resp.status = status
     resp.content_type = JSON
-    resp.data = _encoder.encode(value)
+    text, carried = _answer.encode(value)
+    if carried:
+        resp.stream = in_pieces(text, carried)
+    else:
+        resp.data = text

@@ -1,7 +1,9 @@
 """The reading half of a store: the same for both databases, given a way to fetch rows."""
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from chargehand.engine.delivery import (
@@ -93,7 +95,13 @@ class Reads(ABC):
     async def holds(self, job_id: str, lease: int) -> bool:
         return bool(await self._point("holds", job_id=job_id, lease=lease))
 
-    async def list_events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[Event]:
+    async def list_events(
+        self, job_id: str, after: int = 0, limit: int = 1000, max_bytes: int | None = None
+    ) -> list[Event]:
+        """At least one, if there is one, and more while all before have less than `max_bytes`."""
+        if max_bytes is not None:
+            sizes = [int(row[0]) for row in await self._point("event_sizes", job_id=job_id, after=after, limit=limit)]
+            limit = bisect_left([0, *accumulate(sizes)], max_bytes, hi=len(sizes))
         return [event_from(row) for row in await self._point("list_events", job_id=job_id, after=after, limit=limit)]
 
     async def last_note(self, job_id: str, step: str) -> Event | None:

@@ -30,7 +30,7 @@ from chargehand.store.group import Group, bad_operation
 from chargehand.store.operations import Answer, Operation, Ping, Refused
 from chargehand.store.queries import load_queries
 from chargehand.store.reads import Row
-from chargehand.store.sqlite_process import LENGTH, UNREADABLE
+from chargehand.store.sqlite_process import LENGTH, UNREADABLE, frame
 from chargehand.store.sqlite_writer import Batch, Hello, Reply, error_code, now
 from chargehand.store.writes import Writes
 
@@ -145,10 +145,9 @@ class SqliteStore(Writes):
 
     async def _exchange(self, operations: Sequence[Operation]) -> Reply:
         try:
-            body = self._encoder.encode(Batch(self._clock(), list(operations)))
+            self._sink.write(frame(Batch(self._clock(), list(operations)), self._encoder))
         except (ValueError, OverflowError, TypeError) as error:
             return Reply([], UNREADABLE, f"{type(error).__name__}: {error}")
-        self._sink.write(LENGTH.pack(len(body)) + body)
         answer = await self._read_frame()
         if answer is None:
             raise self._writer_gone()

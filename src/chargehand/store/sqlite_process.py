@@ -24,22 +24,33 @@ UNREADABLE = "unreadable"  # a group with an operation that does not fit its typ
 PATIENCE_SECONDS = 5.0  # for the process before to finish its last commit
 
 
-def receive(connection: socket.socket, count: int) -> bytes | None:
-    data = bytearray()
-    while len(data) < count:
+def receive(connection: socket.socket, count: int) -> bytearray | None:
+    data = bytearray(count)
+    rest = memoryview(data)
+    while rest:
         try:
-            piece = connection.recv(count - len(data))
+            got = connection.recv_into(rest)
         except ConnectionError:  # the server was killed with an answer unread
             return None
-        if not piece:
+        if not got:
             return None
-        data += piece
-    return bytes(data)
+        rest = rest[got:]
+    return data
 
 
-def frame(value: msgspec.Struct, encoder: msgspec.msgpack.Encoder) -> bytes:
-    body = encoder.encode(value)
-    return LENGTH.pack(len(body)) + body
+def receive_batch(connection: socket.socket, decoder: "msgspec.msgpack.Decoder[Batch]") -> Batch | None:
+    """None when the server is gone. What was received is not kept: a batch may be large."""
+    head = receive(connection, LENGTH.size)
+    body = None if head is None else receive(connection, LENGTH.unpack(head)[0])
+    return None if body is None else decoder.decode(body)
+
+
+def frame(value: msgspec.Struct, encoder: msgspec.msgpack.Encoder) -> bytearray:
+    """The value with its length before it, in one piece of memory."""
+    data = bytearray(LENGTH.size)
+    encoder.encode_into(value, data, LENGTH.size)
+    LENGTH.pack_into(data, 0, len(data) - LENGTH.size)
+    return data
 
 
 def hold(path: str, patience_seconds: float) -> int:
@@ -73,6 +84,14 @@ def start(path: str, max_bytes: int) -> tuple[Writer | None, Hello]:
     return writer, Hello(version)
 
 
+def answer(writer: Writer, connection: socket.socket, decoder: "msgspec.msgpack.Decoder[Batch]") -> Reply | None:
+    try:
+        batch = receive_batch(connection, decoder)
+    except msgspec.DecodeError as error:
+        return Reply([], UNREADABLE, str(error))
+    return None if batch is None else writer.commit(batch)
+
+
 def main() -> None:
     path, descriptor, max_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     keep_files_private()
@@ -84,14 +103,7 @@ def main() -> None:
     with socket.socket(fileno=descriptor) as connection:
         writer, hello = start(path, max_bytes)
         connection.sendall(frame(hello, encoder))
-        while writer is not None and (head := receive(connection, LENGTH.size)):
-            body = receive(connection, LENGTH.unpack(head)[0])
-            if body is None:
-                break
-            try:
-                reply = writer.commit(decoder.decode(body))
-            except msgspec.DecodeError as error:
-                reply = Reply([], UNREADABLE, str(error))
+        while writer is not None and (reply := answer(writer, connection, decoder)) is not None:
             try:
                 connection.sendall(frame(reply, encoder))
             except ConnectionError:

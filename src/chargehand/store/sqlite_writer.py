@@ -36,6 +36,7 @@ from chargehand.store.operations import (
 from chargehand.store.queries import load_migrations, load_queries
 
 Row = tuple[Any, ...]
+LARGE = 1 << 20
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
@@ -165,6 +166,18 @@ class Writer:
         if rows:
             self._db.executemany(self._q[name].sql, rows)
 
+    def _put_blob(self, query_name: str, column: str, job_id: str, data: bytes) -> None:
+        """As one value SQLite would copy it twice, to bind it and to build the row; so a large one goes in by pieces."""
+        if len(data) <= LARGE:
+            self._one(query_name, job_id=job_id, **{column: data})
+            return
+        self._one(query_name, job_id=job_id, **{column: apsw.zeroblob(len(data))})
+        [(row,)] = self._all(f"row_of_{column}", job_id=job_id)
+        view = memoryview(data)
+        with self._db.blob_open("main", f"job_{column}s", column, row, True) as blob:
+            for begin in range(0, len(data), LARGE):
+                blob.write(view[begin : begin + LARGE])
+
     # jobs -------------------------------------------------------------------------------------------------------------
 
     def _submit(self, jobs: list[NewJob]) -> list[Answer]:
@@ -188,7 +201,10 @@ class Writer:
             elif (known := self._insert_once(job, row)) is not None:
                 answers.append(known)
                 continue
-            payloads.append((job.id, job.payload))
+            if len(job.payload) <= LARGE:
+                payloads.append((job.id, job.payload))
+            else:
+                self._put_blob("insert_payload", "payload", job.id, job.payload)
             events.append(self._event(job.id, 1, "submit", "queued", "", "", 0))
             told = announce(self._new_id, job.tenant, job.id, 1, "queued", reports)
             deliveries += told
@@ -323,9 +339,9 @@ class Writer:
             job_id, tenant, kind, queue, attempt, seq, run_at, created_at, topic, previous, topic_seq, reports = row
             changed = topic_seq == seq
             if change.payload is not None:
-                self._one("put_payload", job_id=job_id, payload=change.payload)
+                self._put_blob("put_payload", "payload", job_id, change.payload)
             if change.result is not None:
-                self._one("put_result", job_id=job_id, result=change.result)
+                self._put_blob("put_result", "result", job_id, change.result)
             events.append(
                 self._event(
                     job_id, seq, change.move, str(move.to), change.stage, previous if changed else topic, attempt,

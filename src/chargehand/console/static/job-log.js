@@ -4,7 +4,6 @@
 import { get } from "./api.js";
 
 const KEPT = 5000;
-const PAGE = 1000; // what the server gives at once
 
 let log = { path: "", events: [] };
 
@@ -18,7 +17,7 @@ export async function readLog(path, newest) {
     const { events } = await get(`${path}?after=${last()}`);
     mine.events.push(...events.filter((event) => event.sequence > last()));
     mine.events.splice(0, mine.events.length - KEPT);
-    if (events.length < PAGE) break;
+    if (!events.length) break; // a page may be short because its events are long
   }
   return mine.events.slice();
 }

@@ -349,7 +349,7 @@ def _said(model: dict[str, msgspec.Raw], field: str) -> str:
 
 def _named(body: bytes, fields: tuple[str, ...]) -> str:
     """The model that a body names. Nothing else in it is looked at: the file of a model may be part of it."""
-    said = decode(_names, body)
+    said = decode(_names, body, len(body))
     for raw in (getattr(said, field) for field in fields):
         if 2 < len(raw) <= MAX_NAME_BYTES and bytes(raw).startswith(b'"'):
             return checked(fields[0], decode(_text, bytes(raw)))

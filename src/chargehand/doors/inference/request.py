@@ -76,7 +76,7 @@ _fields = msgspec.json.Decoder(Fields)
 
 def outline(body: bytes | Raw) -> Outline:
     """What is in the body beside the large fields is small from here on."""
-    found = decode(_outline, body)
+    found = decode(_outline, body, len(body))
     if len(body) <= SMALL_BYTES:
         return found
     for name in _SMALL:

@@ -21,7 +21,8 @@ from chargehand.engine.job import Job, NewJob, Report, State, rfc3339
 from chargehand.engine.moves import Moved
 from chargehand.engine.store import Submitted
 from chargehand.errors import ChargehandError, Conflict, InvalidField, NotFound
-from chargehand.http.inputs import trace_headers
+from chargehand.http.carried import carried_text
+from chargehand.http.inputs import absent, trace_headers
 from chargehand.http.route import Route, reply
 from chargehand.observability.tracing import Span, Tracing
 from chargehand.webhooks.egress import EgressPolicy
@@ -98,12 +99,15 @@ class Producer:
         if len(asked.tasks) > wire.MAX_BATCH:
             raise Refusal(400, f"batch size exceeds maximum of {wire.MAX_BATCH}")
         with self._tracing.span("submit", **trace_headers(req), attributes={"tasks": len(asked.tasks)}) as span:
-            results = await asyncio.gather(*[self._create_one(caller.tenant, each, span) for each in asked.tasks])
+            creating = [self._create_one(caller.tenant, each, span) for each in asked.tasks]
+            del asked  # and the body with it, once each has taken its part
+            results = await asyncio.gather(*creating)
         reply(resp, CreatedMany(list(results)))
 
     async def _create_one(self, tenant: str, raw: msgspec.Raw, span: Span) -> CreatedOne:
         try:
             asked = wire.parse(wire.create_task, raw)
+            del raw
             if not asked.command:  # in a batch codeQ has another text for it than alone
                 raise Refusal(400, "invalid command", detail="command: is required")
             return CreatedOne(await self._create(tenant, asked, span))
@@ -141,6 +145,7 @@ class Producer:
 
     async def _create(self, tenant: str, asked: wire.CreateTask, span: Span) -> Task:
         new = self._new_job(tenant, asked, span)
+        asked.payload = absent()  # and the body with it: one copy is enough while the task is written
         self._metrics.spell(asked.command)
         submitted: Submitted = await self._engine.submit(new)
         if submitted.moved is not None:
@@ -260,7 +265,7 @@ def _created(new: NewJob, asked: wire.CreateTask, moved: Moved) -> Task:
     return Task(
         id=new.id,
         command=asked.command.strip(),
-        payload=new.payload.decode(),
+        payload=carried_text(new.payload),
         priority=new.priority,
         webhook=shown_url(new.reports[0].url) if new.reports else "",
         trace_parent=new.traceparent,

@@ -40,6 +40,7 @@ from chargehand.http.sse import send_events
 MAX_WAIT_SECONDS = 60.0
 LOOK_SECONDS = 5.0  # underneath the wake-ups: what other nodes did, should their word be lost
 EVENTS = 1000
+EVENTS_BYTES = 4 << 20  # of messages and data in a page, whose last event may go beyond
 LATER_NOTES = 100
 RAFT = {"enabled": False, "numGroups": 0}
 
@@ -68,7 +69,9 @@ class EventPage(msgspec.Struct):
 
 
 class EventQuery(msgspec.Struct):
-    after: Annotated[int, msgspec.Meta(ge=0, description=f"The last `sequence` seen; up to {EVENTS} follow")] = 0
+    after: Annotated[
+        int, msgspec.Meta(ge=0, description=f"The last `sequence` seen; up to {EVENTS} or 4 MiB follow")
+    ] = 0
 
 
 class TaskQuery(msgspec.Struct):
@@ -165,7 +168,7 @@ class Reading:
         if "text/event-stream" in (req.get_header("accept") or ""):
             send_events(resp, self._follow(job.id, last_event_id(req), job.tenant))
             return
-        events = await self._engine.store.list_events(job.id, query(req, EventQuery).after, EVENTS)
+        events = await self._engine.store.list_events(job.id, query(req, EventQuery).after, EVENTS, EVENTS_BYTES)
         reply(resp, EventPage([task_event(event) for event in events]))
 
     async def _follow(self, task_id: str, after: int, tenant: str) -> AsyncGenerator[SSEvent, None]:

@@ -19,6 +19,8 @@ from chargehand.engine.job import rfc3339
 from chargehand.engine.moves import Change
 from chargehand.errors import ChargehandError, Conflict, InvalidField, NotFound, StaleLease
 from chargehand.files import Files, checked_name
+from chargehand.http.carried import carried_json
+from chargehand.http.inputs import absent
 from chargehand.http.route import Route, reply
 
 INVALID = "invalid request body"
@@ -69,13 +71,16 @@ class Results:
         if len(asked.results) > wire.MAX_BATCH:
             raise Refusal(400, f"batch size exceeds maximum of {wire.MAX_BATCH}")
         base = self._base(req)
-        done = await asyncio.gather(*[self._submit_one(req, each, base) for each in asked.results])
+        submitting = [self._submit_one(req, each, base) for each in asked.results]
+        del asked  # and the body with it, once each has taken its part
+        done = await asyncio.gather(*submitting)
         reply(resp, SubmittedMany(list(done)))
 
     async def _submit_one(self, req: Request, raw: msgspec.Raw, base: str) -> SubmittedOne:
         asked = wire.SubmitOne()
         try:
             asked = wire.parse(wire.submit_one, raw, INVALID)
+            del raw
             holder = Holder.of(req, RESULT, asked.task_id, NO_TASK)
             return SubmittedOne(asked.task_id, await self._submit(holder, asked, base))
         except ChargehandError as error:
@@ -84,6 +89,7 @@ class Results:
 
     async def _submit(self, holder: Holder, asked: wire.SubmitResult, base: str) -> ResultView:
         result, error = _checked(asked)
+        asked.result = absent()  # and the body with it: one copy is enough while it is written
         artifacts = []
         if asked.artifacts:
             # Looked at first, so that nobody puts files into a task that is not theirs.
@@ -108,7 +114,7 @@ class Results:
             holder.task_id,
             asked.status,
             rfc3339(moved.at),
-            msgspec.Raw(result) if result else None,
+            carried_json(result) if result else None,
             "" if completed else error,
             artifacts or None,
         )
@@ -121,12 +127,11 @@ class Results:
             if len(given.url) > MAX_URL or not given.url.isprintable():
                 raise Refusal(400, INVALID, detail=f"artifacts.url: at most {MAX_URL} printable characters")
             return Artifact(given.name, given.url)
-        if given.content_base64 is None:
+        if bytes(memoryview(given.content_base64)[:5]) in (b"", b"null"):
             return None
         try:
             name = checked_name("artifacts.name", given.name)
-            padded = given.content_base64 + "=" * (-len(given.content_base64) % 4)
-            content = base64.b64decode(padded, validate=True)
+            content = _from_base64(given.content_base64)
             media_type = given.content_type or "application/octet-stream"
             file = await self._files.save(tenant, name, media_type, content, job_id=task_id)
         except (binascii.Error, ValueError):
@@ -137,6 +142,14 @@ class Results:
 
     def _base(self, req: Request) -> str:
         return self._public_url or f"{req.forwarded_scheme}://{req.forwarded_host}"
+
+
+def _from_base64(raw: msgspec.Raw) -> bytes:
+    """A JSON string of base64, with or without its padding. Some encoders escape slashes; nothing else may be escaped."""
+    if bytes(memoryview(raw)[:1]) != b'"':
+        raise ValueError("not a string")
+    text = bytes(memoryview(raw)[1:-1]).replace(b"\\/", b"/")
+    return base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
 
 
 def _checked(asked: wire.SubmitResult) -> tuple[bytes | None, str]:

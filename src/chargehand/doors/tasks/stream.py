@@ -34,6 +34,7 @@ from chargehand.engine.moves import Moved
 from chargehand.engine.store import Hint
 from chargehand.errors import Conflict, NotFound, StoreError
 from chargehand.http.auth import Caller
+from chargehand.http.carried import whole
 from chargehand.http.hangup import BreakOff, gone
 from chargehand.http.route import Route
 
@@ -46,7 +47,7 @@ LOOK_SECONDS = 1.0  # how often a full stream looks for ends that another node w
 MAX_STREAMS = 10_000
 MAX_SECONDS = 900.0  # then it ends, and whoever opens it again shows a token that is still good
 PORTION = 100  # tasks claimed at once: they are in memory together, with payloads as large as a request may be
-_encoder = msgspec.json.Encoder()
+_encoder = msgspec.json.Encoder(enc_hook=whole)
 
 
 class Stream:

@@ -37,9 +37,10 @@ TRIES = 5
 
 class Subscribe(msgspec.Struct, rename="camel"):
     callback_url: Annotated[str | None, msgspec.Meta(description="Where to POST that there is work")] = None
-    event_types: Annotated[list[str] | None, msgspec.Meta(description="Commands; those of the token, if left out")] = (
-        None
-    )
+    event_types: (
+        Annotated[list[str], msgspec.Meta(max_length=1000, description="Commands; those of the token, if left out")]
+        | None
+    ) = None
     ttl_seconds: Annotated[int | None, msgspec.Meta(description="Until it expires, unless renewed; a day at most")] = (
         None
     )

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from chargehand.engine.delivery import Outgoing, shown_url
 from chargehand.engine.job import SECOND, Event, Job, State, rfc3339
+from chargehand.http.carried import carried_json, carried_text
 from chargehand.store.announce import decode_reports
 
 DEAD = "dead"  # the stage of a failed task that ran out of attempts: a dead letter
@@ -123,7 +124,7 @@ def task_view(job: Job, now: int) -> Task:
     return Task(
         id=job.id,
         command=command_of(job),
-        payload=job.payload.decode(),
+        payload=carried_text(job.payload),
         priority=job.priority,
         webhook=webhook_of(job),
         trace_parent=job.traceparent,
@@ -166,7 +167,7 @@ def result_view(job: Job, end: Event | None) -> ResultView:
         job.id,
         STATUS[job.state],
         rfc3339(job.finished_at or job.updated_at),
-        msgspec.Raw(job.result) if job.result and job.state is not State.CANCELLED and job.stage != DEAD else None,
+        carried_json(job.result) if job.result and job.state is not State.CANCELLED and job.stage != DEAD else None,
         error_of(job.state, job.error),
         artifacts_of(end) or None,
     )

@@ -19,6 +19,7 @@ Lease = Annotated[
     int, Meta(ge=1, le=2**53 - 1, description="The `lease` that came with the task; guards against an older self")
 ]
 MAX_BATCH = 100
+MAX_DECODED = 1000  # more than MAX_BATCH, so that whoever sends somewhat too many is told in codeQ's words
 
 
 class CreateTask(msgspec.Struct, rename="camel"):
@@ -40,7 +41,7 @@ class CreateTask(msgspec.Struct, rename="camel"):
 
 
 class CreateTasks(msgspec.Struct):
-    tasks: tuple[Raw, ...] = ()
+    tasks: Annotated[tuple[Raw, ...], Meta(max_length=MAX_DECODED)] = ()
 
 
 class ClaimTask(msgspec.Struct, rename="camel"):
@@ -92,7 +93,7 @@ class NewArtifact(msgspec.Struct, rename="camel"):
 
     name: str = ""
     url: str | None = None
-    content_base64: str | None = None
+    content_base64: Annotated[Raw, Meta(description="Text")] = msgspec.field(default_factory=absent)
     content_type: str | None = None
 
 
@@ -113,7 +114,7 @@ class SubmitOne(SubmitResult, rename="camel"):
 
 
 class SubmitResults(msgspec.Struct):
-    results: tuple[Raw, ...] = ()
+    results: Annotated[tuple[Raw, ...], Meta(max_length=MAX_DECODED)] = ()
 
 
 class Cleanup(msgspec.Struct):
@@ -142,7 +143,7 @@ async def read(req: Request, decoder: "msgspec.json.Decoder[T]", max_bytes: int,
 
 def parse(decoder: "msgspec.json.Decoder[T]", body: bytes | Raw, text: str = "invalid body") -> T:
     try:
-        return decode(decoder, bytes(body))
+        return decode(decoder, body)
     except BadRequest as error:
         raise invalid_body(error, text) from None
 

@@ -61,6 +61,10 @@ SELECT 1 FROM jobs j WHERE j.id = :job_id AND j.state = 'running' AND j.lease = 
 -- name: list_events
 SELECT {event e} FROM job_events e WHERE e.job_id = :job_id AND e.seq > :after ORDER BY e.seq LIMIT :limit;
 
+-- name: event_sizes
+SELECT LENGTH(e.message) + COALESCE(LENGTH(e.error), 0) + COALESCE(LENGTH(e.data), 0)
+FROM job_events e WHERE e.job_id = :job_id AND e.seq > :after ORDER BY e.seq LIMIT :limit;
+
 -- name: last_note
 SELECT {event e} FROM job_events e
 WHERE e.job_id = :job_id AND e.move = 'note' AND e.step = :step

@@ -23,6 +23,12 @@ UPDATE job_payloads SET payload = :payload WHERE job_id = :job_id;
 INSERT INTO job_results (job_id, result) VALUES (:job_id, :result)
 ON CONFLICT (job_id) DO UPDATE SET result = excluded.result;
 
+-- name: row_of_payload
+SELECT p.rowid FROM job_payloads p WHERE p.job_id = :job_id;
+
+-- name: row_of_result
+SELECT r.rowid FROM job_results r WHERE r.job_id = :job_id;
+
 -- name: job_by_key
 SELECT j.id, j.fingerprint FROM jobs j
 WHERE j.tenant = :tenant AND j.kind = :kind AND j.idempotency_key = :idempotency_key;

@@ -1,0 +1,255 @@
+"""Bounded work for each request: whatever is sent, the loop works no longer than the bytes are many, and memory stays in bounds.
+
+The loop's work is the CPU time of the server's main thread, and memory the peak that the kernel saw: neither depends on what
+else the machine does.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from io import BytesIO
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from chargehand.app import Server as App
+from chargehand.config import load_config
+from chargehand.http.route import Route
+from tests.e2e import shapes
+from tests.e2e.processes import Memory, loop_seconds
+from tests.e2e.server import Server
+
+MB = 1_000_000
+ALLOWED = 4  # times its size
+SPARE = 3 * MB  # heaps of both processes, buffers of sockets, the log's index: what does not grow with the request
+SMALL, LARGE = 60_000, 240_000  # below the smallest bound of a body that is JSON, and above what is read of a large one
+LOOP_FIXED, LOOP_FACTOR = 0.15, 25  # seconds, and how often what it takes to decode as many bytes into objects
+MAX_REFUSAL = 4096
+
+ENDLESS = ("/engine/feed", "/v1/codeq/tasks/claim/stream")
+ELSEWHERE = ("/jobs", "/v1/batches", "/targets")  # tests/inference has the bounds of bodies that go on to a model
+WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
+
+
+class Hostile:
+    """One connection after the other to a server whose costs are known."""
+
+    def __init__(self, server: Server, http: aiohttp.ClientSession) -> None:
+        self.http = http
+        self._numbers = count()
+        self.server = server
+        self.pid = server.process.pid
+        self.pids = [self.pid, *(child.pid for child in server.children())]
+
+    async def send(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        data = BytesIO(body) if isinstance(body, bytes) else body  # bytes alone aiohttp warns of
+        async with self.http.request(method, self.server.url + path, data=data, headers=headers) as response:
+            if response.headers.get("content-type", "").startswith(("text/event-stream", "application/x-ndjson")):
+                return response.status, b""  # it has no end
+            return response.status, await response.read()
+
+    async def json(self, path: str, body: Any) -> Any:
+        status, answer = await self.send("POST", path, msgspec.json.encode(body))
+        assert status < 300, answer
+        return msgspec.json.decode(answer)
+
+    async def job(self) -> str:
+        """A job that is held with lease 1."""
+        queue = f"held-{next(self._numbers)}"
+        await self.json("/engine/jobs", {"queue": queue, "payload": 1})
+        [job] = (await self.json("/engine/claims", {"queues": [queue]}))["jobs"]
+        assert job["lease"] == 1
+        return str(job["id"])
+
+    async def task(self) -> str:
+        command = f"held-{next(self._numbers)}"
+        await self.json("/v1/codeq/tasks", {"command": command, "payload": 1})
+        return str((await self.json("/v1/codeq/tasks/claim", {"commands": [command]}))["id"])
+
+    async def ids(self, route: Route) -> dict[str, str]:
+        known = {"kind": "job", "name": "q", "command": "q", "topic_name": "q", "server_serial": "SN-1"}
+        if "{job_id}" in route.path:
+            known["job_id"] = await self.job()
+        if "{task_id}" in route.path:
+            known["task_id"] = await self.task()
+        return known
+
+
+@pytest.fixture
+async def hostile(tmp_path: Path) -> AsyncIterator[Hostile]:
+    server = Server(
+        f"sqlite:///{tmp_path}/chargehand.db",
+        tmp_path,
+        server_data_dir=tmp_path,
+        provisioning_enabled="true",
+        engine_max_wait_seconds=0,
+        engine_lease_seconds=600,
+        inference_wait_seconds=0,
+    )
+    # What is freed goes back at once, so that one request's peak is not hidden in what the one before left.
+    server.environ |= {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
+    timeout = aiohttp.ClientTimeout(total=60)
+    async with server, aiohttp.ClientSession(timeout=timeout) as http:
+        yield Hostile(server, http)
+        assert (await http.get(f"{server.url}/readyz")).status == 200
+        assert "Traceback" not in server.log
+
+
+@pytest.fixture
+async def routes(tmp_path: Path) -> list[Route]:
+    folder = tmp_path / "routes"
+    settings = {"store.url": f"sqlite:///{folder}/a.db", "server.data_dir": str(folder), "provisioning.enabled": True}
+    app = await App.open(load_config(environ={}, overrides={**settings, "inference.embedded": "off"}))
+    try:
+        return app.routes()
+    finally:
+        await app.store.close()
+
+
+def bodies(route: Route, size: int) -> Iterator[tuple[str, bytes]]:
+    """The whole body, and each of its values, in all shapes."""
+    body = shapes.right(route)
+    keys = b",".join(b'"k%07d":1' % number for number in range(size // 13))
+    yield "many unknown keys beside those that are known", shapes.at(("unknown",), b"1," + keys, body)
+    for name, value in shapes.values(size):
+        yield f"the body is {name}", value
+        yield f"something unknown is {name}", shapes.at(("unknown",), value, body)
+        for place in shapes.places(route) if size == SMALL else ():
+            yield f"{'.'.join(place)} is {name}", shapes.at(place, value, body)
+
+
+def decoding_seconds_per_byte() -> float:
+    """What it takes on this machine to make objects of JSON, for comparison."""
+    text = b"[" + b",".join([b'{"a":[1,"b"]}'] * 100_000) + b"]"
+    began = time.thread_time()
+    msgspec.json.decode(text)
+    return (time.thread_time() - began) / len(text)
+
+
+def costly(route: Route) -> bool:
+    return route.method in WITH_BODY and route.path not in ENDLESS
+
+
+async def test_whatever_is_sent_gets_a_clear_answer_and_the_loop_works_no_longer_than_the_bytes_are_many(
+    hostile: Hostile, routes: list[Route], subtests: pytest.Subtests
+) -> None:
+    per_byte = decoding_seconds_per_byte()
+    for route in filter(costly, routes):
+        with subtests.test(route=f"{route.method} {route.path}"):
+            wrong: list[str] = []
+            for size in (SMALL, LARGE):
+                path = shapes.filled(route.path, await hostile.ids(route))
+                if size == LARGE and (await hostile.send(route.method, path, b" " * LARGE))[0] == 413:
+                    break  # it is not even read
+                for name, body in bodies(route, size):
+                    before = loop_seconds(hostile.pid)
+                    status, answer = await hostile.send(route.method, path, body)
+                    took = loop_seconds(hostile.pid) - before
+                    if took > LOOP_FIXED + LOOP_FACTOR * per_byte * len(body):
+                        wrong.append(f"{name}: {len(body)} bytes kept the loop for {took:.3f} s")
+                    if not (status < 300 or 400 <= status < 500 or status == 503):
+                        wrong.append(f"{name}: {status} {answer[:200]!r}")
+                    if status >= 400 and len(answer) > MAX_REFUSAL:
+                        wrong.append(f"{name}: a refusal of {len(answer)} bytes: {answer[:200]!r}")
+                    if status < 300 and route.path.startswith(("/engine/jobs/", "/v1/codeq/tasks/{")):
+                        path = shapes.filled(route.path, await hostile.ids(route))
+            assert not wrong, "\n".join(wrong)
+
+
+# memory -----------------------------------------------------------------------------------------------------------------
+
+SIZE = 8 * MB
+TEXT = b"x" * SIZE
+
+
+def listed(item: bytes) -> bytes:
+    return b"[" + b",".join([item] * (SIZE // (len(item) + 1))) + b"]"
+
+
+def keyed() -> bytes:
+    return b"{" + b",".join(b'"k%07d":1' % number for number in range(SIZE // 13)) + b"}"
+
+
+PAYLOADS = {
+    "a text": b'"' + TEXT + b'"',
+    "a text with an emoji": b'"' + "😀".encode() + TEXT + b'"',
+    "a list of lists": listed(b"[]"),
+    "a list of texts": listed(b'""'),
+    "many keys": keyed(),
+}
+WORST = ("a text with an emoji", "a list of texts")  # once they are objects
+# Where a body may be large because part of it is only carried: what stands around that part, and what comes of it.
+CARRYING = {
+    "/engine/jobs": (b'{"queue":"q","payload":', b"}", 202),
+    "/engine/jobs/{job_id}/succeed": (b'{"lease":1,"result":', b"}", 200),
+    "/v1/codeq/tasks": (b'{"command":"c","payload":', b"}", 202),
+    "/v1/codeq/tasks/batch": (b'{"tasks":[{"command":"c","payload":', b"}]}", 200),
+    "/v1/codeq/tasks/{task_id}/result": (b'{"status":"COMPLETED","result":{"a":', b"}}", 200),
+    "/v1/codeq/tasks/batch/results": (b'{"results":[{"taskId":"x","result":{"a":', b"}}]}", 200),
+}
+
+
+@pytest.fixture
+async def settled(hostile: Hostile) -> Hostile:
+    """Its writer's page cache, which has a bound of its own, is full."""
+    body = b'{"queue":"warm","payload":"' + b"x" * 100_000 + b'"}'
+    for _ in range(6):
+        done = await asyncio.gather(*[hostile.send("POST", "/engine/jobs", body) for _ in range(60)])
+        assert {status for status, _ in done} == {202}
+    return hostile
+
+
+async def test_a_request_takes_at_most_four_times_its_size_in_server_and_writer_together(
+    settled: Hostile, routes: list[Route], subtests: pytest.Subtests
+) -> None:
+    of = {route.path: route for route in routes if route.method == "POST"}
+    for path, (before, after, status) in CARRYING.items():
+        for name, payload in PAYLOADS.items():
+            with subtests.test(path=path, payload=name):
+                ids, body = await settled.ids(of[path]), before + payload + after
+                memory = Memory(settled.pids)
+                assert (await settled.send("POST", shapes.filled(path, ids), body))[0] == status
+                within(memory, len(body))
+
+
+async def test_a_request_that_is_refused_takes_no_more_than_that_either(
+    settled: Hostile, routes: list[Route], subtests: pytest.Subtests
+) -> None:
+    for route in filter(costly, routes):
+        if route.request is None or route.path.startswith(ELSEWHERE):
+            continue
+        path = shapes.filled(route.path, await settled.ids(route))
+        if (await settled.send(route.method, path, b" " * LARGE))[0] == 413:
+            continue  # it is not even read
+        for place in [("unknown",), *shapes.places(route)]:
+            for name in WORST:
+                with subtests.test(route=f"{route.method} {route.path}", place=".".join(place), value=name):
+                    sent = shapes.at(place, PAYLOADS[name], shapes.right(route))
+                    path = shapes.filled(route.path, await settled.ids(route))
+                    memory = Memory(settled.pids)
+                    assert (await settled.send(route.method, path, sent))[0] < 500
+                    within(memory, len(sent))
+
+
+async def test_a_body_that_drips_in_takes_no_more_than_that_either(settled: Hostile) -> None:
+    async def drops() -> AsyncIterator[bytes]:
+        yield b'{"queue":"q","payload":"'
+        for begin in range(0, SIZE, 1000):
+            yield TEXT[begin : begin + 1000]
+        yield b'"}'
+
+    memory = Memory(settled.pids)
+    assert (await settled.send("POST", "/engine/jobs", drops()))[0] == 202
+    within(memory, SIZE)
+
+
+def within(memory: Memory, size: int) -> None:
+    grown = memory.grown()
+    told = " + ".join(f"{each / MB:.1f}" for each in grown)
+    assert sum(grown) <= ALLOWED * size + SPARE, f"{size / MB:.1f} MB took {told} MB: {sum(grown) / size:.2f} times"
