@@ -5,6 +5,7 @@ else the machine does.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from io import BytesIO
@@ -15,6 +16,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from yarl import URL
 
 from chargehand.app import Server as App
 from chargehand.config import load_config
@@ -46,10 +48,11 @@ class Hostile:
         self.pids = [self.pid, *(child.pid for child in server.children())]
 
     async def send(
-        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+        self, method: str, path: str | URL, body: Any = None, headers: dict[str, str] | None = None
     ) -> tuple[int, bytes]:
         data = BytesIO(body) if isinstance(body, bytes) else body  # bytes alone aiohttp warns of
-        async with self.http.request(method, self.server.url + path, data=data, headers=headers) as response:
+        url = path if isinstance(path, URL) else self.server.url + path
+        async with self.http.request(method, url, data=data, headers=headers) as response:
             if response.headers.get("content-type", "").startswith(("text/event-stream", "application/x-ndjson")):
                 return response.status, b""  # it has no end
             return response.status, await response.read()
@@ -160,6 +163,70 @@ async def test_whatever_is_sent_gets_a_clear_answer_and_the_loop_works_no_longer
                     if status < 300 and route.path.startswith(("/engine/jobs/", "/v1/codeq/tasks/{")):
                         path = shapes.filled(route.path, await hostile.ids(route))
             assert not wrong, "\n".join(wrong)
+
+
+# heads ------------------------------------------------------------------------------------------------------------------
+
+HEAD = 24_000  # below server.max_header_bytes
+TEXTS = (
+    "",
+    "x" * HEAD,
+    "%00",
+    "%ff%fe",
+    "%F0%9F%98%80" * (HEAD // 12),
+    "%25" * (HEAD // 3),
+    "9" * HEAD,
+    "-1",
+    "1e400",
+    "NaN",
+)
+HEADERS = (
+    "Idempotency-Key",
+    "traceparent",
+    "tracestate",
+    "Last-Event-ID",
+    "Prefer",
+    "X-Target",
+    "X-Request-Id",
+    "Accept",
+)
+
+
+def queries(route: Route) -> Iterator[str]:
+    yield "&".join(["x"] * (HEAD // 2))
+    yield "&".join(f"k{number}=1" for number in range(HEAD // 10))
+    yield "&" * HEAD
+    for field in msgspec.structs.fields(route.query) if route.query is not None else ():
+        name = field.encode_name
+        yield from (f"{name}={text}" for text in TEXTS)
+        yield "&".join([f"{name}=1"] * (HEAD // (len(name) + 3)))
+        yield f"{name}={','.join(['1'] * (HEAD // 2))}"
+
+
+async def test_whatever_a_head_says_gets_a_clear_answer(
+    hostile: Hostile, routes: list[Route], subtests: pytest.Subtests
+) -> None:
+    per_byte = decoding_seconds_per_byte()
+
+    async def clear(route: Route, path: str, headers: dict[str, str] | None = None) -> str:
+        before = loop_seconds(hostile.pid)
+        status, answer = await hostile.send(route.method, URL(hostile.server.url + path, encoded=True), None, headers)
+        took = loop_seconds(hostile.pid) - before
+        if status in (500, 501, 504, 505) or (status >= 400 and len(answer) > 2 * HEAD):
+            return f"{path[:100]} {headers and list(headers)}: {status} {answer[:200]!r}\n"
+        slow = took > LOOP_FIXED + LOOP_FACTOR * per_byte * HEAD
+        return f"{path[:100]} {headers and list(headers)}: kept the loop for {took:.3f} s\n" if slow else ""
+
+    for route in routes:
+        if route.path in ENDLESS:
+            continue
+        with subtests.test(route=f"{route.method} {route.path}"):
+            plain = shapes.filled(route.path, {})
+            wrong = [await clear(route, f"{plain}?{query}") for query in queries(route)]
+            wrong += [await clear(route, plain, {name: "x" * HEAD}) for name in HEADERS]
+            for name in re.findall(r"\{(\w+)", route.path):
+                wrong += [await clear(route, shapes.filled(route.path, {name: text or "x"})) for text in TEXTS]
+            assert not any(wrong), "".join(wrong)
 
 
 # memory -----------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -262,3 +263,15 @@ async def test_a_result_that_does_not_come_is_not_found(shop: Shop) -> None:
     began = time.monotonic()
     refused(await shop.producer.get(f"/tasks/{NOBODY}/result?waitSeconds=30"), 404, "task not found")
     assert time.monotonic() - began < 1
+
+
+async def test_a_large_payload_and_a_large_result_come_back_as_they_were_sent(shop: Shop) -> None:
+    payload = json.dumps({"text": '"\\\n\t😀' * 40_000, "list": [1.5, None, "ü"] * 1000}, indent=1, ensure_ascii=False)
+    made = await shop.producer.send("/tasks", b'{"command":"render","payload":%s}' % payload.encode())
+    assert made.good(202)["payload"] == payload
+    task = (await shop.worker.post("/tasks/claim", {"commands": ["render"]})).good()
+    assert task["payload"] == payload
+    done = b'{"status":"COMPLETED","result":%s}' % payload.encode()
+    given = (await shop.worker.send(f"/tasks/{task['id']}/result", done)).good()
+    assert given["result"] == json.loads(payload)
+    assert (await outcome(shop, task))["result"] == given

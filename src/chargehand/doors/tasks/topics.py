@@ -10,7 +10,7 @@ an operator may set the queue otherwise. A queue whose topic never had one is le
 import asyncio
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from falcon.asgi import Request, Response
@@ -40,7 +40,7 @@ _RANGES = {"maxAttempts": (1, 100), "retentionSeconds": (0, 2_147_483_647), "max
 class Policy(msgspec.Struct, frozen=True, rename="camel"):
     """What holds for all tasks of a command. 0 attempts or no tiers are refused: a policy says both."""
 
-    priority_tiers: tuple[int, ...] = ()
+    priority_tiers: Annotated[tuple[int, ...], msgspec.Meta(max_length=100)] = ()
     max_attempts: int = 0
     dead_letter_topic_ref: str = ""
     retention_seconds: int = 0

@@ -1,0 +1,101 @@
+"""What one request may ask for, or be told, has a bound."""
+
+from collections.abc import Iterator
+from io import BytesIO
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.inspect import CollectionType, DictType, Metadata, StructType, Type, UnionType, type_info
+
+from chargehand.app import Server
+from chargehand.http.weight import READ_BYTES
+from chargehand.store.announce import decode_reports
+from tests.api.serving import Api, on_sqlite
+
+NOTE = 60_000
+
+
+async def test_a_page_of_events_is_bounded_in_bytes_and_the_next_goes_on_after_it(api: Api) -> None:
+    job_id = await api.submit()
+    job = await api.claim()
+    for number in range(100):
+        (await api.move(job, "note", message=str(number), data="x" * NOTE)).good()
+    seen: list[int] = []
+    pages = 0
+    while page := (answer := await api.get(f"/engine/jobs/{job_id}/events?after={len(seen)}")).good()["events"]:
+        assert len(answer.body) < 5_000_000
+        seen += [event["sequence"] for event in page]
+        pages += 1
+    assert seen == list(range(1, 103))
+    assert pages == 2
+
+
+@on_sqlite
+async def test_a_note_that_is_too_large_is_refused(api: Api) -> None:
+    await api.submit()
+    job = await api.claim()
+    (await api.move(job, "note", message="m", data="x" * NOTE)).good()
+    (await api.move(job, "note", message="m", data="x" * 70_000)).problem(413, "request.too_large")
+
+
+async def test_a_state_that_a_webhook_names_twice_is_kept_once(server: Server, api: Api) -> None:
+    webhook: dict[str, Any] = {"url": "http://127.0.0.1:1/", "on": ["queued", "failed"] * 10}
+    job_id = await api.submit(webhook=webhook)
+    [report] = decode_reports((await server.engine.get(job_id)).reports)
+    assert report.on == ("queued", "failed")
+    webhook["on"].append("queued")
+    refused = await api.post("/engine/jobs", {"queue": "q", "payload": 1, "webhook": webhook})
+    refused.problem(400, "request.invalid_field", "webhook.on")
+
+
+@on_sqlite
+async def test_what_has_to_be_read_of_a_body_is_bounded_and_what_is_carried_is_not(api: Api) -> None:
+    large = "x" * READ_BYTES
+    await api.submit(payload=large)
+    refused = await api.post("/engine/jobs", {"queue": large, "payload": 1})
+    assert "beside payload, metadata" in refused.problem(413, "request.too_large")["detail"]
+    refused = await api.post("/engine/jobs", {"queue": "q", "payload": 1, large: 1})
+    refused.problem(413, "request.too_large")
+    refused = await api.post("/engine/jobs", {"queue": "q", "payload": 1, "k" * 1000: 1})
+    assert len(refused.body) < 1500
+
+
+async def test_a_large_payload_comes_back_as_it_was_sent(api: Api) -> None:
+    payload = {"text": '"\\\n\t😀' * 300_000, "list": [1.5, None, "ü"] * 1000}
+    text = msgspec.json.encode(payload)
+    submitted = await api.call("POST", "/engine/jobs", data=BytesIO(b'{"queue":"q","payload":%s}' % text))
+    job_id = submitted.good(202)["job_id"]
+    assert (await api.job(job_id))["payload"] == payload
+    job = await api.claim()
+    assert job["payload"] == payload
+    done = await api.call("POST", f"/engine/jobs/{job_id}/succeed", data=BytesIO(b'{"lease":1,"result":%s}' % text))
+    done.good()
+    assert (await api.job(job_id))["result"] == payload
+
+
+@on_sqlite
+async def test_every_list_that_a_body_may_have_says_how_long_it_may_be(
+    server: Server, subtests: pytest.Subtests
+) -> None:
+    for route in server.routes():
+        if route.request is not None and not route.path.startswith(("/jobs", "/v1/batches", "/api/v1/")):
+            with subtests.test(route=f"{route.method} {route.path}"):
+                assert not list(_boundless(type_info(route.request), "body"))
+
+
+def _boundless(info: Type, name: str) -> Iterator[str]:
+    match info:
+        case Metadata(type=inner):
+            yield from _boundless(inner, name)
+        case UnionType(types=types):
+            for each in types:
+                yield from _boundless(each, name)
+        case StructType(fields=fields):
+            for field in fields:
+                yield from _boundless(field.type, f"{name}.{field.encode_name}")
+        case CollectionType() | DictType():
+            if info.max_length is None:
+                yield name
+            if isinstance(info, CollectionType):
+                yield from _boundless(info.item_type, f"{name}[]")
