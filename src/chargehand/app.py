@@ -34,7 +34,7 @@ from chargehand.http.hangup import Asgi, with_receive
 from chargehand.http.kinds import Kinds
 from chargehand.http.openapi import describe
 from chargehand.http.problems import serialize_falcon_error
-from chargehand.http.route import Route, mount
+from chargehand.http.route import Room, Route, mount
 from chargehand.http.server import Bounds, HttpServer
 from chargehand.http.tls import Tls
 from chargehand.observability.logs import get_logger
@@ -142,7 +142,8 @@ class Server:
     def asgi(self, extra_routes: Sequence[Route] = ()) -> Asgi:
         app = falcon.asgi.App()
         app.set_error_serializer(serialize_falcon_error)
-        mount(app, [*self.routes(), *extra_routes], self._gate, self._observe_http)
+        room = Room(self.config.server.max_bodies_bytes)
+        mount(app, [*self.routes(), *extra_routes], self._gate, self._observe_http, room)
         return with_receive(app)
 
     def _observe_http(self, method: str, route: str, status: int, seconds: float) -> None:

@@ -13,6 +13,7 @@
     ├── IdempotencyMismatch    422  the key was used before with another request
     ├── TooLarge               413
     ├── TooManyRequests        429
+    ├── Overloaded             503  others are being served; the same request may pass in a moment
     ├── TargetAway             503  nobody who could answer is there now
     ├── TargetFailed           502  whoever was to answer did not
     └── StoreError             503  the database cannot serve now; nothing was half written
@@ -115,6 +116,12 @@ class TooManyRequests(ChargehandError):
     code = "rate_limited"
     status = 429
     title = "Too many requests"
+
+
+class Overloaded(ChargehandError):
+    code = "overloaded"
+    status = 503
+    title = "Overloaded"
 
 
 class TargetAway(ChargehandError):

@@ -1,6 +1,7 @@
 """What one request may ask for, or be told, has a bound."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from io import BytesIO
 from typing import Any
 
@@ -11,7 +12,7 @@ from msgspec.inspect import CollectionType, DictType, Metadata, StructType, Type
 from chargehand.app import Server
 from chargehand.http.weight import READ_BYTES
 from chargehand.store.announce import decode_reports
-from tests.api.serving import Api, on_sqlite
+from tests.api.serving import Answer, Api, on_sqlite, until
 
 NOTE = 60_000
 
@@ -99,3 +100,40 @@ def _boundless(info: Type, name: str) -> Iterator[str]:
                 yield name
             if isinstance(info, CollectionType):
                 yield from _boundless(info.item_type, f"{name}[]")
+
+
+class TestManyLargeBodies:
+    @pytest.fixture
+    def settings(self) -> dict[str, Any]:
+        return {"server.max_bodies_bytes": 300_000}
+
+    @on_sqlite
+    async def test_beyond_what_they_may_have_together_the_next_is_told_to_come_again(self, api: Api) -> None:
+        sent, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield b'{"queue":"q","payload":"' + b"x" * 200_000
+            sent.set()
+            await go_on.wait()
+            yield b'"}'
+
+        first = asyncio.create_task(api.call("POST", "/engine/jobs", data=slowly()))
+        await sent.wait()
+        large = {"queue": "q", "payload": "x" * 200_000}
+
+        async def refused() -> Answer | None:
+            answer = await api.post("/engine/jobs", large)
+            return answer if answer.status == 503 else None
+
+        answer: Answer = await until(refused)  # once the server has read what was sent
+        answer.problem(503, "overloaded")
+        assert answer.headers["retry-after"] == "1"
+        assert await api.submit(payload="small")
+        go_on.set()
+        (await first).good(202)
+        assert await api.submit(payload=large["payload"])
+
+    @on_sqlite
+    async def test_one_alone_is_let_in_however_large(self, api: Api) -> None:
+        for _ in range(2):
+            assert await api.submit(payload="x" * 900_000)

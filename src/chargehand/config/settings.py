@@ -91,6 +91,7 @@ class ServerConfig(Section, frozen=True, kw_only=True):
     listen: str
     data_dir: Filled
     max_body_bytes: Annotated[int, Meta(ge=1024, le=2**30)]
+    max_bodies_bytes: Annotated[int, Meta(ge=1024, le=2**40)]
     max_header_bytes: Annotated[int, Meta(ge=1024, le=2**20)]
     header_timeout_seconds: Seconds
     body_timeout_seconds: Seconds

@@ -1,6 +1,7 @@
 """Routes as data: one row says method, path, scope, types and handler; serving, metrics and the description read it."""
 
 import re
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import falcon.asgi
 import msgspec
 from falcon.asgi import Request, Response
 
-from chargehand.errors import BadRequest, ChargehandError, InvalidField, TooLarge
+from chargehand.errors import BadRequest, ChargehandError, InvalidField, Overloaded, TooLarge
 from chargehand.http.carried import Answer, in_pieces
 from chargehand.http.problems import write_problem
 from chargehand.http.weight import READ_BYTES, weigh
@@ -62,18 +63,51 @@ class Gate(Protocol):
 Observe = Callable[[str, str, int, float], None]  # method, path, status, seconds
 
 
-def mount(app: "falcon.asgi.App[Request, Response]", routes: Iterable[Route], gate: Gate, observe: Observe) -> None:
+class Room:
+    """For large bodies that are read or worked on: their bytes together have a bound. One is let in, however large."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._held: dict[Request, int] = {}
+        self._sum = 0
+
+    def take(self, req: Request, size: int) -> None:
+        """So much in all for this request."""
+        held = self._held.get(req, 0)
+        if self._sum + size - held > self._max_bytes and len(self._held) > (req in self._held):
+            raise Overloaded(
+                f"large bodies of other requests have {self._sum - held} of {self._max_bytes} bytes; try again later",
+                retry_after_seconds=1,
+            )
+        self._held[req] = size
+        self._sum += size - held
+
+    def leave(self, req: Request) -> None:
+        self._sum -= self._held.pop(req, 0)
+
+
+def mount(
+    app: "falcon.asgi.App[Request, Response]",
+    routes: Iterable[Route],
+    gate: Gate,
+    observe: Observe,
+    room: Room | None = None,
+) -> None:
+    room = room or Room(sys.maxsize)
     by_path: dict[str, list[Route]] = {}
     for route in routes:
         by_path.setdefault(route.path, []).append(route)
     for path, rows in by_path.items():
-        responders = {f"on_{route.method.lower()}": staticmethod(_responder(route, gate, observe)) for route in rows}
+        responders = {
+            f"on_{route.method.lower()}": staticmethod(_responder(route, gate, observe, room)) for route in rows
+        }
         app.add_route(path, type("Resource", (), responders)())
 
 
-def _responder(route: Route, gate: Gate, observe: Observe) -> Handler:
+def _responder(route: Route, gate: Gate, observe: Observe, room: Room) -> Handler:
     handler, scope, method, path, write_error = route.handler, route.scope, route.method, route.path, route.error_writer
     request_id = route.request_id
+    takes_body = route.method in ("POST", "PUT", "PATCH", "DELETE")
 
     async def respond(req: Request, resp: Response, **parameters: Any) -> None:
         began = time.perf_counter()
@@ -81,6 +115,8 @@ def _responder(route: Route, gate: Gate, observe: Observe) -> Handler:
             resp.set_header("x-request-id", _request_id(req))
         try:
             await gate.admit(req, scope)
+            if takes_body:
+                req.context.room = room
             await handler(req, resp, **parameters)
         except ChargehandError as error:
             write_error(resp, error)
@@ -88,6 +124,8 @@ def _responder(route: Route, gate: Gate, observe: Observe) -> Handler:
             log.exception("a request could not be served", method=method, route=path)
             write_error(resp, ChargehandError("an internal error; the server's log has the details"))
         finally:
+            if takes_body:
+                room.leave(req)
             observe(method, path, resp.status_code, time.perf_counter() - began)
 
     return respond
@@ -112,6 +150,8 @@ async def read_body(req: Request, max_bytes: int) -> bytes:
         body += piece  # at once, for a list of pieces of two bytes would have twenty times their size
         if len(body) > max_bytes:
             raise TooLarge(f"the body is over {max_bytes} bytes, the most that is accepted")
+        if len(body) > READ_BYTES:
+            req.context.room.take(req, len(body))
     return bytes(body)
 
 
