@@ -70,8 +70,8 @@ async def test_a_large_payload_comes_back_as_it_was_sent(api: Api) -> None:
     assert (await api.job(job_id))["payload"] == payload
     job = await api.claim()
     assert job["payload"] == payload
-    done = await api.call("POST", f"/engine/jobs/{job_id}/succeed", data=BytesIO(b'{"lease":1,"result":%s}' % text))
-    done.good()
+    body = BytesIO(b'{"lease":%d,"result":%s}' % (job["lease"], text))
+    (await api.call("POST", f"/engine/jobs/{job_id}/succeed", data=body)).good()
     assert (await api.job(job_id))["result"] == payload
 
 
