@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -637,3 +638,69 @@ async def test_an_outcome_is_one_line_whatever_the_target_sent(client: Client, t
     content = (await client.files.content(str(done.output_file_id))).content
     assert content.count(b"\n") == 1
     assert b'"body":{"id":"x","big":12345678901234567890.10,"text":"a\\nb"}' in content
+
+
+# lines that are meant to hurt -------------------------------------------------------------------------------------------
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+LINE = b'{"custom_id":"%b","method":"POST","url":"/v1/chat/completions","body":{"model":"a"%b}}\n'
+
+
+def test_a_line_of_any_shape_is_a_line_or_an_error() -> None:
+    for raw, code in (
+        (LINE % (b"x", b',"x":' + DEEP), "invalid_json_line"),
+        (DEEP, "invalid_type"),
+        (LINE % (b"x", b',"x":"\\ud800"'), "invalid_json_line"),
+        (LINE % (b"\\ud800", b""), "invalid_json_line"),
+        (LINE % (b"x" * 100_000, b""), "line_too_large"),
+        (LINE % (b"x", b',"x":[' + b"[]," * 50_000 + b"1]"), "invalid_body"),
+        (LINE % (b"x", b"".join(b',"%d":1' % number for number in range(10_000))), "invalid_body"),
+        (LINE % (b"x", b',"messages":[' + b"[]," * 50_000 + b"1]"), None),
+        (LINE % (b"x", b',"seed":' + b"9" * 10_000), None),
+        (b'{"x":' + b"9" * 100_000 + b"}", "line_too_large"),
+    ):
+        found = read_line(1, raw, CHAT, True)
+        assert (found.code if isinstance(found, LineError) else None) == code, raw[:100]
+
+
+async def test_a_zero_byte_in_a_line_is_stored_and_given_back(client: Client) -> None:
+    done = await client.ended((await client.begin(a_line("a\0b", text="\0"))).id)
+    [line] = await client.lines(done.output_file_id or done.error_file_id)
+    assert line["custom_id"] == "a\0b"
+
+
+@on_sqlite
+async def test_a_line_as_long_as_the_whole_file_is_refused(
+    store_url: str, tmp_path: Path, target: OllamaTarget
+) -> None:
+    async with opened(store_url, tmp_path, target, inference__max_body_bytes=100_000) as (_, client):
+        failed = await client.ended((await client.begin(b"x" * 8_000_000)).id)
+        assert failed.errors is not None
+        assert [error.code for error in failed.errors.data or ()] == ["line_too_large"]
+
+
+@on_sqlite
+async def test_thousands_of_lines_leave_everybody_else_their_turn(store_url: str, tmp_path: Path) -> None:
+    """Measured in time that this thread computes between two turns, so that a busy machine changes nothing."""
+    longest, ended = 0.0, False
+
+    async def look() -> None:
+        nonlocal longest
+        while not ended:
+            began = time.thread_time()
+            await asyncio.sleep(0)
+            longest = max(longest, time.thread_time() - began)
+
+    async with before_targets(store_url, tmp_path) as (server, _):
+        client = Client(server.url)
+        wide = "😀".rjust(100, "x")
+        content = b"".join([LINE % (f"{wide}{number}".encode(), b',"x":' + b"9" * 50) for number in range(4000)])
+        async with client.openai:
+            begun = await client.begin(content)
+            looking = asyncio.create_task(look())
+            await client.reaches(begun.id, "in_progress", seconds=60)
+            await client.batches.cancel(begun.id)
+            assert (await client.ended(begun.id, 60)).status == "cancelled"
+            ended = True
+            await looking
+    assert longest < 0.2
