@@ -186,6 +186,11 @@ class FakeBmc(Acts):
             return web.Response(status=307, headers={"Location": where})
         if habits.body == "huge":
             return web.json_response({"SerialNumber": habits.serial, "Oem": "x" * (5 * 1024 * 1024)})
+        if habits.body == "many":
+            text = b'{"SerialNumber":"' + (habits.serial or "").encode() + b'","Oem":[' + b"[]," * 1_000_000 + b"0]}"
+            return web.Response(body=text, content_type="application/json")
+        if habits.body == "headers":
+            return web.json_response({}, headers={f"X-{number}": "x" * 1000 for number in range(10_000)})
         if habits.body == "deep":
             return web.Response(body=b'{"a":' * 100_000 + b"1" + b"}" * 100_000, content_type="application/json")
         return (

@@ -79,7 +79,9 @@ class Habits:
     away_after: tuple[str, ...] = ()  # "reset", "insert": then it drops all connections …
     away_seconds: float = 0.0  # … for so long
     slow_seconds: float = 0.0
-    body: Literal["", "huge", "deep", "html", "stranger"] = ""  # instead of the system, or of the root
+    body: Literal["", "huge", "deep", "many", "headers", "html", "stranger"] = (
+        ""  # instead of the system, or of the root
+    )
     chatty: bool = False  # an action answers with more words than anybody reads
     calls_itself: str = ""  # the origin that it writes into Location, instead of the one it was called by
     redirect: str = ""  # "same": the system is behind a 307; else the URL that it points to

@@ -264,7 +264,7 @@ async def test_a_wrong_type_in_any_field_is_refused_where_it_stands(store_url: s
                     (await room.api.post(f"/api/v1/jobs/{answer.json['job_id']}/cancel")).good()
                 elif answer.status != 404:
                     refused(answer, f"/{name}")
-        record = {"bmc_address": room.bmc.url}
+        record = {"bmc_address": room.bmc.url, "bmc_password": "x"}
         names = (
             "bmc_address",
             "bmc_username",
@@ -304,7 +304,14 @@ async def test_addresses_of_metadata_services_are_refused_in_every_spelling(stor
 
 @on_sqlite
 @pytest.mark.parametrize(
-    "habits", [Habits(redirect="http://169.254.169.254/"), Habits(body="huge"), Habits(body="deep")]
+    "habits",
+    [
+        Habits(redirect="http://169.254.169.254/"),
+        Habits(body="huge"),
+        Habits(body="deep"),
+        Habits(body="many"),
+        Habits(body="headers"),
+    ],
 )
 async def test_a_bmc_that_means_harm_is_a_problem_of_the_probe_and_not_of_the_server(
     store_url: str, tmp_path: Path, habits: Habits
@@ -356,3 +363,33 @@ async def test_requests_that_are_no_http_or_no_json_are_refused(store_url: str, 
         form = aiohttp.FormData({"server_serial": SERIAL})
         assert (await room.api.call("POST", "/api/v1/jobs", data=form)).status == 400
         await alive(room)
+
+
+MANY = b"[" + b"[]," * 60_000 + b"0]"
+
+
+@on_sqlite
+async def test_what_only_helps_with_debugging_is_not_built_when_it_is_no_text(store_url: str, tmp_path: Path) -> None:
+    """And the outcome that comes with it counts."""
+    async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
+        job_id = await room.waiting()
+        odd = b'"job_id":1,"exit_code":99999999999999999999,"started_at":"\xff","schema_id":{"a":"\xff"}'
+        body = b'{"status":"success",' + odd + b',"log_tail":' + MANY + b"}"
+        path = f"/api/v1/status-webhook/{SERIAL}"
+        taken = await room.api.call("POST", path, data=body, headers={"X-Webhook-Secret": SECRET})
+        assert taken.good()["job_id"] == job_id
+        [event] = await room.told(job_id, "webhook")
+        assert event["data"].keys() == {"kind", "auth", "status"}
+
+
+@on_sqlite
+async def test_a_status_that_is_given_a_hundred_thousand_times_is_kept_once(store_url: str, tmp_path: Path) -> None:
+    async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
+        await room.register()
+        hook = {"url": "http://127.0.0.1:9/hook", "on": ["failed", "complete"] * 100_000}
+        job_id = (await submit(room, RECIPE, webhook=hook)).good(202)["job_id"]
+        job = await room.server.store.get_job(job_id)
+        assert job is not None
+        assert len(job.reports) < 1000
+        refused(await submit(room, RECIPE, metadata=json.loads(MANY)), "/metadata")
+        refused(await submit(room, RECIPE, metadata={"a": json.loads(MANY)}), "/metadata")

@@ -43,6 +43,21 @@ HOSTILE = {
     "five thousand wrong variables": (linux(env={f"x{n}": 1 for n in range(5000)}), "/env", "too_large"),
     "a hundred wrong variables": (linux(env={f"x{n}": "y" * 30_000 for n in range(120)}), "/env", "too_large"),
     "nine thousand wrong partitions": (linux(partition_layout=[1] * 9000), "/partition_layout", "too_large"),
+    "nine thousand texts for partitions": (
+        linux(partition_layout=["x" * 400] * 9000),
+        "/partition_layout",
+        "too_large",
+    ),
+    "64 times 64 names that are nearly right": (
+        linux(partition_layout=[{f"mountpoin{n}" + "t" * 90: "y" * 700 for n in range(64)}] * 64),
+        "/partition_layout/0/size",
+        "required",
+    ),
+    "ten thousand anchors and as many aliases": (
+        linux(user_data="#cloud-config\n" + "".join(f"&{n} *{n} " for n in range(60_000))),
+        "/user_data",
+        "yaml_aliases",
+    ),
     "a number of four million digits": (b'{"wim_index":' + b"9" * (4 * MIB - 50) + b"}", "", "syntax"),
     "a number of four thousand digits": (b'{"wim_index":' + b"9" * 4000 + b"}", "/task_target", "required"),
     "an exponent beyond all numbers": (b'{"wim_index":1e999}', "", "syntax"),

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from falcon.asgi import Request, Response, SSEvent
 from msgspec import Meta
+from msgspec.structs import replace
 
 from chargehand.config import Config
 from chargehand.doors.provisioning import views
@@ -14,7 +15,7 @@ from chargehand.doors.provisioning.ledger import Ledgers
 from chargehand.doors.provisioning.lifecycle import Lifecycle
 from chargehand.doors.provisioning.names import BASE, KIND, READ, TAG, WRITE, server_queue
 from chargehand.doors.provisioning.orders import Asked, Orders, order_of
-from chargehand.doors.provisioning.recipe import Recipe, check
+from chargehand.doors.provisioning.recipe import Recipe, checked
 from chargehand.doors.provisioning.recipe_schema import SCHEMA_BYTES
 from chargehand.doors.provisioning.run import Runs, Step
 from chargehand.doors.provisioning.servers import Kept, Servers, checked_serial
@@ -29,8 +30,10 @@ from chargehand.engine.store import JobFilter
 from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, InvalidField, NotFound
 from chargehand.http.inputs import (
     IDEMPOTENCY_KEY,
+    absent,
     fingerprint,
     idempotency_key,
+    json_object,
     json_or_absent,
     last_event_id,
     trace_headers,
@@ -42,7 +45,6 @@ from chargehand.observability.tracing import Tracing
 from chargehand.webhooks.egress import EgressPolicy
 
 MAX_BODY = 4 << 20
-MAX_METADATA = 16_384
 EVENTS_PAGE = 1000
 SCHEMA_MEDIA = "application/schema+json"
 
@@ -50,16 +52,24 @@ StatusName = Literal["queued", "provisioning", "succeeded", "failed", "complete"
 
 
 class WebhookTarget(msgspec.Struct, forbid_unknown_fields=True):
-    url: Annotated[str, Meta(description="Told of every change of status", examples=["http://127.0.0.1:9000/hook"])]
-    on: Annotated[tuple[StatusName, ...], Meta(description="Only these statuses; default: all")] = ()
+    url: Annotated[
+        str,
+        Meta(max_length=2048, description="Told of every change of status", examples=["http://127.0.0.1:9000/hook"]),
+    ]
+    # A set: however often each is given, it is kept once.
+    on: Annotated[frozenset[StatusName], Meta(description="Only these statuses; default: all")] = msgspec.field(
+        default_factory=frozenset
+    )
 
 
 class SubmitJob(msgspec.Struct, forbid_unknown_fields=True):
-    server_serial: str
+    server_serial: Annotated[str, Meta(max_length=1024)]
     recipe: Annotated[msgspec.Raw, Meta(description="See docs/provisioning.md and GET /api/v1/recipe-schema")]
     webhook: WebhookTarget | None = None
     priority: Annotated[int, Meta(ge=0, le=9, description="9 goes first")] = 0
-    metadata: Annotated[dict[str, Any], Meta(description="Kept with the job, and sent with its webhooks")] = {}
+    metadata: Annotated[
+        msgspec.Raw, Meta(description="A JSON object of at most 16 KiB: kept with the job, and sent with its webhooks")
+    ] = msgspec.field(default_factory=absent)
 
 
 class Submitted(msgspec.Struct):
@@ -95,6 +105,7 @@ class Valid(msgspec.Struct):
 
 
 _submit = msgspec.json.Decoder(SubmitJob)
+_object = msgspec.json.Decoder(dict[str, Any])
 
 
 class ProvisioningJobs:
@@ -157,32 +168,9 @@ class ProvisioningJobs:
 
     async def submit_job(self, req: Request, resp: Response) -> None:
         caller, key = req.context.caller, idempotency_key(req)
-        body = await read_body(req, MAX_BODY)
-        asked = _asked(body)
-        self._vault.require_open()
-        if self.unreachable:
-            raise Refused(503, "config.missing", self.unreachable)
-        recipe = check(bytes(asked.recipe), "/recipe")
-        server = await self._server(caller.tenant, asked.server_serial)
-        with self._tracing.span(
-            "submit", **trace_headers(req), attributes={"server_serial": asked.server_serial}
-        ) as span:
-            job_id = self._engine.new_id()
-            new = NewJob(
-                job_id,
-                caller.tenant,
-                KIND,
-                server_queue(caller.tenant, asked.server_serial),
-                self._orders.seal(job_id, asked.server_serial, recipe),
-                asked.priority,
-                idempotency_key=key,
-                fingerprint=fingerprint(body) if key else None,
-                traceparent=span.traceparent,
-                tracestate=span.tracestate,
-                reports=self._reports(caller.tenant, asked.webhook),
-                metadata=_metadata(asked, recipe, server.system_uuid),
-                unique_key="active",  # of the server's own queue
-            )
+        serial, new = await self._ordered(req, key)
+        with self._tracing.span("submit", **trace_headers(req), attributes={"server_serial": serial}) as span:
+            new = replace(new, traceparent=span.traceparent, tracestate=span.tracestate)
             submitted = await self._engine.submit(new)
             span.set("job_id", submitted.job_id)
         job = await self._engine.get(submitted.job_id, caller.tenant)
@@ -190,9 +178,35 @@ class ProvisioningJobs:
             raise Refused(
                 409,
                 Key.CONFLICT_ACTIVE_JOB,
-                f"job {job.id} is active for server {asked.server_serial}; wait, or cancel it",
+                f"job {job.id} is active for server {serial}; wait, or cancel it",
             )
-        reply(resp, Submitted(job.id, views.status_of(job), asked.server_serial, rfc3339(job.created_at)), 202)
+        reply(resp, Submitted(job.id, views.status_of(job), serial, rfc3339(job.created_at)), 202)
+
+    async def _ordered(self, req: Request, key: str | None) -> tuple[str, NewJob]:
+        """In a call of its own: while the job is stored, its request is no longer held."""
+        tenant = req.context.caller.tenant
+        body = await read_body(req, MAX_BODY)
+        asked = _asked(body)
+        self._vault.require_open()
+        if self.unreachable:
+            raise Refused(503, "config.missing", self.unreachable)
+        recipe = await checked(memoryview(asked.recipe), "/recipe")
+        serial = asked.server_serial
+        server = await self._server(tenant, serial)
+        job_id = self._engine.new_id()
+        return serial, NewJob(
+            job_id,
+            tenant,
+            KIND,
+            server_queue(tenant, serial),
+            self._orders.seal(job_id, serial, recipe),
+            asked.priority,
+            idempotency_key=key,
+            fingerprint=fingerprint(body) if key else None,
+            reports=self._reports(tenant, asked.webhook),
+            metadata=_metadata(asked, recipe, server.system_uuid),
+            unique_key="active",  # of the server's own queue
+        )
 
     async def _server(self, tenant: str, serial: str) -> Kept:
         try:
@@ -208,7 +222,7 @@ class ProvisioningJobs:
         if webhook is None:
             return ()
         url = self._policy.check_url("webhook.url", webhook.url)
-        on = tuple(topic for status in webhook.on for topic in views.BY_STATUS[status])
+        on = tuple(topic for status in sorted(webhook.on) for topic in views.BY_STATUS[status])
         return (Report(url, endpoint_id(tenant, url), "standard", on),)
 
     # reading ------------------------------------------------------------------------------------------------------------
@@ -312,7 +326,7 @@ class ProvisioningJobs:
     # recipes ------------------------------------------------------------------------------------------------------------
 
     async def validate_recipe(self, req: Request, resp: Response) -> None:
-        check(await read_body(req, MAX_BODY))
+        await checked(await read_body(req, MAX_BODY))
         reply(resp, Valid(True, Recipe.schema_id))
 
     async def get_schema(self, req: Request, resp: Response) -> None:
@@ -324,10 +338,9 @@ def _asked(body: bytes) -> SubmitJob:
     asked = decode(_submit, body)
     if json_or_absent("recipe", asked.recipe) is None:
         raise InvalidField("recipe", "must be a JSON object")
-    if len(msgspec.json.encode(asked.metadata)) > MAX_METADATA:
-        raise InvalidField("metadata", f"is over {MAX_METADATA} bytes")
     return asked
 
 
 def _metadata(asked: SubmitJob, recipe: Recipe, system_uuid: str | None) -> bytes:
-    return msgspec.json.encode(Asked(asked.server_serial, recipe.target, system_uuid, asked.metadata))
+    metadata = decode(_object, json_object("metadata", asked.metadata) or b"{}")
+    return msgspec.json.encode(Asked(asked.server_serial, recipe.target, system_uuid, metadata))

@@ -15,7 +15,7 @@ class Order(msgspec.Struct, frozen=True):
 
     server_serial: str
     recipe: dict[str, Any]  # without its secrets
-    sealed: str  # the whole, encrypted
+    sealed: bytes  # the whole, encrypted
 
 
 class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -36,8 +36,9 @@ class Orders:
         self._vault = vault
 
     def seal(self, job_id: str, server_serial: str, recipe: Recipe) -> bytes:
+        shown = recipe.public()
         sealed = self._vault.seal(_context(job_id), msgspec.json.encode(recipe.plain))
-        return msgspec.json.encode(Order(server_serial, recipe.public(), sealed))
+        return msgspec.json.encode(Order(server_serial, shown, sealed))
 
     def open(self, job: Job) -> Recipe:
         order = _orders.decode(job.payload)

@@ -4,6 +4,8 @@
 without a second judgement, so that a stricter version of this program does not lose the jobs that run.
 """
 
+import asyncio
+from itertools import islice
 from typing import Any, ClassVar
 
 import msgspec
@@ -12,10 +14,12 @@ from chargehand.doors.provisioning.errors import Detail, Refused
 from chargehand.doors.provisioning.recipe_checks import cross_problems
 from chargehand.doors.provisioning.recipe_payloads import FILES, content
 from chargehand.doors.provisioning.recipe_schema import SCHEMA_BYTES, SCHEMA_ID, problems
-from chargehand.doors.provisioning.recipe_text import Unreadable, duplicates, read
+from chargehand.doors.provisioning.recipe_text import Text, Unreadable, read
 from chargehand.doors.provisioning.taxonomy import Key
 
 MAX_PROBLEMS = 50
+MAX_COUNTED = 200  # that are looked for: to say what is wrong takes longer than to be wrong
+SMALL = 65_536
 
 _KINDS = {
     "install-linux.target": "install",
@@ -73,14 +77,18 @@ class Recipe(msgspec.Struct, frozen=True):
         return shown
 
 
-def check(recipe: bytes, at: str = "") -> Recipe:
+async def checked(recipe: Text, at: str = "") -> Recipe:
+    """As `check`; a large one in a thread, so that others are served meanwhile."""
+    return check(recipe, at) if len(recipe) < SMALL else await asyncio.to_thread(check, recipe, at)
+
+
+def check(recipe: Text, at: str = "") -> Recipe:
     """The recipe, or Refused with everything that is wrong with it. `at`: where in the caller's document it stands."""
     try:
-        document = read(recipe)
-        found = duplicates(recipe)
+        document, found = read(recipe)
     except Unreadable as error:
         raise _refused([error.detail], at) from None
-    found += problems(document)
+    found += islice(problems(document), MAX_COUNTED)
     if isinstance(document, dict):
         broken = {detail.path.split("/")[1] for detail in found if detail.path}
         found += cross_problems(document, broken)
@@ -94,7 +102,7 @@ def _refused(found: list[Detail], at: str) -> Refused:
     first = found[0]
     message = f"the recipe cannot be used: {first.path.lstrip('/') or 'it'} {first.message}"
     if count > 1:
-        message += f" (and {count - 1} more)"
+        message += f" (and {count - 1} more)" if count < MAX_COUNTED else f" (and {MAX_COUNTED - 1} more at least)"
     details = [Detail(at + detail.path, detail.code, detail.message) for detail in found[:MAX_PROBLEMS]]
     return Refused(400, Key.VALIDATION_SCHEMA, message, details)
 

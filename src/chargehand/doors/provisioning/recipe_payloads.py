@@ -21,6 +21,7 @@ FILES: dict[str, str] = {
 LIMITS: dict[str, int] = {name: FIELDS[name]["maxLength"] for name in FILES}
 
 MAX_ALIASES = 32
+MAX_ANCHORS = 10_000
 
 # `&name` and `*name` wherever they stand, also in quotes and scripts. That is more than YAML would see, and never less:
 # what hides an alias from this count would hide it from a parser as well. A name ends where PyYAML ends it.
@@ -66,11 +67,13 @@ def payload_problems(name: str, value: Any) -> Iterator[Detail]:
 
 
 def aliases(text: str) -> int:
-    """Uses of names that have an anchor somewhere: a `*.txt` in a script is none."""
-    anchors, aliases = set(), []
-    for mark, name in _ANCHORS_AND_ALIASES.findall(text):
-        if mark == "&":
-            anchors.add(name)
-        else:
-            aliases.append(name)
-    return sum(name in anchors for name in aliases)
+    """Uses of names that have an anchor somewhere: a `*.txt` in a script is none. Where there are more anchors than a person writes,
+    every name counts.
+    """
+    anchors: set[str] = set()
+    for found in _ANCHORS_AND_ALIASES.finditer(text):
+        if found[1] == "&" and len(anchors) <= MAX_ANCHORS:
+            anchors.add(found[2])
+    every = len(anchors) > MAX_ANCHORS
+    # Looked through again, for nothing that is as many as the text is long is kept.
+    return sum(found[1] == "*" and (every or found[2] in anchors) for found in _ANCHORS_AND_ALIASES.finditer(text))

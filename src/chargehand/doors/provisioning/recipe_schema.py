@@ -41,6 +41,7 @@ _CODES: dict[type[Kind], str] = {
     Kind.Maximum: "out_of_range",
 }
 
+LONG = 65_536  # more than any text may have but those that go onto the task medium
 LONGEST_NAME = 100  # that is compared with others: it takes time, and no longer one is near to any
 
 # What a description lacks, for somebody who has it wrong.
@@ -53,6 +54,10 @@ _SHOWN |= {"wim_index", "timeout_minutes", "hostname", "installer_iso", "target_
 
 def problems(document: Any) -> Iterator[Detail]:
     """Everything in which the document does not fit; at most one of a kind for each place."""
+    if _validator.is_valid(document):
+        return
+    short = _shortened(document)
+    document = document if _validator.is_valid(short) else short
     said = set()
     meant = _meant(document)
     if meant is not document:
@@ -66,6 +71,15 @@ def problems(document: Any) -> Iterator[Detail]:
             if key not in said:
                 said.add(key)
                 yield detail
+
+
+def _shortened(value: Any) -> Any:
+    """The same without the ends of long texts: each error of the validator's has a copy of all that it is about."""
+    if isinstance(value, str):
+        return value[: LONG + 1]
+    if isinstance(value, dict):
+        return {name: _shortened(member) for name, member in value.items()}
+    return [_shortened(member) for member in value] if isinstance(value, list) else value
 
 
 def _meant(document: Any) -> Any:

@@ -17,12 +17,15 @@ from chargehand.doors.provisioning.errors import Detail
 MAX_BYTES = 4 << 20
 MAX_MARKS = 20_000  # strings, commas and brackets; the largest sensible recipe has about 2,500
 MAX_DEPTH = 8
-MAX_MEMBERS = 64  # of one object; each wrong one costs the validator a copy of all of them
+MAX_MEMBERS = 64  # of one object or list; each wrong one costs the validator a copy of all of them
 MAX_NAME = 128  # of a member, so that a pointer can always repeat it
 MAX_SHOWN = 60  # characters of a caller's text that a message repeats
 
 # A string is matched to its end, or to the end of the text: never looked at twice, so the scan is linear.
 _MARKS = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)
+
+
+Text = bytes | memoryview
 
 
 class Unreadable(Exception):
@@ -33,25 +36,27 @@ class Unreadable(Exception):
         self.detail = Detail(path, code, message)
 
 
-def read(text: bytes) -> Any:
+def read(text: Text) -> tuple[Any, list[Detail]]:
+    """The document, and the members that are given twice in it: parsers differ in which one they take."""
     _check_bounds(text)
+    twice = _duplicates(text)  # first, so that what it takes is free again
     try:
         document = msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         # Of a UnicodeDecodeError only its name: its text repeats a byte of what may be a secret.
         reason = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else f"is not JSON: {error}"
         raise Unreadable("syntax", reason) from None
-    for at, members in _objects(document, ""):
+    for at, members in _containers(document, ""):
         if len(members) > MAX_MEMBERS:
-            raise Unreadable("too_large", f"has {len(members)} members; none has more than {MAX_MEMBERS}", at)
-        longest = max(map(len, members), default=0)
+            what = "members" if isinstance(members, dict) else "entries"
+            raise Unreadable("too_large", f"has {len(members)} {what}; none has more than {MAX_MEMBERS}", at)
+        longest = max(map(len, members), default=0) if isinstance(members, dict) else 0
         if longest > MAX_NAME:
             raise Unreadable("too_large", f"has a member whose name has {longest} characters, more than {MAX_NAME}", at)
-    return document
+    return document, twice
 
 
-def duplicates(text: bytes) -> list[Detail]:
-    """Members that are given twice, in a text that `read` has let in: parsers differ in which one they take."""
+def _duplicates(text: Text) -> list[Detail]:
     twice: dict[int, tuple[dict[str, Any], list[str]]] = {}  # by identity, and held so that none is used again
 
     def hook(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -61,11 +66,14 @@ def duplicates(text: bytes) -> list[Detail]:
             twice[id(members)] = members, [name for name, count in counts.items() if count > 1]
         return members
 
-    document = json.loads(text, object_pairs_hook=hook)
+    try:
+        document = json.loads(str(text, "utf-8"), object_pairs_hook=hook)
+    except ValueError:
+        return []  # what is wrong with it is said by who reads it next
     # An object that was itself overwritten by its twin is not met on the way, but the twin is told.
     return [
         Detail(at + pointer(name), "duplicate", "is given more than once; give it once")
-        for at, members in (_objects(document, "") if twice else ())
+        for at, members in (_containers(document, "") if twice else ())
         for name in twice.get(id(members), (members, []))[1]
     ]
 
@@ -85,7 +93,7 @@ def shown(value: object) -> str:
     return text if len(text) <= MAX_SHOWN else "a number that long"
 
 
-def _check_bounds(text: bytes) -> None:
+def _check_bounds(text: Text) -> None:
     if len(text) > MAX_BYTES:
         raise Unreadable("too_large", f"has {len(text)} bytes; at most {MAX_BYTES} are read")
     depth = 0
@@ -101,11 +109,8 @@ def _check_bounds(text: bytes) -> None:
             raise Unreadable("too_deep", f"is nested deeper than {MAX_DEPTH} levels")
 
 
-def _objects(value: Any, at: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    if isinstance(value, dict):
+def _containers(value: Any, at: str) -> Iterator[tuple[str, dict[str, Any] | list[Any]]]:
+    if isinstance(value, dict | list):
         yield at, value
-        for name, member in value.items():
-            yield from _objects(member, at + pointer(name))
-    elif isinstance(value, list):
-        for index, member in enumerate(value):
-            yield from _objects(member, at + pointer(index))
+        for name, member in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _containers(member, at + pointer(name))

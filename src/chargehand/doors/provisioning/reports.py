@@ -34,6 +34,7 @@ from chargehand.engine.job import SECOND, Job, State, topic_of
 from chargehand.engine.store import Note
 from chargehand.errors import ChargehandError, Forbidden, InvalidField, NotFound, Unauthenticated
 from chargehand.http.auth import token_of
+from chargehand.http.inputs import absent
 from chargehand.http.route import Route, decode, read_body, reply
 from chargehand.http.tls import client_names
 from chargehand.observability.logs import get_logger
@@ -50,6 +51,9 @@ MAX_LINE = 1024
 LINES = ("job_id", "task_target", "dispatcher_version", "schema_id", "started_at", "finished_at")
 
 
+Debugging = msgspec.Raw  # a text or a number, where it is as it should be; whatever else it is, it is not built
+
+
 class Status(msgspec.Struct):
     """Other members are ignored, and so is what is not as it should be in those that only help with debugging: a sender that is
     refused gives up in the end, and the outcome would be lost for that.
@@ -60,23 +64,56 @@ class Status(msgspec.Struct):
         Annotated[str, Meta(max_length=256, description="Required with failed: the unit that failed")] | None
     ) = None
     delivery_id: Annotated[str, Meta(min_length=1, max_length=128, description="The same on each retry")] | None = None
-    job_id: Any = None
-    task_target: Any = None
-    dispatcher_version: Any = None
-    schema_id: Any = None
-    started_at: Any = None
-    finished_at: Any = None
-    exit_code: Any = None
-    log_tail: Annotated[Any, Meta(description="The end of the unit's log; cut to 64 Ki characters")] = None
+    job_id: Debugging = msgspec.field(default_factory=absent)
+    task_target: Debugging = msgspec.field(default_factory=absent)
+    dispatcher_version: Debugging = msgspec.field(default_factory=absent)
+    schema_id: Debugging = msgspec.field(default_factory=absent)
+    started_at: Debugging = msgspec.field(default_factory=absent)
+    finished_at: Debugging = msgspec.field(default_factory=absent)
+    exit_code: Debugging = msgspec.field(default_factory=absent)
+    log_tail: Annotated[Debugging, Meta(description="The end of the unit's log; cut to 64 Ki characters")] = (
+        msgspec.field(default_factory=absent)
+    )
 
-    def tidy(self) -> None:
+
+class Said(msgspec.Struct):
+    """What is made of it."""
+
+    status: str
+    failed_step: str | None
+    delivery_id: str | None
+    job_id: str | None
+    task_target: str | None
+    dispatcher_version: str | None
+    schema_id: str | None
+    started_at: str | None
+    finished_at: str | None
+    exit_code: int | None
+    log_tail: str | None
+
+    @classmethod
+    def of(cls, status: Status) -> "Said":
         # It becomes a key, and stands in messages and on screens: of what a machine sends there, only what can be seen.
-        self.failed_step = one_line(self.failed_step or "") or None
-        for name in LINES:
-            value = getattr(self, name)
-            setattr(self, name, value[:MAX_LINE] if isinstance(value, str) else None)
-        self.log_tail = self.log_tail if isinstance(self.log_tail, str) else None
-        self.exit_code = self.exit_code if type(self.exit_code) is int and abs(self.exit_code) < 2**31 else None
+        failed_step = one_line(status.failed_step or "") or None
+        lines = {name: _text(getattr(status, name), MAX_LINE) for name in LINES}
+        exit_code, log_tail = _exit_code(status.exit_code), _text(status.log_tail, MAX_BODY)
+        return cls(
+            status.status, failed_step, status.delivery_id, **lines, exit_code=exit_code, log_tail=log_tail
+        )  # fmt: skip
+
+
+def _text(raw: msgspec.Raw, most: int) -> str | None:
+    try:
+        return _string.decode(raw)[:most]
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _exit_code(raw: msgspec.Raw) -> int | None:
+    try:
+        return int(_small.decode(raw))
+    except msgspec.DecodeError:
+        return None
 
 
 class Progress(msgspec.Struct):
@@ -84,7 +121,7 @@ class Progress(msgspec.Struct):
     percent: Annotated[float, Meta(ge=0, le=100)] | None = None
     message: Annotated[str, Meta(max_length=2000)] = ""
     finished: Annotated[bool, Meta(description="The step is done")] = False
-    log_tail: str | None = None
+    log_tail: Annotated[str, Meta(max_length=MAX_BODY)] | None = None
     boot_id: (
         Annotated[
             str, Meta(max_length=64, description="Of the machine's boot: the first one that asks may work, no other")
@@ -106,6 +143,8 @@ class Going(msgspec.Struct):
     reason: str
 
 
+_string = msgspec.json.Decoder(str)
+_small = msgspec.json.Decoder(Annotated[int, Meta(gt=-(2**31), lt=2**31)])
 _status = msgspec.json.Decoder(Status)
 _progress = msgspec.json.Decoder(Progress)
 
@@ -160,8 +199,7 @@ class Reports:
     async def take_status(self, req: Request, resp: Response, server_serial: str) -> None:
         try:
             meant, scheme = self._admit(req, server_serial)
-            said = decode(_status, await read_body(req, MAX_BODY))
-            said.tidy()
+            said = Said.of(decode(_status, await read_body(req, MAX_BODY)))
             if said.status == "failed" and said.failed_step is None:
                 raise InvalidField("failed_step", "is required when status is failed: the unit that failed")
             job = await self._job(server_serial, meant, said.job_id)
@@ -172,7 +210,7 @@ class Reports:
         self._metrics.webhooks.labels("duplicate" if duplicate else said.status).inc()
         reply(resp, Accepted(job.id, said.status, duplicate))
 
-    async def _judge(self, job: Job, meant: Meant | None, said: Status, scheme: str) -> bool:
+    async def _judge(self, job: Job, meant: Meant | None, said: Said, scheme: str) -> bool:
         """False: this was the word that decided."""
         now = self._engine.now()
         unit = said.failed_step or ""
@@ -233,7 +271,7 @@ class Reports:
         found = await self._runs.get(job.tenant, job.id)
         return found is not None and found[0].reset is not None
 
-    async def _note(self, job: Job, said: Status, scheme: str, decided: bool) -> None:
+    async def _note(self, job: Job, said: Said, scheme: str, decided: bool) -> None:
         told = f"webhook: {said.status}" + (f", {said.failed_step}" if said.failed_step else "")
         message = told if decided else f"{told}; the outcome was known already, nothing changed"
         data = {
@@ -263,7 +301,7 @@ class Reports:
         )
         await self._engine.note(note)
 
-    def _observe(self, said: Status, now: int) -> None:
+    def _observe(self, said: Said, now: int) -> None:
         try:
             finished = datetime.fromisoformat(said.finished_at or "")
             seconds = now / SECOND - finished.timestamp()

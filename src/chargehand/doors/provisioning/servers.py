@@ -74,7 +74,7 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     bmc_address: str
     bmc_username: str = ""
-    sealed_password: str = ""
+    sealed_password: bytes = b""
     system_uuid: str | None = None
     vendor: str | None = None
     tls: str = "verify"
@@ -336,7 +336,7 @@ def _changed(kept: Kept | None, asked: PutServer, address: str) -> Kept:
     return Kept(
         bmc_address=address,
         bmc_username=asked.bmc_username,
-        sealed_password=kept.sealed_password if kept else "",
+        sealed_password=kept.sealed_password if kept else b"",
         system_uuid=asked.system_uuid,
         vendor=asked.vendor,
         tls=asked.tls.lower(),

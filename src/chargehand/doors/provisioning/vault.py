@@ -2,7 +2,6 @@
 one secret. It is the setting `provisioning.key`, or a file beside the database of a server that is alone.
 """
 
-import base64
 import contextlib
 import hmac
 import os
@@ -47,17 +46,16 @@ class Vault:
         """Keys for different things have nothing to do with each other."""
         return hmac.digest(self._secret, f"chargehand/provisioning/{purpose}".encode(), "sha256")
 
-    def seal(self, context: str, plain: bytes) -> str:
+    def seal(self, context: str, plain: bytes) -> bytes:
         """What was sealed for one thing cannot be passed off as another's."""
         self.require_open()
         nonce = os.urandom(NONCE_BYTES)
-        sealed = AESGCM(self.key("seal")).encrypt(nonce, plain, context.encode())
-        return base64.b64encode(nonce + sealed).decode()
+        return nonce + AESGCM(self.key("seal")).encrypt(nonce, plain, context.encode())
 
-    def open(self, context: str, sealed: str) -> bytes:
-        raw = base64.b64decode(sealed)
+    def open(self, context: str, sealed: bytes) -> bytes:
+        nonce, rest = memoryview(sealed)[:NONCE_BYTES], memoryview(sealed)[NONCE_BYTES:]
         try:
-            return AESGCM(self.key("seal")).decrypt(raw[:NONCE_BYTES], raw[NONCE_BYTES:], context.encode())
+            return AESGCM(self.key("seal")).decrypt(nonce, rest, context.encode())
         except InvalidTag:
             raise Refused(
                 503,

@@ -20,12 +20,14 @@ from chargehand.doors.provisioning.redfish.patience import retry_after
 from chargehand.webhooks.egress import EgressPolicy, make_connector, refusal
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
+MAX_VALUES = 50_000  # commas and brackets: small values take many times the room of their text
 MAX_REDIRECTS = 3
 CONNECT_SECONDS = 10.0
 Observe = Callable[[str, str, float, bool], None]
 
 _FINGERPRINT = re.compile(r"sha256:((?:[0-9a-f]{2}:?){31}[0-9a-f]{2})", re.IGNORECASE)
 _KEEPS_METHOD = (307, 308)
+_PROBLEMS = {RecursionError: "nested too deeply", OverflowError: f"made of more than {MAX_VALUES} values"}
 _REDIRECTS = (301, 302, 303, *_KEEPS_METHOD)
 
 
@@ -159,12 +161,14 @@ class Transport:
 
     def _decode(self, method: str, url: URL, status: int, content: bytes) -> dict[str, Any]:
         try:
+            if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
+                raise OverflowError
             data = msgspec.json.decode(content) if content.strip() else {}
-        except (RecursionError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (OverflowError, RecursionError, msgspec.DecodeError, UnicodeDecodeError) as error:
             # A page of HTML from a web server in front, say: of an error, and of something done, the status is enough.
             if status >= 300 or method != "GET":
                 return {}
-            problem = "nested too deeply" if isinstance(error, RecursionError) else "not JSON"
+            problem = _PROBLEMS.get(type(error), "not JSON")
             raise Refused(f"{method} {self._shown(url)}: the answer is {problem}", status=status) from None
         return data if isinstance(data, dict) else {}
 

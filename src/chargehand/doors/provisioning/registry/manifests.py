@@ -10,7 +10,15 @@ import msgspec
 
 from chargehand.doors.provisioning.registry import reach
 from chargehand.doors.provisioning.registry.disk import ALONE, SHARED, Drafts, listed, stamp, sync, translated
-from chargehand.doors.provisioning.registry.documents import NULL, Descriptor, Manifest, Referrer, check, served_as
+from chargehand.doors.provisioning.registry.documents import (
+    MAX_REFERENCES,
+    NULL,
+    Descriptor,
+    Manifest,
+    Referrer,
+    check,
+    served_as,
+)
 from chargehand.doors.provisioning.registry.errors import Code, Refused
 from chargehand.doors.provisioning.registry.layout import MANIFESTS, TAGS, Layout
 from chargehand.doors.provisioning.registry.names import SHA256, digest_hex, is_hex, is_tag
@@ -175,9 +183,13 @@ class Manifests:
     def _check_references(self, name: str, document: Manifest) -> None:
         """Down to the last blob: of an index within an index a sweep may have taken a part and not yet the whole."""
         missing: list[Descriptor] = []
-        waiting, seen = [document], set[str]()
+        waiting, seen, count = [document], set[str](), 0
         while waiting:
             current = waiting.pop()
+            count += len(current.content) + len(current.children)
+            if count > MAX_REFERENCES:
+                message = f"the manifest and what it lists refer to more than {MAX_REFERENCES} others in all"
+                raise Refused(400, Code.MANIFEST_INVALID, message)
             missing += [each for each in current.content if not self._has(name, each, self._layout.layer)]
             for child in current.children:
                 if self._has(name, child, self._layout.manifest):
