@@ -74,7 +74,9 @@ def test_every_scope_that_is_named_is_one(page: str) -> None:
     assert named - SCOPES.keys() == set()
 
 
-@pytest.mark.parametrize(("page", "least"), [("docs/provisioning-contract.md", 20), ("docs/compatibility.md", 60)])
+@pytest.mark.parametrize(
+    ("page", "least"), [("docs/provisioning-contract.md", 20), ("docs/compatibility.md", 60), ("docs/security.md", 50)]
+)
 def test_every_test_that_is_named_as_a_proof_is_there(page: str, least: int) -> None:
     named = re.findall(r"`((?:\w+/)*test_\w+\.py)(?:::(test_\w+))?`", (ROOT / page).read_text())
     assert len(named) > least
