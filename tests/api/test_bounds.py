@@ -80,7 +80,8 @@ async def test_every_list_that_a_body_may_have_says_how_long_it_may_be(
     server: Server, subtests: pytest.Subtests
 ) -> None:
     for route in server.routes():
-        if route.request is not None and not route.path.startswith(("/jobs", "/v1/batches", "/api/v1/")):
+        # Of `/jobs` the lists are carried as they came, and the type is there for readers: tests/inference/test_hostile_bodies.py.
+        if route.request is not None and route.path != "/jobs":
             with subtests.test(route=f"{route.method} {route.path}"):
                 assert not list(_boundless(type_info(route.request), "body"))
 

@@ -28,7 +28,7 @@ from chargehand.http.inputs import (
     trace_headers,
 )
 from chargehand.http.kinds import Kinds, require
-from chargehand.http.paging import Cursor, Limit, cursor, ulid
+from chargehand.http.paging import EVENTS_BYTES, Cursor, Limit, cursor, ulid
 from chargehand.http.route import Route, decode, query, read_body, reply
 from chargehand.http.sse import send_events
 from chargehand.observability.tracing import Span, Tracing
@@ -39,7 +39,6 @@ TOPICS = frozenset({"queued", "running", "succeeded", "failed", "cancelled"})
 MAX_ON = 20  # more than there are: a list that says one twice is none to refuse
 POSITION_BOUND = 10_000
 EVENTS_PAGE = 1000
-EVENTS_BYTES = 4 << 20  # of messages and data in a page, whose last event may go beyond
 
 Deadline = Annotated[
     float,

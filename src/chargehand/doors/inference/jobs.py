@@ -59,7 +59,7 @@ from chargehand.http.inputs import (
     run_at_micros,
     trace_headers,
 )
-from chargehand.http.paging import Cursor, Limit, cursor, ulid
+from chargehand.http.paging import EVENTS_BYTES, Cursor, Limit, cursor, ulid
 from chargehand.http.route import Route, decode, query, read_body, reply
 from chargehand.http.sse import send_events
 from chargehand.observability.tracing import Tracing
@@ -419,7 +419,7 @@ class InferenceJobs:
         asked = query(req, EventsQuery)
         job = await self._get(req, job_id)
         if "text/event-stream" not in (req.get_header("accept") or "") and not asked.tokens:
-            events = await self._engine.store.list_events(job.id, asked.after)
+            events = await self._engine.store.list_events(job.id, asked.after, max_bytes=EVENTS_BYTES)
             return reply(resp, EventPage([event_view(event) for event in events]))
         resp.set_header("cache-control", "no-store")
         send_events(resp, self._follow(job, max(asked.after, last_event_id(req)), asked.tokens))

@@ -38,7 +38,7 @@ from chargehand.http.inputs import (
     last_event_id,
     trace_headers,
 )
-from chargehand.http.paging import Cursor, Limit, cursor, ulid
+from chargehand.http.paging import EVENTS_BYTES, Cursor, Limit, cursor, ulid
 from chargehand.http.route import Route, decode, query, read_body, reply
 from chargehand.http.sse import send_events
 from chargehand.observability.tracing import Tracing
@@ -280,7 +280,7 @@ class ProvisioningJobs:
         if "text/event-stream" in (req.get_header("accept") or ""):
             send_events(resp, self._follow(job, max(after, last_event_id(req))))
             return
-        events = await self._engine.store.list_events(job.id, after, EVENTS_PAGE)
+        events = await self._engine.store.list_events(job.id, after, EVENTS_PAGE, EVENTS_BYTES)
         reply(resp, EventPage([views.event_view(event) for event in events]))
 
     async def _follow(self, job: Job, after: int) -> AsyncGenerator[SSEvent, None]:

@@ -33,14 +33,13 @@ from chargehand.files import Files
 from chargehand.http.files import send_file
 from chargehand.http.hangup import unless_gone
 from chargehand.http.inputs import last_event_id
-from chargehand.http.paging import Cursor, Limit, cursor
+from chargehand.http.paging import EVENTS_BYTES, Cursor, Limit, cursor
 from chargehand.http.route import Route, query, reply
 from chargehand.http.sse import send_events
 
 MAX_WAIT_SECONDS = 60.0
 LOOK_SECONDS = 5.0  # underneath the wake-ups: what other nodes did, should their word be lost
 EVENTS = 1000
-EVENTS_BYTES = 4 << 20  # of messages and data in a page, whose last event may go beyond
 LATER_NOTES = 100
 RAFT = {"enabled": False, "numGroups": 0}
 
