@@ -84,7 +84,7 @@ def _transcript(request: Request, answer: Answer) -> bytes:
     asked, said = _asked.decode(request.body), _said.decode(answer.result or b"{}")
     last = bytes(said.message) or msgspec.json.encode({"role": "assistant", "content": answer.said})
     before = bytes(asked.messages).strip()
-    if before in (b"", b"null"):
+    if not before.strip(b"[] \t\r\n") or before == b"null":
         before = msgspec.json.encode([{"role": "user", "content": asked.prompt}])
     return b'{"model":%b,"messages":%b,%b]}' % (bytes(asked.model), before[:-1], last)
 
