@@ -120,6 +120,24 @@ async def test_a_server_with_an_active_job_is_not_forgotten(store_url: str, tmp_
 
 
 @on_sqlite
+async def test_an_older_job_that_was_started_again_is_the_active_one(store_url: str, tmp_path: Path) -> None:
+    """Else its server could be forgotten, or lead to another machine, while it works."""
+    async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
+        older = await room.waiting()
+        (await room.report({"status": "failed", "failed_step": "partition.service"})).good()
+        await room.reaches(older, "complete")
+        newer = await room.submit()
+        await room.waits(newer)
+        (await room.report({"status": "success"})).good()
+        await room.reaches(newer, "complete")
+        (await room.api.post(f"/api/v1/jobs/{older}/retry")).good()
+        await room.waits(older)
+        assert (await room.api.get(PATH)).good()["active_job"] == older
+        refused = await room.api.call("DELETE", PATH)
+        assert (refused.status, refused.json["error"]) == (409, "conflict.active_job")
+
+
+@on_sqlite
 async def test_what_one_tenant_registers_neither_keeps_another_from_it_nor_is_seen_by_it(
     store_url: str, tmp_path: Path
 ) -> None:

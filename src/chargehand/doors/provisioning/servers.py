@@ -235,9 +235,13 @@ class Servers:
         )  # fmt: skip
 
     async def active_job(self, tenant: str, serial: str) -> Job | None:
-        """The newest is the only one that can be active."""
+        """One at most: the newest, or an older one that was started again."""
         found = await self._store.list_jobs(JobFilter(tenant, KIND, server_queue(tenant, serial), limit=1, exact=True))
-        return found[0] if found and found[0].state not in FINAL else None
+        if found and found[0].state not in FINAL:
+            return found[0]
+        owner = await self.owner(tenant, serial)
+        started = await self._store.get_job(owner.job_id) if owner is not None and owner.job_id else None
+        return started if started is not None and started.state not in FINAL else None
 
     async def owner(self, tenant: str, serial: str) -> Owner | None:
         record = await self._store.get_record(OWNER, tenant, serial.lower()) if SERIAL.fullmatch(serial) else None
