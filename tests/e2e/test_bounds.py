@@ -24,6 +24,7 @@ from chargehand.http.route import Route
 from tests.e2e import shapes
 from tests.e2e.processes import Memory, loop_seconds
 from tests.e2e.server import Server
+from tests.provisioning.recipes import linux
 
 MB = 1_000_000
 ALLOWED = 4  # times its size
@@ -308,6 +309,22 @@ async def test_a_request_that_is_refused_takes_no_more_than_that_either(
                     memory = Memory(settled.pids)
                     assert (await settled.send(route.method, path, sent))[0] < 500
                     within(memory, len(sent))
+
+
+async def test_a_recipe_takes_no_more_than_that_either(settled: Hostile, subtests: pytest.Subtests) -> None:
+    texts = {"user_data": 2**20 - 10, "network_config": 262_000, "meta_data": 262_000}
+    for number, names in enumerate((["user_data"], list(texts), list(texts))):  # the first pays for what is loaded once
+        serial = f"SN-{number}"
+        put = {"bmc_address": "http://127.0.0.1:9"}
+        assert (await settled.send("PUT", f"/api/v1/servers/{serial}", msgspec.json.encode(put)))[0] < 300
+        assert (await settled.send("PUT", f"/engine/queues/provision/{serial}", b'{"paused":true}'))[0] == 200
+        recipe = linux(**{name: "x" * texts[name] for name in names})
+        body = msgspec.json.encode({"server_serial": serial, "recipe": recipe})
+        with subtests.test(number=number, size=len(body)):
+            memory = Memory(settled.pids)
+            status, answer = await settled.send("POST", "/api/v1/jobs", body)
+            assert status < 300, answer
+            within(memory, len(body))
 
 
 async def test_a_body_that_drips_in_takes_no_more_than_that_either(settled: Hostile) -> None:
