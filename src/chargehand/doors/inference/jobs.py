@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal
@@ -23,8 +23,6 @@ from chargehand.doors.inference.request import (
     Fields,
     decode_request,
     encode_request,
-    essentials,
-    fields_of,
     give_way,
     leaves,
     outline,
@@ -200,6 +198,7 @@ class Moved(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(SubmitInference)
+_fields = msgspec.json.Decoder(Fields)
 _roles = msgspec.json.Decoder(list[Role])
 KNOWN = frozenset(field.encode_name for field in msgspec.structs.fields(SubmitInference))
 # How a value begins that is too large to be looked at further: what is wrong inside of it, the target says.
@@ -266,9 +265,10 @@ class InferenceJobs:
 
     async def _new_job(self, req: Request, body: bytes) -> NewJob:
         check_utf8(body)
-        found = outline(body)
-        await give_way(body)
-        fields = fields_of(body)
+        if len(body) > SMALL_BYTES:
+            outline(body)
+            await give_way(body)
+        fields = decode(_fields, body)
         asked = _asked(body, fields)
         await give_way(body)
         self._check(asked, fields)
@@ -280,9 +280,7 @@ class InferenceJobs:
             tenant,
             KIND,
             queue_of(tenant, asked.model),
-            encode_request(
-                path, native_body(fields), leaves=leaves(essentials(found, path)), artifacts=asked.artifacts
-            ),
+            encode_request(path, native_body(fields), leaves=leaves(asked.keep_alive), artifacts=asked.artifacts),
             asked.priority,
             asked.max_attempts or self._config.engine.max_attempts,
             run_at_micros(asked.run_at),
@@ -302,7 +300,7 @@ class InferenceJobs:
         if chat == completion:
             raise InvalidField("messages", "give either messages (a chat) or prompt (a completion)")
         if chat:
-            self._check_messages(fields["messages"])
+            self._check_messages(asked.messages, fields["messages"])
         if completion and len(fields["prompt"]) <= 2:
             raise InvalidField("prompt", "must not be empty")
         if asked.run_at is not None and asked.delay_seconds:
@@ -314,11 +312,15 @@ class InferenceJobs:
         if len({wish.name for wish in asked.artifacts}) < len(asked.artifacts):
             raise InvalidField("artifacts", "has two of the same name")
 
-    def _check_messages(self, raw: msgspec.Raw) -> None:
+    def _check_messages(self, messages: Sequence[object] | None, raw: msgspec.Raw) -> None:
+        """Those that are large are not unfolded yet."""
         Role.left = most = self._settings.max_messages
         try:
-            if not _roles.decode(raw):
+            found = _roles.decode(raw) if messages is None else messages
+            if not found:
                 raise InvalidField("messages", "must not be empty")
+            if len(found) > most:
+                raise InvalidField("messages", f"has {len(found)} entries; at most {most} (inference.max_messages)")
         except msgspec.ValidationError as error:
             if Role.left < 0:
                 text = f"has more than {most} entries, the most that are taken (inference.max_messages)"

@@ -30,7 +30,6 @@ from chargehand.doors.inference.request import (
     fields_of,
     give_way,
     leaves,
-    outline,
     pinned,
     unloads,
 )
@@ -99,22 +98,23 @@ class Passthrough:
 
     async def _post(self, req: Request, resp: Response, path: str) -> None:
         body = await read_body(req, self._settings.max_body_bytes)
-        asked = self._read(path, body)
+        asked = self._read(body)
         await give_way(body)
         prefer = read_prefer(req.get_header("prefer") or "")
-        if unloads(asked):
+        if unloads(asked, path):
             return await unless_gone(req, self._unload(req, resp, path, asked, body))
         job = self._new_job(req, path, asked, body, relay=not prefer.respond_async)
-        del body  # the job has a copy of it, and the answer may take long
-        if FORMS[path] is Form.VECTORS and (target := self._holder_of(asked.model)) is not None:
-            return await self._bypass(req, resp, target, canonical(asked.model), job)
+        model = canonical(asked.model)
+        del body, asked  # the job has a copy, and the answer may take long
+        if FORMS[path] is Form.VECTORS and (target := self._holder_of(model)) is not None:
+            return await self._bypass(req, resp, target, model, job)
         if prefer.respond_async:
             return await self._respond_async(req, resp, job, prefer.wait_seconds or 0.0)
-        return await self._hold_the_line(req, resp, job, asked, prefer)
+        return await self._hold_the_line(req, resp, job, model, prefer)
 
-    def _read(self, path: str, body: bytes) -> Essentials:
+    def _read(self, body: bytes) -> Essentials:
         check_utf8(body)
-        asked = essentials(outline(body), path)
+        asked = essentials(body)
         check_model(asked.model, self._settings.allow_cloud)
         return asked
 
@@ -129,7 +129,10 @@ class Passthrough:
             KIND,
             queue_of(tenant, asked.model, self._scheduler.node if relay else ""),
             encode_request(
-                path, msgspec.Raw(body) if relay else _for_a_job(path, body), relay=relay, leaves=leaves(asked)
+                path,
+                msgspec.Raw(body) if relay else _for_a_job(path, body),
+                relay=relay,
+                leaves=leaves(asked.keep_alive),
             ),
             PRIORITY,
             1 if relay else self._config.engine.max_attempts,
@@ -169,9 +172,7 @@ class Passthrough:
 
     # holding the line -------------------------------------------------------------------------------------------------
 
-    async def _hold_the_line(
-        self, req: Request, resp: Response, job: NewJob, asked: Essentials, prefer: Prefer
-    ) -> None:
+    async def _hold_the_line(self, req: Request, resp: Response, job: NewJob, model: str, prefer: Prefer) -> None:
         caller = self._attempts.callers[job.id] = Caller()
         guard = Guard(job.id, job.tenant, KIND, None, None)
         begun = False
@@ -179,7 +180,7 @@ class Passthrough:
             self._scheduler.expect(job)
             await self._engine.submit(job)
             resp.set_header(JOB_HEADER, job.id)
-            stream = await unless_gone(req, self._wait(job.id, caller, canonical(asked.model), prefer))
+            stream = await unless_gone(req, self._wait(job.id, caller, model, prefer))
             if stream is not None:
                 begun = True
                 self._relay(req, resp, guard, caller, stream)
@@ -280,9 +281,8 @@ class Passthrough:
 
     # what needs no queue ----------------------------------------------------------------------------------------------
 
-    def _holder_of(self, name: str) -> Target | None:
+    def _holder_of(self, model: str) -> Target | None:
         """A target that has the model in memory, so that embeddings cost it no load and nobody a slot."""
-        model = canonical(name)
         for target in self._scheduler.targets.values():
             ledger = target.ledger
             if ledger.offers(model) and ledger.holds(model) and model not in ledger.closing and ledger.trusts(model):

@@ -64,9 +64,8 @@ class Essentials(msgspec.Struct):
     model: str
     keep_alive: Any = None
     stream: bool | None = None
-    is_empty: bool = (
-        False  # asks for nothing: Ollama takes it as an order to load the model, or with keep_alive 0 to unload it
-    )
+    messages: Raw = NOTHING
+    prompt: Raw = NOTHING
 
 
 _outline = msgspec.json.Decoder(Outline)
@@ -75,10 +74,8 @@ _fields = msgspec.json.Decoder(Fields)
 
 
 def outline(body: bytes | Raw) -> Outline:
-    """What is in the body beside the large fields is small from here on."""
+    """Of a body that is not small. What is in it beside the large fields is, from here on."""
     found = decode(_outline, body, len(body))
-    if len(body) <= SMALL_BYTES:
-        return found
     for name in _SMALL:
         if len(getattr(found, name)) > SMALL_BYTES:
             raise InvalidField(name, f"is over {SMALL_BYTES} bytes")
@@ -95,16 +92,22 @@ async def give_way(body: bytes) -> None:
         await asyncio.sleep(0)
 
 
-def essentials(found: Outline, path: str) -> Essentials:
+def essentials(body: bytes) -> Essentials:
+    if len(body) <= SMALL_BYTES:
+        return decode(_essentials, body)
+    found = outline(body)
     given = {name: getattr(found, name) for name in READ if len(getattr(found, name))}
     asked = decode(_essentials, msgspec.json.encode(given))
-    content = {"/api/chat": found.messages, "/api/generate": found.prompt}.get(path)
-    asked.is_empty = content is not None and _is_empty(content)
+    asked.messages, asked.prompt = found.messages, found.prompt
     return asked
 
 
-def _is_empty(content: Raw) -> bool:
-    return len(content) <= SMALL_BYTES and b"".join(bytes(content).split()) in (b"", b'""', b"[]", b"null")
+def is_empty(asked: Essentials, path: str) -> bool:
+    """A request for nothing: Ollama takes it as an order to load the model, or with keep_alive 0 to unload it."""
+    content = {"/api/chat": asked.messages, "/api/generate": asked.prompt}.get(path)
+    if content is None or len(content) > SMALL_BYTES:
+        return False
+    return b"".join(bytes(content).split()) in (b"", b'""', b"[]", b"null")
 
 
 def fields_of(body: bytes | Raw) -> Fields:
@@ -112,13 +115,13 @@ def fields_of(body: bytes | Raw) -> Fields:
     return _fields.decode(body)
 
 
-def unloads(asked: Essentials) -> bool:
-    return asked.is_empty and leaves(asked)
+def unloads(asked: Essentials, path: str) -> bool:
+    return leaves(asked.keep_alive) and is_empty(asked, path)
 
 
-def leaves(asked: Essentials) -> bool:
+def leaves(keep_alive: Any) -> bool:
     """Whether the target throws the model out as soon as this was answered."""
-    return asked.keep_alive is not None and not _lasts(asked.keep_alive)
+    return keep_alive is not None and not _lasts(keep_alive)
 
 
 def _lasts(keep_alive: Any) -> bool:
@@ -190,7 +193,7 @@ def decode_request(payload: bytes) -> Request:
     head = _head.decode(payload[:at] + b"}")
     if isinstance(head.relay, UnsetType):
         old = _old.decode(payload)
-        gone = old.path.startswith("/api/") and leaves(essentials(_outline.decode(old.body), old.path))
+        gone = old.path.startswith("/api/") and leaves(essentials(bytes(old.body)).keep_alive)
         return Request(old.path, old.relay, gone, old.artifacts, memoryview(old.body))
     return Request(head.path, head.relay, head.leaves, head.artifacts, memoryview(payload)[at + len(_BODY) : -1])
 
