@@ -268,7 +268,7 @@ class InferenceJobs:
         if len(body) > SMALL_BYTES:
             outline(body)
             await give_way(body)
-        fields = decode(_fields, body)
+        fields = decode(_fields, body, len(body))  # a few, as the outline has shown, each as it came
         asked = _asked(body, fields)
         await give_way(body)
         self._check(asked, fields)
@@ -520,7 +520,8 @@ def _asked(body: bytes, fields: Fields) -> SubmitInference:
     for name, raw in fields.items():
         if len(raw) > SMALL_BYTES and name in BEGINNINGS and not _begins(raw, BEGINNINGS[name]):
             raise InvalidField(name, f"must begin with {BEGINNINGS[name]}")
-    return decode(_decoder, msgspec.json.encode({name: raw for name, raw in fields.items() if len(raw) <= SMALL_BYTES}))
+    small = msgspec.json.encode({name: raw for name, raw in fields.items() if len(raw) <= SMALL_BYTES})
+    return decode(_decoder, small, len(small))
 
 
 def _begins(raw: msgspec.Raw, beginning: str) -> bool:
