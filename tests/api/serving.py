@@ -57,7 +57,7 @@ async def exchange(server: Server, request: bytes) -> tuple[int, bytes]:
     return int(answer[9:12]), answer
 
 
-async def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+async def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
     """What the condition, a function or a coroutine function, gives once that is true of anything."""
     end = time.monotonic() + seconds
     while True:

@@ -53,11 +53,11 @@ class Caller(Api):
     async def seen(self, job_id: str) -> dict[str, Any]:
         return cast(dict[str, Any], (await self.get(f"/jobs/{job_id}")).good())
 
-    async def ended(self, job_id: str, seconds: float = 10) -> dict[str, Any]:
+    async def ended(self, job_id: str, seconds: float = 30) -> dict[str, Any]:
         """The job, once it has ended."""
         return await self.in_state(job_id, "done", "failed", seconds=seconds)
 
-    async def in_state(self, job_id: str, *states: str, seconds: float = 10) -> dict[str, Any]:
+    async def in_state(self, job_id: str, *states: str, seconds: float = 30) -> dict[str, Any]:
         async def reached() -> dict[str, Any] | None:
             job = await self.seen(job_id)
             return job if job["state"] in states else None
