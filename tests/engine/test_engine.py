@@ -607,7 +607,7 @@ async def test_leases_of_two_jobs_have_nothing_in_common_that_could_be_guessed(e
     while found := await engine.claim(("q",), "worker", 60):
         leases |= {job.lease for job in found}
     assert len(leases) == 8
-    assert not leases & set(range(2**32))
+    assert min(leases) >= 2**32
 
 
 async def test_the_engine_itself_refuses_a_move_that_names_no_holder(engine: Engine) -> None:
