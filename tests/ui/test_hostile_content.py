@@ -54,13 +54,19 @@ def quiet(page: Page, evil: Elsewhere) -> list[str]:
     return heard
 
 
-async def visit(page: Page, url: str) -> None:
-    """As a page. What the browser saves instead is not shown at all."""
+@asynccontextmanager
+async def saved_is_well_too() -> AsyncIterator[None]:
+    """What the browser saves, instead of showing it, is no page."""
     try:
-        await page.goto(url)
+        yield
     except Error as error:
         if "Download is starting" not in str(error) and "ERR_ABORTED" not in str(error):
             raise
+
+
+async def visit(page: Page, url: str) -> None:
+    async with saved_is_well_too():
+        await page.goto(url)
 
 
 async def nothing_ran(page: Page) -> None:
@@ -129,7 +135,7 @@ async def test_a_page_that_a_model_server_answers_runs_nothing(
         }"""
         for path in RELAYED:
             await page.goto(f"{scene.url}/docs")
-            async with page.expect_navigation(url=f"{scene.url}{path}"):
+            async with saved_is_well_too(), page.expect_navigation(url=f"{scene.url}{path}"):
                 await page.evaluate(send, path)
             await nothing_ran(page)
         for path in ("/v1/models/evil", "/v1/models/evil:latest", "/api/tags", "/v1/models"):
