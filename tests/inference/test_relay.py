@@ -71,8 +71,7 @@ async def test_no_header_of_a_target_reaches_the_caller_but_those_of_the_list(
             target.says[path] = reply(CHAT, {**DANGEROUS, "X-Request-Id": "r1", "Retry-After": "7"}, status)
             answer = await ask(caller, path)
             assert (answer.status, answer.body) == (status, CHAT), path
-            got = {name.lower() for name in answer.headers}
-            assert got & {name.lower() for name in DANGEROUS} == set(), path
+            assert [name for name, value in DANGEROUS.items() if answer.headers.get(name) == value] == [], path
             assert (answer.headers["x-request-id"], answer.headers["retry-after"]) == ("r1", "7"), path
             assert answer.headers["x-content-type-options"] == "nosniff", path
 

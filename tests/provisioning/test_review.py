@@ -358,4 +358,5 @@ async def test_a_machine_is_not_wiped_again_by_somebody_who_may_only_move_jobs_o
         assert (await room.api.of(token_of("both")).post(f"/engine/jobs/{job_id}/requeue")).status == 200
         await room.reaches(job_id, "provisioning")
         assert (await mover.post(f"/engine/jobs/{job_id}/cancel")).status == 403
-        assert (await mover.get(f"/engine/jobs/{job_id}")).status == 200
+        assert (await mover.get(f"/engine/jobs/{job_id}")).status == 403
+        assert (await room.api.of(token_of("both")).get(f"/engine/jobs/{job_id}")).status == 200

@@ -19,6 +19,7 @@ from chargehand.doors.tasks.topics import MAX_BODY, RECORD, Policy, Topics, tier
 from chargehand.engine.job import QueueSettings
 from chargehand.engine.record import PutRecord
 from chargehand.http.credentials import hash_token
+from chargehand.http.weight import READ_BYTES
 from tests.api.serving import HURRY, Answer, Api, on_sqlite, serving, talking, until
 
 PATH = "/v1/codeq/admin/topics"
@@ -127,7 +128,7 @@ async def test_a_body_that_is_no_policy_is_refused(one: Node, subtests: pytest.S
             refused = await one.api.call("PUT", f"{PATH}/render", data=io.BytesIO(data))
             assert refused.status == 400
             assert refused.json["error"].startswith("invalid request body: ")
-    fits = io.BytesIO(b" " * (MAX_BODY - len(good)) + good)
+    fits = io.BytesIO(b" " * (READ_BYTES - len(good)) + good)
     assert (await one.api.call("PUT", f"{PATH}/render", data=fits)).status == 201
 
 

@@ -199,7 +199,7 @@ class Reports:
     async def take_status(self, req: Request, resp: Response, server_serial: str) -> None:
         try:
             meant, scheme = self._admit(req, server_serial)
-            said = Said.of(decode(_status, await read_body(req, MAX_BODY)))
+            said = Said.of(decode(_status, await read_body(req, MAX_BODY), MAX_BODY))
             if said.status == "failed" and said.failed_step is None:
                 raise InvalidField("failed_step", "is required when status is failed: the unit that failed")
             job = await self._job(server_serial, meant, said.job_id)
@@ -313,7 +313,7 @@ class Reports:
 
     async def take_progress(self, req: Request, resp: Response, server_serial: str) -> None:
         meant, _ = self._admit(req, server_serial)
-        said = decode(_progress, await read_body(req, MAX_BODY))
+        said = decode(_progress, await read_body(req, MAX_BODY), MAX_BODY)
         said.step = one_line(said.step)
         if not said.step:
             raise InvalidField("step", "holds nothing that can be read")
