@@ -186,11 +186,13 @@ class ProvisioningJobs:
         """In a call of its own: while the job is stored, its request is no longer held."""
         tenant = req.context.caller.tenant
         body = await read_body(req, MAX_BODY)
-        asked = _asked(body)
+        asked, printed = _asked(body), fingerprint(body) if key else None
         self._vault.require_open()
         if self.unreachable:
             raise Refused(503, "config.missing", self.unreachable)
         recipe = await checked(memoryview(asked.recipe), "/recipe")
+        asked.recipe = absent()
+        del body  # sealing takes the recipe's size twice
         serial = asked.server_serial
         server = await self._server(tenant, serial)
         job_id = self._engine.new_id()
@@ -202,7 +204,7 @@ class ProvisioningJobs:
             self._orders.seal(job_id, serial, recipe),
             asked.priority,
             idempotency_key=key,
-            fingerprint=fingerprint(body) if key else None,
+            fingerprint=printed,
             reports=self._reports(tenant, asked.webhook),
             metadata=_metadata(asked, recipe, server.system_uuid),
             unique_key="active",  # of the server's own queue

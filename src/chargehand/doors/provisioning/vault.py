@@ -50,7 +50,9 @@ class Vault:
         """What was sealed for one thing cannot be passed off as another's."""
         self.require_open()
         nonce = os.urandom(NONCE_BYTES)
-        return nonce + AESGCM(self.key("seal")).encrypt(nonce, plain, context.encode())
+        sealed = AESGCM(self.key("seal")).encrypt(nonce, plain, context.encode())
+        del plain  # a recipe may have megabytes, and is copied once more
+        return nonce + sealed
 
     def open(self, context: str, sealed: bytes) -> bytes:
         nonce, rest = memoryview(sealed)[:NONCE_BYTES], memoryview(sealed)[NONCE_BYTES:]
