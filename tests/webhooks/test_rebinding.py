@@ -26,7 +26,7 @@ def unshare() -> list[str]:
             command = [program, *how, *NAMESPACES]
             if subprocess.run([*command, "true"], capture_output=True).returncode == 0:
                 return command
-    pytest.skip("needs unshare(1), and user namespaces or root: `make test` as root has both")
+    pytest.skip("needs unshare(1) of util-linux, and user namespaces or root: `make test` as root has both")
 
 
 @pytest.fixture(scope="module")
