@@ -29,7 +29,7 @@ from tests.provisioning.recipes import linux
 MB = 1_000_000
 ALLOWED = 4  # times its size
 SPARE = 3 * MB  # heaps of both processes, buffers of sockets, the log's index: what does not grow with the request
-THREAD = 5 * MB  # a recipe is checked in a thread, which has a heap of its own
+SEALING = 5 * MB  # a recipe is copied to be sealed: one of 1.6 MB took 5 to 7 MB here and up to 4 in the writer
 SMALL, LARGE = 60_000, 240_000  # below the smallest bound of a body that is JSON, and above what is read of a large one
 LOOP_FIXED, LOOP_FACTOR = 0.15, 25  # seconds, and how often what it takes to decode as many bytes into objects
 MAX_REFUSAL = 4096
@@ -312,7 +312,7 @@ async def test_a_request_that_is_refused_takes_no_more_than_that_either(
                     within(memory, len(sent))
 
 
-async def test_a_recipe_takes_no_more_than_that_either(settled: Hostile, subtests: pytest.Subtests) -> None:
+async def test_a_recipe_takes_a_small_multiple_of_its_size(settled: Hostile, subtests: pytest.Subtests) -> None:
     texts = {"user_data": 2**20 - 10, "network_config": 262_000, "meta_data": 262_000}
     for number, names in enumerate((["user_data"], list(texts), list(texts))):  # the first pays for what is loaded once
         serial = f"SN-{number}"
@@ -325,7 +325,7 @@ async def test_a_recipe_takes_no_more_than_that_either(settled: Hostile, subtest
             memory = Memory(settled.pids)
             status, answer = await settled.send("POST", "/api/v1/jobs", body)
             assert status < 300, answer
-            within(memory, len(body), SPARE + THREAD)
+            within(memory, len(body), SPARE + SEALING)
 
 
 async def test_a_body_that_drips_in_takes_no_more_than_that_either(settled: Hostile) -> None:
