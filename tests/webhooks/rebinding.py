@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -139,6 +140,20 @@ def make_network() -> None:
         fcntl.ioctl(four, 0x8916, address)  # SIOCSIFADDR
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as six:
         fcntl.ioctl(six, 0x8916, struct.pack("16sIi", IPv6Address(PUBLIC_6).packed, 128, socket.if_nametoindex("lo")))
+    _wait_for(PUBLIC_6)
+
+
+def _wait_for(address: str) -> None:
+    """The kernel takes its time before a new address of IPv6 can be listened on."""
+    until = time.monotonic() + 20
+    while True:
+        with socket.socket(socket.AF_INET6) as tried:
+            try:
+                return tried.bind((address, 0))
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+        time.sleep(0.01)
 
 
 def make_resolver(folder: Path) -> None:
