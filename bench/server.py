@@ -8,12 +8,13 @@ import sys
 
 import msgspec
 import uvloop
-from falcon.asgi import Request, Response
 
 from bench.client import TOKEN
 from chargehand.app import Server, calm_collector
 from chargehand.config import load_config
 from chargehand.http.credentials import hash_token
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, read_body
 from chargehand.observability.logs import configure_logs
 

@@ -6,8 +6,6 @@ import signal
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-import falcon.asgi
-
 from chargehand import __version__
 from chargehand.api import views
 from chargehand.api.deliveries import Deliveries
@@ -29,13 +27,14 @@ from chargehand.engine.store import Store
 from chargehand.engine.upkeep import keep_up
 from chargehand.files import Blobs, Files
 from chargehand.http import pages
+from chargehand.http.application import Application
 from chargehand.http.auth import Gate
-from chargehand.http.hangup import Asgi, with_receive
+from chargehand.http.connection import Bounds
 from chargehand.http.kinds import Kinds
 from chargehand.http.openapi import describe
-from chargehand.http.problems import serialize_falcon_error
-from chargehand.http.route import Room, Route, mount
-from chargehand.http.server import Bounds, HttpServer
+from chargehand.http.room import Room
+from chargehand.http.route import Route
+from chargehand.http.server import HttpServer
 from chargehand.http.tls import Tls
 from chargehand.observability.logs import get_logger
 from chargehand.observability.metrics import Metrics
@@ -139,12 +138,9 @@ class Server:
     def describe(self) -> dict[str, Any]:
         return describe(self.routes(), title="Chargehand", version=__version__, description=DESCRIPTION)
 
-    def asgi(self, extra_routes: Sequence[Route] = ()) -> Asgi:
-        app = falcon.asgi.App()
-        app.set_error_serializer(serialize_falcon_error)
+    def application(self, extra_routes: Sequence[Route] = ()) -> Application:
         room = Room(self.config.server.max_bodies_bytes)
-        mount(app, [*self.routes(), *extra_routes], self._gate, self._observe_http, room)
-        return with_receive(app)
+        return Application([*self.routes(), *extra_routes], self._gate, self._observe_http, room)
 
     def _observe_http(self, method: str, route: str, status: int, seconds: float) -> None:
         self.metrics.observe_http(method, route, status, seconds)
@@ -165,7 +161,7 @@ class Server:
         if self.provisioning is not None:
             await self.provisioning.start()
         server = self.config.server
-        await self.http.start(self.asgi(extra_routes), server.host, server.port, Tls.of(server))
+        await self.http.start(self.application(extra_routes), server.host, server.port, Tls.of(server))
         if self.provisioning is not None:
             self.provisioning.listening(self.url)
             self._run(self.provisioning.run())

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import falcon.asgi
 import pytest
 import structlog.testing
-from falcon import testing
-from falcon.asgi import Request, Response
 from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 
 from chargehand.config import load_config
 from chargehand.errors import ChargehandError, ConfigError, TooManyRequests, Unauthenticated
+from chargehand.http.application import Application
 from chargehand.http.auth import PASSWORD_CHECKS, PASSWORD_QUEUE, Caller, Gate, Passwords, Remembered
 from chargehand.http.credentials import hash_password, hash_token
-from chargehand.http.route import Route, mount
+from chargehand.http.request import Request
+from chargehand.http.response import Response
+from chargehand.http.route import Route
 
 NOW = 1_800_000_000.0
 TOKEN = "ch_a-token-for-tests"
@@ -37,6 +37,11 @@ class Clock:
         return self.at
 
 
+def asking(authorization: str | None, path: str = "/jobs") -> Request:
+    headers = {} if authorization is None else {"authorization": authorization}
+    return Request("GET", path, {"host": "localhost", **headers})
+
+
 class Door:
     """An application with one closed and one open route, and whom it saw."""
 
@@ -45,33 +50,29 @@ class Door:
         config = load_config(environ={}, overrides={f"auth.{name}": value for name, value in auth.items()})
         self.gate = Gate(config, now=clock, clock=clock)
         self.seen: list[Caller] = []
-        self.app = falcon.asgi.App()
         routes = [
             Route("GET", "/jobs", self._handle, "closed", scope="jobs:read"),
             Route("GET", "/health", self._handle, "open", scope=None),
         ]
-        mount(self.app, routes, self.gate, lambda *_: None)
+        self.app = Application(routes, self.gate, lambda *_: None)
 
     async def _handle(self, req: Request, _: Response) -> None:
-        self.seen.append(req.context.caller)
+        self.seen.append(req.caller)
 
-    async def get(self, authorization: str | None = None, path: str = "/jobs") -> testing.Result:
-        headers = {} if authorization is None else {"authorization": authorization}
-        async with testing.ASGIConductor(self.app) as conductor:
-            result: testing.Result = await conductor.simulate_get(path, headers=headers, host="localhost")
-        return result
+    async def get(self, authorization: str | None = None, path: str = "/jobs") -> Response:
+        return await self.app(asking(authorization, path))
 
     async def admitted(self, authorization: str | None = None, path: str = "/jobs") -> Caller:
         result = await self.get(authorization, path)
-        assert result.status_code == 200, result.text
+        assert result.status == 200, result.data
         return self.seen[-1]
 
     async def refused(self, status: int, authorization: str | None = None) -> str:
         before = len(self.seen)
         result = await self.get(authorization)
-        assert result.status_code == status, result.text
+        assert result.status == status, result.data
         assert len(self.seen) == before
-        return str(result.json["detail"])
+        return str(json.loads(result.data)["detail"])
 
 
 def token(secret: str = TOKEN, **settings: Any) -> dict[str, Any]:
@@ -223,9 +224,9 @@ async def test_too_many_requests_get_429_and_the_time_to_wait() -> None:
     await door.admitted(f"Bearer {TOKEN}")
     await door.admitted(f"Bearer {TOKEN}")
     result = await door.get(f"Bearer {TOKEN}")
-    assert result.status_code == 429
+    assert result.status == 429
     assert result.headers["retry-after"] == "10"
-    assert result.json["code"] == "rate_limited"
+    assert json.loads(result.data)["code"] == "rate_limited"
     clock.at += 10
     await door.admitted(f"Bearer {TOKEN}")
 
@@ -237,7 +238,7 @@ async def test_a_token_with_its_own_rate_keeps_to_that_one() -> None:
         await door.admitted("Bearer slow")
     await door.refused(429, "Bearer slow")
     for _ in range(200):
-        await door.gate.admit(testing.create_asgi_req(headers={"authorization": "Bearer fast"}), "jobs:read")
+        await door.gate.admit(asking("Bearer fast"), "jobs:read")
     await door.refused(429, "Bearer fast")
 
 
@@ -475,10 +476,10 @@ def test_what_is_remembered_is_forgotten_at_its_time() -> None:
 async def test_no_secret_shows_in_an_answer_an_error_a_repr_or_a_log(header: str) -> None:
     door = Door(tokens=[token()], users=[user()], jwt_secret=SECRET)
     with structlog.testing.capture_logs() as logs, pytest.raises(ChargehandError) as refused:
-        await door.gate.admit(testing.create_asgi_req(headers={"authorization": header}), "jobs:read")
+        await door.gate.admit(asking(header), "jobs:read")
     shown = " ".join(
         [
-            (await door.get(header)).text,
+            (await door.get(header)).data.decode(),
             *traceback.format_exception(refused.value),
             repr(vars(door.gate)),
             repr(logs),

@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -13,7 +13,10 @@ import pytest
 import uvloop
 
 from chargehand.errors import ConfigError
-from chargehand.http.server import MAX_PIPELINED, App, Bounds, HttpServer
+from chargehand.http.connection import MAX_PIPELINED, App, Bounds
+from chargehand.http.request import Disconnected, Request
+from chargehand.http.response import Response
+from chargehand.http.server import HttpServer
 
 T = TypeVar("T")
 
@@ -31,65 +34,54 @@ CHUNKED = b"POST %s HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n
 
 
 class Handlers:
-    """The app under test; what is set here is seen by the thread of the test."""
+    """The application under test; what is set here is seen by the thread of the test."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
         self.released = threading.Event()
         self.disconnected = threading.Event()
-        self.scopes: list[dict[str, Any]] = []
+        self.requests: list[Request] = []
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        self.scopes.append(scope)
-        path = scope["path"]
-        body = b"hello"
-        if path in ("/echo", "/slow-echo"):
-            await asyncio.sleep(1 if path == "/slow-echo" else 0)
-            received = await self.read(receive)
-            if received is None:
-                return
-            body = received
-        elif path == "/slow":
+    async def __call__(self, req: Request) -> Response:
+        self.requests.append(req)
+        resp = Response()
+        resp.set_header("x-path", req.path)
+        resp.data = b"hello"
+        if req.path in ("/echo", "/slow-echo"):
+            await asyncio.sleep(1 if req.path == "/slow-echo" else 0)
+            resp.data = await self.read(req)
+        elif req.path == "/slow":
             await asyncio.sleep(1)
-        elif path == "/held":
+        elif req.path == "/held":
             self.entered.set()
             await asyncio.to_thread(self.released.wait, 20)
-        elif path == "/ticks":
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            reading = asyncio.create_task(self.read_until_gone(receive))
-            while not reading.done():
-                await send({"type": "http.response.body", "body": b"tick", "more_body": True})
-                await asyncio.sleep(0.01)
-            return
-        elif path == "/stuck":
+        elif req.path == "/ticks":
+            resp.stream, resp.data = self.ticks(req), b""
+        elif req.path == "/stuck":
             self.entered.set()
             await asyncio.Event().wait()
-        elif path == "/stream":
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            for number in range(5):
-                await asyncio.sleep(0.2)
-                await send({"type": "http.response.body", "body": b"%d;" % number, "more_body": True})
-            await send({"type": "http.response.body"})
-            return
-        headers = [(b"content-length", b"%d" % len(body)), (b"x-path", path.encode())]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        elif req.path == "/stream":
+            resp.stream, resp.data = self.numbers(), b""
+        return resp
 
-    async def read_until_gone(self, receive: Any) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+    async def ticks(self, req: Request) -> AsyncGenerator[bytes, None]:
+        while not req.gone:
+            yield b"tick"
+            await asyncio.sleep(0.01)
         self.disconnected.set()
 
-    async def read(self, receive: Any) -> bytes | None:
-        body = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                self.disconnected.set()
-                return None
-            body += message["body"]
-            if not message["more_body"]:
-                return bytes(body)
+    async def numbers(self) -> AsyncGenerator[bytes, None]:
+        for number in range(5):
+            await asyncio.sleep(0.2)
+            yield b"%d;" % number
+
+    async def read(self, req: Request) -> bytes:
+        self.entered.set()
+        try:
+            return b"".join([piece async for piece in req.pieces()])
+        except Disconnected:
+            self.disconnected.set()
+            raise
 
 
 @dataclass
@@ -288,7 +280,7 @@ def test_an_upgrade_is_ignored_and_the_request_served_with_its_body(
     for _ in range(2):
         client.send(head + b"abc")
         assert client.ask(b"def").body == b"abcdef"
-    assert handlers.scopes[0]["query_string"] == b"a=b"
+    assert handlers.requests[0].query_string == "a=b"
     assert client.ask(GET % b"/hello").body == b"hello"
 
 
@@ -296,7 +288,7 @@ def test_a_trailer_does_not_become_a_header(running: Running, handlers: Handlers
     client = running.client(running.start(handlers))
     answer = client.ask(CHUNKED % b"/echo" + b"3\r\nabc\r\n0\r\nAuthorization: Bearer x\r\n\r\n")
     assert answer.body == b"abc"
-    assert [name for name, _ in handlers.scopes[0]["headers"]] == [b"host", b"transfer-encoding"]
+    assert list(handlers.requests[0].headers) == ["host", "transfer-encoding"]
 
 
 # The size of a header
@@ -311,7 +303,7 @@ def test_a_header_over_the_bound_is_refused(running: Running, handlers: Handlers
     assert client.ask(over).problem["detail"] == "request line and headers are over 8192 bytes"
     assert client.is_closed()
     assert running.client(server).ask(b"GET /%s HTTP/1.1\r\n\r\n" % (b"x" * 8200)).status == 431
-    assert len(handlers.scopes) == 1
+    assert len(handlers.requests) == 1
 
 
 def test_a_header_over_the_bound_is_refused_behind_others(running: Running, handlers: Handlers) -> None:
@@ -319,7 +311,7 @@ def test_a_header_over_the_bound_is_refused_behind_others(running: Running, hand
     client.send(GET % b"/hello" + b"GET /hello HTTP/1.1\r\nX: %s\r\n\r\n" % (b"x" * 8200))
     assert client.answer().status == 200
     assert client.is_closed()
-    assert len(handlers.scopes) == 1
+    assert len(handlers.requests) == 1
 
 
 def test_many_small_headers_are_one_large_one(running: Running, handlers: Handlers) -> None:
@@ -402,7 +394,7 @@ def test_a_malformed_request_is_refused(running: Running, handlers: Handlers, re
     assert answer.status == 400
     assert "not a valid HTTP/1.1 request" in answer.problem["detail"]
     assert client.is_closed()
-    assert not handlers.scopes
+    assert not handlers.requests
 
 
 def test_this_is_no_proxy(running: Running, handlers: Handlers) -> None:
@@ -414,6 +406,7 @@ def test_this_is_no_proxy(running: Running, handlers: Handlers) -> None:
 def test_a_malformed_body_is_refused_and_the_app_sees_a_disconnect(running: Running, handlers: Handlers) -> None:
     client = running.client(running.start(handlers))
     client.send(CHUNKED % b"/echo" + b"3\r\nabc\r\n")
+    assert handlers.entered.wait(5)
     assert client.ask(b"not hexadecimal\r\n").status == 400
     assert handlers.disconnected.wait(5)
     assert client.is_closed()

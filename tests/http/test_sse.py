@@ -4,58 +4,89 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
-from falcon.asgi import Response, SSEvent
 
-from chargehand.http.sse import lively, send_events
+from chargehand.http.request import Request
+from chargehand.http.response import Response
+from chargehand.http.sse import Event, lively, send_events
+
+FIRST = Event("said", b'{"n":1}', "1")
+SECOND = Event("said", b'{"n":2}', "2")
+PING = b": ping\n\n"
 
 
-async def slowly(go_on: asyncio.Event) -> AsyncGenerator[SSEvent, None]:
-    yield SSEvent(text="first")
+def nobody_leaves() -> "asyncio.Future[None]":
+    return asyncio.get_running_loop().create_future()
+
+
+async def slowly(go_on: asyncio.Event) -> AsyncGenerator[Event, None]:
+    yield FIRST
     await go_on.wait()
-    yield SSEvent(text="second")
+    yield SECOND
 
 
 async def test_a_silent_stream_shows_signs_of_life_and_loses_no_event() -> None:
     go_on = asyncio.Event()
-    seen: list[str] = []
-    async for event in lively(slowly(go_on), quiet_seconds=0.01):
-        seen.append(event.text or "" if event else "sign")
-        if seen.count("sign") == 3:
+    seen: list[bytes] = []
+    async for piece in lively(slowly(go_on), nobody_leaves(), quiet_seconds=0.01):
+        seen.append(piece)
+        if seen.count(PING) == 3:
             go_on.set()
-    assert seen[0] == "first"
-    assert seen[-1] == "second"
-    assert seen.count("sign") >= 3
+    assert seen[0] == b'event: said\nid: 1\ndata: {"n":1}\n\n'
+    assert seen[-1] == b'event: said\nid: 2\ndata: {"n":2}\n\n'
+    assert set(seen[1:-1]) == {PING}
 
 
-async def test_a_reader_that_leaves_closes_what_it_read_from() -> None:
-    closed = asyncio.Event()
+class Endless:
+    """Events that never come, behind a first one."""
 
-    async def endless() -> AsyncGenerator[SSEvent, None]:
+    def __init__(self) -> None:
+        self.closed = asyncio.Event()
+
+    async def events(self) -> AsyncGenerator[Event, None]:
         try:
-            yield SSEvent(text="first")
+            yield FIRST
             await asyncio.Event().wait()
         finally:
-            closed.set()
+            self.closed.set()
 
-    stream = lively(endless(), quiet_seconds=0.01)
-    assert await anext(stream) is not None
-    assert await anext(stream) is None
-    await stream.aclose()  # type: ignore[attr-defined]  # as the server does
-    assert closed.is_set()
+
+async def test_a_stream_that_is_closed_closes_what_it_read_from() -> None:
+    endless = Endless()
+    stream = lively(endless.events(), nobody_leaves(), quiet_seconds=0.01)
+    assert await anext(stream) == FIRST.encode()
+    assert await anext(stream) == PING
+    await stream.aclose()
+    assert endless.closed.is_set()
+
+
+async def test_a_reader_that_leaves_ends_a_stream_that_has_nothing_to_say() -> None:
+    endless, leaving = Endless(), nobody_leaves()
+    stream = lively(endless.events(), leaving, quiet_seconds=1000)
+    assert await anext(stream) == FIRST.encode()
+    asyncio.get_running_loop().call_soon(leaving.set_result, None)
+    async with asyncio.timeout(10):
+        assert [piece async for piece in stream if piece] == []
+    assert endless.closed.is_set()
 
 
 async def test_what_goes_wrong_in_a_stream_is_told() -> None:
-    async def broken() -> AsyncGenerator[SSEvent, None]:
-        yield SSEvent(text="first")
+    async def broken() -> AsyncGenerator[Event, None]:
+        yield FIRST
         raise ValueError("broken")
 
-    stream = lively(broken())
-    assert await anext(stream) is not None
+    stream = lively(broken(), nobody_leaves())
+    assert await anext(stream) == FIRST.encode()
     with pytest.raises(ValueError, match="broken"):
         await anext(stream)
 
 
-def test_no_proxy_is_to_keep_events_back() -> None:
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+def test_a_line_end_in_the_data_does_not_end_the_event(end: bytes) -> None:
+    assert Event("said", b"a" + end + b"id: 9").encode() == b"event: said\ndata: a\ndata: id: 9\n\n"
+
+
+async def test_no_proxy_is_to_keep_events_back() -> None:
     resp = Response()
-    send_events(resp, slowly(asyncio.Event()))
-    assert (resp.get_header("cache-control"), resp.get_header("x-accel-buffering")) == ("no-store", "no")
+    send_events(Request("GET", "/", {}), resp, slowly(asyncio.Event()))
+    assert (resp.headers["cache-control"], resp.headers["x-accel-buffering"]) == ("no-store", "no")
+    assert resp.content_type == "text/event-stream"

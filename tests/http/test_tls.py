@@ -11,26 +11,27 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
-import falcon.asgi
 import pytest
 import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from falcon.asgi import Request, Response
 
 from chargehand.app import Server
 from chargehand.config import load_config
 from chargehand.errors import ConfigError
-from chargehand.http.hangup import gone, with_receive
-from chargehand.http.server import Bounds, HttpServer
+from chargehand.http.connection import Bounds
+from chargehand.http.request import Request
+from chargehand.http.response import Response
+from chargehand.http.route import reply
+from chargehand.http.server import HttpServer
 from chargehand.http.tls import Tls, client_names
 
 T = TypeVar("T")
@@ -125,14 +126,14 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
-class Names:
-    """Tells the caller by which names it is known."""
-
-    async def on_get(self, req: Request, resp: Response) -> None:
-        resp.media = list(client_names(req))
-
-    async def on_post(self, req: Request, resp: Response) -> None:
-        resp.data = await req.stream.read()
+async def names_or_body(req: Request) -> Response:
+    """Tells the caller by which names it is known, or what it sent."""
+    resp = Response()
+    if req.method == "GET":
+        reply(resp, client_names(req))
+    else:
+        resp.data = b"".join([piece async for piece in req.pieces()])
+    return resp
 
 
 class Endless:
@@ -141,11 +142,13 @@ class Endless:
     def __init__(self) -> None:
         self.ended = threading.Event()
 
-    async def on_get(self, req: Request, resp: Response) -> None:
+    async def answer(self, req: Request) -> Response:
+        resp = Response()
         resp.stream = self.pieces(req)
+        return resp
 
-    async def pieces(self, req: Request) -> AsyncIterator[bytes]:
-        leaving = asyncio.ensure_future(gone(req))
+    async def pieces(self, req: Request) -> AsyncGenerator[bytes, None]:
+        leaving = req.leaving()
         while not leaving.done():
             yield bytes(256 << 10)
             await asyncio.sleep(0)
@@ -169,13 +172,13 @@ class Running:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout=20)
 
     def start(self, tls: Tls | None = None, bounds: Bounds = WIDE) -> int:
-        app = falcon.asgi.App()
-        app.add_route("/names", Names())
-        app.add_route("/endless", self.endless)
         server = HttpServer(bounds)
-        self.call(server.start(with_receive(app), "127.0.0.1", 0, tls or self.tls()))
+        self.call(server.start(self.serve, "127.0.0.1", 0, tls or self.tls()))
         self.servers.append(server)
         return server.addresses[0][1]
+
+    async def serve(self, req: Request) -> Response:
+        return await (self.endless.answer(req) if req.path == "/endless" else names_or_body(req))
 
     def tls(self) -> Tls:
         own = self.certificates.server

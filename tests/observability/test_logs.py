@@ -94,7 +94,7 @@ def test_the_format_can_be_forced() -> None:
 def test_the_level_holds_for_us_and_for_libraries(out: io.StringIO) -> None:
     configure_logs("warning", "json", out)
     log.info("quiet")
-    logging.getLogger("uvicorn.error").info("quiet")
+    logging.getLogger("asyncio").info("quiet")
     log.warning("loud")
     logging.getLogger("aiohttp.client").warning("loud %s", "too")
     assert [(line["logger"], line["event"]) for line in lines(out)] == [

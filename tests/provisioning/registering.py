@@ -13,20 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import falcon.asgi
 import msgspec
 import uvloop
-from falcon.asgi import Request
 from yarl import URL
 
 from chargehand.config import load_config
 from chargehand.doors.provisioning.registry import Admit, Registry
 from chargehand.errors import Forbidden, Unauthenticated
+from chargehand.http.application import Application
 from chargehand.http.auth import Caller
-from chargehand.http.hangup import with_receive
-from chargehand.http.problems import serialize_falcon_error
-from chargehand.http.route import mount
-from chargehand.http.server import Bounds, HttpServer
+from chargehand.http.connection import Bounds
+from chargehand.http.request import Request
+from chargehand.http.server import HttpServer
 
 IMAGE = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -40,7 +38,7 @@ class OpenGate:
     """As the server's own with a route that has no scope."""
 
     async def admit(self, req: Request, scope: str | None) -> None:
-        req.context.caller = Caller("anonymous", tenant="")
+        req.caller = Caller("anonymous", tenant="")
 
 
 async def everybody(_req: Request, _scope: str) -> str:
@@ -77,11 +75,9 @@ def a_registry(
 @asynccontextmanager
 async def listening(registry: Registry) -> AsyncIterator[str]:
     """Its address while it is served."""
-    app: falcon.asgi.App[Any, Any] = falcon.asgi.App()
-    app.set_error_serializer(serialize_falcon_error)
-    mount(app, registry.routes(), OpenGate(), lambda *_: None)
+    app = Application(registry.routes(), OpenGate(), lambda *_: None)
     server = HttpServer(BOUNDS)
-    await server.start(with_receive(app), "127.0.0.1", 0)
+    await server.start(app, "127.0.0.1", 0)
     try:
         yield f"127.0.0.1:{server.addresses[0][1]}"
     finally:

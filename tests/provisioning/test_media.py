@@ -15,18 +15,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import falcon.asgi
 import pytest
 import uvloop
-from falcon.asgi import Request
 
 from chargehand.doors.provisioning.media import Media, MediaUrls
 from chargehand.doors.provisioning.source import PIECE_BYTES, Part, Source
 from chargehand.errors import Forbidden
-from chargehand.http.hangup import with_receive
-from chargehand.http.problems import serialize_falcon_error
-from chargehand.http.route import mount
-from chargehand.http.server import Bounds, HttpServer
+from chargehand.http.application import Application
+from chargehand.http.connection import Bounds
+from chargehand.http.request import Request
+from chargehand.http.server import HttpServer
 from tests.conftest import Clock
 
 T = TypeVar("T")
@@ -61,10 +59,8 @@ class Served:
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
         self.server = HttpServer(Bounds(8192, 30, 30, 30, 100, 5, stall_seconds=1.0))
-        app = falcon.asgi.App()
-        app.set_error_serializer(serialize_falcon_error)
-        mount(app, Media(self.urls, self.find, self.fetched).routes(), Everybody(), lambda *_: None)
-        self.call(self.server.start(with_receive(app), "127.0.0.1", 0))
+        app = Application(Media(self.urls, self.find, self.fetched).routes(), Everybody(), lambda *_: None)
+        self.call(self.server.start(app, "127.0.0.1", 0))
         self.port = self.server.addresses[0][1]
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:

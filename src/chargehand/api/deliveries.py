@@ -3,7 +3,6 @@
 from typing import Annotated, Any
 
 import msgspec
-from falcon.asgi import Request, Response
 
 from chargehand.api.views import DeliveryView, EndpointView, TryView, delivery_view, endpoint_view, try_view
 from chargehand.engine.delivery import Delivery, DeliveryState, Endpoint, EndpointCount, EndpointState, Told
@@ -12,6 +11,8 @@ from chargehand.engine.store import DeliveryFilter, Store
 from chargehand.errors import Conflict, InvalidField, NotFound
 from chargehand.http.kinds import Kinds, require
 from chargehand.http.paging import Cursor, Limit, cursor, ulid
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, query, reply
 from chargehand.webhooks.outbound import Outbox
 
@@ -83,23 +84,23 @@ class Deliveries:
         by = query(req, DeliveryQuery)
         job = None if by.job is None else ulid("job", by.job)
         found = await self._store.list_deliveries(
-            DeliveryFilter(req.context.caller.tenant, by.endpoint, job, by.state, cursor(by.cursor), by.limit)
+            DeliveryFilter(req.caller.tenant, by.endpoint, job, by.state, cursor(by.cursor), by.limit)
         )
-        caller = req.context.caller
+        caller = req.caller
         views = [view for view in await self._told(found) if self._kinds.may_read(caller, view.kind)]
         reply(resp, DeliveryPage(views, found[-1].id if len(found) == by.limit else None))
 
     async def get_delivery(self, req: Request, resp: Response, delivery_id: str) -> None:
         delivery = await self._delivery(req, delivery_id)
         [view] = await self._told([delivery])
-        require(req.context.caller, self._kinds.of(view.kind).read)
+        require(req.caller, self._kinds.of(view.kind).read)
         tries = [try_view(t) for t in await self._store.list_tries(delivery.id)]
         reply(resp, DeliveryDetail(**msgspec.structs.asdict(view), attempts=tries))
 
     async def get_body(self, req: Request, resp: Response, delivery_id: str) -> None:
         delivery = await self._delivery(req, delivery_id)
         for outgoing in await self._store.outgoing([delivery.id]):
-            require(req.context.caller, self._kinds.of(outgoing.job.kind).read)
+            require(req.caller, self._kinds.of(outgoing.job.kind).read)
             resp.content_type = "application/json"
             resp.data = self._outbox.body(outgoing)
             return
@@ -114,7 +115,7 @@ class Deliveries:
 
     async def list_endpoints(self, req: Request, resp: Response) -> None:
         by = query(req, EndpointQuery)
-        found = await self._store.list_endpoints(req.context.caller.tenant, by.cursor or "", by.limit)
+        found = await self._store.list_endpoints(req.caller.tenant, by.cursor or "", by.limit)
         reply(resp, EndpointPage(await self._views(found), found[-1].id if len(found) == by.limit else None))
 
     async def get_endpoint(self, req: Request, resp: Response, endpoint_id: str) -> None:
@@ -122,7 +123,7 @@ class Deliveries:
 
     async def pause_endpoint(self, req: Request, resp: Response, endpoint_id: str) -> None:
         endpoint = await self._endpoint(req, endpoint_id)
-        reason = f"paused by {req.context.caller.subject}"
+        reason = f"paused by {req.caller.subject}"
         await self._store.set_endpoint(endpoint.id, endpoint.tenant, EndpointState.PAUSED, reason)
         self._outbox.hold(endpoint.id)
         await self._reply(resp, await self._endpoint(req, endpoint_id))
@@ -144,7 +145,7 @@ class Deliveries:
         reply(resp, Replayed(total))
 
     async def _delivery(self, req: Request, delivery_id: str) -> Delivery:
-        delivery = await self._store.get_delivery(ulid("delivery_id", delivery_id), req.context.caller.tenant)
+        delivery = await self._store.get_delivery(ulid("delivery_id", delivery_id), req.caller.tenant)
         if delivery is None:
             raise NotFound(f"there is no delivery {delivery_id}")
         return delivery
@@ -156,7 +157,7 @@ class Deliveries:
     async def _endpoint(self, req: Request, endpoint_id: str) -> Endpoint:
         if len(endpoint_id) > 64:
             raise InvalidField("endpoint_id", "is too long")
-        endpoint = await self._store.get_endpoint(endpoint_id, req.context.caller.tenant)
+        endpoint = await self._store.get_endpoint(endpoint_id, req.caller.tenant)
         if endpoint is None:
             raise NotFound(f"there is no endpoint {endpoint_id}")
         return endpoint

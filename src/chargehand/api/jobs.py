@@ -5,7 +5,6 @@ from datetime import datetime
 from typing import Annotated
 
 import msgspec
-from falcon.asgi import Request, Response, SSEvent
 
 from chargehand.api.views import KIND, EventView, JobSummary, JobView, QueueName, event_view, job_summary, job_view
 from chargehand.config import Config
@@ -15,6 +14,7 @@ from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, NewJob, Report, State, queue_name
 from chargehand.engine.store import JobFilter
 from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, InvalidField, NotFound
+from chargehand.http import sse
 from chargehand.http.inputs import (
     IDEMPOTENCY_KEY,
     TEN_YEARS,
@@ -29,8 +29,9 @@ from chargehand.http.inputs import (
 )
 from chargehand.http.kinds import Kinds, require
 from chargehand.http.paging import EVENTS_BYTES, Cursor, Limit, cursor, ulid
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, decode, query, read_body, reply
-from chargehand.http.sse import send_events
 from chargehand.observability.tracing import Span, Tracing
 from chargehand.webhooks.egress import EgressPolicy
 
@@ -170,7 +171,7 @@ class Jobs:
     async def submit_job(self, req: Request, resp: Response) -> None:
         body = await read_body(req, self._max_body)
         asked = decode(_decoder, body)
-        tenant = req.context.caller.tenant
+        tenant = req.caller.tenant
         key = idempotency_key(req)
         with self._tracing.span("submit", **trace_headers(req), attributes={"queue": asked.queue}) as span:
             job = self._new_job(asked, body, tenant, key, span)
@@ -214,7 +215,7 @@ class Jobs:
         return (Report(url, endpoint_id(tenant, url), "standard", tuple(dict.fromkeys(webhook.on))),)
 
     async def list_jobs(self, req: Request, resp: Response) -> None:
-        by, caller = query(req, JobQuery), req.context.caller
+        by, caller = query(req, JobQuery), req.caller
         tenant, kinds = caller.tenant, self._kinds.readable(caller)
         if by.kind is not None:
             require(caller, self._kinds.of(by.kind).read)
@@ -263,25 +264,24 @@ class Jobs:
         after = query(req, EventsQuery).after
         job = await self._job(req, job_id)
         if "text/event-stream" in (req.get_header("accept") or ""):
-            send_events(resp, self._follow(job.id, max(after, last_event_id(req)), job.tenant))
+            sse.send_events(req, resp, self._follow(job.id, max(after, last_event_id(req)), job.tenant))
             return
         events = await self._engine.store.list_events(job.id, after, EVENTS_PAGE, EVENTS_BYTES)
         reply(resp, EventPage([event_view(event) for event in events]))
 
-    async def _follow(self, job_id: str, after: int, tenant: str) -> AsyncGenerator[SSEvent, None]:
+    async def _follow(self, job_id: str, after: int, tenant: str) -> AsyncGenerator[sse.Event, None]:
         async for event in self._engine.watch(job_id, after, tenant):
-            text = msgspec.json.encode(event_view(event)).decode()
-            yield SSEvent(event=event.move, event_id=str(event.seq), text=text)
+            yield sse.Event(event.move, msgspec.json.encode(event_view(event)), str(event.seq))
 
     async def cancel_job(self, req: Request, resp: Response, job_id: str) -> None:
-        caller = req.context.caller
+        caller = req.caller
         job = await self._engine.get(ulid("job_id", job_id), caller.tenant)
         require(caller, self._kinds.of(job.kind).cancel)
         moved = await self._engine.cancel(Guard.seen(job), message=f"cancelled by {caller.subject}")
         reply(resp, Moved(moved.job_id, moved.state, moved.seq))
 
     async def requeue_job(self, req: Request, resp: Response, job_id: str) -> None:
-        caller = req.context.caller
+        caller = req.caller
         job = await self._engine.get(ulid("job_id", job_id), caller.tenant)
         require(caller, self._kinds.of(job.kind).requeue)  # another start may wipe a disk
         moved = await self._engine.requeue(Guard.seen(job), message=f"requeued by {caller.subject}")
@@ -289,7 +289,7 @@ class Jobs:
 
     async def _job(self, req: Request, job_id: str) -> Job:
         """The caller's job, if its door would show it to the caller too."""
-        caller = req.context.caller
+        caller = req.caller
         job = await self._engine.get(ulid("job_id", job_id), caller.tenant)
         require(caller, self._kinds.of(job.kind).read)
         return job

@@ -4,13 +4,14 @@ import re
 from typing import Annotated
 
 import msgspec
-from falcon.asgi import Request, Response
 
 from chargehand.api.views import Instant, instant
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import QueueCount, QueueSettings, queue_name
 from chargehand.errors import InvalidField
 from chargehand.http.kinds import Kinds
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, decode, read_body, reply
 
 TAG = "queues"
@@ -59,7 +60,7 @@ class Queues:
         # fmt: on
 
     async def list_queues(self, req: Request, resp: Response) -> None:
-        caller = req.context.caller
+        caller = req.caller
         views = await self._views(caller.tenant, "")
         reply(resp, QueueList([view for view in views if self._kinds.may_read(caller, view.kind)]))
 
@@ -69,7 +70,7 @@ class Queues:
         if not 1 <= len(name) <= 200 or not name.isprintable():
             raise InvalidField("queue", "must have 1 to 200 printable characters")
         asked = decode(_decoder, await read_body(req, 10_000))
-        tenant = req.context.caller.tenant
+        tenant = req.caller.tenant
         queue = queue_name(kind, tenant, name)
         await self._engine.set_queue(QueueSettings(queue, asked.paused, asked.max_running))
         found = [view for view in await self._views(tenant, queue) if (view.kind, view.queue) == (kind, name)]

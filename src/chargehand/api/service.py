@@ -6,18 +6,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
 import msgspec
-from falcon.asgi import Request, Response
 
 from chargehand import __version__
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND
 from chargehand.errors import StoreError, StoreUnavailable
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, reply
 from chargehand.observability.metrics import CONTENT_TYPE, Metrics
 from chargehand.webhooks.outbound import Outbox
 
 GAUGES_SECONDS = 5.0  # counting a million jobs takes a moment: not more often than this
-LIVENESS = "Ollama is running"  # clients of Ollama look for exactly this text at /
+LIVENESS = b"Ollama is running"  # clients of Ollama look for exactly this text at /
 
 
 class Health(msgspec.Struct):
@@ -110,4 +111,4 @@ class Service:
             resp.set_header("location", "/console")
             return
         resp.content_type = "text/plain; charset=utf-8"
-        resp.text = LIVENESS
+        resp.data = LIVENESS

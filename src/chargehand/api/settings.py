@@ -9,9 +9,10 @@ from importlib import resources
 from typing import Annotated, Any
 
 import msgspec
-from falcon.asgi import Request, Response
 
 from chargehand.config import SETTINGS, Config, Secret, allowed, load_config
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, reply
 from chargehand.observability.logs import scrub_text
 
@@ -55,7 +56,7 @@ class Settings:
         ]  # fmt: skip
 
     async def get_settings(self, req: Request, resp: Response) -> None:
-        reply(resp, view(self._config, req.context.caller.tenant))
+        reply(resp, view(self._config, req.caller.tenant))
 
 
 def view(config: Config, tenant: str) -> SettingsView:

@@ -3,7 +3,6 @@
 from typing import Annotated
 
 import msgspec
-from falcon.asgi import Request, Response
 
 from chargehand.api.jobs import Moved
 from chargehand.api.views import KIND, Instant, JobView, QueueName, job_view
@@ -15,9 +14,10 @@ from chargehand.engine.moves import Broke
 from chargehand.engine.moves import Moved as EngineMoved
 from chargehand.engine.store import Note
 from chargehand.errors import InvalidField, NotFound, StaleLease
-from chargehand.http.hangup import unless_gone
 from chargehand.http.inputs import TEN_YEARS, absent, json_or_absent, json_text
 from chargehand.http.paging import ulid
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, decode, read_body, reply
 
 TAG = "work"
@@ -153,7 +153,7 @@ class Work:
 
     async def claim_jobs(self, req: Request, resp: Response) -> None:
         asked = decode(_claim, await read_body(req, self._max_body))
-        caller = req.context.caller
+        caller = req.caller
         owner = asked.owner or caller.subject
         if owner.startswith("@"):
             raise InvalidField("owner", "must not begin with @, which marks the server's own runners")
@@ -162,7 +162,7 @@ class Work:
         jobs: tuple[Job, ...] | None = await self._engine.claim(queues, owner, lease, limit=asked.limit, stage=STAGE)
         if not jobs and (wait := min(asked.wait_seconds, self._config.max_wait_seconds)):
             waiting = self._engine.claim(queues, owner, lease, limit=asked.limit, stage=STAGE, wait_seconds=wait)
-            jobs = await unless_gone(req, waiting)
+            jobs = await req.unless_gone(waiting)
         if not jobs:
             resp.status = 204
             return
@@ -217,7 +217,7 @@ class Work:
 
 def _guard(req: Request, job_id: str, lease: int) -> Guard:
     """Only the caller's tenant, only jobs of this door; the lease number, which nobody can guess, proves who holds the job."""
-    return Guard(ulid("job_id", job_id), req.context.caller.tenant, KIND, lease, None)
+    return Guard(ulid("job_id", job_id), req.caller.tenant, KIND, lease, None)
 
 
 def _claimed_job(job: Job, now: int) -> ClaimedJob:

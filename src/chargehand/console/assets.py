@@ -6,10 +6,11 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple
 
-from falcon.asgi import Request, Response
-
 from chargehand.errors import NotFound
+from chargehand.http.files import send_asset
 from chargehand.http.headers import PAGE
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route
 
 MEDIA = {
@@ -33,7 +34,7 @@ def _walk(folder: Traversable, at: str = "") -> Iterator[tuple[str, Asset]]:
             yield from _walk(each, f"{at}{each.name}/")
         elif (kind := each.name.rpartition(".")[2]) in MEDIA:
             body = each.read_bytes()
-            yield f"{at}{each.name}", Asset(MEDIA[kind], body, hashlib.sha256(body).hexdigest()[:32])
+            yield f"{at}{each.name}", Asset(MEDIA[kind], body, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
 
 
 class Assets:
@@ -58,9 +59,4 @@ class Assets:
     def _show(self, req: Request, resp: Response, name: str) -> None:
         asset = self._assets[name]
         resp.set_headers(PAGE)
-        resp.etag = asset.etag
-        if any(known in ("*", asset.etag) for known in req.if_none_match or ()):
-            resp.status = 304
-        else:
-            resp.content_type = asset.media_type
-            resp.data = asset.body
+        send_asset(req, resp, asset.body, asset.etag, asset.media_type)

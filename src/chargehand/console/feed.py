@@ -12,17 +12,17 @@ from secrets import token_hex
 from typing import Annotated
 
 import msgspec
-from falcon.asgi import Request, Response, SSEvent
 
 from chargehand.engine.delivery import DeliveryState, Outgoing, Settle, shown_url
 from chargehand.engine.job import rfc3339, topic_of, visible
 from chargehand.engine.moves import Moved
 from chargehand.engine.store import Hint
 from chargehand.errors import TooManyRequests
-from chargehand.http.hangup import gone
 from chargehand.http.kinds import Kinds
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route
-from chargehand.http.sse import send_events
+from chargehand.http.sse import Event, send_events
 
 KEPT = 1000
 MAX_READERS = 200
@@ -132,9 +132,9 @@ class Feed:
     async def follow(self, req: Request, resp: Response) -> None:
         if len(self._news) >= MAX_READERS:
             raise TooManyRequests("too many pages follow what happens here", retry_after_seconds=5)
-        caller = req.context.caller
+        caller = req.caller
         shown = frozenset(("", *self._kinds.readable(caller)))  # a target's lines are about no job
-        send_events(resp, self._bundles(req, caller.tenant, shown, req.get_header("last-event-id") or ""))
+        send_events(req, resp, self._bundles(req, caller.tenant, shown, req.get_header("last-event-id") or ""))
 
     def close(self) -> None:
         """The server stops: a page that follows must not hold it up. It comes back to whoever answers then."""
@@ -143,10 +143,10 @@ class Feed:
 
     async def _bundles(
         self, req: Request, tenant: str, shown: frozenset[str], last_id: str
-    ) -> AsyncGenerator[SSEvent, None]:
+    ) -> AsyncGenerator[Event, None]:
         news = asyncio.Event()
         self._news[news] = tenant
-        leaving = asyncio.ensure_future(gone(req))
+        leaving = req.leaving()
         leaving.add_done_callback(lambda _: news.set())
         try:
             seen = self._seen(last_id)
@@ -183,5 +183,5 @@ class Feed:
             if kept.number > after and kept.tenant in (None, tenant) and kept.line.kind in shown
         ]
 
-    def _event(self, name: str, lines: list[Line]) -> SSEvent:
-        return SSEvent(data=_encoder.encode(Bundle(lines)), event=name, event_id=f"{self._run}-{self._number}")
+    def _event(self, name: str, lines: list[Line]) -> Event:
+        return Event(name, _encoder.encode(Bundle(lines)), f"{self._run}-{self._number}")

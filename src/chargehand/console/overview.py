@@ -4,7 +4,6 @@ import time
 from typing import Annotated
 
 import msgspec
-from falcon.asgi import Request, Response
 
 from chargehand import __version__
 from chargehand.console.minutes import DELIVERIES, Minutes
@@ -12,6 +11,8 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.job import QueueCount, rfc3339
 from chargehand.engine.store import TopicCount
 from chargehand.http.kinds import Kinds
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, reply
 from chargehand.webhooks.outbound import Outbox
 
@@ -89,7 +90,7 @@ class Overviews:
         ]  # fmt: skip
 
     async def get_overview(self, req: Request, resp: Response) -> None:
-        caller = req.context.caller
+        caller = req.caller
         stand = await self.stand()
         store = self._engine.store
         shown = [kind for kind in self._doors if self._kinds.may_read(caller, kind)]

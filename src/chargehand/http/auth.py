@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from falcon.asgi import Request
-
 from chargehand.config import Config, Token, User
 from chargehand.errors import ConfigError, Forbidden, TooManyRequests, Unauthenticated
 from chargehand.http.credentials import PasswordHash, parse_token_hash
 from chargehand.http.jwt import LEEWAY_SECONDS, Claims, jwt_verifier
 from chargehand.http.neighbours import asked_by_another_site, is_local_name, names_of, places_of
 from chargehand.http.rate import RateLimiter
+from chargehand.http.request import Request
 from chargehand.http.scopes import SCOPES
 
 REMEMBER_SECONDS = 300.0
@@ -85,7 +84,7 @@ class Gate:
     async def admit(self, req: Request, scope: str | None) -> None:
         """None: whoever it is; empty: whoever can prove a name, and the handler looks further."""
         if scope is None:
-            req.context.caller = self._nobody
+            req.caller = self._nobody
             return
         header = None if self._everybody else _authorization(req)
         if not _is_token(header) and asked_by_another_site(req, self._places):
@@ -99,7 +98,7 @@ class Gate:
             raise TooManyRequests(message, retry_after_seconds=wait)
         if scope and not caller.may(scope):
             raise Forbidden(f"missing scope: this needs `{scope}`")
-        req.context.caller = caller
+        req.caller = caller
 
     async def _identify(self, header: str | None) -> Caller:
         if not header:

@@ -1,6 +1,6 @@
 """Answers that repeat a large value go out by pieces: as one they would hold it three times, as text up to ten times."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from secrets import token_hex
 from typing import Any
 
@@ -72,7 +72,7 @@ class Answer:
                 self._found = []
 
 
-async def in_pieces(text: bytes, carried: list[Carried]) -> AsyncIterator[bytes]:
+async def in_pieces(text: bytes, carried: list[Carried]) -> AsyncGenerator[bytes, None]:
     first, *others = text.split(_PLACE)
     yield first
     for value, text_after in zip(carried, others, strict=True):

@@ -3,17 +3,15 @@
 `send_file` is that for stored files. Nothing here is ever shown in a browser as a page of ours.
 """
 
-import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from falcon.asgi import Request, Response
-
 from chargehand.engine.file import File
 from chargehand.files import Files
-from chargehand.http.hangup import BreakOff, gone
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.observability.logs import get_logger
 
 _RANGE = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
@@ -33,6 +31,22 @@ class Content:
     read: Callable[[int, int], AsyncGenerator[bytes, None]]  # from the first offset up to, not including, the second
 
 
+def is_known(req: Request, etag: str) -> bool:
+    """Whether the caller has what this ETag, with its quotes, names."""
+    known = [each.strip().removeprefix("W/") for each in (req.get_header("if-none-match") or "").split(",")]
+    return etag in known or "*" in known
+
+
+def send_asset(req: Request, resp: Response, body: bytes, etag: str, media_type: str) -> None:
+    """Answer with a small file that is in memory, or with 304 to whoever has it."""
+    resp.set_header("etag", etag)
+    if is_known(req, etag):
+        resp.status = 304
+    else:
+        resp.content_type = media_type
+        resp.data = body
+
+
 async def send_file(req: Request, resp: Response, files: Files, file: File) -> None:
     resp.set_header("content-disposition", f"attachment; filename*=UTF-8''{quote(file.name, safe='')}")
 
@@ -46,8 +60,7 @@ async def send_content(req: Request, resp: Response, content: Content, sent: Sen
     """What the reader raises before its first piece becomes the answer; after that only the connection can be closed."""
     resp.set_header("etag", content.etag)
     resp.set_header("accept-ranges", "bytes")
-    if_none_match = req.get_header("if-none-match") or ""
-    if content.etag in if_none_match or if_none_match.strip() == "*":
+    if is_known(req, content.etag):
         resp.status = 304
         return
     span = _span(req, content)
@@ -70,45 +83,34 @@ async def send_content(req: Request, resp: Response, content: Content, sent: Sen
 
 
 class Body:
-    """The body of an answer as Falcon reads it, which closes it whatever happens.
-
-    To a caller who has gone uvicorn goes on sending without a word: a large file would be read to its end for nobody.
-    """
+    """The body of an answer, which tells `sent` what became of it."""
 
     def __init__(
         self, req: Request, first: bytes, rest: AsyncGenerator[bytes, None], start: int, end: int, sent: Sent | None
     ) -> None:
-        self._first: bytes | None = first
+        self._req = req
+        self._first = first
         self._rest = rest
         self._start = start
         self._length = end - start
         self._sent = sent
-        self._given = 0  # to uvicorn, with the last piece perhaps still on its way there
+        self._given = 0  # to the connection, with the last piece perhaps still on its way
         self._told = False
-        self._leaving = asyncio.create_task(gone(req))
 
-    def __aiter__(self) -> "Body":
-        return self
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        self._given = len(self._first)
+        yield self._first
+        self._tell_first()
+        async for piece in self._rest:
+            self._given += len(piece)
+            yield piece
 
-    async def __anext__(self) -> bytes:
-        if self._leaving.done():
-            raise BreakOff("the caller has gone")
-        if self._first is not None:
-            piece, self._first = self._first, None
-        else:
-            self._tell_first()
-            piece = await anext(self._rest)
-        self._given += len(piece)
-        return piece
-
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         try:
             await self._rest.aclose()
         finally:
-            left = self._leaving.done()
-            self._leaving.cancel()
             self._tell_first()
-            self._tell(whole=not left and self._given == self._length)
+            self._tell(whole=not self._req.gone and self._given == self._length)
 
     def _tell_first(self) -> None:
         if not self._told and self._given:

@@ -5,16 +5,18 @@ it is opened as a page, nothing in it runs and it has no origin, hence no way to
 embed it. The console and /docs are pages: they say so with a Content-Security-Policy of their own, and it stands instead of this one.
 """
 
+from functools import lru_cache
+from http import HTTPStatus
 from typing import Final
 
-_ALL: Final = b"\r\nx-content-type-options: nosniff\r\ncross-origin-resource-policy: same-origin\r\n"
-_POLICY: Final = b"content-security-policy: "
-_NO_PAGE: Final = _ALL + _POLICY + b"default-src 'none'; frame-ancestors 'none'; sandbox\r\n"
-_OWN_POLICY: Final = b"\r\n" + _POLICY  # a value has no line ends, so nobody can put this into one
+POLICY: Final = "content-security-policy"
+_ALL: Final = b"x-content-type-options: nosniff\r\ncross-origin-resource-policy: same-origin\r\n"
+_NO_PAGE: Final = b"content-security-policy: default-src 'none'; frame-ancestors 'none'; sandbox\r\n"
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 # Scripts and styles only as files of ours, nothing from elsewhere, in nobody's frame, and in no group of windows with other sites.
 PAGE: Final = {
-    "content-security-policy": (
+    POLICY: (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; form-action 'self'; "
         "frame-ancestors 'none'; base-uri 'none'"
     ),
@@ -25,6 +27,8 @@ PAGE: Final = {
 }
 
 
-def protected(head: bytes) -> bytes:
-    """The head of an answer with these headers behind its first line. As bytes, because each answer pays for it."""
-    return head.replace(b"\r\n", _ALL if _OWN_POLICY in head else _NO_PAGE, 1)
+@lru_cache(maxsize=1024)  # there are few statuses, and each answer pays for it
+def head_start(status: int, is_page: bool) -> bytes:
+    """The first line of an answer, and these headers; the policy only if the answer has none of its own."""
+    line = f"HTTP/1.1 {status} {_PHRASES.get(status, 'Unknown')}\r\n".encode()
+    return line + _ALL + (b"" if is_page else _NO_PAGE)

@@ -5,10 +5,10 @@ import hashlib
 from datetime import datetime
 
 import msgspec
-from falcon.asgi import Request
 
 from chargehand.engine.job import SECOND
 from chargehand.errors import BadRequest, InvalidField
+from chargehand.http.request import Request
 
 TEN_YEARS = 315_360_000  # in seconds: the longest delay
 LAST_YEAR = 9000

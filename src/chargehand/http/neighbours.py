@@ -17,7 +17,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from falcon.asgi import Request
+from chargehand.http.request import Request
 
 _PORTS = {
     "http": 80,

@@ -4,24 +4,20 @@ import hashlib
 from importlib.resources import files
 from typing import Any
 
-from falcon.asgi import Request, Response
-
+from chargehand.http.files import send_asset
 from chargehand.http.headers import PAGE
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route
 
 
 def _page(path: str, name: str, media_type: str) -> Route:
     body = files("chargehand.http").joinpath("pages", name).read_bytes()
-    etag = hashlib.sha256(body).hexdigest()[:32]
+    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
 
     async def show_page(req: Request, resp: Response, **_: Any) -> None:
         resp.set_headers(PAGE)
-        resp.etag = etag
-        if any(known in ("*", etag) for known in req.if_none_match or ()):
-            resp.status = 304
-        else:
-            resp.content_type = media_type
-            resp.data = body
+        send_asset(req, resp, body, etag, media_type)
 
     return Route("GET", path, show_page, f"Show {name}", hidden=True)
 

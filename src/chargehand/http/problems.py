@@ -1,12 +1,12 @@
 """Errors become answers here and nowhere else: RFC 9457 problem documents with a stable `code`."""
 
 import math
+from http import HTTPStatus
 
-import falcon
 import msgspec
-from falcon.asgi import Request, Response
 
 from chargehand.errors import ChargehandError, InvalidField
+from chargehand.http.response import Response
 
 PROBLEM_TYPE = "application/problem+json"
 
@@ -25,30 +25,34 @@ class Problem(msgspec.Struct, omit_defaults=True):
 
 def write_problem(resp: Response, error: ChargehandError) -> None:
     retry_after = None if error.retry_after_seconds is None else max(1, math.ceil(error.retry_after_seconds))
-    problem = Problem(
-        type="about:blank",
-        title=error.title,
-        status=error.status,
-        code=error.code,
-        detail=error.message,
-        field=error.field if isinstance(error, InvalidField) else None,
-        retry_after_seconds=retry_after,
+    _write(
+        resp,
+        Problem(
+            type="about:blank",
+            title=error.title,
+            status=error.status,
+            code=error.code,
+            detail=error.message,
+            field=error.field if isinstance(error, InvalidField) else None,
+            retry_after_seconds=retry_after,
+        ),
     )
-    resp.status = error.status
-    resp.content_type = PROBLEM_TYPE
-    resp.data = msgspec.json.encode(problem)
-    if retry_after is not None:
-        resp.set_header("retry-after", str(retry_after))
     if error.status == 401:
         resp.set_header("www-authenticate", 'Bearer realm="chargehand"')
 
 
-def serialize_falcon_error(_req: Request, resp: Response, error: falcon.HTTPError) -> None:
-    """Falcon's own refusals (no such route, method not allowed) in the same shape as ours."""
-    title = error.title or "Error"
-    problem = Problem("about:blank", title, error.status_code, f"http.{error.status_code}", error.description or title)
-    resp.status = error.status
+def refuse(status: HTTPStatus, detail: str, retry_after_seconds: int | None = None) -> Response:
+    """Return an answer of the HTTP layer itself, in the same shape as all other errors."""
+    resp = Response()
+    code = f"http.{status.value}"
+    _write(resp, Problem("about:blank", status.phrase, status.value, code, detail, None, retry_after_seconds))
+    return resp
+
+
+def _write(resp: Response, problem: Problem) -> None:
+    resp.status = problem.status
     resp.content_type = PROBLEM_TYPE
     resp.data = msgspec.json.encode(problem)
-    for name, value in dict(error.headers or {}).items():
-        resp.set_header(name, value)
+    resp.stream = None
+    if problem.retry_after_seconds is not None:
+        resp.set_header("retry-after", str(problem.retry_after_seconds))

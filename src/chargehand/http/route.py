@@ -1,30 +1,21 @@
 """Routes as data: one row says method, path, scope, types and handler; serving, metrics and the description read it."""
 
 import re
-import sys
-import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from itertools import count
-from secrets import token_hex
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-import falcon.asgi
 import msgspec
-from falcon.asgi import Request, Response
 
-from chargehand.errors import BadRequest, ChargehandError, InvalidField, Overloaded, TooLarge
+from chargehand.errors import BadRequest, ChargehandError, InvalidField, TooLarge
 from chargehand.http.carried import Answer, in_pieces
 from chargehand.http.problems import write_problem
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.weight import READ_BYTES, weigh
-from chargehand.observability.logs import get_logger
 
 Handler = Callable[..., Awaitable[None]]
 T = TypeVar("T")
-_RUN = token_hex(8)  # what tells one server's requests from another's
-_numbers = count(1)
-
-log = get_logger(__name__)
 JSON = "application/json"
 _answer = Answer()
 MAX_ECHO = 300
@@ -35,8 +26,8 @@ _SAID = {"missing required": "is missing", "contains unknown": "is not known her
 @dataclass(frozen=True, slots=True)
 class Route:
     method: str
-    path: str  # Falcon's template: "/engine/jobs/{job_id}"
-    handler: Handler  # async (req, resp, **path_parameters); req.context.caller says who calls
+    path: str  # a template: "/engine/jobs/{job_id}"; "{name:path}" at its end takes slashes too
+    handler: Handler  # async (req, resp, **path_parameters); req.caller says who calls
     summary: str
     scope: str | None = None  # None: open to everybody; empty: to everybody with a name
     tag: str = "service"
@@ -54,109 +45,22 @@ class Route:
     hidden: bool = False  # left out of the API description
 
 
-class Gate(Protocol):
-    """Who may pass: sets `req.context.caller` or raises."""
-
-    async def admit(self, req: Request, scope: str | None) -> None: ...
-
-
-Observe = Callable[[str, str, int, float], None]  # method, path, status, seconds
-
-
-class Room:
-    """For large bodies that are read or worked on: their bytes together have a bound. One is let in, however large."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._held: dict[Request, int] = {}
-        self._sum = 0
-
-    def take(self, req: Request, size: int) -> None:
-        """So much in all for this request."""
-        held = self._held.get(req, 0)
-        if self._sum + size - held > self._max_bytes and len(self._held) > (req in self._held):
-            raise Overloaded(
-                f"large bodies of other requests have {self._sum - held} of {self._max_bytes} bytes; try again later",
-                retry_after_seconds=1,
-            )
-        self._held[req] = size
-        self._sum += size - held
-
-    def leave(self, req: Request) -> None:
-        self._sum -= self._held.pop(req, 0)
-
-
-def mount(
-    app: "falcon.asgi.App[Request, Response]",
-    routes: Iterable[Route],
-    gate: Gate,
-    observe: Observe,
-    room: Room | None = None,
-) -> None:
-    room = room or Room(sys.maxsize)
-    by_path: dict[str, list[Route]] = {}
-    for route in routes:
-        by_path.setdefault(route.path, []).append(route)
-    for path, rows in by_path.items():
-        responders = {
-            f"on_{route.method.lower()}": staticmethod(_responder(route, gate, observe, room)) for route in rows
-        }
-        app.add_route(path, type("Resource", (), responders)())
-
-
-def _responder(route: Route, gate: Gate, observe: Observe, room: Room) -> Handler:
-    handler, scope, method, path, write_error = route.handler, route.scope, route.method, route.path, route.error_writer
-    request_id = route.request_id
-    takes_body = route.method in ("POST", "PUT", "PATCH", "DELETE")
-
-    async def respond(req: Request, resp: Response, **parameters: Any) -> None:
-        began = time.perf_counter()
-        if request_id:
-            resp.set_header("x-request-id", _request_id(req))
-        try:
-            await gate.admit(req, scope)
-            if takes_body:
-                req.context.room = room
-            await handler(req, resp, **parameters)
-        except ChargehandError as error:
-            write_error(resp, error)
-        except Exception:
-            log.exception("a request could not be served", method=method, route=path)
-            write_error(resp, ChargehandError("an internal error; the server's log has the details"))
-        finally:
-            if takes_body:
-                room.leave(req)
-            observe(method, path, resp.status_code, time.perf_counter() - began)
-
-    return respond
-
-
-def _request_id(req: Request) -> str:
-    given = req.get_header("x-request-id")
-    if given and len(given) <= 200 and given.isprintable():
-        return given
-    return f"{_RUN}{next(_numbers):016x}"
-
-
 async def read_body(req: Request, max_bytes: int) -> bytes:
     """The body, or TooLarge as soon as that is known: a lying or absent Content-Length changes nothing."""
     declared = req.content_length or 0
     if declared > max_bytes:
         raise TooLarge(f"the body is {declared} bytes; at most {max_bytes} are accepted")
-    if 0 < declared <= READ_BYTES:
-        whole: bytes = await req.stream.read(
-            declared
-        )  # most are small, and walking over the pieces costs twice as much
-        return whole
+    if req.is_whole and 0 < declared <= READ_BYTES:
+        return req.take()  # as most: it came with the head
     body = bytearray()
-    async for piece in req.stream:
+    while piece := await req.next_piece():
         if len(piece) == declared:
-            return piece  # as most do, it came in one
-        body += piece  # at once, for a list of pieces of two bytes would have twenty times their size
+            return piece
+        body += piece
         if len(body) > max_bytes:
             raise TooLarge(f"the body is over {max_bytes} bytes, the most that is accepted")
         if len(body) > READ_BYTES:
-            req.context.room.take(req, len(body))
+            req.room.take(req, len(body))
     return bytes(body)
 
 
@@ -183,7 +87,7 @@ def decode(decoder: "msgspec.json.Decoder[T]", body: bytes | msgspec.Raw, max_re
 def query(req: Request, kind: type[T]) -> T:
     """The query string as a typed value; unknown names are refused so that a typing error is not a silent wrong answer."""
     try:
-        return msgspec.convert(dict(req.params), kind, strict=False)
+        return msgspec.convert(req.params, kind, strict=False)
     except msgspec.ValidationError as error:
         raise _named(error) from None
 
@@ -194,17 +98,17 @@ def _named(error: msgspec.ValidationError) -> InvalidField:
     path = path.rstrip("`").removeprefix("$").lstrip(".")
     if match := _ABOUT_A_FIELD.fullmatch(message):
         path, message = ".".join(filter(None, (path, match[2]))), _SAID[match[1]]
-    return InvalidField(_cut(path) or "body", _cut(message))
+    return InvalidField(shortened(path) or "body", shortened(message))
 
 
-def _cut(text: str) -> str:
+def shortened(text: str) -> str:
     """A refusal repeats what was sent, but not at any length."""
     return text if len(text) <= MAX_ECHO else f"{text[:MAX_ECHO]}…"
 
 
 def reply(resp: Response, value: Any, status: int = 200) -> None:
     resp.status = status
-    resp.content_type = JSON
+    resp.headers["content-type"] = JSON
     text, carried = _answer.encode(value)
     if carried:
         resp.stream = in_pieces(text, carried)

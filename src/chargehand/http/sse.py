@@ -1,37 +1,56 @@
 """Server-sent events that show signs of life: a proxy gives up on a stream that says nothing for a minute."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
+from typing import Any, NamedTuple
 
-from falcon.asgi import Response, SSEvent
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 
 QUIET_SECONDS = 15.0
+_SIGN_OF_LIFE = b": ping\n\n"
 
 
-def send_events(resp: Response, events: AsyncGenerator[SSEvent, None]) -> None:
+class Event(NamedTuple):
+    name: str
+    data: bytes
+    id: str = ""
+
+    def encode(self) -> bytes:
+        data = self.data
+        if b"\n" in data or b"\r" in data:  # a line end of the data must not end the event
+            data = b"\ndata: ".join(data.splitlines())
+        id_line = f"id: {self.id}\n" if self.id else ""
+        return b"event: %b\n%bdata: %b\n\n" % (self.name.encode(), id_line.encode(), data)
+
+
+def send_events(req: Request, resp: Response, events: AsyncGenerator[Event, None]) -> None:
+    resp.set_header("content-type", "text/event-stream")
     resp.set_header("cache-control", "no-store")
     resp.set_header("x-accel-buffering", "no")  # nginx would keep them until there are many
-    resp.sse = lively(events)
+    resp.stream = lively(events, req.leaving())
 
 
 async def lively(
-    events: AsyncGenerator[SSEvent, None], quiet_seconds: float = QUIET_SECONDS
-) -> AsyncIterator[SSEvent | None]:
-    """The events, and None, which is sent as a comment, whenever none came for a while."""
-    coming: asyncio.Future[SSEvent] | None = None
+    events: AsyncGenerator[Event, None], leaving: "asyncio.Future[None]", quiet_seconds: float = QUIET_SECONDS
+) -> AsyncGenerator[bytes, None]:
+    """The events until the caller leaves, and a comment whenever none came for a while."""
+    coming: asyncio.Future[Event] | None = None
     try:
-        while True:
+        while not leaving.done():
             coming = coming or asyncio.ensure_future(anext(events))
-            done, _ = await asyncio.wait({coming}, timeout=quiet_seconds)
-            if not done:
-                yield None
+            either: set[asyncio.Future[Any]] = {coming, leaving}
+            await asyncio.wait(either, timeout=quiet_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not coming.done():
+                yield b"" if leaving.done() else _SIGN_OF_LIFE
                 continue
             event, coming = coming, None
             try:
-                yield event.result()
+                yield event.result().encode()
             except StopAsyncIteration:
                 return
     finally:
+        leaving.cancel()
         if coming is not None:
             coming.cancel()
             await asyncio.gather(coming, return_exceptions=True)

@@ -9,14 +9,13 @@ from typing import Any
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from falcon.asgi import Request
 
 from chargehand.config import ServerConfig
 from chargehand.errors import ConfigError
 from chargehand.http.neighbours import asked_by_another_site
+from chargehand.http.request import Request
 from chargehand.observability.logs import get_logger
 
-CLIENT_NAMES = "chargehand.client_names"  # in the ASGI scope of a request
 LOOK_SECONDS = 60.0
 
 log = get_logger(__name__)
@@ -97,7 +96,7 @@ def client_names(req: Request) -> tuple[str, ...]:
 
     A browser shows its certificate for every page: to one of another site it is worth nothing.
     """
-    names: tuple[str, ...] = req.scope.get(CLIENT_NAMES, ())
+    names = req.client_names
     return () if names and asked_by_another_site(req) else names
 
 

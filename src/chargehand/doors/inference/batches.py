@@ -10,7 +10,6 @@ import re
 from typing import Annotated, Any, Literal
 
 import msgspec
-from falcon.asgi import Request, Response
 
 from chargehand.config import Config
 from chargehand.doors.inference.batch_lines import ENDPOINTS, LineError
@@ -27,6 +26,8 @@ from chargehand.engine.store import JobFilter, Note
 from chargehand.errors import Conflict, IdempotencyMismatch, InvalidField, NotFound, StoreError
 from chargehand.files import Files
 from chargehand.http.inputs import IDEMPOTENCY_KEY, fingerprint, idempotency_key, trace_headers
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, decode, query, read_body, reply
 from chargehand.observability.logs import get_logger
 from chargehand.observability.tracing import trace_context
@@ -137,7 +138,7 @@ class Batches:
 
     async def create_batch(self, req: Request, resp: Response) -> None:
         body = await read_body(req, MAX_BODY)
-        asked, tenant, trace = decode(_decoder, body), req.context.caller.tenant, trace_headers(req)
+        asked, tenant, trace = decode(_decoder, body), req.caller.tenant, trace_headers(req)
         spec = await self._check(asked, tenant)
         traceparent, tracestate = trace_context(trace["traceparent"], trace["tracestate"])
         key = idempotency_key(req)
@@ -176,7 +177,7 @@ class Batches:
         reply(resp, await self._shown(await self._get(req, batch_id)))
 
     async def list_batches(self, req: Request, resp: Response) -> None:
-        asked, tenant = query(req, BatchQuery), req.context.caller.tenant
+        asked, tenant = query(req, BatchQuery), req.caller.tenant
         before = None if asked.after is None else batch_ulid("after", asked.after)
         found = await self._store.list_jobs(JobFilter(tenant, KIND, before=before, limit=asked.limit + 1))
         jobs = [await self._store.get_job(job.id, tenant) for job in found[: asked.limit]]  # with their payloads
@@ -185,7 +186,7 @@ class Batches:
         reply(resp, BatchList(shown, len(found) > asked.limit, *ends))
 
     async def _get(self, req: Request, batch_id: str) -> Job:
-        job = await self._store.get_job(batch_ulid("batch_id", batch_id), req.context.caller.tenant)
+        job = await self._store.get_job(batch_ulid("batch_id", batch_id), req.caller.tenant)
         if job is None or job.kind != KIND:
             raise NotFound(f"there is no batch {batch_id}")
         return job
@@ -207,7 +208,7 @@ class Batches:
     # cancelling -------------------------------------------------------------------------------------------------------
 
     async def cancel_batch(self, req: Request, resp: Response, batch_id: str) -> None:
-        job, caller = await self._get(req, batch_id), req.context.caller
+        job, caller = await self._get(req, batch_id), req.caller
         if job.finished:
             raise Conflict(f"the batch {batch_id} has ended; there is nothing to cancel")
         message = f"cancelled by {caller.subject}"

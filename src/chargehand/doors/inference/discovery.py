@@ -7,12 +7,11 @@ does not vanish because the laptop's lid is closed.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any
 
 import aiohttp
 import msgspec
-from falcon.asgi import Request, Response
 
 from chargehand.config import Config
 from chargehand.doors.inference import views
@@ -28,7 +27,8 @@ from chargehand.doors.inference.stream import Cut
 from chargehand.doors.inference.target import Gone, Small, Target, Unfit, Unreachable, Version, read_json
 from chargehand.engine.job import SECOND, rfc3339
 from chargehand.errors import Conflict, InvalidField, NotFound, TargetAway, TargetFailed
-from chargehand.http.hangup import gone
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, decode, read_body, reply
 
 ANSWER_SECONDS = 5.0
@@ -254,7 +254,7 @@ class Discovery:
             if fields:
                 body = await read_body(req, self._settings.max_body_bytes)
                 model = canonical(_named(body, fields))
-                await until_sent.enter_async_context(self._scheduler.quiet(target, model, f"{req.path} changes it"))
+                await until_sent.enter_async_context(self._scheduler.quiet(target, model, f"{path} changes it"))
             response = await until_sent.enter_async_context(_open(req, target, path, body))
             write_head(resp, response.status, passed_on(response.headers))
             resp.stream = _pieces(req, response, target, until_sent.pop_all())
@@ -292,9 +292,9 @@ async def _open(req: Request, target: Target, path: str, body: Any) -> AsyncIter
 
 async def _pieces(
     req: Request, response: aiohttp.ClientResponse, target: Target, until_sent: contextlib.AsyncExitStack
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """The answer streams: a pull takes minutes and tells how far it is. The model stays locked until the end."""
-    leaving = asyncio.ensure_future(gone(req))
+    leaving = req.leaving()
     leaving.add_done_callback(lambda _: response.close())  # who hangs up stops it
     try:
         async with target.watch():
@@ -371,5 +371,5 @@ def _seen(target: Target) -> list[views.PresenceView]:
 
 async def _body(req: Request) -> AsyncIterator[bytes]:
     """A blob is gigabytes: never held whole."""
-    async for piece in req.stream:
+    async for piece in req.pieces():
         yield piece

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable
 
 import msgspec
-from falcon.asgi import Response
 
 from chargehand.errors import ChargehandError
+from chargehand.http.response import Response
 
 Writer = Callable[[Response, ChargehandError], None]
 

@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
-from falcon.asgi import Request, Response, SSEvent
 
 from chargehand.config import Config
 from chargehand.doors.inference import views
@@ -44,6 +43,7 @@ from chargehand.errors import (
     TooLarge,
 )
 from chargehand.files import checked_name
+from chargehand.http import sse
 from chargehand.http.files import send_file
 from chargehand.http.inputs import (
     IDEMPOTENCY_KEY,
@@ -58,8 +58,9 @@ from chargehand.http.inputs import (
     trace_headers,
 )
 from chargehand.http.paging import EVENTS_BYTES, Cursor, Limit, cursor, ulid
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, decode, query, read_body, reply
-from chargehand.http.sse import send_events
 from chargehand.observability.tracing import Tracing
 from chargehand.webhooks.egress import EgressPolicy
 
@@ -272,7 +273,7 @@ class InferenceJobs:
         asked = _asked(body, fields)
         await give_way(body)
         self._check(asked, fields)
-        tenant = req.context.caller.tenant
+        tenant = req.caller.tenant
         path = "/api/generate" if _given(fields, "prompt") else "/api/chat"
         key = idempotency_key(req)
         return NewJob(
@@ -363,7 +364,7 @@ class InferenceJobs:
         reply(resp, view)
 
     async def list_jobs(self, req: Request, resp: Response) -> None:
-        asked, tenant = query(req, JobQuery), req.context.caller.tenant
+        asked, tenant = query(req, JobQuery), req.caller.tenant
         by = JobFilter(
             tenant,
             KIND,
@@ -389,7 +390,7 @@ class InferenceJobs:
         return waiting.waiting_for, waiting.reason
 
     async def _get(self, req: Request, job_id: str) -> Job:
-        job = await self._engine.get(ulid("job_id", job_id), req.context.caller.tenant)
+        job = await self._engine.get(ulid("job_id", job_id), req.caller.tenant)
         if job.kind != KIND:
             raise NotFound(f"there is no job {job_id} at this door")
         return job
@@ -404,12 +405,12 @@ class InferenceJobs:
     # changing ---------------------------------------------------------------------------------------------------------
 
     async def cancel_job(self, req: Request, resp: Response, job_id: str) -> None:
-        job, caller = await self._get(req, job_id), req.context.caller
+        job, caller = await self._get(req, job_id), req.caller
         await self._engine.cancel(Guard.seen(job), message=f"cancelled by {caller.subject}")
         reply(resp, Moved(job.id, "failed"))
 
     async def retry_job(self, req: Request, resp: Response, job_id: str) -> None:
-        job, caller = await self._get(req, job_id), req.context.caller
+        job, caller = await self._get(req, job_id), req.caller
         if node_of(job.queue):
             raise Conflict(f"job {job_id} was a synchronous request: its caller is gone, send the request again")
         await self._engine.requeue(Guard.seen(job), message=f"retried by {caller.subject}")
@@ -423,13 +424,12 @@ class InferenceJobs:
         if "text/event-stream" not in (req.get_header("accept") or "") and not asked.tokens:
             events = await self._engine.store.list_events(job.id, asked.after, max_bytes=EVENTS_BYTES)
             return reply(resp, EventPage([event_view(event) for event in events]))
-        resp.set_header("cache-control", "no-store")
-        send_events(resp, self._follow(job, max(asked.after, last_event_id(req)), asked.tokens))
+        sse.send_events(req, resp, self._follow(job, max(asked.after, last_event_id(req)), asked.tokens))
         return None
 
-    async def _follow(self, job: Job, after: int, tokens: bool) -> AsyncGenerator[SSEvent, None]:
+    async def _follow(self, job: Job, after: int, tokens: bool) -> AsyncGenerator[sse.Event, None]:
         """The log, and what the running attempt says, as one stream in the order in which they come."""
-        news: asyncio.Queue[SSEvent] = asyncio.Queue(maxsize=256)
+        news: asyncio.Queue[sse.Event] = asyncio.Queue(maxsize=256)
         following = asyncio.create_task(self._put_events(job, after, tokens, news))
         try:
             while not (following.done() and news.empty()):
@@ -444,15 +444,14 @@ class InferenceJobs:
         finally:
             following.cancel()
 
-    async def _put_events(self, job: Job, after: int, tokens: bool, news: "asyncio.Queue[SSEvent]") -> None:
+    async def _put_events(self, job: Job, after: int, tokens: bool, news: "asyncio.Queue[sse.Event]") -> None:
         along = _Along(news)
         stop = self._attempts.follow(job.id, along.begin) if tokens else lambda: None
         try:
             async for event in self._engine.watch(job.id, after, job.tenant):
                 if event.move in views.ENDS:
                     await along.end()  # what was said comes before what became of it
-                text = msgspec.json.encode(event_view(event)).decode()
-                await news.put(SSEvent(event=event.move, event_id=str(event.seq), text=text))
+                await news.put(sse.Event(event.move, msgspec.json.encode(event_view(event)), str(event.seq)))
                 along.read()
         finally:
             stop()
@@ -462,7 +461,7 @@ class InferenceJobs:
 class _Along:
     """Reads what the attempts of a job say, each from its first token, one after the other."""
 
-    def __init__(self, news: "asyncio.Queue[SSEvent]") -> None:
+    def __init__(self, news: "asyncio.Queue[sse.Event]") -> None:
         self._news = news
         self._coming: deque[Stream] = deque()
         self._reading: tuple[Stream, asyncio.Task[None]] | None = None
@@ -493,7 +492,7 @@ class _Along:
 
     async def _put(self, line: bytes) -> None:
         if line.strip():
-            await self._news.put(SSEvent(event="token", text=line.decode("utf-8", "replace")))
+            await self._news.put(sse.Event("token", line))
 
 
 def accepted(resp: Response, job_id: str) -> None:

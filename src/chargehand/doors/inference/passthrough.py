@@ -9,12 +9,11 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any
 
 import aiohttp
 import msgspec
-from falcon.asgi import Request, Response
 
 from chargehand.config import Config
 from chargehand.doors.inference.attempt import Attempts, Caller
@@ -42,8 +41,9 @@ from chargehand.engine.guard import Guard
 from chargehand.engine.job import FINAL, Job, NewJob, State
 from chargehand.engine.moves import Moved
 from chargehand.errors import BadRequest, Conflict, NotFound, StoreError, TargetAway, TargetFailed
-from chargehand.http.hangup import gone, unless_gone
 from chargehand.http.inputs import check_utf8, fingerprint, idempotency_key, trace_headers
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, read_body
 from chargehand.observability.logs import get_logger
 from chargehand.observability.tracing import trace_context
@@ -102,7 +102,7 @@ class Passthrough:
         await give_way(body)
         prefer = read_prefer(req.get_header("prefer") or "")
         if unloads(asked, path):
-            return await unless_gone(req, self._unload(req, resp, path, asked, body))
+            return await req.unless_gone(self._unload(req, resp, path, asked, body))
         job = self._new_job(req, path, asked, body, relay=not prefer.respond_async)
         model = canonical(asked.model)
         del body, asked  # the job has a copy, and the answer may take long
@@ -110,7 +110,7 @@ class Passthrough:
             return await self._bypass(req, resp, target, model, job)
         if prefer.respond_async:
             return await self._respond_async(req, resp, job, prefer.wait_seconds or 0.0)
-        return await self._hold_the_line(req, resp, job, model, prefer)
+        return await self._hold_the_line(req, resp, path, job, model, prefer)
 
     def _read(self, body: bytes) -> Essentials:
         check_utf8(body)
@@ -119,7 +119,7 @@ class Passthrough:
         return asked
 
     def _new_job(self, req: Request, path: str, asked: Essentials, body: bytes, relay: bool) -> NewJob:
-        tenant = req.context.caller.tenant
+        tenant = req.caller.tenant
         trace = trace_headers(req)
         key = None if relay else idempotency_key(req)
         traceparent, tracestate = trace_context(trace["traceparent"], trace["tracestate"])
@@ -147,13 +147,13 @@ class Passthrough:
         job_id = (await self._engine.submit(job)).job_id
         resp.set_header("preference-applied", "respond-async")
         resp.set_header(JOB_HEADER, job_id)
-        finished = await unless_gone(req, self._finished(job_id, wait_seconds)) if wait_seconds else None
+        finished = await req.unless_gone(self._finished(job_id, wait_seconds)) if wait_seconds else None
         if finished is None:
             return accepted(resp, job_id)
         if finished.state is not State.SUCCEEDED:
             raise TargetFailed(finished.error or "the job ended without an answer")
         resp.content_type = "application/json"
-        resp.data = finished.result
+        resp.data = finished.result or b""
         return None
 
     async def _finished(self, job_id: str, wait_seconds: float) -> Job | None:
@@ -172,7 +172,9 @@ class Passthrough:
 
     # holding the line -------------------------------------------------------------------------------------------------
 
-    async def _hold_the_line(self, req: Request, resp: Response, job: NewJob, model: str, prefer: Prefer) -> None:
+    async def _hold_the_line(
+        self, req: Request, resp: Response, path: str, job: NewJob, model: str, prefer: Prefer
+    ) -> None:
         caller = self._attempts.callers[job.id] = Caller()
         guard = Guard(job.id, job.tenant, KIND, None, None)
         begun = False
@@ -180,10 +182,9 @@ class Passthrough:
             self._scheduler.expect(job)
             await self._engine.submit(job)
             resp.set_header(JOB_HEADER, job.id)
-            stream = await unless_gone(req, self._wait(job.id, caller, model, prefer))
-            if stream is not None:
-                begun = True
-                self._relay(req, resp, guard, caller, stream)
+            stream = await req.unless_gone(self._wait(job.id, caller, model, prefer))
+            begun = True
+            self._relay(req, resp, guard, caller, stream, path)
         finally:
             if not begun:
                 self._forget(guard, "the caller did not wait any longer")
@@ -242,12 +243,12 @@ class Passthrough:
 
     # relaying ---------------------------------------------------------------------------------------------------------
 
-    def _relay(self, req: Request, resp: Response, guard: Guard, caller: Caller, stream: Stream) -> None:
+    def _relay(self, req: Request, resp: Response, guard: Guard, caller: Caller, stream: Stream, path: str) -> None:
         head = stream.head or Head(502, {})
         write_head(resp, head.status, head.headers)
         resp.set_header(JOB_HEADER, guard.job_id)  # also where the target is one of us
-        form = FORMS[req.path]
-        leaving = asyncio.ensure_future(gone(req))
+        form = FORMS[path]
+        leaving = req.leaving()
 
         def left(_: object) -> None:
             if not stream.closed and not has_ended(form, stream.content):
@@ -263,7 +264,7 @@ class Passthrough:
         stream: Stream,
         leaving: "asyncio.Future[None]",
         left: Callable[[object], None],
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Raises where the target broke off, so that the caller's connection breaks off too.
 
         Every byte goes out as it comes, but the end only when the job's end is on disk: whoever reads the job next sees it.
@@ -294,7 +295,7 @@ class Passthrough:
         request = pinned(decode_request(job.payload), self._attempts.pinned_for(model))
         target.ledger.enter(model)
         try:
-            await unless_gone(req, self._forward(req, resp, target, request.path, request.body))
+            await req.unless_gone(self._forward(req, resp, target, request.path, request.body))
         finally:
             target.ledger.leave(model, used=True)
             if request.leaves:

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from falcon.asgi import Request, Response
-
 from chargehand.errors import InvalidField
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 
 TYPES = frozenset(
     [
@@ -54,7 +54,6 @@ def write_head(resp: Response, status: int, headers: Mapping[str, str]) -> None:
     resp.status = status if 200 <= status <= 599 else 502
     for name, value in headers.items():
         resp.set_header(name, value)
-    resp.set_header("x-content-type-options", "nosniff")
 
 
 def request_headers(req: Request) -> dict[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
-from chargehand.http.hangup import BreakOff
+from chargehand.http.response import BreakOff
 
 PIECE_BYTES = 256 << 10  # given to a reader at a time
 

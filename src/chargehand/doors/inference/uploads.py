@@ -1,12 +1,9 @@
 """OpenAI's Files: what goes into a batch and what comes out of it. And the tidying up of all stored bytes."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
-import falcon
 import msgspec
-from falcon.asgi import Request, Response
 
 from chargehand.config import Config
 from chargehand.doors.inference.errors import write_openai
@@ -17,6 +14,9 @@ from chargehand.engine.job import SECOND
 from chargehand.errors import BadRequest, InvalidField, NotFound, StoreError, TooLarge
 from chargehand.files import Files, checked_name
 from chargehand.http.files import send_file
+from chargehand.http.forms import Part, parts
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, query, reply
 from chargehand.observability.logs import get_logger
 
@@ -112,28 +112,25 @@ class Uploads:
 
     async def _read_form(self, req: Request, saved: list[File]) -> str:
         purpose = ""
-        try:
-            async for part in await req.get_media():
-                if part.name == "purpose":
-                    purpose = (await part.stream.read(PURPOSE_BYTES)).decode("utf-8", "replace").strip()
-                elif part.name == "file" and saved:
-                    raise InvalidField("file", "must be one file")
-                elif part.name == "file":
-                    saved.append(await self._save(req.context.caller.tenant, part))
-        except falcon.HTTPError as error:
-            raise BadRequest(f"the form cannot be read: {error.description or error.title}") from None
+        async for part in parts(req):
+            if part.name == "purpose":
+                purpose = (await part.read(PURPOSE_BYTES)).decode("utf-8", "replace").strip()
+            elif part.name == "file" and saved:
+                raise InvalidField("file", "must be one file")
+            elif part.name == "file":
+                saved.append(await self._save(req.caller.tenant, part))
         return purpose
 
-    async def _save(self, tenant: str, part: Any) -> File:
+    async def _save(self, tenant: str, part: Part) -> File:
         # Some clients send a whole path; only its end is a name.
-        name = checked_name("file", (part.filename or "").replace("\\", "/").rpartition("/")[2] or "upload.jsonl")
+        name = checked_name("file", part.filename.replace("\\", "/").rpartition("/")[2] or "upload.jsonl")
         most = self._settings.max_file_bytes
-        return await self._files.save(tenant, name, MEDIA_TYPE, _pieces(part), purpose=PURPOSE, max_bytes=most)
+        return await self._files.save(tenant, name, MEDIA_TYPE, part.pieces(), purpose=PURPOSE, max_bytes=most)
 
     # reading and deleting ---------------------------------------------------------------------------------------------
 
     async def list_files(self, req: Request, resp: Response) -> None:
-        asked, tenant = query(req, FileQuery), req.context.caller.tenant
+        asked, tenant = query(req, FileQuery), req.caller.tenant
         before = None if asked.after is None else file_ulid("after", asked.after)
         limit = min(asked.limit, PAGE)
         found = await self._store.list_files(tenant, asked.purpose, before, limit + 1)
@@ -154,7 +151,7 @@ class Uploads:
 
     async def _get(self, req: Request, file_id: str) -> File:
         """Files without a purpose are artifacts: they belong to their jobs and are found there."""
-        file = await self._store.get_file(file_ulid("file_id", file_id), req.context.caller.tenant)
+        file = await self._store.get_file(file_ulid("file_id", file_id), req.caller.tenant)
         if file is None or not file.purpose:
             raise NotFound(f"there is no file {file_id}")
         return file
@@ -198,8 +195,3 @@ def file_ulid(field: str, text: str) -> str:
     if not text.startswith(PREFIX) or not is_ulid(text.removeprefix(PREFIX)):
         raise InvalidField(field, f"must be the id of a file: {PREFIX} and 26 characters")
     return text.removeprefix(PREFIX)
-
-
-async def _pieces(part: Any) -> AsyncIterator[bytes]:
-    async for piece in part.stream:
-        yield piece

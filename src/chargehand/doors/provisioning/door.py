@@ -7,8 +7,6 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from falcon.asgi import Request
-
 from chargehand.config import Config
 from chargehand.doors.provisioning import views
 from chargehand.doors.provisioning.adopting import adopt
@@ -37,9 +35,11 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.job import RESTING
 from chargehand.engine.runner import Runner
 from chargehand.errors import Forbidden
+from chargehand.http.application import Gate
 from chargehand.http.auth import token_of
 from chargehand.http.kinds import KindScopes
-from chargehand.http.route import Gate, Route
+from chargehand.http.request import Request
+from chargehand.http.route import Route
 from chargehand.observability.metrics import Metrics
 from chargehand.observability.tracing import Tracing
 from chargehand.webhooks.egress import EgressPolicy
@@ -130,7 +130,7 @@ class ProvisioningDoor:
         token = token_of(req)
         if scope != PULL or not token.startswith(PREFIX):
             await self._gate.admit(req, scope)
-            return str(req.context.caller.tenant)
+            return str(req.caller.tenant)
         meant = self._tokens.read(token)
         job = await self._engine.store.get_job(meant.job_id) if meant else None
         if job is None or job.finished:

@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 
 import msgspec
-from falcon.asgi import Response
 
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.errors import ChargehandError, InvalidField
+from chargehand.http.response import Response
 
 
 class Detail(msgspec.Struct, frozen=True):

@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 
 import msgspec
-from falcon.asgi import Request, Response, SSEvent
 from msgspec import Meta
 from msgspec.structs import replace
 
@@ -28,6 +27,7 @@ from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, Job, NewJob, Report, State, rfc3339
 from chargehand.engine.store import JobFilter
 from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, InvalidField, NotFound
+from chargehand.http import sse
 from chargehand.http.inputs import (
     IDEMPOTENCY_KEY,
     absent,
@@ -39,8 +39,9 @@ from chargehand.http.inputs import (
     trace_headers,
 )
 from chargehand.http.paging import EVENTS_BYTES, Cursor, Limit, cursor, ulid
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, decode, query, read_body, reply
-from chargehand.http.sse import send_events
 from chargehand.observability.tracing import Tracing
 from chargehand.webhooks.egress import EgressPolicy
 
@@ -167,7 +168,7 @@ class ProvisioningJobs:
     # submitting ---------------------------------------------------------------------------------------------------------
 
     async def submit_job(self, req: Request, resp: Response) -> None:
-        caller, key = req.context.caller, idempotency_key(req)
+        caller, key = req.caller, idempotency_key(req)
         serial, new = await self._ordered(req, key)
         with self._tracing.span("submit", **trace_headers(req), attributes={"server_serial": serial}) as span:
             new = replace(new, traceparent=span.traceparent, tracestate=span.tracestate)
@@ -184,7 +185,7 @@ class ProvisioningJobs:
 
     async def _ordered(self, req: Request, key: str | None) -> tuple[str, NewJob]:
         """In a call of its own: while the job is stored, its request is no longer held."""
-        tenant = req.context.caller.tenant
+        tenant = req.caller.tenant
         body = await read_body(req, MAX_BODY)
         asked, printed = _asked(body), fingerprint(body) if key else None
         self._vault.require_open()
@@ -230,7 +231,7 @@ class ProvisioningJobs:
     # reading ------------------------------------------------------------------------------------------------------------
 
     async def list_jobs(self, req: Request, resp: Response) -> None:
-        by, tenant = query(req, JobQuery), req.context.caller.tenant
+        by, tenant = query(req, JobQuery), req.caller.tenant
         queue = None if by.server_serial is None else server_queue(tenant, checked_serial(by.server_serial))
         # Of `complete` there are three topics: those jobs are looked through, and they are nearly all there are.
         topic = None if by.status in (None, "complete") else views.BY_STATUS[by.status][0]
@@ -280,21 +281,21 @@ class ProvisioningJobs:
         after = query(req, EventsQuery).after
         job = await self._job(req, job_id)
         if "text/event-stream" in (req.get_header("accept") or ""):
-            send_events(resp, self._follow(job, max(after, last_event_id(req))))
+            sse.send_events(req, resp, self._follow(job, max(after, last_event_id(req))))
             return
         events = await self._engine.store.list_events(job.id, after, EVENTS_PAGE, EVENTS_BYTES)
         reply(resp, EventPage([views.event_view(event) for event in events]))
 
-    async def _follow(self, job: Job, after: int) -> AsyncGenerator[SSEvent, None]:
+    async def _follow(self, job: Job, after: int) -> AsyncGenerator[sse.Event, None]:
         async for event in self._engine.watch(job.id, after, job.tenant):
             view = views.event_view(event)
-            yield SSEvent(event=view.kind, event_id=str(event.seq), text=msgspec.json.encode(view).decode())
+            yield sse.Event(view.kind, msgspec.json.encode(view), str(event.seq))
 
     # acting -------------------------------------------------------------------------------------------------------------
 
     async def cancel_job(self, req: Request, resp: Response, job_id: str) -> None:
         job = await self._job(req, job_id)
-        await self._lifecycle.cancel(job, f"cancelled by {req.context.caller.subject}")
+        await self._lifecycle.cancel(job, f"cancelled by {req.caller.subject}")
         await self._reply(resp, job)
 
     async def retry_job(self, req: Request, resp: Response, job_id: str) -> None:
@@ -311,7 +312,7 @@ class ProvisioningJobs:
             raise Refused(
                 409, Key.CONFLICT_ACTIVE_JOB, f"job {active.id} is active for this server; wait, or cancel it"
             )
-        message = f"to be tried again, says {req.context.caller.subject}"
+        message = f"to be tried again, says {req.caller.subject}"
         await self._engine.requeue(Guard.seen(job), message=message)
         await self._reply(resp, job)
 
@@ -320,7 +321,7 @@ class ProvisioningJobs:
         reply(resp, views.summary(job, await self._ledger(job)))
 
     async def _job(self, req: Request, job_id: str) -> Job:
-        job = await self._engine.get(ulid("job_id", job_id), req.context.caller.tenant)
+        job = await self._engine.get(ulid("job_id", job_id), req.caller.tenant)
         if job.kind != KIND:
             raise NotFound(f"there is no provisioning job {job_id}")
         return job

@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from falcon.asgi import Request, Response
-
 from chargehand.doors.provisioning.names import TAG
 from chargehand.doors.provisioning.source import ISO, Source
 from chargehand.engine.job import SECOND
 from chargehand.errors import Forbidden, NotFound
 from chargehand.http.files import Content, send_content
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route
 
 SIGNATURE_BYTES = 18  # 24 characters, far beyond guessing; some BMCs take only short URLs

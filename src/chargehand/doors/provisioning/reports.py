@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
-from falcon.asgi import Request, Response
 from msgspec import Meta
 from msgspec.structs import replace
 
@@ -35,6 +34,8 @@ from chargehand.engine.store import Note
 from chargehand.errors import ChargehandError, Forbidden, InvalidField, NotFound, Unauthenticated
 from chargehand.http.auth import token_of
 from chargehand.http.inputs import absent
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, decode, read_body, reply
 from chargehand.http.tls import client_names
 from chargehand.observability.logs import get_logger

@@ -3,7 +3,6 @@
 from typing import Annotated, Any
 
 import msgspec
-from falcon.asgi import Request, Response
 from msgspec import Meta
 from msgspec.structs import replace
 
@@ -20,6 +19,8 @@ from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.engine.store import JobFilter
 from chargehand.errors import Conflict, EgressRefused, InvalidField, NotFound
 from chargehand.http.paging import Limit
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, decode, query, read_body, reply
 from chargehand.webhooks.egress import EgressPolicy
 
@@ -159,17 +160,17 @@ class Servers:
     # over HTTP ----------------------------------------------------------------------------------------------------------
 
     async def list_servers(self, req: Request, resp: Response) -> None:
-        by, tenant = query(req, ServerQuery), req.context.caller.tenant
+        by, tenant = query(req, ServerQuery), req.caller.tenant
         found = await self._store.list_records(RECORD, tenant, by.after, by.limit)
         servers = [await self._view(record) for record in found]
         reply(resp, ServerPage(servers, found[-1].name if len(found) == by.limit else None))
 
     async def get_server(self, req: Request, resp: Response, server_serial: str) -> None:
-        reply(resp, await self._view(await self._record(req.context.caller.tenant, server_serial)))
+        reply(resp, await self._view(await self._record(req.caller.tenant, server_serial)))
 
     async def put_server(self, req: Request, resp: Response, server_serial: str) -> None:
         self._vault.require_open()
-        tenant, serial = req.context.caller.tenant, checked_serial(server_serial)
+        tenant, serial = req.caller.tenant, checked_serial(server_serial)
         asked = decode(_put, await read_body(req, MAX_BODY))
         address = self._policy.check_url("bmc_address", asked.bmc_address).rstrip("/")
         if "?" in address:
@@ -194,7 +195,7 @@ class Servers:
                 return reply(resp, await self._view(record))
 
     async def delete_server(self, req: Request, resp: Response, server_serial: str) -> None:
-        tenant = req.context.caller.tenant
+        tenant = req.caller.tenant
         record = await self._record(tenant, server_serial)
         if (job := await self.active_job(tenant, record.name)) is not None:
             raise Refused(409, Key.CONFLICT_ACTIVE_JOB, f"job {job.id} is active for this server; cancel it, or wait")
@@ -203,7 +204,7 @@ class Servers:
         resp.status = 204
 
     async def probe_server(self, req: Request, resp: Response, server_serial: str) -> None:
-        tenant = req.context.caller.tenant
+        tenant = req.caller.tenant
         record = await self._record(tenant, server_serial)
         facts, problem = None, ""
         try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chargehand.errors import NotFound
-from chargehand.http.hangup import BreakOff
+from chargehand.http.response import BreakOff
 from chargehand.observability.logs import get_logger
 
 Part = tuple[Path | bytes, int, int]  # where from, the first byte there, and how many

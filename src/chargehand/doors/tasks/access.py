@@ -5,13 +5,10 @@ a worker has one of `codeq:claim` … `codeq:subscribe`, a producer `codeq:produ
 producer's too, as it is to codeQ. No header makes anybody anything.
 """
 
-from typing import cast
-
-from falcon.asgi import Request
-
 from chargehand.doors.tasks.errors import Refusal
 from chargehand.doors.tasks.names import ADMIN, ANY, PRODUCE, WORKER_SCOPES
 from chargehand.http.auth import Caller
+from chargehand.http.request import Request
 
 
 def producer(req: Request) -> Caller:
@@ -58,7 +55,7 @@ def check_event_types(caller: Caller, event_types: tuple[str, ...]) -> None:
 
 
 def _caller(req: Request) -> Caller:
-    return cast(Caller, req.context.caller)
+    return req.caller
 
 
 def _works(caller: Caller) -> bool:

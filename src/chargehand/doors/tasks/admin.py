@@ -3,7 +3,6 @@
 from typing import Annotated, Any
 
 import msgspec
-from falcon.asgi import Request, Response
 from msgspec import UNSET, UnsetType
 
 from chargehand.config import Config
@@ -22,6 +21,8 @@ from chargehand.engine.store import JobFilter
 from chargehand.errors import Conflict, NotFound
 from chargehand.http.inputs import absent
 from chargehand.http.paging import Cursor, Limit, cursor
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, query, read_body, reply
 
 CLEANUP_LIMIT = 1000

@@ -4,9 +4,9 @@ import math
 from typing import Any
 
 import msgspec
-from falcon.asgi import Response
 
 from chargehand.errors import ChargehandError, InvalidField, TooManyRequests, Unauthenticated
+from chargehand.http.response import Response
 
 
 class Refusal(ChargehandError):

@@ -4,8 +4,6 @@ A worker that lost its lease is told so with 409, and changes nothing; one that 
 the `lease` it was given is safe even from another one of the same name that took the task over.
 """
 
-from falcon.asgi import Request
-
 from chargehand.doors.tasks import access
 from chargehand.doors.tasks.errors import Refusal
 from chargehand.doors.tasks.names import ALL_TENANTS, KIND
@@ -15,6 +13,7 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.guard import EVERY_TENANT, Guard
 from chargehand.engine.job import Job, State
 from chargehand.http.auth import Caller
+from chargehand.http.request import Request
 
 EVENTS = 1000  # of a task that are looked at in one go to tell a former owner from a stranger
 

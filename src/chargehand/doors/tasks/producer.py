@@ -3,7 +3,6 @@
 import asyncio
 
 import msgspec
-from falcon.asgi import Request, Response
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
@@ -23,6 +22,8 @@ from chargehand.engine.store import Submitted
 from chargehand.errors import ChargehandError, Conflict, InvalidField, NotFound
 from chargehand.http.carried import carried_text
 from chargehand.http.inputs import absent, trace_headers
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, reply
 from chargehand.observability.tracing import Span, Tracing
 from chargehand.webhooks.egress import EgressPolicy

@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
 import msgspec
-from falcon.asgi import Request, Response, SSEvent
 
 from chargehand.doors.tasks import access
 from chargehand.doors.tasks.errors import Refusal, write_error
@@ -30,12 +29,13 @@ from chargehand.engine.job import Event, Job, State, rfc3339
 from chargehand.engine.store import JobFilter
 from chargehand.errors import NotFound
 from chargehand.files import Files
+from chargehand.http import sse
 from chargehand.http.files import send_file
-from chargehand.http.hangup import unless_gone
 from chargehand.http.inputs import last_event_id
 from chargehand.http.paging import EVENTS_BYTES, Cursor, Limit, cursor
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, query, reply
-from chargehand.http.sse import send_events
 
 MAX_WAIT_SECONDS = 60.0
 LOOK_SECONDS = 5.0  # underneath the wake-ups: what other nodes did, should their word be lost
@@ -136,7 +136,7 @@ class Reading:
         job = await self._job(req, task_id, "task not found")
         wait = _seconds(req.get_param("waitSeconds"))
         if not job.finished and wait:
-            job = await unless_gone(req, self._finished(job, wait)) or job
+            job = await req.unless_gone(self._finished(job, wait)) or job
         if not job.finished:
             raise Refusal(404, "result not found", detail=f"the task is {task_view(job, 0).status}")
         # The last event, unless somebody has added a note to it since.
@@ -165,15 +165,15 @@ class Reading:
     async def get_events(self, req: Request, resp: Response, task_id: str) -> None:
         job = await self._job(req, task_id)
         if "text/event-stream" in (req.get_header("accept") or ""):
-            send_events(resp, self._follow(job.id, last_event_id(req), job.tenant))
+            sse.send_events(req, resp, self._follow(job.id, last_event_id(req), job.tenant))
             return
         events = await self._engine.store.list_events(job.id, query(req, EventQuery).after, EVENTS, EVENTS_BYTES)
         reply(resp, EventPage([task_event(event) for event in events]))
 
-    async def _follow(self, task_id: str, after: int, tenant: str) -> AsyncGenerator[SSEvent, None]:
+    async def _follow(self, task_id: str, after: int, tenant: str) -> AsyncGenerator[sse.Event, None]:
         async for event in self._engine.watch(task_id, after, tenant):
             name = PROGRESS if event.step == PROGRESS else event.move
-            yield SSEvent(event=name, event_id=str(event.seq), text=msgspec.json.encode(task_event(event)).decode())
+            yield sse.Event(name, msgspec.json.encode(task_event(event)), str(event.seq))
 
     async def get_artifact(self, req: Request, resp: Response, task_id: str, name: str) -> None:
         job = await self._job(req, task_id)

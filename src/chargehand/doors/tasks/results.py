@@ -6,7 +6,6 @@ import binascii
 from urllib.parse import quote
 
 import msgspec
-from falcon.asgi import Request, Response
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
@@ -21,6 +20,8 @@ from chargehand.errors import ChargehandError, Conflict, InvalidField, NotFound,
 from chargehand.files import Files, checked_name
 from chargehand.http.carried import carried_json
 from chargehand.http.inputs import absent
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, reply
 
 INVALID = "invalid request body"
@@ -141,7 +142,7 @@ class Results:
         return Artifact(file.name, f"{base}{BASE}/tasks/{task_id}/artifacts/{quote(file.name, safe='')}")
 
     def _base(self, req: Request) -> str:
-        return self._public_url or f"{req.forwarded_scheme}://{req.forwarded_host}"
+        return self._public_url or req.base_url
 
 
 def _from_base64(raw: msgspec.Raw) -> bytes:

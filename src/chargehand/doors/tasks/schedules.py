@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
-from falcon.asgi import Request, Response
 from msgspec.structs import replace
 
 from chargehand.config import Config
@@ -38,6 +37,8 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, Job
 from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.errors import ChargehandError, InvalidField, StoreError
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, decode, read_body, reply
 from chargehand.observability.logs import get_logger
 from chargehand.webhooks.egress import EgressPolicy

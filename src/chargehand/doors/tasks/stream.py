@@ -12,11 +12,10 @@ import asyncio
 import contextlib
 import re
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
-from falcon.asgi import Request, Response
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
@@ -35,7 +34,8 @@ from chargehand.engine.store import Hint
 from chargehand.errors import Conflict, NotFound, StoreError
 from chargehand.http.auth import Caller
 from chargehand.http.carried import whole
-from chargehand.http.hangup import BreakOff, gone
+from chargehand.http.request import Request
+from chargehand.http.response import BreakOff, Response
 from chargehand.http.route import Route
 
 NDJSON = "application/x-ndjson"
@@ -136,7 +136,7 @@ class Streams:
 
     async def _on_roll(
         self, caller: Caller, queues: tuple[str, ...], lines: AsyncGenerator[bytes, None]
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         with self._roll.asking(caller, queues):
             async with contextlib.aclosing(lines):
                 async for line in lines:
@@ -145,7 +145,7 @@ class Streams:
     async def _lines(
         self, req: Request, name: str, queues: tuple[str, ...], owner: str, lease: float, bound: int
     ) -> AsyncGenerator[bytes, None]:
-        leaving = asyncio.ensure_future(gone(req))
+        leaving = req.leaving()
         stream = self._by_name[name] = Stream(bound, leaving)
         try:
             yield b"\n"  # the head goes out at once: whoever waits knows that the stream stands
@@ -162,7 +162,8 @@ class Streams:
                     )
                 )
                 try:
-                    await asyncio.wait({claiming, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                    both: set[asyncio.Future[Any]] = {claiming, leaving}
+                    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     if not claiming.done():
                         claiming.cancel()  # the engine hands back what it claims for nobody

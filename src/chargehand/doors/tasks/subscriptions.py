@@ -7,7 +7,6 @@ types must be among the token's, and a token's worker group is the only one its 
 from typing import Annotated, cast
 
 import msgspec
-from falcon.asgi import Request, Response
 
 from chargehand.config import Config
 from chargehand.doors.tasks.access import admin, check_event_types, worker
@@ -21,6 +20,8 @@ from chargehand.engine.job import SECOND, rfc3339
 from chargehand.engine.record import DropRecord, PutRecord
 from chargehand.errors import BadRequest, ChargehandError, EgressRefused, InvalidField
 from chargehand.http.auth import Caller
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, decode, read_body, reply
 from chargehand.webhooks.egress import EgressPolicy
 

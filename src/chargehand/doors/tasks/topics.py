@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
-from falcon.asgi import Request, Response
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access
@@ -23,6 +22,8 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.job import QueueSettings, rfc3339
 from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.errors import BadRequest, ChargehandError, TooLarge
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, decode, read_body, reply
 from chargehand.observability.logs import get_logger
 

@@ -4,13 +4,13 @@ from datetime import datetime
 from typing import Annotated, TypeVar
 
 import msgspec
-from falcon.asgi import Request
 from msgspec import Meta, Raw
 
 from chargehand.doors.tasks.errors import Refusal, invalid_body
 from chargehand.engine.job import SECOND
 from chargehand.errors import BadRequest, InvalidField
 from chargehand.http.inputs import TEN_YEARS, absent, json_or_absent
+from chargehand.http.request import Request
 from chargehand.http.route import decode, read_body
 
 T = TypeVar("T")

@@ -3,7 +3,6 @@
 from typing import Any
 
 import msgspec
-from falcon.asgi import Request, Response
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
@@ -20,7 +19,8 @@ from chargehand.engine.moves import Broke
 from chargehand.engine.store import Note
 from chargehand.errors import ChargehandError, Conflict, NotFound, StaleLease
 from chargehand.http.auth import Caller
-from chargehand.http.hangup import unless_gone
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, read_body, reply
 
 MAX_WAIT_SECONDS = 30.0
@@ -107,7 +107,7 @@ class Worker:
             jobs = await self._engine.claim(queues, owner, lease, limit=limit, stage=CLAIMED)
             if not jobs and wait:
                 waiting = self._engine.claim(queues, owner, lease, limit=limit, stage=CLAIMED, wait_seconds=wait)
-                jobs = await unless_gone(req, waiting)
+                jobs = await req.unless_gone(waiting)
         return jobs
 
     def lease(self, asked: float | None) -> float:
@@ -125,7 +125,7 @@ class Worker:
             await self._engine.beat(holder.guard(asked.lease), seconds)
         except (Conflict, NotFound):
             raise await holder.refusal(self._engine, asked.lease) from None
-        self._roll.beat(req.context.caller)
+        self._roll.beat(req.caller)
         reply(resp, Ok(True))
 
     async def progress(self, req: Request, resp: Response, task_id: str) -> None:

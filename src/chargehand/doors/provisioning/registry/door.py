@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
-from falcon.asgi import Request, Response
 
 from chargehand.config import ProvisioningConfig
 from chargehand.doors.provisioning.names import PULL, PUSH, TAG
@@ -23,6 +22,8 @@ from chargehand.doors.provisioning.registry.paths import Thing, parse, scope
 from chargehand.doors.provisioning.registry.shelves import Shelf, Shelves
 from chargehand.doors.provisioning.registry.uploads import location, range_of
 from chargehand.errors import Forbidden, StoreError
+from chargehand.http.request import Request
+from chargehand.http.response import Response
 from chargehand.http.route import Route, read_body, reply
 from chargehand.observability.logs import get_logger
 
@@ -164,7 +165,7 @@ class Registry:
                 raise Refused(416, Code.SIZE_INVALID, f"the blob has {size} bytes", headers=headers)
             resp.content_type = "application/octet-stream"
             resp.set_header("content-length", str(span[1] - span[0]))
-            sent = resp.stream = sending.Sent(req, file, *span)
+            sent = resp.stream = sending.Sent(file, *span)
         finally:
             if sent is None:
                 file.close()
@@ -242,8 +243,8 @@ class Registry:
         if expected is not None and size + expected > self._settings.registry_max_blob_bytes:
             await asyncio.to_thread(shelf.uploads.cancel, name, upload)
             raise uploads.too_large(self._settings.registry_max_blob_bytes)
-        received = 0
-        async with contextlib.aclosing(receiving.pieces(req)) as pieces:
+        received, incoming = 0, receiving.Incoming(req)
+        async with contextlib.aclosing(incoming.pieces()) as pieces:
             async for piece in pieces:
                 received += len(piece)
                 if expected is not None and received > expected:
@@ -251,10 +252,9 @@ class Registry:
                         400, Code.SIZE_INVALID, f"the body is longer than the {expected} bytes of Content-Range"
                     )
                 size = await asyncio.to_thread(shelf.uploads.append, name, upload, size, piece)
-        whole = await receiving.arrived_whole(req, received)
-        if whole and expected is not None and received != expected:
+        if incoming.is_whole and expected is not None and received != expected:
             raise Refused(400, Code.SIZE_INVALID, f"{received} bytes came instead of the {expected} of Content-Range")
-        return size, whole
+        return size, incoming.is_whole
 
     # manifests --------------------------------------------------------------------------------------------------------
 

@@ -6,9 +6,9 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
-from falcon.asgi import Response
 
 from chargehand.errors import ChargehandError
+from chargehand.http.response import Response
 
 API_VERSION = ("docker-distribution-api-version", "registry/2.0")
 CHALLENGE = ("www-authenticate", 'Basic realm="chargehand"')  # to which every client answers with what `login` stored

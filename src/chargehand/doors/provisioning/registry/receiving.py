@@ -1,39 +1,35 @@
 """A body on its way in: gathered into pieces that are worth a trip to a thread, never more of it in memory than one."""
 
-import asyncio
 import re
 from collections.abc import AsyncGenerator
 
-from falcon.asgi import Request
-
 from chargehand.doors.provisioning.registry.errors import Code, Refused
 from chargehand.doors.provisioning.registry.uploads import PIECE_BYTES
-from chargehand.http.hangup import gone
+from chargehand.http.request import Disconnected, Request
 
 _CONTENT_RANGE = re.compile(r"(?:bytes[ =])?(\d{1,18})-(\d{1,18})(?:/(?:\d{1,18}|\*))?")
 
 
-async def pieces(req: Request) -> AsyncGenerator[bytes, None]:
-    gathered = bytearray()
-    async for chunk in req.stream:
-        gathered += chunk
-        if len(gathered) >= PIECE_BYTES:
+class Incoming:
+    """The body of a request by pieces of a good size."""
+
+    def __init__(self, req: Request) -> None:
+        self._req = req
+        self.is_whole = False  # known at the end: whether the body ended, and was not cut off
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        gathered = bytearray()
+        try:
+            while chunk := await self._req.next_piece():
+                gathered += chunk
+                if len(gathered) >= PIECE_BYTES:
+                    yield bytes(gathered)
+                    gathered.clear()
+            self.is_whole = True
+        except Disconnected:
+            pass  # what arrived is kept: the client may come back and send the rest
+        if gathered:
             yield bytes(gathered)
-            gathered.clear()
-    if gathered:
-        yield bytes(gathered)
-
-
-async def arrived_whole(req: Request, received: int) -> bool:
-    """Whether the body ended, and was not cut off: a stream that breaks looks like one that ends."""
-    if req.content_length is not None:
-        return received == req.content_length
-    leaving = asyncio.ensure_future(gone(req))
-    await asyncio.sleep(0)  # a client that has left is seen at once, one that is there not at all
-    left = leaving.done()
-    leaving.cancel()
-    await asyncio.wait({leaving})
-    return not left
 
 
 def content_range(req: Request) -> tuple[int, int] | None:

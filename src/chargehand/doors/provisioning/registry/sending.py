@@ -5,10 +5,10 @@ import re
 from collections.abc import AsyncIterator
 from io import FileIO
 
-from falcon.asgi import Request, Response
-
 from chargehand.doors.provisioning.registry.names import SHA256
-from chargehand.http.hangup import BreakOff, gone
+from chargehand.http.files import is_known as has
+from chargehand.http.request import Request
+from chargehand.http.response import BreakOff, Response
 
 PIECE_BYTES = 512 << 10
 
@@ -20,8 +20,7 @@ def is_known(req: Request, resp: Response, digits: str) -> bool:
     etag = f'"{SHA256}{digits}"'
     resp.set_header("docker-content-digest", SHA256 + digits)
     resp.set_header("etag", etag)
-    known = [each.strip().removeprefix("W/") for each in (req.get_header("if-none-match") or "").split(",")]
-    if etag not in known and "*" not in known:
+    if not has(req, etag):
         return False
     resp.status = 304
     return True
@@ -53,28 +52,19 @@ def _ends(first: str, last: str, size: int) -> tuple[int, int]:
 
 
 class Sent:
-    """What Falcon reads an answer from: it asks, and closes it in the end whatever happens."""
+    """The body of an answer, from a file that is closed in the end."""
 
-    def __init__(self, req: Request, file: FileIO, start: int, end: int) -> None:
-        self._req = req
+    def __init__(self, file: FileIO, start: int, end: int) -> None:
         self._file = file
         self._at = start
         self._left = end - start
-        self._leaving: asyncio.Task[None] | None = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        while piece := await self.read():
+        while self._left:
+            piece = await asyncio.to_thread(self._next)
+            if not piece:
+                raise BreakOff("a blob is shorter on the disk than it was")
             yield piece
-
-    async def read(self, _size: int | None = None, /) -> bytes:
-        if self._leaving is None:
-            self._leaving = asyncio.ensure_future(gone(self._req))
-        if not self._left or self._leaving.done():
-            return b""
-        piece = await asyncio.to_thread(self._next)
-        if not piece:
-            raise BreakOff("a blob is shorter on the disk than it was")
-        return piece
 
     def _next(self) -> bytes:
         self._file.seek(self._at)
@@ -82,8 +72,6 @@ class Sent:
         self._at, self._left = self._at + len(piece), self._left - len(piece)
         return piece
 
-    async def close(self) -> None:
-        if self._leaving is not None:
-            self._leaving.cancel()
+    async def aclose(self) -> None:
         # In a thread: where a read that nobody waits for any more holds the file, closing waits for it.
         await asyncio.to_thread(self._file.close)

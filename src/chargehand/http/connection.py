@@ -1,0 +1,518 @@
+"""One connection: bytes in, requests to the application, answers out in the order in which they were asked for.
+
+llhttp (httptools) reads the wire and refuses what is ambiguous. One request is served at a time; those that a client sends ahead wait
+in line. What is read next is a new request (IDLE), more of a header (HEADER) or more of a body (BODY); `since` is when the wait began
+that the server's sweep measures, so no request pays for timers of its own.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final, cast
+
+import httptools
+
+from chargehand.http.problems import refuse
+from chargehand.http.request import Disconnected, Request
+from chargehand.http.response import BreakOff, Response, Stream, discard
+from chargehand.http.tls import names_of
+from chargehand.observability.logs import get_logger
+
+App = Callable[[Request], Awaitable[Response]]
+
+IDLE: Final = 0
+HEADER: Final = 1
+BODY: Final = 2
+
+BUFFERED = 65_536  # of a body that nobody has taken yet; then the client has to wait
+LARGE = 65_536  # a piece that is worth a system call of its own: to join it with others would copy it
+LINGER_SECONDS = 1.0  # how long a refused client has to read why
+MAX_PIPELINED = 128  # a read of 256 KiB holds 14,000 small requests, and each costs kilobytes while it queues
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    max_header_bytes: int  # request line and headers together
+    header_timeout_seconds: float  # from connecting, or from the first byte of a request, to the end of its header
+    body_timeout_seconds: float  # without a byte of the body, while the app waits for one
+    keep_alive_seconds: float
+    max_connections: int
+    drain_seconds: float
+    stall_seconds: float = 300.0  # in which a client takes nothing of what waits for it
+
+
+@dataclass(slots=True)
+class Serving:
+    """What all connections of a server share."""
+
+    app: App
+    bounds: Bounds
+    connections: "set[Connection]" = field(default_factory=set)
+    turned_away: "set[Connection]" = field(default_factory=set)  # told 503 and not served
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    date: bytes = b""  # the header, as it is at this second
+
+
+class Refusal(Exception):
+    """An answer of the connection itself; the application never hears of the request."""
+
+    def __init__(self, status: HTTPStatus, detail: str, *, retry_after_seconds: int | None = None) -> None:
+        super().__init__(detail)
+        self.response = refuse(status, detail, retry_after_seconds)
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, serving: Serving, loop: asyncio.AbstractEventLoop) -> None:
+        self._serving = serving
+        self._loop = loop
+        self._parser = httptools.HttpRequestParser(self)
+        self._phase = IDLE
+        self._since = self._unsent_since = loop.time()
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._head_bytes = 0  # received since the feed that had the end of a header, of a body or of a piece of one
+        self._unsure_bytes = 0  # the size of that feed: the next header may have begun in it
+        self._reading: Request | None = None  # whose body arrives
+        self._line: deque[Request] = deque()  # read, and not begun
+        self._running: Request | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._started = False  # whether the answer to the running request has begun
+        self._expects = False  # whether the client waits for `100 Continue` before it sends the body
+        self._last = False  # whether no request is taken behind the one that was read last
+        self._half_closed = False  # whether the client has closed its side
+        self._refused = False  # whether all that still comes is thrown away
+        self._ended = False
+        self._was_served = False
+        self._paused = False  # whether the client has to wait with what it sends
+        self._drained: asyncio.Future[None] | None = None  # while the client takes nothing
+        self._unsent = 0  # bytes that waited for the client when the sweep last saw a change
+
+    # what the transport tells -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._client_names = names_of(transport)
+        self._scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
+        self._since = self._loop.time()  # a handshake has its own bound
+        serving, most = self._serving, self._serving.bounds.max_connections
+        if len(serving.connections) < most:
+            serving.connections.add(self)
+        elif len(serving.turned_away) < most:
+            serving.turned_away.add(self)
+            self._refuse(Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections", retry_after_seconds=1))
+        else:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended = True
+        self._serving.connections.discard(self)
+        self._serving.turned_away.discard(self)
+        self._line.clear()
+        self.resume_writing()
+        self._hung_up()
+
+    def eof_received(self) -> bool:
+        """The client closed its side: what it asked for is still answered, and whoever waits for it is told."""
+        self._half_closed = True
+        self._hung_up()
+        return self._scheme == "http" and self._running is not None
+
+    def _hung_up(self) -> None:
+        if self._reading is not None:
+            self._reading.cut()
+        for request in (self._running, *self._line):
+            if request is not None:
+                request.leave()
+
+    def pause_writing(self) -> None:
+        self._drained = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        # A read is up to 256 KiB, and headers take 25 times their size in memory once they are parsed.
+        most = self._serving.bounds.max_header_bytes
+        if len(data) <= most:
+            self._feed(data)
+        else:
+            for start in range(0, len(data), most):
+                self._feed(data[start : start + most])
+
+    def _feed(self, data: bytes) -> None:
+        if self._refused or (self._last and self._phase == IDLE):
+            return
+        if self._phase == IDLE:
+            self._phase = HEADER
+            self._since = self._loop.time()
+        self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            self._decline_upgrade(data[offer.args[0] :])
+            return
+        except httptools.HttpParserError as error:
+            if not (self._last and self._phase == IDLE):  # else it came behind the last request
+                self._refuse(_refusal_for(error))
+            return
+        if not self._head_bytes:
+            self._unsure_bytes = len(data)
+        elif self._head_bytes > self._serving.bounds.max_header_bytes:
+            self._refuse(self._header_too_large())
+            return
+        if self._running is None:
+            self._begin()
+
+    # what the parser tells; each request comes through here -----------------------------------------------------------
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._phase == BODY:
+            return  # a trailer is no header
+        headers, key, text = self._headers, name.decode("latin-1").lower(), value.decode("latin-1").strip()
+        if key not in headers:
+            headers[key] = text
+        elif key == "host":
+            raise Refusal(HTTPStatus.BAD_REQUEST, "the header Host must be there once")
+        else:
+            headers[key] = f"{headers[key]}{'; ' if key == 'cookie' else ', '}{text}"
+
+    def on_headers_complete(self) -> None:
+        parser, headers = self._parser, self._headers
+        if parser.should_upgrade():
+            return  # llhttp is about to raise HttpParserUpgrade
+        if self._head_bytes + self._unsure_bytes > self._serving.bounds.max_header_bytes:
+            self._measure_header()
+        if len(self._line) >= MAX_PIPELINED:
+            raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, f"more than {MAX_PIPELINED} requests wait for their answer")
+        version = parser.get_http_version()
+        if version != "1.1" or "transfer-encoding" in headers:
+            _check_framing(version, headers.get("transfer-encoding"))
+        method = parser.get_method().decode("latin-1")
+        self._reading = Request(
+            method, _target(self._url), headers, b"", version, self._scheme, self._client_names, self
+        )
+        self._line.append(self._reading)
+        self._expects = "expect" in headers and headers["expect"].lower() == "100-continue" and version != "1.0"
+        self._last = self._last or version == "1.0" or not parser.should_keep_alive()
+        self._phase = BODY
+        self._since = self._loop.time()
+        self._head_bytes = 0
+        self._url, self._headers = b"", {}
+
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        request = self._reading
+        if request is None:
+            return  # it was answered: the rest of its body has one timeout in all
+        self._since = self._loop.time()
+        self._expects = False
+        request.add(body)
+        if request.buffered > BUFFERED:
+            self._pause_reading()
+
+    def on_message_complete(self) -> None:
+        if self._phase != BODY:
+            return  # the header of an upgrade, which will be read again
+        self._phase = IDLE
+        self._head_bytes = 0
+        self._expects = False
+        if self._reading is not None:
+            self._reading.complete()
+            self._reading = None
+        if self._running is None:
+            self._begin()
+        elif self._line:
+            self._pause_reading()
+
+    # what a request asks for ------------------------------------------------------------------------------------------
+
+    def want_body(self) -> None:
+        """The handler waits for more of the body."""
+        if self._expects:
+            self._expects = False
+            self._transport.write(_CONTINUE)
+        self._resume_reading()
+
+    def body_taken(self) -> None:
+        """The handler took what had arrived of the body."""
+        if self._paused and self._reading is self._running:
+            self._resume_reading()
+
+    def _pause_reading(self) -> None:
+        if not self._paused and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._paused and not self._transport.is_closing():
+            self._paused = False
+            self._transport.resume_reading()
+
+    # answering --------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Begin with the next request in line."""
+        if not self._line:
+            return
+        self._running = request = self._line.popleft()
+        self._started = False
+        self._task = self._loop.create_task(self._serve(request))
+        self._serving.tasks.add(self._task)
+
+    async def _serve(self, request: Request) -> None:
+        is_whole = False
+        try:
+            response = await self._serving.app(request)
+            if response.stream is None:
+                is_whole = self._write_whole(request, response)
+            else:
+                is_whole = await self._write_stream(request, response, response.stream)
+        except (BreakOff, Disconnected):
+            pass  # whoever raised it has said why, and nobody is there who could be told
+        except Exception:
+            log.exception("an answer could not be completed", method=request.method, path=request.path[:200])
+        finally:
+            self._answered(request, is_whole)
+
+    def _is_answerable(self, request: Request) -> bool:
+        """Whether there is somebody who can be answered, and nothing else was answered in this request's place."""
+        return self._running is request and not self._ended
+
+    def _write_whole(self, request: Request, response: Response) -> bool:
+        if not self._is_answerable(request):
+            return False
+        head = self._head(request, response, is_chunked=False)
+        body = response.data if response.has_body and request.method != "HEAD" else b""
+        if len(body) <= LARGE:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
+        return True
+
+    async def _write_stream(self, request: Request, response: Response, stream: Stream) -> bool:
+        length = response.headers.get("content-length")
+        is_chunked = length is None and request.version != "1.0"
+        if self._is_answerable(request):
+            self._transport.write(self._head(request, response, is_chunked=is_chunked))
+        if not self._is_answerable(request) or not response.has_body or request.method == "HEAD":
+            await discard(stream)
+            return True
+        try:
+            sent = await self._write_pieces(request, stream, is_chunked)
+            if sent is not None and length is not None and sent != int(length):
+                log.error("an answer has another length than its head says", path=request.path[:200], sent=sent)
+                return False
+            return sent is not None
+        finally:
+            await stream.aclose()
+
+    async def _write_pieces(self, request: Request, stream: Stream, is_chunked: bool) -> int | None:
+        """The number of bytes that were sent; None if nobody is there any more."""
+        transport, sent = self._transport, 0
+        async for piece in stream:
+            if not self._is_answerable(request):
+                return None
+            sent += len(piece)
+            if not is_chunked:
+                transport.write(piece)
+            elif len(piece) > LARGE:
+                transport.writelines((b"%x\r\n" % len(piece), piece, b"\r\n"))
+            elif piece:
+                transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            if self._drained is not None:
+                await self._drained
+        if is_chunked:
+            transport.write(b"0\r\n\r\n")
+        return sent
+
+    def _head(self, request: Request, response: Response, *, is_chunked: bool) -> bytes:
+        if self._expects and self._reading is request:
+            self._last = True  # a client that was not told to go on may send the body or leave it out: both are right
+        self._started = True
+        return response.head(self._serving.date, is_last=self._is_last(), is_chunked=is_chunked)
+
+    def _is_last(self) -> bool:
+        """Whether the connection is closed behind the answer to the running request."""
+        return (self._last or self._refused) and not self._line and self._reading in (None, self._running)
+
+    def _answered(self, request: Request, is_whole: bool) -> None:
+        """Go on with the next request, or close the connection."""
+        if self._task is not None:
+            self._serving.tasks.discard(self._task)
+        if self._running is not request:
+            return  # it was refused meanwhile
+        self._was_served = True
+        self._since = self._loop.time()
+        is_last = self._is_last()
+        self._running = None
+        if self._reading is request:
+            self._reading = None  # what is left of its body is thrown away
+        if self._ended:
+            return
+        if not is_whole:
+            self._transport.abort() if request.version == "1.0" else self._transport.close()
+        elif is_last:
+            self._finish()
+        elif self._line:
+            self._begin()
+        elif self._half_closed:
+            self._transport.close()
+        else:
+            self._resume_reading()
+
+    # ending -----------------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Close, but let a client that is still sending read its answer: a reset could destroy that on its way."""
+        if self._half_closed or (self._phase == IDLE and not self._refused):
+            self._transport.close()
+            return
+        self._refused = True
+        self._resume_reading()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()  # TLS knows no half-closed connection, but reads on until the client has closed too
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer if it is this request's turn, and read no more of the connection."""
+        broken = self._reading
+        self._refused = True
+        self._reading = None
+        self._since = self._loop.time()
+        if broken is not None and broken is not self._running:
+            self._line.remove(broken)
+            broken = None
+        if broken is not None:
+            broken.cut()
+            broken.leave()
+            if self._started:
+                self._transport.close()
+                return
+            self._running = None
+        if self._running is not None:
+            return  # what was asked before is answered first
+        self._transport.write(
+            refusal.response.head(self._serving.date, is_last=True, is_chunked=False) + refusal.response.data
+        )
+        self._finish()
+
+    def shut_down(self) -> None:
+        """Take no further request; close as soon as nothing is left to answer."""
+        if self._running is None:
+            self._transport.close()
+        else:
+            self._last = True
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def expire(self, now: float) -> None:
+        """Close the connection if it waited too long for its client; called by the sweep."""
+        waited = now - self._since
+        bounds, running = self._serving.bounds, self._running
+        if self._is_stalled(now):
+            self._transport.abort()  # a close would wait for the client
+        elif self._transport.is_closing():
+            if self._refused and not self._unsent and waited > LINGER_SECONDS:
+                self._transport.abort()
+        elif running is not None:
+            if self._reading is not running or not running.is_awaited:
+                self._since = now  # the application is at work, for as long as it likes
+            elif waited > bounds.body_timeout_seconds:
+                self._transport.close()
+        elif self._refused:
+            if waited > LINGER_SECONDS:
+                self._transport.abort()
+        elif self._phase == HEADER:
+            if waited > bounds.header_timeout_seconds:
+                self._give_up_header()
+        elif self._phase == BODY:
+            if waited > bounds.body_timeout_seconds:
+                self._transport.close()
+        elif waited > (bounds.keep_alive_seconds if self._was_served else bounds.header_timeout_seconds):
+            self._transport.close()
+
+    def _is_stalled(self, now: float) -> bool:
+        unsent = self._transport.get_write_buffer_size()
+        if not unsent or unsent != self._unsent:
+            self._unsent, self._unsent_since = unsent, now
+        return now - self._unsent_since > self._serving.bounds.stall_seconds
+
+    def _give_up_header(self) -> None:
+        if self._url:
+            self._refuse(Refusal(HTTPStatus.REQUEST_TIMEOUT, "the header did not arrive in time"))
+        else:
+            self._transport.close()  # but for an empty line nothing came: an answer could be taken for that to the next
+
+    # odd headers ------------------------------------------------------------------------------------------------------
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Serve a request as if it had not offered another protocol (RFC 9110, 7.8).
+
+        llhttp takes all behind such a header for that protocol, a body too, and Java's HttpClient offers h2c with
+        the first POST of each connection. So the header is parsed again without the offer.
+        """
+        method = self._parser.get_method()
+        if method == b"CONNECT":
+            self._refuse(Refusal(HTTPStatus.NOT_IMPLEMENTED, "this is no proxy: CONNECT is not served"))
+            return
+        head = [b"%b %b HTTP/%b\r\n" % (method, self._url, self._parser.get_http_version().encode())]
+        head += [f"{name}: {value}\r\n".encode("latin-1") for name, value in self._headers.items() if name != "upgrade"]
+        self._parser = httptools.HttpRequestParser(self)
+        self._url, self._headers = b"", {}
+        self._head_bytes = 0
+        self._feed(b"".join([*head, b"\r\n", rest]))
+
+    def _measure_header(self) -> None:
+        size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers.items())
+        if size > self._serving.bounds.max_header_bytes:
+            raise self._header_too_large()
+
+    def _header_too_large(self) -> Refusal:
+        most = self._serving.bounds.max_header_bytes
+        return Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"request line and headers are over {most} bytes")
+
+
+def _refusal_for(error: httptools.HttpParserError) -> Refusal:
+    cause = error.__context__  # what a callback raised: a refusal, or what a bad URL led to
+    if isinstance(cause, Refusal):
+        return cause
+    why = error if cause is None else "Invalid URL"
+    return Refusal(HTTPStatus.BAD_REQUEST, f"this is not a valid HTTP/1.1 request: {why}")
+
+
+def _check_framing(version: str, transfer_encoding: str | None) -> None:
+    """Refuse what llhttp lets pass and others may read in another way: that is how requests are smuggled past a proxy."""
+    if version not in ("1.0", "1.1"):
+        raise Refusal(
+            HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, f"HTTP/{version} is not spoken here, only HTTP/1.1 and 1.0"
+        )
+    if transfer_encoding is None:
+        return
+    if version == "1.0":
+        raise Refusal(HTTPStatus.BAD_REQUEST, "HTTP/1.0 knows no Transfer-Encoding")
+    if transfer_encoding.lower() != "chunked":
+        raise Refusal(
+            HTTPStatus.NOT_IMPLEMENTED, "a body is sent as it is or chunked: no other Transfer-Encoding is read"
+        )
+
+
+def _target(url: bytes) -> str:
+    """Path and query as they were sent. A proxy's form with scheme and host is understood; whom it names is the header Host."""
+    text = url.decode("ascii")
+    if not text.startswith(("/", "*")):
+        parsed = httptools.parse_url(url)
+        text = (parsed.path or b"/").decode() + (f"?{parsed.query.decode()}" if parsed.query else "")
+    return text.partition("#")[0] if "#" in text else text

@@ -1,0 +1,61 @@
+"""Forms with files in them (multipart/form-data), read part by part as they arrive."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
+
+from chargehand.errors import BadRequest
+from chargehand.http.request import Request
+
+MAX_PARTS = 64
+_Events = AsyncGenerator[MultipartSegment | bytes | None, None]  # a part, its pieces, and None at its end
+
+
+class Part:
+    def __init__(self, segment: MultipartSegment, events: _Events) -> None:
+        self.name: str = segment.name
+        self.filename: str = segment.filename or ""
+        self._events = events
+        self._ended = False
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        while not self._ended:
+            event = await anext(self._events, None)
+            if isinstance(event, bytes):
+                yield event
+            else:
+                self._ended = True
+
+    async def read(self, most: int) -> bytes:
+        """Return the beginning of the part, up to so many bytes."""
+        content = b""
+        async for piece in self.pieces():
+            content += piece[: most - len(content)]
+        return content
+
+
+async def parts(req: Request) -> AsyncIterator[Part]:
+    """The parts in their order. What is not read of one is passed over."""
+    events = _events(req)
+    try:
+        async for event in events:
+            if isinstance(event, MultipartSegment):
+                part = Part(event, events)
+                yield part
+                async for _ in part.pieces():
+                    pass
+    except MultipartError as error:
+        raise BadRequest(f"the form cannot be read: {error}") from None
+    finally:
+        await events.aclose()
+
+
+async def _events(req: Request) -> _Events:
+    _, options = parse_options_header(req.content_type or "")
+    with PushMultipartParser(options.get("boundary", ""), max_segment_count=MAX_PARTS) as parser:
+        while not parser.closed:
+            piece = await req.next_piece()
+            for event in parser.parse(piece):
+                yield bytes(event) if isinstance(event, (bytearray, memoryview)) else event
+    while await req.next_piece():
+        pass  # what stands behind the form is nobody's

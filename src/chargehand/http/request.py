@@ -1,0 +1,222 @@
+"""A request as handlers see it: its head at once, its body as it arrives, and word of a caller who hangs up."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from urllib.parse import parse_qsl, unquote
+
+if TYPE_CHECKING:
+    from chargehand.http.auth import Caller
+    from chargehand.http.room import Room
+
+T = TypeVar("T")
+
+
+class Disconnected(Exception):
+    """The caller hung up: nobody is left to answer."""
+
+
+class Source(Protocol):
+    """Where the rest of a body comes from."""
+
+    def want_body(self) -> None:
+        """The handler waits for more of the body."""
+
+    def body_taken(self) -> None:
+        """The handler took what had arrived."""
+
+
+class Request:
+    __slots__ = (
+        "_body",
+        "_cut",
+        "_leaving",
+        "_params",
+        "_source",
+        "_waiter",
+        "caller",
+        "client_names",
+        "content_length",
+        "gone",
+        "headers",
+        "is_whole",
+        "method",
+        "path",
+        "query_string",
+        "room",
+        "scheme",
+        "version",
+    )
+
+    caller: "Caller"  # set by the gate
+    room: "Room"  # set for routes that take a body
+
+    def __init__(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        version: str = "1.1",
+        scheme: str = "http",
+        client_names: tuple[str, ...] = (),
+        source: Source | None = None,
+    ) -> None:
+        path, _, self.query_string = target.partition("?")
+        self.method = method
+        self.path = unquote(path) if "%" in path else path
+        self.headers = headers  # by lower-case name; repeated ones are one, with commas
+        self.version = version
+        self.scheme = scheme
+        self.client_names = client_names  # of the certificate that the caller showed
+        length = headers.get("content-length")
+        self.content_length = None if length is None else int(length)
+        self.gone = False  # whether the caller has hung up
+        self.is_whole = source is None  # whether all of the body has arrived
+        self._body: bytes | bytearray = body  # what has arrived and was not taken yet
+        self._cut = False
+        self._source = source
+        self._waiter: asyncio.Future[None] | None = None
+        self._leaving: list[asyncio.Future[None]] = []
+        self._params: dict[str, str | list[str]] | None = None
+
+    # the head ---------------------------------------------------------------------------------------------------------
+
+    def get_header(self, name: str) -> str | None:
+        """Return the value of the header with this lower-case name."""
+        return self.headers.get(name)
+
+    @property
+    def content_type(self) -> str | None:
+        return self.headers.get("content-type")
+
+    @property
+    def params(self) -> dict[str, str | list[str]]:
+        """The query string; a name that is repeated has a list of values."""
+        if self._params is None:
+            params: dict[str, str | list[str]] = {}
+            for name, value in parse_qsl(self.query_string, keep_blank_values=True):
+                known = params.get(name)
+                if known is None:
+                    params[name] = value
+                elif isinstance(known, list):
+                    known.append(value)
+                else:
+                    params[name] = [known, value]
+            self._params = params
+        return self._params
+
+    def get_param(self, name: str) -> str | None:
+        """Return the last value of a name in the query string."""
+        value = self.params.get(name)
+        return value[-1] if isinstance(value, list) else value
+
+    @property
+    def base_url(self) -> str:
+        """How the caller reached this server, as the proxies in front of it say."""
+        get = self.headers.get
+        forwarded = {
+            name.strip().lower(): value.strip().strip('"')
+            for name, _, value in (pair.partition("=") for pair in get("forwarded", "").partition(",")[0].split(";"))
+        }
+        scheme = forwarded.get("proto") or get("x-forwarded-proto") or self.scheme
+        return f"{scheme.lower()}://{forwarded.get('host') or get('x-forwarded-host') or get('host', '')}"
+
+    # the body ---------------------------------------------------------------------------------------------------------
+
+    async def next_piece(self) -> bytes:
+        """Return what has arrived of the body since the last call, or wait for more; b"" at its end.
+
+        Raises Disconnected if the caller hung up before the end.
+        """
+        while not self._body:
+            if self.is_whole:
+                return b""
+            if self._cut or self._source is None:
+                raise Disconnected("the body was cut off")
+            self._source.want_body()
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self.take()
+
+    def take(self) -> bytes:
+        """Return what has arrived and was not taken yet."""
+        taken, self._body = self._body, b""
+        if self._source is not None:
+            self._source.body_taken()
+        return taken if isinstance(taken, bytes) else bytes(taken)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        while piece := await self.next_piece():
+            yield piece
+
+    # what the connection tells ----------------------------------------------------------------------------------------
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the handler waits for more of the body."""
+        return self._waiter is not None
+
+    @property
+    def buffered(self) -> int:
+        return len(self._body)
+
+    def add(self, piece: bytes) -> None:
+        if not self._body:
+            self._body = piece  # as most bodies come: in one piece, which is not copied
+        else:
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += piece  # a list of pieces of two bytes would have twenty times their size
+        self._wake()
+
+    def complete(self) -> None:
+        self.is_whole = True
+        self._wake()
+
+    def cut(self) -> None:
+        """The rest of the body will never come."""
+        self._cut = not self.is_whole
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # hanging up -------------------------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        self.gone = True
+        for future in self._leaving:
+            if not future.done():
+                future.set_result(None)
+        self._leaving.clear()
+
+    def leaving(self) -> "asyncio.Future[None]":
+        """Return a future of the asker's own that is done once the caller has hung up."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.gone:
+            future.set_result(None)
+        else:
+            self._leaving.append(future)
+        return future
+
+    async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result; if the caller hangs up first, cancel the work and raise Disconnected."""
+        doing = asyncio.ensure_future(work)
+        leaving = self.leaving()
+        try:
+            both: set[asyncio.Future[Any]] = {doing, leaving}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not doing.done():
+                doing.cancel()
+                await asyncio.wait({doing})
+            if doing.cancelled():
+                raise Disconnected("the caller hung up")
+            return doing.result()
+        finally:
+            leaving.cancel()
+            doing.cancel()

@@ -1,0 +1,78 @@
+"""An answer as handlers fill it in, and its head as bytes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Protocol
+
+from chargehand.http.headers import POLICY, head_start
+
+_WITHOUT_BODY = frozenset({204, 304})  # and without a length
+
+
+class BreakOff(Exception):
+    """Raised by a streamed answer that cannot be completed: the connection is closed, which is all that can still be said."""
+
+
+class Stream(Protocol):
+    """The body of an answer, piece by piece. It is closed in the end, whatever happens."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def aclose(self) -> None: ...
+
+
+async def discard(stream: Stream) -> None:
+    """Close a stream that nobody reads. One that was never begun would not clean up: it is begun, and stopped at its first wait."""
+    beginning = asyncio.ensure_future(anext(aiter(stream), b""))
+    await asyncio.sleep(0)
+    beginning.cancel()
+    await asyncio.wait({beginning})
+    await stream.aclose()
+
+
+class Response:
+    __slots__ = ("data", "headers", "status", "stream")
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.headers: dict[str, str] = {}
+        self.data: bytes = b""
+        self.stream: Stream | None = None  # instead of data
+
+    def set_header(self, name: str, value: str) -> None:
+        """Set a header by its lower-case name."""
+        if "\n" in value or "\r" in value or "\0" in value:
+            raise ValueError(f"the value of the header {name} must not have a line end")
+        self.headers[name] = value
+
+    def set_headers(self, headers: Mapping[str, str]) -> None:
+        for name, value in headers.items():
+            self.set_header(name, value)
+
+    @property
+    def content_type(self) -> str | None:
+        return self.headers.get("content-type")
+
+    @content_type.setter
+    def content_type(self, value: str) -> None:
+        self.set_header("content-type", value)
+
+    @property
+    def has_body(self) -> bool:
+        return self.status not in _WITHOUT_BODY
+
+    def head(self, date: bytes, *, is_last: bool, is_chunked: bool) -> bytes:
+        """The head as bytes: what every answer says, what this one says, and how its end is told."""
+        headers = self.headers
+        if self.data:
+            headers.pop("content-length", None)  # what is sent decides
+        text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()]).encode("latin-1", "replace")
+        if not self.has_body or "content-length" in headers:
+            end = b""
+        elif self.stream is None:
+            end = b"content-length: %d\r\n" % len(self.data)
+        else:
+            end = b"transfer-encoding: chunked\r\n" if is_chunked else b""
+        if is_last:
+            end += b"connection: close\r\n"
+        return b"%b%b%b%b\r\n" % (head_start(self.status, POLICY in headers), date, text, end)

@@ -1,0 +1,26 @@
+"""A bound for the bytes of all large bodies that are read or worked on at once. One is let in, however large."""
+
+from chargehand.errors import Overloaded
+from chargehand.http.request import Request
+
+
+class Room:
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._held: dict[Request, int] = {}
+        self._sum = 0
+
+    def take(self, req: Request, size: int) -> None:
+        """Hold so many bytes in all for this request."""
+        held = self._held.get(req, 0)
+        if self._sum + size - held > self._max_bytes and len(self._held) > (req in self._held):
+            raise Overloaded(
+                f"large bodies of other requests have {self._sum - held} of {self._max_bytes} bytes; try again later",
+                retry_after_seconds=1,
+            )
+        self._held[req] = size
+        self._sum += size - held
+
+    def leave(self, req: Request) -> None:
+        if self._held:
+            self._sum -= self._held.pop(req, 0)
