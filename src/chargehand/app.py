@@ -27,7 +27,7 @@ from chargehand.engine.store import Store
 from chargehand.engine.upkeep import keep_up
 from chargehand.files import Blobs, Files
 from chargehand.http import pages
-from chargehand.http.application import Application
+from chargehand.http.application import Application, Observe
 from chargehand.http.auth import Gate
 from chargehand.http.connection import Bounds
 from chargehand.http.kinds import Kinds
@@ -140,12 +140,19 @@ class Server:
 
     def application(self, extra_routes: Sequence[Route] = ()) -> Application:
         room = Room(self.config.server.max_bodies_bytes)
-        return Application([*self.routes(), *extra_routes], self._gate, self._observe_http, room)
+        return Application([*self.routes(), *extra_routes], self._gate, self._http_observer, room)
 
-    def _observe_http(self, method: str, route: str, status: int, seconds: float) -> None:
-        self.metrics.observe_http(method, route, status, seconds)
-        if self.provisioning is not None:
-            self.provisioning.metrics.observe_http(method, route, status, seconds)
+    def _http_observer(self, method: str, route: str) -> Observe:
+        own = self.metrics.http_observer(method, route)
+        if self.provisioning is None or not self.provisioning.metrics.counts(route):
+            return own
+        count = self.provisioning.metrics.count_http
+
+        def observe(status: int, seconds: float) -> None:
+            own(status, seconds)
+            count(route, status)
+
+        return observe
 
     async def start(self, extra_routes: Sequence[Route] = ()) -> None:
         if self.config.store_url.startswith("sqlite:"):

@@ -54,7 +54,7 @@ class Door:
             Route("GET", "/jobs", self._handle, "closed", scope="jobs:read"),
             Route("GET", "/health", self._handle, "open", scope=None),
         ]
-        self.app = Application(routes, self.gate, lambda *_: None)
+        self.app = Application(routes, self.gate, lambda *_: lambda *_: None)
 
     async def _handle(self, req: Request, _: Response) -> None:
         self.seen.append(req.caller)

@@ -24,7 +24,7 @@ class OpenGate:
 
 
 async def get(path: str, if_none_match: str = "") -> Response:
-    app = Application(pages.ROUTES, OpenGate(), lambda method, path, status, seconds: None)
+    app = Application(pages.ROUTES, OpenGate(), lambda *_: lambda *_: None)
     return await app(Request("GET", path, {"if-none-match": if_none_match}))
 
 

@@ -75,7 +75,7 @@ def a_registry(
 @asynccontextmanager
 async def listening(registry: Registry) -> AsyncIterator[str]:
     """Its address while it is served."""
-    app = Application(registry.routes(), OpenGate(), lambda *_: None)
+    app = Application(registry.routes(), OpenGate(), lambda *_: lambda *_: None)
     server = HttpServer(BOUNDS)
     await server.start(app, "127.0.0.1", 0)
     try:

@@ -59,7 +59,7 @@ class Served:
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
         self.server = HttpServer(Bounds(8192, 30, 30, 30, 100, 5, stall_seconds=1.0))
-        app = Application(Media(self.urls, self.find, self.fetched).routes(), Everybody(), lambda *_: None)
+        app = Application(Media(self.urls, self.find, self.fetched).routes(), Everybody(), lambda *_: lambda *_: None)
         self.call(self.server.start(app, "127.0.0.1", 0))
         self.port = self.server.addresses[0][1]
 

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from secrets import token_hex
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -54,10 +54,20 @@ class Bundle(msgspec.Struct):
     lines: list[Line]
 
 
-class _Kept(msgspec.Struct):
+class _Kept(NamedTuple):
     number: int
     tenant: str | None  # None: everybody's business
-    line: Line
+    kind: str  # of the job
+    what: Line | Moved  # most moves are read by no page: a line is made of those that are
+
+
+def _line(what: Line | Moved) -> Line:
+    if isinstance(what, Line):
+        return what
+    return Line(
+        f"job.{what.stage or what.state}", rfc3339(what.at), what.kind, what.job_id, what.queue, what.move,
+        topic_of(what.state, what.stage), what.attempt,
+    )  # fmt: skip
 
 
 _encoder = msgspec.json.Encoder()
@@ -89,13 +99,7 @@ class Feed:
         if not visible(moved.state, moved.stage):
             self._wake(moved.tenant)  # callers see no change, but a page that counts does
             return
-        self._add(
-            moved.tenant,
-            Line(
-                f"job.{moved.stage or moved.state}", rfc3339(moved.at), moved.kind, moved.job_id, moved.queue, moved.move,
-                topic_of(moved.state, moved.stage), moved.attempt,
-            ),
-        )  # fmt: skip
+        self._add(moved.tenant, moved)
 
     def on_settled(self, settle: Settle, outgoing: Outgoing) -> None:
         delivery = outgoing.delivery
@@ -116,10 +120,11 @@ class Feed:
         """Another node did something, and does not say for whom: no line, but a reason to look."""
         self._wake(None)
 
-    def _add(self, tenant: str | None, line: Line) -> None:
+    def _add(self, tenant: str | None, what: Line | Moved) -> None:
         self._number += 1
-        self._kept.append(_Kept(self._number, tenant, line))
-        self._wake(tenant)
+        self._kept.append(_Kept(self._number, tenant, what.kind, what))
+        if self._news:
+            self._wake(tenant)
 
     def _wake(self, tenant: str | None) -> None:
         """Those whom it concerns: that others are busy is nobody's business."""
@@ -178,9 +183,9 @@ class Feed:
         if self._number == after:
             return []
         return [
-            kept.line
+            _line(kept.what)
             for kept in self._kept
-            if kept.number > after and kept.tenant in (None, tenant) and kept.line.kind in shown
+            if kept.number > after and kept.tenant in (None, tenant) and kept.kind in shown
         ]
 
     def _event(self, name: str, lines: list[Line]) -> Event:

@@ -87,10 +87,12 @@ class Minutes:
         minute = at // MINUTE
         self._written.discard(minute)
         series = self._mine.setdefault(minute, {})
-        key = f"{tenant}/{kind}"
-        if key not in series and len(series) >= MAX_SERIES:
-            return Count()
-        return series.setdefault(key, Count())
+        count = series.get(key := f"{tenant}/{kind}")
+        if count is None:
+            count = Count()
+            if len(series) < MAX_SERIES:
+                series[key] = count
+        return count
 
     # the hour -----------------------------------------------------------------------------------------------------------
 

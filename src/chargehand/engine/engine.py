@@ -51,7 +51,8 @@ class Engine:
         self.now = now
         self._lease_random = lease_random
         self._watchers: dict[str, set[asyncio.Event]] = {}
-        self._listeners: list[Callable[[Moved], None]] = []
+        self._listeners: list[tuple[Callable[[Moved], None], str]] = []
+        self._listeners_of: dict[str, list[Callable[[Moved], None]]] = {}  # by kind, made when a job of that kind moves
         self._hint_listeners: list[Callable[[Hint], None]] = []
         self._lapse_listeners: list[Callable[[Moved], None]] = []
         self._judges: dict[str, Judge] = {}
@@ -316,8 +317,10 @@ class Engine:
 
     # waking whoever waits -----------------------------------------------------------------------------------------------
 
-    def on_move(self, listener: Callable[[Moved], None]) -> None:
-        self._listeners.append(listener)
+    def on_move(self, listener: Callable[[Moved], None], kind: str = "") -> None:
+        """Tell the listener of every move, or of those of one kind of jobs."""
+        self._listeners.append((listener, kind))
+        self._listeners_of.clear()
 
     def on_lapse(self, listener: Callable[[Moved], None]) -> None:
         """Told of what came of a lapsed lease, by the one node that found it."""
@@ -337,7 +340,11 @@ class Engine:
             self.wakeups.wake(queue)
         if self._watchers:
             self._wake_watchers(moved.job_id)
-        for listener in self._listeners:
+        listeners = self._listeners_of.get(moved.kind)
+        if listeners is None:
+            listeners = [listener for listener, kind in self._listeners if kind in ("", moved.kind)]
+            self._listeners_of[moved.kind] = listeners
+        for listener in listeners:
             listener(moved)
         self.store.tell(queue, run_at, moved.job_id, moved.endpoints)
         if moved.successor is not None:

@@ -17,7 +17,8 @@ from chargehand.http.route import Route, shortened
 from chargehand.http.table import Table
 from chargehand.observability.logs import get_logger
 
-Observe = Callable[[str, str, int, float], None]  # method, path, status, seconds
+Observe = Callable[[int, float], None]  # status, seconds
+ObserverOf = Callable[[str, str], Observe]  # method, path of a route
 Respond = Callable[..., Awaitable[Response]]  # with the request and the parameters of its path
 
 _RUN = token_hex(8)  # what tells one server's requests from another's
@@ -35,11 +36,11 @@ class Gate(Protocol):
 
 
 class Application:
-    def __init__(self, routes: Iterable[Route], gate: Gate, observe: Observe, room: Room | None = None) -> None:
+    def __init__(self, routes: Iterable[Route], gate: Gate, observer_of: ObserverOf, room: Room | None = None) -> None:
         by_path: dict[str, dict[str, Respond]] = {}
         for route in routes:
             by_path.setdefault(route.path, {})[route.method] = _responder(
-                route, gate, observe, room or Room(sys.maxsize)
+                route, gate, observer_of(route.method, route.path), room or Room(sys.maxsize)
             )
         self._table: Table[dict[str, Respond]] = Table()
         for path, responders in by_path.items():
@@ -88,7 +89,7 @@ def _responder(route: Route, gate: Gate, observe: Observe, room: Room) -> Respon
         finally:
             if takes_body:
                 room.leave(req)
-            observe(method, path, resp.status, time.perf_counter() - began)
+            observe(resp.status, time.perf_counter() - began)
         return resp
 
     return respond

@@ -31,6 +31,12 @@ LARGE = 65_536  # a piece that is worth a system call of its own: to join it wit
 LINGER_SECONDS = 1.0  # how long a refused client has to read why
 MAX_PIPELINED = 128  # a read of 256 KiB holds 14,000 small requests, and each costs kilobytes while it queues
 
+# The names that most requests have, in the spellings that most clients use: to look one up takes half the time of making it.
+_COMMON = (
+    "Host", "User-Agent", "Accept", "Accept-Encoding", "Connection", "Authorization", "Content-Type", "Content-Length",
+    "Transfer-Encoding", "X-Api-Key", "X-Request-Id", "Idempotency-Key", "Traceparent", "Tracestate", "Origin", "Sec-Fetch-Site",
+)  # fmt: skip
+_NAMES = {spelling.encode(): name.lower() for name in _COMMON for spelling in (name, name.lower())}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 log = get_logger(__name__)
@@ -179,7 +185,8 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._phase == BODY:
             return  # a trailer is no header
-        headers, key, text = self._headers, name.decode("latin-1").lower(), value.decode("latin-1").strip()
+        headers, text = self._headers, value.decode("latin-1").strip()
+        key = _NAMES.get(name) or name.decode("latin-1").lower()
         if key not in headers:
             headers[key] = text
         elif key == "host":

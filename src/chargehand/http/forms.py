@@ -44,18 +44,18 @@ async def parts(req: Request) -> AsyncIterator[Part]:
                 yield part
                 async for _ in part.pieces():
                     pass
-    except MultipartError as error:
-        raise BadRequest(f"the form cannot be read: {error}") from None
     finally:
         await events.aclose()
 
 
 async def _events(req: Request) -> _Events:
     _, options = parse_options_header(req.content_type or "")
-    with PushMultipartParser(options.get("boundary", ""), max_segment_count=MAX_PARTS) as parser:
-        while not parser.closed:
-            piece = await req.next_piece()
-            for event in parser.parse(piece):
-                yield bytes(event) if isinstance(event, (bytearray, memoryview)) else event
+    try:
+        with PushMultipartParser(options.get("boundary", ""), max_segment_count=MAX_PARTS) as parser:
+            while not parser.closed:
+                for event in parser.parse(await req.next_piece()):
+                    yield bytes(event) if isinstance(event, (bytearray, memoryview)) else event
+    except MultipartError as error:
+        raise BadRequest(f"the form cannot be read: {error}") from None
     while await req.next_piece():
         pass  # what stands behind the form is nobody's

@@ -38,7 +38,7 @@ def fingerprint(body: bytes) -> str:
 
 
 def trace_headers(req: Request) -> dict[str, str]:
-    return {"traceparent": req.get_header("traceparent") or "", "tracestate": req.get_header("tracestate") or ""}
+    return {"traceparent": req.headers.get("traceparent", ""), "tracestate": req.headers.get("tracestate", "")}
 
 
 def last_event_id(req: Request) -> int:

@@ -83,8 +83,8 @@ class Request:
     # the head ---------------------------------------------------------------------------------------------------------
 
     def get_header(self, name: str) -> str | None:
-        """Return the value of the header with this lower-case name."""
-        return self.headers.get(name)
+        """Return the value of a header, however its name is spelt."""
+        return self.headers.get(name.lower())
 
     @property
     def content_type(self) -> str | None:

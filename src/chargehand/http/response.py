@@ -40,10 +40,10 @@ class Response:
         self.stream: Stream | None = None  # instead of data
 
     def set_header(self, name: str, value: str) -> None:
-        """Set a header by its lower-case name."""
+        """Set a header, however its name is spelt."""
         if "\n" in value or "\r" in value or "\0" in value:
             raise ValueError(f"the value of the header {name} must not have a line end")
-        self.headers[name] = value
+        self.headers[name.lower()] = value
 
     def set_headers(self, headers: Mapping[str, str]) -> None:
         for name, value in headers.items():

@@ -12,7 +12,7 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import generate_latest
 
-from chargehand.observability.tally import Tally
+from chargehand.observability.tally import Count, Observe, Tally
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter that nobody asks for
 
@@ -29,13 +29,13 @@ class Metrics:
         r = self.registry
         # fmt: off
         self.http_seconds = Tally("chargehand_http_request_seconds", "Time to answer a request", ["method", "route", "status"], _SECONDS, r)
-        self.moves = Counter("chargehand_moves_total", "Moves of jobs", ["kind", "move"], registry=r)
+        self.moves = Count("chargehand_moves_total", "Moves of jobs", ["kind", "move"], r)
         self.claim_wait_seconds = Tally("chargehand_claim_wait_seconds", "From a job being due to its claim", ["kind"], _LONG_SECONDS, r)
         self.job_seconds = Tally("chargehand_job_seconds", "From submission to the end", ["kind", "state"], _LONG_SECONDS, r)
         self.waiters = Gauge("chargehand_claim_waiters", "Claims that wait for a job", registry=r)
         self.queue_jobs = Gauge("chargehand_queue_jobs", "Jobs in a queue: ready, delayed, running", ["queue", "state"], registry=r)
         self.queue_oldest_seconds = Gauge("chargehand_queue_oldest_seconds", "Age of the ready job that waits longest", ["queue"], registry=r)
-        self.deliveries = Counter("chargehand_deliveries_total", "Tries to deliver, by outcome: delivered, retry, dead, gone", ["dialect", "outcome"], registry=r)
+        self.deliveries = Count("chargehand_deliveries_total", "Tries to deliver, by outcome: delivered, retry, dead, gone", ["dialect", "outcome"], r)
         self.delivery_seconds = Tally("chargehand_delivery_seconds", "Duration of a try", ["dialect"], _SECONDS, r)
         self.delivery_lag_seconds = Tally("chargehand_delivery_lag_seconds", "From the event to its delivery", ["dialect"], _LONG_SECONDS, r)
         self.deliveries_in_flight = Gauge("chargehand_deliveries_in_flight", "Deliveries being sent", registry=r)
@@ -44,29 +44,37 @@ class Metrics:
         self.store_up = Gauge("chargehand_store_up", "1 while the store can serve", registry=r)
         self.target_up = Gauge("chargehand_inference_target_up", "1 while the target is there", ["target"], registry=r)
         self.target_in_flight = Gauge("chargehand_inference_in_flight", "Requests at a target", ["target"], registry=r)
-        self.evictions = Counter("chargehand_inference_evictions_total", "Models thrown out of memory for others", ["target"], registry=r)
+        self.evictions = Count("chargehand_inference_evictions_total", "Models thrown out of memory for others", ["target"], r)
         self.load_seconds = Tally("chargehand_inference_load_seconds", "Time to load a model", ["target"], _LONG_SECONDS, r)
         self.first_token_seconds = Tally("chargehand_inference_first_token_seconds", "From the request to the first token", ["target"], _SECONDS, r)
         self.tokens = Counter("chargehand_inference_tokens_total", "Tokens that models answered with", ["target"], registry=r)
-        self.failures = Counter("chargehand_inference_failures_total", "Attempts that ended otherwise than well, by the kind in the failure table", ["kind"], registry=r)
+        self.failures = Count("chargehand_inference_failures_total", "Attempts that ended otherwise than well, by the kind in the failure table", ["kind"], r)
         # fmt: on
-        self._counts: dict[tuple[Counter | str, ...], Callable[[], None]] = {}
 
-    def observe_http(self, method: str, route: str, status: int, seconds: float) -> None:
-        self.http_seconds.at(method, route, str(status))(seconds)
+    def http_observer(self, method: str, route: str) -> Callable[[int, float], None]:
+        """What observes the status and the seconds of each answer of a route."""
+        observers: dict[int, Observe] = {}
+
+        def observe(status: int, seconds: float) -> None:
+            observer = observers.get(status)
+            if observer is None:
+                observer = observers[status] = self.http_seconds.at(method, route, str(status))
+            observer(seconds)
+
+        return observe
 
     def count_move(self, kind: str, move: str) -> None:
-        self._count(self.moves, kind, move)
+        self.moves.at(kind, move)()
 
     def count_delivery(self, dialect: str, outcome: str, seconds: float) -> None:
-        self._count(self.deliveries, dialect, outcome)
+        self.deliveries.at(dialect, outcome)()
         self.delivery_seconds.at(dialect)(seconds)
 
     def count_eviction(self, target: str) -> None:
-        self._count(self.evictions, target)
+        self.evictions.at(target)()
 
     def count_failure(self, kind: str) -> None:
-        self._count(self.failures, kind)
+        self.failures.at(kind)()
 
     def observe_load(self, target: str, seconds: float) -> None:
         self.load_seconds.at(target)(seconds)
@@ -75,14 +83,6 @@ class Metrics:
         if first_token_seconds is not None:
             self.first_token_seconds.at(target)(first_token_seconds)
         self.tokens.labels(target).inc(tokens or 0)
-
-    def _count(self, counter: Counter, *labels: str) -> None:
-        # labels() costs more than the counting; the few combinations there are keep their child.
-        key: tuple[Counter | str, ...] = (counter, *labels)
-        increment = self._counts.get(key)
-        if increment is None:
-            increment = self._counts[key] = counter.labels(*labels).inc
-        increment()
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

@@ -1,12 +1,12 @@
-"""A histogram for one thread: what the event loop observes some thousand times a second must not cost a lock and a search.
+"""A histogram and a counter for one thread: what the event loop counts some thousand times a second must not cost a lock and a search.
 
-It shows itself to Prometheus as the library's own does, at a fifth of the price: 0.4 instead of 2 microseconds.
+They show themselves to Prometheus as the library's own do, at a fifth of the price: 0.4 instead of 2 microseconds for a histogram.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 
-from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector, CollectorRegistry
 
 Observe = Callable[[float], None]
@@ -53,4 +53,39 @@ class Tally(Collector):
                 so_far += count
                 buckets.append((bound, so_far))
             family.add_metric(values, buckets, total)
+        yield family
+
+
+class Count(Collector):
+    kind = "counter"
+
+    def __init__(self, name: str, documentation: str, labels: Sequence[str], registry: CollectorRegistry) -> None:
+        self.name = name
+        self.documentation = documentation
+        self.labels = tuple(labels)
+        self._counts: dict[tuple[str, ...], list[int]] = {}  # each in a list of its own, which whoever counts keeps
+        self._increments: dict[tuple[str, ...], Callable[[], None]] = {}
+        registry.register(self)
+
+    def at(self, *values: str) -> Callable[[], None]:
+        """What counts one more for these values of the labels; from then on they are shown."""
+        increment = self._increments.get(values)
+        return self._begin(values) if increment is None else increment
+
+    def _begin(self, values: tuple[str, ...]) -> Callable[[], None]:
+        count = self._counts[values] = [0]
+
+        def increment() -> None:
+            count[0] += 1
+
+        self._increments[values] = increment
+        return increment
+
+    def describe(self) -> Iterator[CounterMetricFamily]:
+        yield CounterMetricFamily(self.name, self.documentation, labels=self.labels)
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        family = CounterMetricFamily(self.name, self.documentation, labels=self.labels)
+        for values, count in self._counts.items():
+            family.add_metric(values, count[0])
         yield family

@@ -141,9 +141,9 @@ class BatchWork:
         self._max_attempts = config.engine.max_attempts
         self.under_way: dict[str, Batch] = {}
 
-    def on_move(self, moved: Moved) -> None:
+    def on_line_move(self, moved: Moved) -> None:
         """News of lines that end on this node; those that end on others are found by looking."""
-        if self.under_way and moved.kind == LINE_KIND and moved.state in FINAL:
+        if self.under_way and moved.state in FINAL:
             for batch in self.under_way.values():
                 batch.settle(moved.job_id, moved.move)
 

@@ -226,10 +226,10 @@ class Batches:
 
     # working ----------------------------------------------------------------------------------------------------------
 
+    def on_line_move(self, moved: Moved) -> None:
+        self._work.on_line_move(moved)
+
     def on_move(self, moved: Moved) -> None:
-        self._work.on_move(moved)
-        if moved.kind != KIND:
-            return
         if moved.state is State.QUEUED and moved.queue not in self._queues:
             self._news.set()
         batch = self._work.under_way.get(moved.job_id)

@@ -70,9 +70,10 @@ class InferenceDoor:
             self._uploads,
             self._batches,
         )
-        engine.on_move(self.scheduler.on_move)
-        engine.on_move(self._passthrough.on_move)
-        engine.on_move(self._batches.on_move)
+        engine.on_move(self.scheduler.on_move, KIND)
+        engine.on_move(self._passthrough.on_move, KIND)
+        engine.on_move(self._batches.on_move, BATCH)
+        engine.on_move(self._batches.on_line_move, KIND)
 
     renderers: dict[str, Render] = {KIND: views.render}  # noqa: RUF012 - never changed
     scopes: dict[str, KindScopes] = dict.fromkeys(

@@ -211,7 +211,7 @@ class Passthrough:
 
     def on_move(self, moved: Moved) -> None:
         """A job that ended without an answer: its caller is told why."""
-        if moved.kind == KIND and moved.state in FINAL and moved.job_id in self._attempts.callers:
+        if moved.state in FINAL and moved.job_id in self._attempts.callers:
             caller = self._attempts.callers[moved.job_id]
             caller.finished.set()
             if not caller.answer.done():

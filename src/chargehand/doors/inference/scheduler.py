@@ -100,7 +100,7 @@ class Scheduler:
         self._news.set()
 
     def on_move(self, moved: Moved) -> None:
-        if moved.kind == KIND and moved.state is State.QUEUED:
+        if moved.state is State.QUEUED:
             self._queued(moved)
 
     def expect(self, job: NewJob) -> None:

@@ -35,9 +35,11 @@ class ProvisioningMetrics:
         if not ok:
             self.redfish_failures.labels(operation, vendor).inc()
 
-    def observe_http(self, method: str, route: str, status: int, seconds: float) -> None:
-        if route.startswith(_ROUTES):
-            self.http_requests.labels(route, str(status)).inc()
+    def counts(self, route: str) -> bool:
+        return route.startswith(_ROUTES)
+
+    def count_http(self, route: str, status: int) -> None:
+        self.http_requests.labels(route, str(status)).inc()
 
     def count_transition(self, before: str, after: str) -> None:
         self.transitions.labels(before, after).inc()

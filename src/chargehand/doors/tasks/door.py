@@ -63,10 +63,10 @@ class TasksDoor:
             Admin(engine, config, limits, roll),
         )
         engine.judge_by(KIND, judge)
-        engine.on_move(self._metrics.on_move)
+        engine.on_move(self._metrics.on_move, KIND)
         engine.on_lapse(self._metrics.on_lapse)
-        engine.on_move(streams.on_move)
-        engine.on_move(self._notifier.on_move)
+        engine.on_move(streams.on_move, KIND)
+        engine.on_move(self._notifier.on_move, KIND)
         engine.on_hint(streams.on_hint)
         engine.on_hint(self._notifier.on_hint)
 

@@ -10,7 +10,7 @@ from chargehand.doors.tasks.views import STATUS, command_of
 from chargehand.engine.delivery import DeliveryState, Outgoing, Settle
 from chargehand.engine.job import FINAL, SECOND, QueueCount
 from chargehand.engine.moves import Moved
-from chargehand.observability.tally import Tally
+from chargehand.observability.tally import Count, Tally
 
 _LATENCY = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 MAX_COMMANDS = 500  # callers make up commands, and each costs memory here and at Prometheus
@@ -23,9 +23,9 @@ class TaskMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         r = registry
         # fmt: off
-        self.created = Counter("codeq_task_created_total", "Tasks created", ["command"], registry=r)
-        self.claimed = Counter("codeq_task_claimed_total", "Tasks claimed", ["command"], registry=r)
-        self.completed = Counter("codeq_task_completed_total", "Tasks that came to their end, by status", ["command", "status"], registry=r)
+        self.created = Count("codeq_task_created_total", "Tasks created", ["command"], r)
+        self.claimed = Count("codeq_task_claimed_total", "Tasks claimed", ["command"], r)
+        self.completed = Count("codeq_task_completed_total", "Tasks that came to their end, by status", ["command", "status"], r)
         self.latency = Tally("codeq_task_processing_latency_seconds", "From creation to the end", ["command", "status"], _LATENCY, r)
         self.lease_expired = Counter("codeq_lease_expired_total", "Leases that ran out", ["command"], registry=r)
         self.webhooks = Counter("codeq_webhook_deliveries_total", "Notifications (queue_ready), callbacks (task_result)", ["kind", "command", "outcome"], registry=r)
@@ -35,7 +35,6 @@ class TaskMetrics:
         self.subscriptions = Gauge("codeq_subscriptions_active", "Worker subscriptions that have not expired", ["command"], registry=r)
         # fmt: on
         self._names: dict[str, str] = {}  # a command in lower case -> as a producer first spelt it
-        self._increments: dict[tuple[Counter | str, ...], Callable[[], None]] = {}
         self._held: list[tuple[str, Callable[[str], None]]] = []  # queues, and what to count once their label is known
 
     def spell(self, command: str) -> str:
@@ -55,11 +54,11 @@ class TaskMetrics:
 
     def _begin(self, command: str) -> None:
         """Counters are there before they count: Prometheus sees no increase in a series that begins with 1."""
-        self.created.labels(command)
-        self.claimed.labels(command)
+        self.created.at(command)
+        self.claimed.at(command)
         self.lease_expired.labels(command)
         for status in ("COMPLETED", "FAILED"):
-            self.completed.labels(command, status)
+            self.completed.at(command, status)
 
     def strange(self, counts: list[QueueCount]) -> list[str]:
         """Queues whose producers were not seen here: before a restart, or on another node. Their tasks say how to spell them."""
@@ -86,21 +85,13 @@ class TaskMetrics:
 
     def _count_move(self, moved: Moved, command: str) -> None:
         if moved.move == "submit":
-            self._increment(self.created, command)
+            self.created.at(command)()
         elif moved.move == "claim":
-            self._increment(self.claimed, command)
+            self.claimed.at(command)()
         else:
             status = STATUS[moved.state]
-            self._increment(self.completed, command, status)
+            self.completed.at(command, status)()
             self.latency.at(command, status)((moved.at - moved.created_at) / SECOND)
-
-    def _increment(self, counter: Counter, *labels: str) -> None:
-        # labels() costs more than the counting, and these count three times a task.
-        key: tuple[Counter | str, ...] = (counter, *labels)
-        increment = self._increments.get(key)
-        if increment is None:
-            increment = self._increments[key] = counter.labels(*labels).inc
-        increment()
 
     def on_lapse(self, moved: Moved) -> None:
         if moved.kind == KIND:

@@ -93,7 +93,7 @@ class Notifier:
     # when to look -------------------------------------------------------------------------------------------------------
 
     def on_move(self, moved: Moved) -> None:
-        if moved.state is State.QUEUED and moved.kind == KIND:
+        if moved.state is State.QUEUED:
             self._filled(moved.queue, moved.run_at)
 
     def on_hint(self, hint: Hint) -> None:

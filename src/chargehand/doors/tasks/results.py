@@ -62,7 +62,7 @@ class Results:
     async def submit_result(self, req: Request, resp: Response, task_id: str) -> None:
         holder = Holder.of(req, RESULT, task_id, NO_TASK)
         asked = await wire.read(req, wire.submit_result, self._max_body, INVALID)
-        reply(resp, await self._submit(holder, asked, self._base(req)))
+        reply(resp, await self._submit(holder, asked, req))
 
     async def submit_results(self, req: Request, resp: Response) -> None:
         access.worker(req, RESULT)
@@ -71,30 +71,30 @@ class Results:
             raise Refusal(400, "invalid body", detail="results: must have 1 to 100 entries", field="results")
         if len(asked.results) > wire.MAX_BATCH:
             raise Refusal(400, f"batch size exceeds maximum of {wire.MAX_BATCH}")
-        base = self._base(req)
-        submitting = [self._submit_one(req, each, base) for each in asked.results]
+        submitting = [self._submit_one(req, each) for each in asked.results]
         del asked  # and the body with it, once each has taken its part
         done = await asyncio.gather(*submitting)
         reply(resp, SubmittedMany(list(done)))
 
-    async def _submit_one(self, req: Request, raw: msgspec.Raw, base: str) -> SubmittedOne:
+    async def _submit_one(self, req: Request, raw: msgspec.Raw) -> SubmittedOne:
         asked = wire.SubmitOne()
         try:
             asked = wire.parse(wire.submit_one, raw, INVALID)
             del raw
             holder = Holder.of(req, RESULT, asked.task_id, NO_TASK)
-            return SubmittedOne(asked.task_id, await self._submit(holder, asked, base))
+            return SubmittedOne(asked.task_id, await self._submit(holder, asked, req))
         except ChargehandError as error:
             detail = error.more.get("detail", "") if isinstance(error, Refusal) else ""
             return SubmittedOne(asked.task_id, error=error.message, detail=detail)
 
-    async def _submit(self, holder: Holder, asked: wire.SubmitResult, base: str) -> ResultView:
+    async def _submit(self, holder: Holder, asked: wire.SubmitResult, req: Request) -> ResultView:
         result, error = _checked(asked)
         asked.result = absent()  # and the body with it: one copy is enough while it is written
         artifacts = []
         if asked.artifacts:
             # Looked at first, so that nobody puts files into a task that is not theirs.
             job = await holder.held(self._engine, asked.lease)
+            base = self._base(req)
             kept = [await self._keep(job.id, job.tenant, each, base) for each in asked.artifacts]
             artifacts = [each for each in kept if each is not None]
         completed = asked.status == COMPLETED
