@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -23,7 +23,7 @@ from bench.provisioning import status_webhooks
 from bench.report import Row, table
 from bench.stores import Stores, fsync_seconds, postgres_stores, sqlite_stores
 from bench.task_iso import task_iso
-from bench.tasks import tasks_busy, tasks_create, tasks_cycle, tasks_peers, tasks_stream, tasks_waiters
+from bench.tasks import tasks_busy, tasks_cost, tasks_create, tasks_cycle, tasks_peers, tasks_stream, tasks_waiters
 from bench.tasks_client import Wire
 from bench.waiters import waiters
 
@@ -40,6 +40,7 @@ class Name(StrEnum):
     SWAPS = "swaps"
     TASKS_CYCLE = "tasks-cycle"
     TASKS_CREATE = "tasks-create"
+    TASKS_COST = "tasks-cost"
     TASKS_BUSY = "tasks-busy"
     TASKS_STREAM = "tasks-stream"
     TASKS_WAITERS = "tasks-waiters"
@@ -66,6 +67,7 @@ MEASUREMENTS: dict[Name, Callable[[Bench], AsyncIterator[Row]]] = {
     Name.SWAPS: swaps,
     Name.TASKS_CYCLE: tasks_cycle,
     Name.TASKS_CREATE: tasks_create,
+    Name.TASKS_COST: tasks_cost,
     Name.TASKS_BUSY: tasks_busy,
     Name.TASKS_STREAM: tasks_stream,
     Name.TASKS_WAITERS: tasks_waiters,
@@ -81,9 +83,26 @@ STORES: dict[Store, Callable[[], AbstractContextManager[Stores]]] = {
 
 
 class Report(msgspec.Struct):
+    """Reports are kept in the repository: they say nothing of where they were made, and are short."""
+
     at: str
     machine: dict[str, str | int | float]
     rows: list[Row]
+
+    def encoded(self) -> bytes:
+        """A line for each row."""
+        fields = _rounded(msgspec.to_builtins(self))
+        rows = b",\n".join(map(msgspec.json.encode, fields.pop("rows")))
+        return msgspec.json.encode(fields)[:-1] + b',"rows":[\n' + rows + b"\n]}\n"
+
+
+def _rounded(value: Any) -> Any:
+    """All floats to six digits, which is more than was measured."""
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def main(
@@ -115,9 +134,9 @@ def main(
             uvloop.run(_measure(bench, list(only or MEASUREMENTS), rows))
         finally:  # what was measured before something broke is worth seeing
             print(f"\n{table(rows)}")
-            file = json or Path(__file__).parent / "results" / f"{at}.json"
+            file = json or Path(__file__).parent / "results" / f"{'quick-' if quick else ''}{at}.json"
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(msgspec.json.format(msgspec.json.encode(Report(at, machine, rows))))
+            file.write_bytes(Report(at, machine, rows).encoded())
             print(f"\nAll samples are in {file}")
 
 

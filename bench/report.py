@@ -1,13 +1,14 @@
 """What a run came to, and how it is shown."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from statistics import median
 from typing import Literal
 
 import msgspec
 
 
-class Sample(msgspec.Struct, frozen=True):
+class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
     """One run: so many operations in so many seconds, and what they cost. All times are in seconds, CPU is that of the whole run."""
 
     operations: int
@@ -26,17 +27,35 @@ class Sample(msgspec.Struct, frozen=True):
     def rate(self) -> float:
         return self.operations / self.seconds
 
+    @property
+    def p50_milliseconds(self) -> float:
+        return self.p50 * 1e3
+
+    @property
+    def server_microseconds(self) -> float:
+        """CPU of one operation."""
+        return self.server_cpu / self.operations * 1e6
+
+    @property
+    def store_microseconds(self) -> float:
+        return self.store_cpu / self.operations * 1e6
+
+    @property
+    def client_microseconds(self) -> float:
+        return self.client_cpu / self.operations * 1e6
+
     def __str__(self) -> str:
-        server, store, client = (
-            cpu / self.operations * 1e6 for cpu in (self.server_cpu, self.store_cpu, self.client_cpu)
-        )
         received = f"   {megabytes(self.received_bytes / self.seconds):5.2f} MB/s" if self.received_bytes else ""
         return (
             f"{self.rate:>9,.0f}/s{received}   p50 {self.p50 * 1e3:7.2f} ms   p99 {self.p99 * 1e3:7.2f} ms"
-            f"   CPU server {server:4.0f}, store {store:4.0f}, client {client:3.0f} µs"
+            f"   CPU server {self.server_microseconds:4.0f}, store {self.store_microseconds:4.0f}"
+            f", client {self.client_microseconds:3.0f} µs"
             f"   others {self.others_cpu / self.seconds * 100:3.0f} %"
             f"   peak {megabytes(self.server_bytes):3.0f} + {megabytes(self.store_bytes):3.0f} MB"
         )
+
+
+Get = Callable[[Sample], float]
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -79,14 +98,27 @@ def rates(measurement: str, samples: Sequence[Sample]) -> Row:
 def compared_rates(
     measurement: str, samples: Sequence[Sample], baseline: Sequence[Sample], target: Target | None = None
 ) -> Row:
+    rate: Get = attrgetter("rate")
+    return compared(measurement, "/s", (samples, rate), (baseline, rate), target)
+
+
+def compared(
+    measurement: str,
+    unit: str,
+    measured: tuple[Sequence[Sample], Get],
+    baseline: tuple[Sequence[Sample], Get],
+    target: Target | None = None,
+) -> Row:
+    """Round by round, by what is taken from each sample."""
+    values, bases = ([get(sample) for sample in samples] for samples, get in (measured, baseline))
     return Row(
         measurement=measurement,
-        value=median(s.rate for s in samples),
-        unit="/s",
-        baseline=median(s.rate for s in baseline),
-        ratio=median(s.rate / b.rate for s, b in zip(samples, baseline, strict=True)),
+        value=median(values),
+        unit=unit,
+        baseline=median(bases),
+        ratio=median(value / base for value, base in zip(values, bases, strict=True)),
         target=target,
-        samples={"measured": samples, "baseline": baseline},
+        samples={"measured": measured[0], "baseline": baseline[0]},
     )
 
 

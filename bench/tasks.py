@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from operator import attrgetter
 from statistics import median
@@ -13,8 +13,8 @@ from bench import tasks_work as work
 from bench.bench import WARM_UP_SECONDS, Bench
 from bench.client import TOKEN, Connection, Load
 from bench.peers.running import PEERS, Peer, measured, missing
-from bench.processes import Cpu, Server, listener
-from bench.report import Row, Sample, Target, at, compared_rates, rates
+from bench.processes import Cpu, Server, listener, running
+from bench.report import Row, Sample, Target, at, compared, compared_rates, rates
 from bench.tasks_client import Wire, drive, runners
 from bench.tasks_stream import drain
 from bench.waiters import waited
@@ -25,6 +25,7 @@ BACKLOG = 5_000
 WAIT_SECONDS = 30
 TRY_SECONDS = 1.0  # of a peer's setting
 NO_PROCESS = -1
+LONE_CREATE = Target("≤", 5.5)  # 0.40 ms, where a bare request takes 0.073
 
 
 class Place(NamedTuple):
@@ -57,13 +58,26 @@ async def tasks_cycle(bench: Bench) -> AsyncIterator[Row]:
 
 
 async def tasks_create(bench: Bench) -> AsyncIterator[Row]:
-    async def run(place: Place, command: str, seconds: float) -> Sample:
-        return await _run(place, CONNECTIONS, work.create(place.wire, command), seconds=seconds)
-
     label = f"tasks create, {at(CONNECTIONS)}"
     async with _places(bench) as places:
-        for row in _rows(label, await _in_turn(bench, places, label, run)):
+        for row in _rows(label, await _in_turn(bench, places, label, _creates(CONNECTIONS))):
             yield row
+
+
+async def tasks_cost(bench: Bench) -> AsyncIterator[Row]:
+    """CPU of a cycle, and the time of a create with no other beside it, each against a request to a bare protocol, in turn."""
+    cpu, store_cpu, p50 = map(attrgetter, ("server_microseconds", "store_microseconds", "p50_milliseconds"))
+    async with _ours(bench) as place, running("bare") as (pid, [url]):
+        bare = Place("bare", Server(url, pid, None), Wire(url, TOKEN, TOKEN))
+        label = f"tasks cycle, {at(CONNECTIONS)}"
+        works = ((place, _cycles(CONNECTIONS)), (bare, _creates(CONNECTIONS)))
+        cycles, requests = await _alternating(bench, label, works)
+        label += ", against a bare request"
+        yield compared(f"{label}: server's CPU", "µs", (cycles, cpu), (requests, cpu), Target("≤", 36))
+        yield compared(f"{label}: store's CPU", "µs", (cycles, store_cpu), (requests, cpu), Target("≤", 20))
+        label = f"tasks create, {at(1)}"
+        creates, requests = await _alternating(bench, label, ((place, _creates(1)), (bare, _creates(1))))
+        yield compared(f"{label}, against a bare request: p50", "ms", (creates, p50), (requests, p50), LONE_CREATE)
 
 
 async def tasks_busy(bench: Bench) -> AsyncIterator[Row]:
@@ -185,21 +199,33 @@ def _theirs(wire: Wire) -> Place:
 
 
 async def _in_turn(bench: Bench, places: list[Place], label: str, run: Run) -> Runs:
+    ours, *peer = await _alternating(bench, label, [(place, run) for place in places])
+    return ours, peer[0] if peer else None
+
+
+async def _alternating(bench: Bench, label: str, runs: Sequence[tuple[Place, Run]]) -> list[list[Sample]]:
     """A B A B …: the machine is not equally fast all the time."""
-    for place in places:
+    for place, run in runs:
         await run(place, _command(), WARM_UP_SECONDS)
-    samples: dict[str, list[Sample]] = {place.name: [] for place in places}
+    samples: list[list[Sample]] = [[] for _ in runs]
     for _ in range(bench.scale.rounds):
-        for place in places:
+        for (place, run), taken in zip(runs, samples, strict=True):
             sample = await run(place, _command(), bench.scale.seconds)
-            samples[place.name].append(bench.said(f"{label}, {place.name}", sample))
-    return samples["ours"], samples.get("peer")
+            taken.append(bench.said(f"{label}, {place.name}", sample))
+    return samples
 
 
 def _cycles(connections: int) -> Run:
     async def run(place: Place, command: str, seconds: float) -> Sample:
         await _fill(place, command, PREFILLED)
         return await _run(place, connections, work.cycle(place.wire, command), seconds=seconds)
+
+    return run
+
+
+def _creates(connections: int) -> Run:
+    async def run(place: Place, command: str, seconds: float) -> Sample:
+        return await _run(place, connections, work.create(place.wire, command), seconds=seconds)
 
     return run
 

@@ -142,5 +142,5 @@ async def _postgres(folder: Path) -> AsyncIterator[Store]:
 PEERS = (
     Peer("procrastinate", "procrastinate", ("procrastinate", "psycopg"), (), 10, (8, 16, 32), _postgres),
     Peer("Celery on Redis", "celery", ("celery", "redis"), ("redis-server",), 10, (1, 4, 8), _redis),
-    Peer("huey on SQLite", "huey", ("huey",), (), 2, (1, 2, 4), _file),
+    Peer("huey on SQLite", "huey", ("huey",), (), 2.5, (1, 2, 4), _file),
 )
