@@ -1,12 +1,22 @@
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import pytest
+import uvloop
 
 from chargehand.engine.store import Store
 from tests.conftest import Clock
 from tests.webhooks.desk import Desk, OpenDesk
 from tests.webhooks.receiver import Receiver, receiving
+
+ON_BOTH_LOOPS = {"test_exchange.py", "test_pool.py"}  # what is nearest to the sockets
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The event loop of Python, and for some tests that of the server too."""
+    loops = {"asyncio": asyncio.new_event_loop}
+    return {**loops, "uvloop": uvloop.new_event_loop} if item.path.name in ON_BOTH_LOOPS else loops
 
 
 @pytest.fixture

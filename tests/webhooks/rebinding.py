@@ -201,8 +201,7 @@ async def main() -> dict[str, Any]:
 
 async def deliver(server: Server, api: Api, name: str, called: list[str]) -> dict[str, Any]:
     """One webhook, for which the name is looked up anew, as it is when what is remembered of it has become too old."""
-    connector: Any = server.outbox._sender._http.connector
-    connector.clear_dns_cache()
+    server.outbox._sender._pool._dialler._lookups.clear()
     called.clear()
     job_id = await api.submit(webhook={"url": f"http://{name}:8080/", "on": ["queued"]})
     [delivery] = await settled(api, job_id)

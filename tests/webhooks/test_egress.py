@@ -1,9 +1,9 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Any
+from typing import Any, Protocol, cast
 
 import aiohttp
 import pytest
@@ -18,10 +18,13 @@ from chargehand.webhooks.egress import (
     EgressPolicy,
     PinnedResolver,
     Resolve,
+    locate,
     make_connector,
     networks,
     refusal,
 )
+from chargehand.webhooks.exchange import CallFailed
+from chargehand.webhooks.pool import Pool
 
 CLOSED = EgressPolicy()
 LOCAL = EgressPolicy(allow_local=True)
@@ -353,104 +356,164 @@ def answers(*each: Iterable[str]) -> Resolve:
     return resolve
 
 
+class Calls(Protocol):
+    async def post(self, host: str, port: int) -> int: ...
+
+    def forget_names(self) -> None: ...
+
+    def use_resolver(self, resolver: PinnedResolver) -> None: ...
+
+
+class ByConnector:
+    """As BMCs are called."""
+
+    def __init__(self, session: aiohttp.ClientSession, connector: aiohttp.TCPConnector) -> None:
+        self._session = session
+        self._connector = connector
+
+    async def post(self, host: str, port: int) -> int:
+        async with self._session.post(f"http://{host}:{port}/", headers={"Connection": "close"}) as response:
+            return response.status
+
+    def forget_names(self) -> None:
+        self._connector.clear_dns_cache()
+
+    def use_resolver(self, resolver: PinnedResolver) -> None:
+        self._connector._resolver = resolver
+
+
+class ByPool:
+    """As receivers of webhooks are called."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def post(self, host: str, port: int) -> int:
+        return (await self._pool.post(f"http://{host}:{port}/", {"Connection": "close"}, b"")).status
+
+    def forget_names(self) -> None:
+        self._pool._dialler._lookups.clear()
+
+    def use_resolver(self, resolver: PinnedResolver) -> None:
+        self._pool._dialler._resolver = resolver
+
+
+Client = Callable[..., contextlib.AbstractAsyncContextManager[Calls]]
+
+
 @contextlib.asynccontextmanager
-async def client(policy: EgressPolicy, resolve: Resolve | None = None) -> AsyncIterator[aiohttp.ClientSession]:
+async def by_connector(policy: EgressPolicy, resolve: Resolve | None = None) -> AsyncIterator[Calls]:
     connector = make_connector(policy, limit=10, limit_per_host=5, resolve=resolve)
     async with aiohttp.ClientSession(connector=connector) as session:
-        yield session
+        yield ByConnector(session, connector)
 
 
-async def post(session: aiohttp.ClientSession, host: str, port: int) -> int:
-    async with session.post(f"http://{host}:{port}/", headers={"Connection": "close"}) as response:
-        return response.status
+@contextlib.asynccontextmanager
+async def by_pool(policy: EgressPolicy, resolve: Resolve | None = None) -> AsyncIterator[Calls]:
+    async with Pool(policy, timeout_seconds=30, answer_bytes=100, max_idle=5, resolve=resolve) as pool:
+        yield ByPool(pool)
 
 
-async def refused(session: aiohttp.ClientSession, host: str, port: int) -> str:
-    with pytest.raises(aiohttp.ClientConnectorError) as error:
-        await post(session, host, port)
-    reason = refusal(error.value)
+@pytest.fixture(params=[by_connector, by_pool])
+def client(request: pytest.FixtureRequest) -> Client:
+    """Each way out."""
+    return cast(Client, request.param)
+
+
+async def failed(calls: Calls, host: str, port: int) -> Exception:
+    # ValueError: the pool does not even take the URL.
+    with pytest.raises((aiohttp.ClientConnectorError, CallFailed, ValueError)) as error:
+        await calls.post(host, port)
+    return error.value
+
+
+async def refused(calls: Calls, host: str, port: int) -> str:
+    error = await failed(calls, host, port)
+    reason = str(error) if isinstance(error, ValueError) else refusal(error)
     assert reason is not None
     return reason
 
 
 @pytest.mark.parametrize("host", HOSTS)
-async def test_literals_are_judged_although_they_skip_the_resolver(receiver: Receiver, host: str) -> None:
-    async with client(CLOSED) as session:
-        assert "webhooks.allow_networks" in await refused(session, in_url(host), receiver.port)
+async def test_literals_are_judged_although_they_skip_the_resolver(
+    client: Client, receiver: Receiver, host: str
+) -> None:
+    async with client(CLOSED) as calls:
+        assert "webhooks.allow_networks" in await refused(calls, in_url(host), receiver.port)
     assert receiver.called == []
-    async with client(LOCAL) as session:
-        assert await post(session, in_url(host), receiver.port) == 200
+    async with client(LOCAL) as calls:
+        assert await calls.post(in_url(host), receiver.port) == 200
     assert receiver.called == [host]
 
 
 @pytest.mark.parametrize("address", NEVER + ZONED)
-async def test_no_packet_leaves_for_a_forbidden_address(address: str) -> None:
-    async with client(EVERYTHING, answers([address])) as session:
-        assert "hooks.example resolves to an address that" in await refused(session, "hooks.example", 9)
-        assert await refused(session, in_url(address), 9)
+async def test_no_packet_leaves_for_a_forbidden_address(client: Client, address: str) -> None:
+    async with client(EVERYTHING, answers([address])) as calls:
+        assert "hooks.example resolves to an address that" in await refused(calls, "hooks.example", 9)
+        assert await refused(calls, in_url(address), 9)
 
 
 @pytest.mark.parametrize("address", PRIVATE)
-async def test_no_packet_leaves_for_a_private_address(address: str) -> None:
-    async with client(CLOSED, answers([address])) as session:
-        assert "hooks.example resolves to an address that" in await refused(session, "hooks.example", 9)
-        assert await refused(session, in_url(address), 9)
+async def test_no_packet_leaves_for_a_private_address(client: Client, address: str) -> None:
+    async with client(CLOSED, answers([address])) as calls:
+        assert "hooks.example resolves to an address that" in await refused(calls, "hooks.example", 9)
+        assert await refused(calls, in_url(address), 9)
 
 
 @pytest.mark.parametrize("answer", [text for text in NOT_ADDRESSES if text])
-async def test_a_name_server_that_answers_with_a_name_is_refused(answer: str) -> None:
-    async with client(EVERYTHING, answers([answer])) as session:
-        assert "is not an IP address" in await refused(session, "hooks.example", 9)
+async def test_a_name_server_that_answers_with_a_name_is_refused(client: Client, answer: str) -> None:
+    async with client(EVERYTHING, answers([answer])) as calls:
+        assert "is not an IP address" in await refused(calls, "hooks.example", 9)
 
 
-async def test_localhost_is_resolved_and_judged(receiver: Receiver) -> None:
-    async with client(LOCAL) as session:
-        assert await post(session, "localhost", receiver.port) == 200
-    async with client(CLOSED) as session:
-        assert "localhost resolves to" in await refused(session, "localhost", receiver.port)
+async def test_localhost_is_resolved_and_judged(client: Client, receiver: Receiver) -> None:
+    async with client(LOCAL) as calls:
+        assert await calls.post("localhost", receiver.port) == 200
+    async with client(CLOSED) as calls:
+        assert "localhost resolves to" in await refused(calls, "localhost", receiver.port)
     assert len(receiver.called) == 1
 
 
-async def test_a_refusal_does_not_tell_which_address_the_name_has() -> None:
-    async with client(CLOSED, answers(["10.20.30.40"])) as session:
-        assert "10.20" not in await refused(session, "db.internal", 9)
+async def test_a_refusal_does_not_tell_which_address_the_name_has(client: Client) -> None:
+    async with client(CLOSED, answers(["10.20.30.40"])) as calls:
+        assert "10.20" not in await refused(calls, "db.internal", 9)
 
 
 @pytest.mark.parametrize("pair", [["127.0.0.1", "127.0.0.2"], ["127.0.0.2", "127.0.0.1"], ["::1", "127.0.0.2"]])
-async def test_one_bad_address_among_good_ones_refuses_the_name(receiver: Receiver, pair: list[str]) -> None:
+async def test_one_bad_address_among_good_ones_refuses_the_name(
+    client: Client, receiver: Receiver, pair: list[str]
+) -> None:
     policy = EgressPolicy(allow_local=True, deny=networks("127.0.0.2/32"))
-    async with client(policy, answers(pair)) as session:
-        assert "webhooks.deny_networks" in await refused(session, "hooks.example", receiver.port)
+    async with client(policy, answers(pair)) as calls:
+        assert "webhooks.deny_networks" in await refused(calls, "hooks.example", receiver.port)
     assert receiver.called == []
 
 
-async def test_the_address_connected_to_is_the_one_that_was_judged(receiver: Receiver) -> None:
+async def test_the_address_connected_to_is_the_one_that_was_judged(client: Client, receiver: Receiver) -> None:
     policy = EgressPolicy(allow_local=True, deny=networks("127.0.0.2/32"))
-    async with client(policy, answers(["127.0.0.1"], ["127.0.0.2"])) as session:
-        assert await post(session, "hooks.example", receiver.port) == 200
-        assert await post(session, "hooks.example", receiver.port) == 200
-        assert isinstance(session.connector, aiohttp.TCPConnector)
-        session.connector.clear_dns_cache()
-        assert await refused(session, "hooks.example", receiver.port)
+    async with client(policy, answers(["127.0.0.1"], ["127.0.0.2"])) as calls:
+        assert await calls.post("hooks.example", receiver.port) == 200
+        assert await calls.post("hooks.example", receiver.port) == 200
+        calls.forget_names()
+        assert await refused(calls, "hooks.example", receiver.port)
     assert receiver.called == ["127.0.0.1", "127.0.0.1"]
 
 
-async def test_sockets_are_judged_even_if_a_resolver_was_not(receiver: Receiver) -> None:
+async def test_sockets_are_judged_even_if_a_resolver_was_not(client: Client, receiver: Receiver) -> None:
     policy = EgressPolicy(allow_local=True, deny=networks("127.0.0.2/32"))
-    connector = make_connector(policy, limit=10, limit_per_host=5)
-    connector._resolver = PinnedResolver(EVERYTHING, answers(["127.0.0.2"]))
-    async with aiohttp.ClientSession(connector=connector) as session:
-        assert "webhooks.deny_networks" in await refused(session, "hooks.example", receiver.port)
+    async with client(policy) as calls:
+        calls.use_resolver(PinnedResolver(EVERYTHING, answers(["127.0.0.2"])))
+        assert "webhooks.deny_networks" in await refused(calls, "hooks.example", receiver.port)
     assert receiver.called == []
 
 
-async def test_all_good_addresses_are_tried(receiver: Receiver) -> None:
-    async with client(LOCAL, answers(["127.0.0.3", "127.0.0.2", "127.0.0.2"])) as session:
-        assert await post(session, "hooks.example", receiver.port) == 200
+async def test_all_good_addresses_are_tried(client: Client, receiver: Receiver) -> None:
+    async with client(LOCAL, answers(["127.0.0.3", "127.0.0.2", "127.0.0.2"])) as calls:
+        assert await calls.post("hooks.example", receiver.port) == 200
     assert receiver.called == ["127.0.0.2"]
 
 
-async def test_a_burst_to_one_name_looks_it_up_once_and_every_request_learns_the_refusal() -> None:
+async def test_a_burst_to_one_name_looks_it_up_once_and_every_request_learns_the_refusal(client: Client) -> None:
     lookups = 0
 
     async def resolve(host: str, family: socket.AddressFamily) -> Iterable[str]:
@@ -459,43 +522,65 @@ async def test_a_burst_to_one_name_looks_it_up_once_and_every_request_learns_the
         await asyncio.sleep(0)
         return ["10.0.0.1"]
 
-    async with client(CLOSED, resolve) as session:
-        reasons = await asyncio.gather(*(refused(session, "hooks.example", 9) for _ in range(5)))
+    async with client(CLOSED, resolve) as calls:
+        reasons = await asyncio.gather(*(refused(calls, "hooks.example", 9) for _ in range(5)))
     assert all("allow_networks" in reason for reason in reasons)
     assert lookups == 1
 
 
-async def test_a_name_that_does_not_resolve_is_no_refusal() -> None:
+async def test_a_name_that_does_not_resolve_is_no_refusal(client: Client) -> None:
     async def resolve(host: str, family: socket.AddressFamily) -> Iterable[str]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    async with client(LOCAL, resolve) as session:
-        with pytest.raises(aiohttp.ClientConnectorDNSError) as error:
-            await post(session, "hooks.example", 9)
-    assert refusal(error.value) is None
+    async with client(LOCAL, resolve) as calls:
+        error = await failed(calls, "hooks.example", 9)
+    assert "Name or service not known" in str(error)
+    assert refusal(error) is None
 
 
 async def test_a_name_that_the_system_cannot_look_up_is_a_failed_connection() -> None:
-    async with client(LOCAL) as session:
-        with pytest.raises(aiohttp.ClientConnectorDNSError, match="is not a valid name") as error:
-            await post(session, "a" * 64 + ".example", 9)
-    assert refusal(error.value) is None
+    async with by_connector(LOCAL) as calls:
+        error = await failed(calls, "a" * 64 + ".example", 9)
+    assert "is not a valid name" in str(error)
+    assert refusal(error) is None
 
 
-async def test_a_name_without_addresses_is_no_refusal() -> None:
-    async with client(LOCAL, answers([])) as session:
-        with pytest.raises(aiohttp.ClientConnectorDNSError, match=r"hooks\.example has no address") as error:
-            await post(session, "hooks.example", 9)
-    assert refusal(error.value) is None
+async def test_a_name_without_addresses_is_no_refusal(client: Client) -> None:
+    async with client(LOCAL, answers([])) as calls:
+        error = await failed(calls, "hooks.example", 9)
+    assert "hooks.example has no address" in str(error)
+    assert refusal(error) is None
 
 
-async def test_a_closed_port_is_no_refusal() -> None:
+async def test_a_closed_port_is_no_refusal(client: Client) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    async with client(LOCAL) as session:
-        with pytest.raises(aiohttp.ClientConnectorError) as error:
-            await post(session, "127.0.0.1", port)
-    assert refusal(error.value) is None
+    async with client(LOCAL) as calls:
+        assert refusal(await failed(calls, "127.0.0.1", port)) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "location"),
+    [
+        ("http://Hooks.example", (False, "hooks.example", 80, "hooks.example", "/")),
+        ("https://hooks.example:8443/a/b?c=%2F&d", (True, "hooks.example", 8443, "hooks.example:8443", "/a/b?c=%2F&d")),
+        ("https://hooks.example.:443?q", (True, "hooks.example.", 443, "hooks.example", "/?q")),
+        ("http://[2606:4700::1111]:81/", (False, "2606:4700::1111", 81, "[2606:4700::1111]:81", "/")),
+        ("http://0x7f.1/", (False, "127.0.0.1", 80, "127.0.0.1", "/")),
+        ("http://hooks.example/é", (False, "hooks.example", 80, "hooks.example", "/%C3%A9")),
+    ],
+)
+def test_a_url_leads_where_the_policy_has_read_it(url: str, location: tuple[Any, ...]) -> None:
+    assert locate(url) == location
+    assert locate(EVERYTHING.check_url("url", url)) == location
+
+
+@pytest.mark.parametrize(
+    "url", ["http://a/ HTTP/1.1", "http://a/\r\nX: y", "http://a\tb/", "ftp://a/", "http://b@a/", "http://"]
+)
+def test_what_the_policy_refuses_for_its_form_leads_nowhere(url: str) -> None:
+    with pytest.raises(ValueError, match="URL"):
+        locate(url)
 
 
 async def test_the_bounds_reach_the_connector() -> None:

@@ -254,11 +254,13 @@ async def test_a_redirect_is_a_failure_and_its_target_is_never_called(
 @pytest.mark.parametrize(
     ("broken", "error"),
     [
-        pytest.param(reset, "ClientOSError|ServerDisconnected", id="reset"),
-        pytest.param(raw(b""), "ServerDisconnected", id="closed"),
-        pytest.param(raw(b"SSH-2.0-OpenSSH_9.6\r\n"), "ClientResponseError", id="another protocol"),
-        pytest.param(raw(b"HTTP/1.1 200 OK\r\nContent-Length: no\r\n\r\n"), "ClientResponseError", id="bad length"),
-        pytest.param(raw(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000), "ClientResponseError", id="header without end"),
+        pytest.param(reset, "closed the connection", id="reset"),
+        pytest.param(raw(b""), "closed the connection", id="closed"),
+        pytest.param(raw(b"SSH-2.0-OpenSSH_9.6\r\n"), "is not HTTP", id="another protocol"),
+        pytest.param(raw(b"HTTP/1.1 200 OK\r\nContent-Length: no\r\n\r\n"), "is not HTTP", id="bad length"),
+        pytest.param(
+            raw(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000), "the head of the answer is over", id="header without end"
+        ),
         pytest.param(raw(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n12"), "", id="body cut short"),
     ],
 )
@@ -270,7 +272,7 @@ async def test_a_receiver_that_breaks_off_or_speaks_nonsense_is_tried_again(
     delivery = await desk.delivered(await desk.submit(receiver.url()))
     *_, first = await desk.store.list_tries(delivery.id)
     if error:
-        assert any(name in first.error for name in error.split("|"))
+        assert error in first.error
         assert first.status is None
 
 
@@ -279,7 +281,7 @@ async def test_a_receiver_that_is_away_is_tried_again(open_desk: OpenDesk, recei
     desk = open_desk(backoff_base_seconds=0, max_attempts=2)
     with_nobody_there = receiver.url().replace(str(receiver.port), "9")  # discard: nobody serves it
     delivery = await desk.dead(await desk.submit(with_nobody_there))
-    assert delivery.reason.startswith("gave up after 2 tries: ClientConnectorError")
+    assert delivery.reason.startswith("gave up after 2 tries: cannot connect to 127.0.0.1:9: ")
 
 
 @on_sqlite

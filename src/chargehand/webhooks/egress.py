@@ -2,8 +2,8 @@
 
 A URL is judged twice. When it is handed in, `EgressPolicy.check_url` judges its form and, where the host is an address
 in whatever spelling, that address. A name is not resolved then: its owner may change the answer at any time. When a
-connection is opened, `make_connector` judges every address that the name resolves to and then, socket by socket, the
-one really connected to.
+connection is opened, `dialling.py` (for webhooks) or `make_connector` (for BMCs) judges every address that the name resolves
+to and then, socket by socket, the one really connected to.
 
 | address                                                       | verdict                                     |
 |---------------------------------------------------------------|---------------------------------------------|
@@ -22,6 +22,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import NamedTuple
 from urllib.parse import quote
 
 import aiohttp
@@ -81,7 +82,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class AddressRefused(OSError):
-    """An OSError, so that aiohttp treats it as a failed connection; `refusal` finds it again in what aiohttp raises."""
+    """An OSError, so that clients treat it as a failed connection; `refusal` finds it again in what they raise."""
 
     def __init__(self, subject: str, reason: str) -> None:
         self.message = f"{subject} {reason}"
@@ -159,11 +160,7 @@ class EgressPolicy:
                 self._check_localhost(host)
         except (AddressRefused, ValueError) as error:
             raise EgressRefused(field, str(error)) from None
-        location = f"[{host}]" if isinstance(host, IPv6Address) else str(host)
-        if port is not None and port != _DEFAULT_PORTS[scheme]:
-            location += f":{port}"
-        rest = rest if rest.isascii() else quote(rest, safe=_PRINTABLE)
-        return f"{scheme}://{location}{rest if rest.startswith('/') else '/' + rest}"
+        return f"{scheme}://{_authority(scheme, host, port)}{_target(rest)}"
 
     def _check_localhost(self, name: str) -> None:
         try:
@@ -180,6 +177,24 @@ class EgressPolicy:
         if self.allow_local or not _is_local(address) or _within(address, self.allow):
             return None
         return "is loopback or private; to permit it, list its network in webhooks.allow_networks"
+
+
+class Location(NamedTuple):
+    """Where a URL leads, and what is asked for there."""
+
+    is_tls: bool
+    host: str  # a name, or an address in its usual notation
+    port: int
+    authority: str  # for the header Host
+    target: str  # path and query
+
+
+def locate(url: str) -> Location:
+    """Read as `EgressPolicy.check_url` reads it; ValueError for what that refuses. It judges no address."""
+    scheme, host, port, rest = _parse(url)
+    # The dot at the end of a name is for the look-up alone: certificates and virtual hosts are named without it.
+    authority = _authority(scheme, host.removesuffix(".") if isinstance(host, str) else host, port)
+    return Location(scheme == "https", str(host), port or _DEFAULT_PORTS[scheme], authority, _target(rest))
 
 
 class PinnedResolver(AbstractResolver):
@@ -270,6 +285,16 @@ def _parse(url: str) -> tuple[str, str | Address, int | None, str]:
     if port is not None and not 1 <= port <= 65535:
         raise ValueError("the port of the URL is not between 1 and 65535")
     return scheme.lower(), host, port, rest
+
+
+def _authority(scheme: str, host: str | Address, port: int | None) -> str:
+    named = f"[{host}]" if isinstance(host, IPv6Address) else str(host)
+    return named if port is None or port == _DEFAULT_PORTS[scheme] else f"{named}:{port}"
+
+
+def _target(rest: str) -> str:
+    rest = rest if rest.isascii() else quote(rest, safe=_PRINTABLE)
+    return rest if rest.startswith("/") else "/" + rest
 
 
 def _parse_host(text: str) -> str | Address:

@@ -2,17 +2,13 @@
 
 import time
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from html import escape
 from random import Random
 from typing import cast
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-import aiohttp
 import msgspec
-from yarl import URL
 
-from chargehand import __version__
 from chargehand.config import TenantSecrets, WebhooksConfig
 from chargehand.engine.backoff import added_jitter, full_jitter
 from chargehand.engine.delivery import DeliveryState, Outgoing, Settle
@@ -21,7 +17,9 @@ from chargehand.errors import ConfigError
 from chargehand.observability.logs import HIDDEN, scrub_text
 from chargehand.observability.tracing import Tracing
 from chargehand.store.announce import decode_reports
-from chargehand.webhooks.egress import EgressPolicy, make_connector, refusal
+from chargehand.webhooks.egress import EgressPolicy, refusal
+from chargehand.webhooks.exchange import CallFailed
+from chargehand.webhooks.pool import Pool
 from chargehand.webhooks.signature import Dialect, Keys, sign
 
 SECRET_CHARACTERS = 4  # a value of fewer is a flag or a number, and no secret
@@ -66,18 +64,15 @@ class Sender:
         self._keys = {tenant: _keys(f"webhooks.tenants.{tenant}", s) for tenant, s in config.tenants.items()}
         self._default_keys = _keys("webhooks.secret", config)
 
-    def session(self) -> aiohttp.ClientSession:
+    def session(self) -> Pool:
         """The one HTTP client, and with it the one door out."""
-        self._http = aiohttp.ClientSession(
-            connector=make_connector(self._policy, limit=0, limit_per_host=0),  # lanes do the bounding
-            timeout=aiohttp.ClientTimeout(total=self._config.timeout_seconds),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,  # an answer of a few bytes must not become a gigabyte
-            trust_env=False,
-            skip_auto_headers=("Accept", "Accept-Encoding"),
-            headers={"User-Agent": f"chargehand/{__version__}", "Content-Type": "application/json"},
+        self._pool = Pool(
+            self._policy,
+            timeout_seconds=self._config.timeout_seconds,
+            answer_bytes=self._config.answer_bytes,
+            max_idle=self._config.max_in_flight,
         )
-        return self._http
+        return self._pool
 
     def prepare(self, outgoing: Outgoing) -> Prepared:
         delivery, job = outgoing.delivery, outgoing.job
@@ -114,24 +109,21 @@ class Sender:
                 if span.tracestate:
                     headers["tracestate"] = span.tracestate
             try:
-                async with self._http.post(_url(url), data=body, headers=headers, allow_redirects=False) as response:
-                    answer = await response.content.read(self._config.answer_bytes)
-                    said = answer.decode("utf-8", "replace").replace("\x00", "\ufffd")
-                    if not response.content.at_eof():
-                        response.close()  # the rest of a long answer is not worth a connection
-                    return Posted(
-                        response.status,
-                        self._clock() - began,
-                        answer=without_query(said, url),
-                        retry_after_seconds=_retry_after(response.headers.get("Retry-After")),
-                    )
+                answer = await self._pool.post(url, headers, body)
             except TimeoutError:
                 return Posted(None, self._clock() - began, error=f"no answer within {self._config.timeout_seconds:g} s")
-            except (aiohttp.ClientError, OSError, ValueError) as error:
+            except (CallFailed, ValueError) as error:
                 span.fail(error)
                 if (reason := refusal(error)) is not None:
                     return Posted(None, self._clock() - began, error=f"refused by policy: {reason}", refused=True)
                 return Posted(None, self._clock() - began, error=_say(error))
+        said = answer.body.decode("utf-8", "replace").replace("\x00", "\ufffd")
+        return Posted(
+            answer.status,
+            self._clock() - began,
+            answer=without_query(said, url),
+            retry_after_seconds=_retry_after(answer.retry_after),
+        )
 
     def classify(self, outgoing: Outgoing, posted: Posted) -> Settle:
         """What the answer means: delivered, gone for good, try again later, or given up."""
@@ -178,11 +170,6 @@ class Sender:
         )
 
 
-@lru_cache(maxsize=4096)  # parsing takes as long as signing, and the same few come again and again
-def _url(url: str) -> URL:
-    return URL(url, encoded=True)  # as it was given: a signed query must not be spelt anew
-
-
 def _keys(name: str, secrets: WebhooksConfig | TenantSecrets) -> Keys:
     try:
         return Keys(secrets.secret.reveal(), secrets.previous_secret.reveal())
@@ -220,13 +207,13 @@ def without_query(text: str, url: str) -> str:
 
 
 def _say(error: BaseException) -> str:
-    """In one line, and without the query of the URL, which some errors of the client repeat."""
-    return " ".join(scrub_text(f"{type(error).__name__}: {error}").split())[:500]
+    """In one line, and without secrets that some errors repeat."""
+    return " ".join(scrub_text(str(error)).split())[:500]
 
 
-def _retry_after(value: str | None) -> float | None:
+def _retry_after(value: str) -> float | None:
     """Seconds only; a date is rare and depends on clocks that need not agree."""
-    seconds = (value or "").strip()
+    seconds = value.strip()
     if not (seconds.isascii() and seconds.isdigit() and len(seconds) < 10):
         return None
     return min(float(seconds), MAX_RETRY_AFTER_SECONDS)
