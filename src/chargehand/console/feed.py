@@ -9,11 +9,11 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from secrets import token_hex
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 
-from chargehand.engine.delivery import DeliveryState, Outgoing, Settle, shown_url
+from chargehand.engine.delivery import Delivery, DeliveryState, Outgoing, Settle, shown_url
 from chargehand.engine.job import rfc3339, topic_of, visible
 from chargehand.engine.moves import Moved
 from chargehand.engine.store import Hint
@@ -54,19 +54,47 @@ class Bundle(msgspec.Struct):
     lines: list[Line]
 
 
-class _Kept(NamedTuple):
+class _Told(msgspec.Struct):
+    """What the line of a delivery that was settled is made of: nothing large, neither the job's result nor the receiver's answer."""
+
+    at: int
+    kind: str
+    state: DeliveryState
+    status: int | None
+    seconds: float
+    reason: str
+    delivery: Delivery
+
+
+class _Kept(msgspec.Struct):
+    """Lines are made for those who read them: most of the time nobody does."""
+
     number: int
     tenant: str | None  # None: everybody's business
-    kind: str  # of the job
-    what: Line | Moved  # most moves are read by no page: a line is made of those that are
+    kind: str  # of the job; none: about no job
+    what: Moved | _Told | Line
+
+    @property
+    def line(self) -> Line:
+        if isinstance(self.what, Line):
+            return self.what
+        return _moved(self.what) if isinstance(self.what, Moved) else _told(self.what)
 
 
-def _line(what: Line | Moved) -> Line:
-    if isinstance(what, Line):
-        return what
+def _moved(moved: Moved) -> Line:
     return Line(
-        f"job.{what.stage or what.state}", rfc3339(what.at), what.kind, what.job_id, what.queue, what.move,
-        topic_of(what.state, what.stage), what.attempt,
+        f"job.{moved.stage or moved.state}", rfc3339(moved.at), moved.kind, moved.job_id, moved.queue, moved.move,
+        topic_of(moved.state, moved.stage), moved.attempt,
+    )  # fmt: skip
+
+
+def _told(told: _Told) -> Line:
+    delivery = told.delivery
+    state = "retry" if told.state is DeliveryState.PENDING else str(told.state)
+    return Line(
+        f"delivery.{state}", rfc3339(told.at), told.kind, delivery.job_id, delivery_id=delivery.id,
+        endpoint_id=delivery.endpoint_id, url=shown_url(delivery.url), status=told.status,
+        seconds=told.seconds, message=told.reason,
     )  # fmt: skip
 
 
@@ -99,32 +127,25 @@ class Feed:
         if not visible(moved.state, moved.stage):
             self._wake(moved.tenant)  # callers see no change, but a page that counts does
             return
-        self._add(moved.tenant, moved)
+        self._add(moved.tenant, moved.kind, moved)
 
     def on_settled(self, settle: Settle, outgoing: Outgoing) -> None:
-        delivery = outgoing.delivery
-        state = "retry" if settle.state is DeliveryState.PENDING else str(settle.state)
-        self._add(
-            delivery.tenant,
-            Line(
-                f"delivery.{state}", rfc3339(self._now()), outgoing.job.kind, delivery.job_id, delivery_id=delivery.id,
-                endpoint_id=delivery.endpoint_id, url=shown_url(delivery.url), status=settle.status,
-                seconds=settle.duration_seconds, message=settle.reason,
-            ),
-        )  # fmt: skip
+        delivery, kind = outgoing.delivery, outgoing.job.kind
+        told = _Told(self._now(), kind, settle.state, settle.status, settle.duration_seconds, settle.reason, delivery)
+        self._add(delivery.tenant, kind, told)
 
     def on_target(self, name: str, up: bool, message: str) -> None:
-        self._add(None, Line(f"target.{'here' if up else 'away'}", rfc3339(self._now()), name=name, message=message))
+        line = Line(f"target.{'here' if up else 'away'}", rfc3339(self._now()), name=name, message=message)
+        self._add(None, "", line)
 
     def on_hint(self, _hint: Hint) -> None:
         """Another node did something, and does not say for whom: no line, but a reason to look."""
         self._wake(None)
 
-    def _add(self, tenant: str | None, what: Line | Moved) -> None:
+    def _add(self, tenant: str | None, kind: str, what: Moved | _Told | Line) -> None:
         self._number += 1
-        self._kept.append(_Kept(self._number, tenant, what.kind, what))
-        if self._news:
-            self._wake(tenant)
+        self._kept.append(_Kept(self._number, tenant, kind, what))
+        self._wake(tenant)
 
     def _wake(self, tenant: str | None) -> None:
         """Those whom it concerns: that others are busy is nobody's business."""
@@ -139,27 +160,23 @@ class Feed:
             raise TooManyRequests("too many pages follow what happens here", retry_after_seconds=5)
         caller = req.caller
         shown = frozenset(("", *self._kinds.readable(caller)))  # a target's lines are about no job
-        send_events(req, resp, self._bundles(req, caller.tenant, shown, req.get_header("last-event-id") or ""))
+        send_events(req, resp, self._bundles(caller.tenant, shown, req.get_header("last-event-id") or ""))
 
     def close(self) -> None:
         """The server stops: a page that follows must not hold it up. It comes back to whoever answers then."""
         self._open = False
         self._wake(None)
 
-    async def _bundles(
-        self, req: Request, tenant: str, shown: frozenset[str], last_id: str
-    ) -> AsyncGenerator[Event, None]:
+    async def _bundles(self, tenant: str, shown: frozenset[str], last_id: str) -> AsyncGenerator[Event, None]:
         news = asyncio.Event()
         self._news[news] = tenant
-        leaving = req.leaving()
-        leaving.add_done_callback(lambda _: news.set())
         try:
             seen = self._seen(last_id)
             if seen is None:
                 seen = self._number
                 recent = self._lines(tenant, shown, 0)[-50:]
                 yield self._event("reset", recent)
-            while self._open and not leaving.done():
+            while self._open:
                 lines = self._lines(tenant, shown, seen)
                 seen = self._number
                 if lines or news.is_set():
@@ -168,7 +185,6 @@ class Feed:
                 await asyncio.sleep(PAUSE_SECONDS)
                 await news.wait()
         finally:
-            leaving.cancel()
             del self._news[news]
 
     def _seen(self, last_id: str) -> int | None:
@@ -183,7 +199,7 @@ class Feed:
         if self._number == after:
             return []
         return [
-            _line(kept.what)
+            kept.line
             for kept in self._kept
             if kept.number > after and kept.tenant in (None, tenant) and kept.kind in shown
         ]
