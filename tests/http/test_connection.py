@@ -1,0 +1,199 @@
+"""What a connection remembers between its requests: whose turn it is, who waits, and whether there is a next one."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from chargehand.http.connection import MAX_PIPELINED
+from chargehand.http.request import Disconnected, Request
+from chargehand.http.response import Response
+from tests.http.memory import Talk, talk
+from tests.http.serving import CHUNKED, GET, POST
+
+KEEP = b"GET %s HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
+CLOSE = b"GET %s HTTP/1.1\r\nConnection: close\r\n\r\n"
+EXPECT = b"POST %s HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"
+OFFER = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
+
+
+class Waiting:
+    """Takes the body, and then waits until the caller hangs up."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.heard = asyncio.Event()
+
+    async def __call__(self, req: Request) -> Response:
+        while piece := await req.next_piece():
+            self.taken += len(piece)
+        try:
+            await req.unless_gone(asyncio.Event().wait())
+        except Disconnected:
+            self.heard.set()
+            raise
+        return Response()
+
+
+async def reading_late(req: Request) -> Response:
+    """Answers with a stream that reads the body once the answer has begun."""
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        yield b"begun"
+        async for piece in req.pieces():
+            yield piece
+
+    resp = Response()
+    resp.stream = pieces()
+    return resp
+
+
+async def without_reading(_req: Request) -> Response:
+    return Response()
+
+
+# The last request
+
+
+async def test_junk_behind_the_last_request_does_not_change_its_answer() -> None:
+    one = await talk(CLOSE % b"/last" + b"\0\xffno HTTP at all")
+    assert one.statuses == [200]
+    await one.hang_up()
+
+
+# Waiting for the client to leave
+
+
+# Expect: 100-continue
+
+
+async def test_a_client_is_told_to_go_on_when_its_body_is_wanted() -> None:
+    one = await talk(EXPECT % b"/")
+    assert one.wire.written == b"HTTP/1.1 100 Continue\r\n\r\n"
+    await one.send(b"hello" + GET % b"/next")
+    assert [asked.body for asked in one.recorder.asked] == [b"hello", b""]
+    assert one.wire.written.count(b"100 Continue") == 1
+    await one.hang_up()
+
+
+async def test_a_client_that_does_not_wait_is_not_told_to_go_on() -> None:
+    one = await talk(EXPECT % b"/" + b"h")
+    await one.send(b"ello")
+    assert b"100 Continue" not in one.wire.written
+    assert one.statuses == [200]
+    assert one.is_open
+    await one.hang_up()
+
+
+async def test_a_pipelined_client_is_told_to_go_on_behind_the_answers_before() -> None:
+    one = await talk(GET % b"/first" + EXPECT % b"/second")
+    assert one.statuses == [200]
+    assert one.wire.written.endswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+    await one.hang_up()
+
+
+async def test_nothing_is_read_behind_a_body_that_was_expected_and_not_wanted() -> None:
+    for behind in (b"hello" + GET % b"/behind", GET % b"/behind"):
+        one = Talk(without_reading)
+        await one.send(EXPECT % b"/", behind)
+        assert one.statuses == [200]
+        assert b"connection: close" in one.wire.written
+        assert b"100 Continue" not in one.wire.written
+        assert not one.is_open
+        await one.hang_up()
+
+
+async def test_http_1_0_is_not_told_to_go_on() -> None:
+    one = await talk((EXPECT % b"/").replace(b"1.1", b"1.0"))
+    assert one.wire.written == b""
+    await one.send(b"hello")
+    assert one.statuses == [200]
+    await one.hang_up()
+
+
+# Bodies that nobody wants
+
+
+async def test_a_body_that_was_not_read_is_passed_over_up_to_the_next_request() -> None:
+    seen: list[str] = []
+
+    async def app(req: Request) -> Response:
+        seen.append(req.path)
+        return Response()
+
+    data = POST % (b"/first", 40) + b"GET /inner HTTP/1.1\r\nHost: in the body\r\n"[:40] + GET % b"/second"
+    data += CHUNKED % b"/third" + b"5\r\nhello\r\n0\r\n\r\n" + GET % b"/fourth"
+    for place in range(1, len(data)):
+        seen.clear()
+        one = Talk(app)
+        await one.send(data[:place], data[place:])
+        assert seen == ["/first", "/second", "/third", "/fourth"]
+        assert one.statuses == [200] * 4
+        assert one.is_open
+        await one.hang_up()
+
+
+async def test_a_broken_body_that_nobody_reads_ends_the_connection_behind_the_answer() -> None:
+    one = Talk(without_reading)
+    await one.send(CHUNKED % b"/" + b"5\r\nhel", b"lo\r\nno size\r\n", GET % b"/behind")
+    assert one.statuses[0] == 200
+    assert 200 not in one.statuses[1:]
+    assert not one.is_open
+    await one.hang_up()
+
+
+# Offers of other protocols
+
+
+async def test_an_offer_is_declined_wherever_the_header_is_split() -> None:
+    upgrade = b"POST /one?a=b HTTP/1.1\r\nHost: here\r\n" + OFFER + b"Content-Length: 5\r\n\r\nhello"
+    chunked = b"POST /two HTTP/1.1\r\n" + OFFER + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    data = upgrade + chunked + GET % b"/three"
+    for place in range(1, len(data)):
+        one = await talk(data[:place], data[place:])
+        assert [(asked.target, asked.body) for asked in one.recorder.asked] == [
+            ("/one?a=b", b"hello"),
+            ("/two", b"abc"),
+            ("/three", b""),
+        ]
+        assert one.statuses == [200] * 3
+        assert one.is_open
+        await one.hang_up()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length: 5\r\nContent-Length: 6\r\n",
+        b"Transfer-Encoding: gzip, chunked\r\n",
+        b"Host: here\r\nHost: there\r\n",
+    ],
+)
+async def test_an_offer_is_no_way_around_the_checks(headers: bytes) -> None:
+    for offer in (OFFER + headers, headers + OFFER):
+        one = await talk(b"POST / HTTP/1.1\r\n" + offer + b"\r\n" + GET % b"/behind")
+        assert one.recorder.begun == []
+        assert one.statuses in ([400], [501])
+        assert not one.is_open
+        await one.hang_up()
+
+
+async def test_many_offers_in_a_row_are_declined_as_far_as_requests_are_taken() -> None:
+    offer = b"GET / HTTP/1.1\r\n" + OFFER + b"\r\n"
+    one = await talk(offer * (MAX_PIPELINED // 2))
+    assert one.statuses == [200] * (MAX_PIPELINED // 2)
+    await one.hang_up()
+    one = await talk(offer * 2 * MAX_PIPELINED)
+    assert one.statuses == [200] * (MAX_PIPELINED + 1)
+    assert not one.is_open
+    await one.hang_up()
+
+
+# What headers look like
+
+
+async def test_a_repeated_header_is_one_with_commas_and_cookies_with_semicolons() -> None:
+    one = await talk(b"GET / HTTP/1.1\r\nA: 1\r\nCookie: a=b\r\na: 2\r\ncookie: c=d\r\nB:\r\nb:\r\n\r\n")
+    assert dict(one.recorder.asked[0].headers) == {"a": "1, 2", "cookie": "a=b; c=d", "b": ", "}
+    await one.hang_up()
