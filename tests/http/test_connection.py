@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from chargehand.http.connection import MAX_PIPELINED
+from chargehand.http.connection import BUFFERED, MAX_PIPELINED
 from chargehand.http.request import Disconnected, Request
 from chargehand.http.response import Response
 from tests.http.memory import Talk, talk
@@ -53,6 +53,18 @@ async def without_reading(_req: Request) -> Response:
 
 
 # The last request
+
+
+@pytest.mark.parametrize("last", [KEEP % b"/last", CLOSE % b"/last"])
+async def test_nothing_behind_the_last_request_is_served_however_it_arrives(last: bytes) -> None:
+    data = GET % b"/first" + last + GET % b"/behind"
+    for place in range(1, len(data)):
+        one = await talk(data[:place], data[place:])
+        assert [asked.target for asked in one.recorder.asked] == ["/first", "/last"]
+        assert one.statuses == [200, 200]
+        assert one.wire.written.count(b"connection: close") == 1
+        assert not one.is_open
+        await one.hang_up()
 
 
 async def test_junk_behind_the_last_request_does_not_change_its_answer() -> None:

@@ -198,6 +198,8 @@ class Connection(asyncio.Protocol):
         parser, headers = self._parser, self._headers
         if parser.should_upgrade():
             return  # llhttp is about to raise HttpParserUpgrade
+        if self._last and self._phase == IDLE:
+            raise Refusal(HTTPStatus.BAD_REQUEST, "the request before was the last of this connection")  # is not told
         if self._head_bytes + self._unsure_bytes > self._serving.bounds.max_header_bytes:
             self._measure_header()
         if len(self._line) >= MAX_PIPELINED:
