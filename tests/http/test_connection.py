@@ -76,6 +76,16 @@ async def test_junk_behind_the_last_request_does_not_change_its_answer() -> None
 # Waiting for the client to leave
 
 
+@pytest.mark.parametrize("size", [1, BUFFERED, BUFFERED + 1, 10 * BUFFERED])
+async def test_a_handler_that_has_the_whole_body_hears_of_a_client_that_leaves(size: int) -> None:
+    one = Talk(Waiting())
+    await one.send(POST % (b"/", size) + b"x" * size)
+    assert one.recorder.taken == size
+    assert not one.wire.paused, "a connection that is not read tells of nobody who leaves"
+    await one.hang_up()
+    assert one.recorder.heard.is_set()
+
+
 # Expect: 100-continue
 
 

@@ -241,8 +241,10 @@ class Connection(asyncio.Protocol):
             self._reading = None
         if self._running is None:
             self._begin()
-        elif self._line:
+        if self._line:
             self._pause_reading()
+        else:
+            self._resume_reading()  # only a connection that is read tells of a client who leaves
 
     # what a request asks for ------------------------------------------------------------------------------------------
 
