@@ -125,6 +125,17 @@ async def test_nothing_is_read_behind_a_body_that_was_expected_and_not_wanted() 
         await one.hang_up()
 
 
+async def test_an_answer_that_has_begun_is_not_interrupted_by_100_continue() -> None:
+    one = Talk(reading_late)
+    await one.send(EXPECT % b"/")
+    assert one.wire.written.endswith(b"\r\n\r\n5\r\nbegun\r\n")
+    await one.send(b"hello")
+    assert one.wire.written.endswith(b"\r\n\r\n5\r\nbegun\r\n5\r\nhello\r\n0\r\n\r\n")
+    assert b"connection: close" in one.wire.written
+    assert not one.is_open
+    await one.hang_up()
+
+
 async def test_http_1_0_is_not_told_to_go_on() -> None:
     one = await talk((EXPECT % b"/").replace(b"1.1", b"1.0"))
     assert one.wire.written == b""

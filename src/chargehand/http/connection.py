@@ -350,6 +350,7 @@ class Connection(asyncio.Protocol):
     def _head(self, request: Request, response: Response, *, is_chunked: bool) -> bytes:
         if self._expects and self._reading is request:
             self._last = True  # a client that was not told to go on may send the body or leave it out: both are right
+            self._expects = False
         self._started = True
         return response.head(self._serving.date, is_last=self._is_last(), is_chunked=is_chunked)
 
