@@ -226,6 +226,12 @@ async def test_many_offers_in_a_row_are_declined_as_far_as_requests_are_taken() 
 # What headers look like
 
 
+async def test_only_blanks_and_tabs_are_taken_off_a_value() -> None:
+    one = await talk(b"GET / HTTP/1.1\r\nX: \t caf\xc3\xa0 \t \r\nY: \x85\r\nZ: \xa0\r\n\r\n")
+    assert one.recorder.asked[0].headers == (("x", "caf\xc3\xa0"), ("y", "\x85"), ("z", "\xa0"))
+    await one.hang_up()
+
+
 async def test_a_repeated_header_is_one_with_commas_and_cookies_with_semicolons() -> None:
     one = await talk(b"GET / HTTP/1.1\r\nA: 1\r\nCookie: a=b\r\na: 2\r\ncookie: c=d\r\nB:\r\nb:\r\n\r\n")
     assert dict(one.recorder.asked[0].headers) == {"a": "1, 2", "cookie": "a=b; c=d", "b": ", "}

@@ -185,7 +185,7 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._phase == BODY:
             return  # a trailer is no header
-        headers, text = self._headers, value.decode("latin-1").strip()
+        headers, text = self._headers, value.decode("latin-1").strip(" \t")
         key = _NAMES.get(name) or name.decode("latin-1").lower()
         if key not in headers:
             headers[key] = text
