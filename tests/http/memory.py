@@ -103,7 +103,7 @@ class Talk:
         """Hand over each piece when the server is willing to read, and let it work before the next."""
         for piece in pieces:
             for _ in range(PATIENCE):
-                if not self.wire.paused:
+                if not self.wire.paused or self.wire.closing:
                     break
                 await asyncio.sleep(0)
             if self.wire.closing:

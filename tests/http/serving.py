@@ -113,11 +113,12 @@ class Client:
             name, _, value = header.decode().strip().partition(": ")
             headers[name] = value
         if headers.get("transfer-encoding") == "chunked":
-            body = b""
+            pieces: list[bytes] = []
             while size := int(self.reader.readline(), 16):
-                body += self.reader.read(size)
+                pieces.append(self.reader.read(size))
                 self.reader.readline()
             self.reader.readline()
+            body = b"".join(pieces)
         else:
             body = self.reader.read(int(headers["content-length"]))
         return Answer(int(line.split()[1]), headers, body)

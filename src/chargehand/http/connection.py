@@ -287,6 +287,8 @@ class Connection(asyncio.Protocol):
             response = await self._serving.app(request)
             if response.stream is None:
                 is_whole = self._write_whole(request, response)
+                if self._drained is not None:
+                    await self._drained  # else a client that asks and reads nothing could fill the memory with answers
             else:
                 is_whole = await self._write_stream(request, response, response.stream)
         except (BreakOff, Disconnected):
