@@ -22,6 +22,7 @@ class Wire(asyncio.Transport):
         self.paused = False
         self.closing = False
         self.sent_eof = False
+        self.unsent = 0
         self.protocol: asyncio.Protocol | None = None
 
     def write(self, data: Any) -> None:
@@ -39,7 +40,7 @@ class Wire(asyncio.Transport):
         self.sent_eof = True
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unsent
 
     def is_closing(self) -> bool:
         return self.closing

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from chargehand.http.connection import BUFFERED, MAX_PIPELINED
+from chargehand.http.connection import BUFFERED, LINGER_SECONDS, MAX_PIPELINED
 from chargehand.http.request import Disconnected, Request
 from chargehand.http.response import Response
 from tests.http.memory import Talk, talk
@@ -172,6 +172,23 @@ async def test_a_broken_body_that_nobody_reads_ends_the_connection_behind_the_an
     assert one.statuses[0] == 200
     assert 200 not in one.statuses[1:]
     assert not one.is_open
+    await one.hang_up()
+
+
+async def test_a_client_that_still_takes_its_answer_is_lingered_for() -> None:
+    one = Talk(without_reading)
+    await one.send(b"POST / HTTP/1.1\r\nConnection: close\r\nContent-Length: 10\r\n\r\nhalf")
+    assert one.wire.sent_eof
+    now = asyncio.get_running_loop().time()
+    for one.wire.unsent in (9_000, 6_000, 3_000):
+        now += 10 * LINGER_SECONDS
+        one.connection.expire(now)
+        assert not one.wire.closing
+    one.wire.unsent = 0
+    one.connection.expire(now + LINGER_SECONDS / 2)
+    assert not one.wire.closing
+    one.connection.expire(now + 2 * LINGER_SECONDS)
+    assert one.wire.closing
     await one.hang_up()
 
 

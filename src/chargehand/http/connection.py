@@ -439,16 +439,15 @@ class Connection(asyncio.Protocol):
         if self._is_stalled(now):
             self._transport.abort()  # a close would wait for the client
         elif self._transport.is_closing():
-            if self._refused and not self._unsent and waited > LINGER_SECONDS:
-                self._transport.abort()
+            if self._refused:
+                self._linger(now)
         elif running is not None:
             if self._reading is not running or not running.is_awaited:
                 self._since = now  # the application is at work, for as long as it likes
             elif waited > bounds.body_timeout_seconds:
                 self._transport.close()
         elif self._refused:
-            if waited > LINGER_SECONDS:
-                self._transport.abort()
+            self._linger(now)
         elif self._phase == HEADER:
             if waited > bounds.header_timeout_seconds:
                 self._give_up_header()
@@ -457,6 +456,12 @@ class Connection(asyncio.Protocol):
                 self._transport.close()
         elif waited > (bounds.keep_alive_seconds if self._was_served else bounds.header_timeout_seconds):
             self._transport.close()
+
+    def _linger(self, now: float) -> None:
+        if self._unsent:
+            self._since = now  # it still takes what it is told
+        elif now - self._since > LINGER_SECONDS:
+            self._transport.abort()
 
     def _is_stalled(self, now: float) -> bool:
         unsent = self._transport.get_write_buffer_size()
