@@ -50,10 +50,11 @@ async def parts(req: Request) -> AsyncIterator[Part]:
 
 async def _events(req: Request) -> _Events:
     _, options = parse_options_header(req.content_type or "")
-    try:
+    try:  # here, as whoever reads a part gets the error too
         with PushMultipartParser(options.get("boundary", ""), max_segment_count=MAX_PARTS) as parser:
             while not parser.closed:
-                for event in parser.parse(await req.next_piece()):
+                piece = await req.next_piece()
+                for event in parser.parse(piece):
                     yield bytes(event) if isinstance(event, (bytearray, memoryview)) else event
     except MultipartError as error:
         raise BadRequest(f"the form cannot be read: {error}") from None

@@ -1,0 +1,116 @@
+"""Forms with files: parts in any order, split anywhere, and refused when they are broken, too many or too large."""
+
+import asyncio
+
+import pytest
+
+from chargehand.errors import BadRequest
+from chargehand.http.forms import MAX_PARTS, parts
+from chargehand.http.request import Disconnected, Request
+
+TYPE = "multipart/form-data; boundary=edge"
+PURPOSE = b'--edge\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+FILE = b'--edge\r\nContent-Disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\nline\r\n--edg\r\nline\r\n'
+END = b"--edge--\r\n"
+READ = [("purpose", "", b"batch"), ("file", "a.jsonl", b"line\r\n--edg\r\nline")]
+
+
+class Arriving:
+    """A body that arrives piece by piece; without an end, the caller hangs up behind it."""
+
+    def __init__(self, pieces: list[bytes], *, has_end: bool = True) -> None:
+        self._pieces = pieces
+        self._has_end = has_end
+        self.request = Request("POST", "/", {"content-type": TYPE}, source=self)
+
+    def want_body(self) -> None:
+        asyncio.get_running_loop().call_soon(self._arrive)
+
+    def body_taken(self) -> None:
+        pass
+
+    def _arrive(self) -> None:
+        if self._pieces:
+            self.request.add(self._pieces.pop(0))
+        elif self._has_end:
+            self.request.complete()
+        else:
+            self.request.cut()
+
+
+def whole(body: bytes, content_type: str = TYPE) -> Request:
+    return Request("POST", "/", {"content-type": content_type}, body)
+
+
+async def read(req: Request, most: int = 1000) -> list[tuple[str, str, bytes]]:
+    return [(part.name, part.filename, await part.read(most)) async for part in parts(req)]
+
+
+async def names(req: Request) -> list[str]:
+    return [part.name async for part in parts(req)]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+async def test_parts_are_read_in_any_order(turned: bool) -> None:
+    both = FILE + PURPOSE if turned else PURPOSE + FILE
+    assert await read(whole(both + END)) == (READ[::-1] if turned else READ)
+
+
+async def test_a_form_is_the_same_wherever_it_is_split() -> None:
+    form = PURPOSE + FILE + END
+    for place in range(1, len(form)):
+        assert await read(Arriving([form[:place], form[place:]]).request) == READ
+    assert await read(Arriving([form[place : place + 1] for place in range(len(form))]).request) == READ
+
+
+async def test_what_is_not_read_of_a_part_is_passed_over() -> None:
+    assert await names(whole(FILE + PURPOSE + END)) == ["file", "purpose"]
+    assert await read(whole(FILE + PURPOSE + END), most=2) == [("file", "a.jsonl", b"li"), ("purpose", "", b"ba")]
+
+
+async def test_what_stands_behind_a_form_is_nobodys() -> None:
+    arriving = Arriving([PURPOSE + END, b"more", b"and more"])
+    assert await names(arriving.request) == ["purpose"]
+    assert arriving.request.is_whole
+
+
+BROKEN = {
+    "no form": b"this is no form",
+    "nothing": b"",
+    "another boundary": PURPOSE.replace(b"--edge", b"--other") + b"--other--\r\n",
+    "no end": PURPOSE,
+    "an end in the data": FILE[:-10],
+    "an end in a header": PURPOSE[:30],
+    "an end in the boundary": PURPOSE + END[:4],
+    "a header without a colon": b"--edge\r\nContent-Disposition\r\n\r\nx\r\n" + END,
+    "too many parts": PURPOSE * (MAX_PARTS + 1) + END,
+    "a huge header": b'--edge\r\nContent-Disposition: form-data; name="a"\r\nX: '
+    + b"x" * 100_000
+    + b"\r\n\r\nx\r\n"
+    + END,
+    "an endless header": b"--edge\r\nX: " + b"x" * 100_000,
+}
+
+
+@pytest.mark.parametrize("form", BROKEN.values(), ids=list(BROKEN))
+async def test_a_broken_form_is_refused(form: bytes) -> None:
+    for read_form in (read, names):
+        with pytest.raises(BadRequest, match="^the form cannot be read: "):
+            await read_form(whole(form))
+        with pytest.raises(BadRequest, match="^the form cannot be read: "):
+            await read_form(Arriving([form[:20], form[20:60], form[60:]]).request)
+
+
+@pytest.mark.parametrize("content_type", ["", "multipart/form-data", "multipart/form-data; boundary=", "text/plain"])
+async def test_a_form_without_a_boundary_is_refused(content_type: str) -> None:
+    with pytest.raises(BadRequest):
+        await read(whole(PURPOSE + END, content_type))
+
+
+async def test_a_form_whose_sender_hangs_up_is_not_a_bad_one() -> None:
+    with pytest.raises(Disconnected):
+        await read(Arriving([PURPOSE], has_end=False).request)
+
+
+async def test_as_many_parts_as_allowed_are_read() -> None:
+    assert len(await names(whole(PURPOSE * MAX_PARTS + END))) == MAX_PARTS
