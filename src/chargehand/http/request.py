@@ -119,8 +119,9 @@ class Request:
             name.strip().lower(): value.strip().strip('"')
             for name, _, value in (pair.partition("=") for pair in get("forwarded", "").partition(",")[0].split(";"))
         }
-        scheme = forwarded.get("proto") or get("x-forwarded-proto") or self.scheme
-        return f"{scheme.lower()}://{forwarded.get('host') or get('x-forwarded-host') or get('host', '')}"
+        proto, host = (get(f"x-forwarded-{name}", "").partition(",")[0].strip() for name in ("proto", "host"))
+        scheme = forwarded.get("proto") or proto or self.scheme
+        return f"{scheme.lower()}://{forwarded.get('host') or host or get('host', '')}"
 
     # the body ---------------------------------------------------------------------------------------------------------
 
