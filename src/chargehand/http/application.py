@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from chargehand.errors import ChargehandError
 from chargehand.http.problems import refuse
 from chargehand.http.request import Disconnected, Request
-from chargehand.http.response import Response
+from chargehand.http.response import Response, discard
 from chargehand.http.room import Room
 from chargehand.http.route import Route, shortened
 from chargehand.http.table import Table
@@ -77,14 +77,15 @@ def _responder(route: Route, gate: Gate, observe: Observe, room: Room) -> Respon
                 req.room = room
             await handler(req, resp, **parameters)
         except ChargehandError as error:
-            resp.stream = None
+            await _drop_stream(resp)
             write_error(resp, error)
         except Disconnected:
             resp.status = CALLER_GONE
+            await _drop_stream(resp)
             raise
         except Exception:
             log.exception("a request could not be served", method=method, route=path)
-            resp.stream = None
+            await _drop_stream(resp)
             write_error(resp, ChargehandError("an internal error; the server's log has the details"))
         finally:
             if takes_body:
@@ -93,6 +94,12 @@ def _responder(route: Route, gate: Gate, observe: Observe, room: Room) -> Respon
         return resp
 
     return respond
+
+
+async def _drop_stream(resp: Response) -> None:
+    stream, resp.stream = resp.stream, None
+    if stream is not None:
+        await discard(stream)
 
 
 def _request_id(req: Request) -> str:

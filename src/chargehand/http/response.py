@@ -24,10 +24,12 @@ class Stream(Protocol):
 async def discard(stream: Stream) -> None:
     """Close a stream that nobody reads. One that was never begun would not clean up: it is begun, and stopped at its first wait."""
     beginning = asyncio.ensure_future(anext(aiter(stream), b""))
-    await asyncio.sleep(0)
-    beginning.cancel()
-    await asyncio.wait({beginning})
-    await stream.aclose()
+    try:
+        await asyncio.sleep(0)
+        beginning.cancel()
+        await asyncio.gather(beginning, return_exceptions=True)
+    finally:
+        await stream.aclose()
 
 
 class Response:
