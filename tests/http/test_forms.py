@@ -95,9 +95,9 @@ BROKEN = {
 @pytest.mark.parametrize("form", BROKEN.values(), ids=list(BROKEN))
 async def test_a_broken_form_is_refused(form: bytes) -> None:
     for read_form in (read, names):
-        with pytest.raises(BadRequest, match="^the form cannot be read: "):
+        with pytest.raises(BadRequest, match="the form cannot be read: "):
             await read_form(whole(form))
-        with pytest.raises(BadRequest, match="^the form cannot be read: "):
+        with pytest.raises(BadRequest, match="the form cannot be read: "):
             await read_form(Arriving([form[:20], form[20:60], form[60:]]).request)
 
 
