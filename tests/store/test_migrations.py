@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import apsw
+import asyncpg
 import pytest
 
 from chargehand.engine.job import QueueSettings, State
@@ -11,7 +13,7 @@ from chargehand.engine.store import JobFilter, Store
 from chargehand.errors import ConfigError, StoreError, StoreLocked, StoreTooNew
 from chargehand.store import open_store
 from chargehand.store.queries import Dialect, load_migrations
-from tests.store.given import get, move, opened, running, seen, sql, submit, take_one
+from tests.store.given import a_report, get, move, opened, running, seen, sql, submit, take_one
 
 
 @pytest.fixture(scope="module")
@@ -20,17 +22,29 @@ def postgres_template() -> str:
     return "template1"
 
 
-@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
-def test_migrations_are_numbered_without_a_gap(dialect: Dialect) -> None:
-    migrations = load_migrations(dialect)
-    assert [migration.version for migration in migrations] == list(range(1, len(migrations) + 1))
+def dialect_of(store_url: str) -> Dialect:
+    return "sqlite" if store_url.startswith("sqlite:") else "postgres"
+
+
+def test_migrations_are_numbered_without_a_gap() -> None:
+    migrations = load_migrations("sqlite") + load_migrations("postgres")
+    numbers = {migration.version for migration in migrations}
+    assert numbers == set(range(1, len(numbers) + 1))
+    assert len({(migration.version, migration.name) for migration in migrations}) == len(numbers)
     assert all(migration.name and migration.statements for migration in migrations)
+
+
+def test_a_migration_for_one_database_is_not_applied_to_the_other() -> None:
+    only = {(m.version, m.name) for m in load_migrations("sqlite")} - {
+        (m.version, m.name) for m in load_migrations("postgres")
+    }
+    assert only == {(6, "quick_checks")}
 
 
 async def test_a_new_store_is_at_the_newest_version(store: Store, store_url: str) -> None:
     await store.check()
     applied = await sql(store_url, "SELECT version, name FROM schema_migrations WHERE version > 0 ORDER BY version")
-    assert applied == [(migration.version, migration.name) for migration in load_migrations("sqlite")]
+    assert applied == [(migration.version, migration.name) for migration in load_migrations(dialect_of(store_url))]
 
 
 async def test_reopening_keeps_everything(store_url: str) -> None:
@@ -53,7 +67,7 @@ OLD_JOB = """
 
 
 async def test_a_database_from_before_is_brought_up_to_date_with_all_that_is_in_it(store_url: str) -> None:
-    first = load_migrations("sqlite" if store_url.startswith("sqlite:") else "postgres")[0]
+    first = load_migrations(dialect_of(store_url))[0]
     await sql(store_url, "CREATE TABLE schema_migrations (version INTEGER PRIMARY KEY, name TEXT, applied_at BIGINT)")
     await sql(store_url, f"INSERT INTO schema_migrations VALUES (1, '{first.name}', 0)")
     for statement in (*first.statements, OLD_JOB):
@@ -63,6 +77,42 @@ async def test_a_database_from_before_is_brought_up_to_date_with_all_that_is_in_
         assert (await get(store, "old")).deadline_at is None
         assert await store.change(Change(seen("old"), "cancel"))
         assert (await running(store, deadline_seconds=1)).deadline_at is not None
+
+
+async def test_the_checks_of_an_older_file_are_rewritten_without_touching_its_rows(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/chargehand.db"
+    older = load_migrations("sqlite")[:5]
+    await sql(url, "CREATE TABLE schema_migrations (version INTEGER PRIMARY KEY, name TEXT, applied_at BIGINT)")
+    for migration in older:
+        await sql(url, f"INSERT INTO schema_migrations VALUES ({migration.version}, '{migration.name}', 0)")
+        for statement in migration.statements:
+            await sql(url, statement)
+    await sql(url, OLD_JOB)
+    before = await sql(url, "SELECT * FROM jobs")
+    async with opened(url):
+        assert await sql(url, "SELECT * FROM jobs") == before
+    async with opened(f"sqlite:///{tmp_path}/new.db"):
+        schema = "SELECT name, sql FROM sqlite_schema WHERE tbl_name <> 'schema_migrations' ORDER BY name"
+        assert await sql(url, schema) == await sql(f"sqlite:///{tmp_path}/new.db", schema)
+    assert await sql(url, "PRAGMA integrity_check") == [("ok",)]
+
+
+BROKEN = {
+    "a state that there is not": "UPDATE jobs SET state = 'lost'",
+    "running without a lease": "UPDATE jobs SET state = 'running'",
+    "queued with a lease": "UPDATE jobs SET lease_until = 1",
+    "finished at no time": "UPDATE jobs SET state = 'cancelled'",
+    "not finished, with a time of its end": "UPDATE jobs SET finished_at = 1",
+    "a priority above the highest": "UPDATE jobs SET priority = 10",
+    "a delivery in a state that there is not": "UPDATE deliveries SET state = 'lost'",
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+async def test_the_database_itself_refuses_a_row_that_cannot_be(store: Store, store_url: str, broken: str) -> None:
+    await submit(store, reports=(a_report(),))
+    with pytest.raises((apsw.ConstraintError, asyncpg.CheckViolationError)):
+        await sql(store_url, BROKEN[broken])
 
 
 async def test_a_lease_survives_a_restart(store_url: str) -> None:

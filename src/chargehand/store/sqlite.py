@@ -31,7 +31,7 @@ from chargehand.store.operations import Answer, Operation, Ping, Refused
 from chargehand.store.queries import load_queries
 from chargehand.store.reads import Row
 from chargehand.store.sqlite_process import LENGTH, UNREADABLE, frame
-from chargehand.store.sqlite_writer import Batch, Hello, Reply, error_code, now
+from chargehand.store.sqlite_writer import Batch, Hello, Reply, error_code, now, plan_once
 from chargehand.store.writes import Writes
 
 _ADVICE: dict[str, tuple[type[StoreError], str]] = {
@@ -163,6 +163,7 @@ class SqliteStore(Writes):
     def _connect(self) -> apsw.Connection:
         connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
         connection.set_busy_timeout(5_000)
+        plan_once(connection)
         connection.pragma("query_only", True)
         connection.pragma("cache_size", -8_000)
         return connection

@@ -3,16 +3,18 @@
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any, ClassVar, cast
 
 import apsw
 import msgspec
+from msgspec.structs import replace
 
 from chargehand.engine.delivery import Settle, Take, Taken, shown_url
 from chargehand.engine.file import File, NewFile
 from chargehand.engine.ids import UlidMaker
-from chargehand.engine.job import FINAL, SECOND, Job, NewJob, State, topic_of, visible
-from chargehand.engine.moves import Attempt, Change, Lease, Move, Moved
+from chargehand.engine.job import FINAL, LEASE_RANDOM_BITS, SECOND, Job, NewJob, State, topic_of, visible
+from chargehand.engine.moves import TABLE, Attempt, Change, Lease, Move, Moved
 from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
 from chargehand.store.announce import NewDelivery, announce, encode_reports
@@ -38,6 +40,19 @@ from chargehand.store.queries import load_migrations, load_queries
 Row = tuple[Any, ...]
 LARGE = 1 << 20
 
+# What a move writes, whoever makes it.
+_MOVES: dict[str, dict[str, Any]] = {
+    move.name: {
+        "source": " ".join(move.source),
+        "state": str(move.to),
+        "final": move.to in FINAL,
+        "reset": move.attempt is Attempt.RESET,
+        "attempt_delta": -1 if move.attempt is Attempt.DOWN else 0,
+        "lease_kept": move.lease is Lease.KEEP,
+    }
+    for move in TABLE
+}
+
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
     now: int
@@ -56,6 +71,11 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     version: int
     error_code: str = ""
     error: str = ""
+
+
+def plan_once(connection: apsw.Connection) -> None:
+    """A statement keeps its plan whatever is bound to it. Else many are prepared anew each time, which costs more than they do."""
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
 
 
 def error_code(error: BaseException) -> str | None:
@@ -79,6 +99,7 @@ class Writer:
         self._q = load_queries("sqlite")
         self._db = apsw.Connection(path)
         self._db.set_busy_timeout(5_000)
+        plan_once(self._db)
         self._new_id = UlidMaker()
         self._now = 0
         self._endpoints: set[str] = set()  # those known to have a row
@@ -155,12 +176,19 @@ class Writer:
         return Transaction(self._db)
 
     def _one(self, query_name: str, /, **values: Any) -> Row | None:
-        rows = self._all(query_name, **values)
+        query = self._q[query_name]
+        rows = self._db.execute(query.sql, query.in_order(values)).fetchall()
         return rows[0] if rows else None
 
     def _all(self, query_name: str, /, **values: Any) -> list[Row]:
         query = self._q[query_name]
-        return cast(list[Row], self._db.execute(query.sql, query.bind(**values)).fetchall())
+        return cast(list[Row], self._db.execute(query.sql, query.in_order(values)).fetchall())
+
+    def _wrote(self, query_name: str, /, **values: Any) -> bool:
+        """Whether the statement, which returns no rows, found one to change."""
+        query = self._q[query_name]
+        self._db.execute(query.sql, query.in_order(values))
+        return self._db.changes() > 0
 
     def _many(self, name: str, rows: Sequence[Row]) -> None:
         if rows:
@@ -253,14 +281,26 @@ class Writer:
         for place, claim in enumerate(claims):
             together.setdefault(claim.queues, []).append(place)
         answers: list[Answer] = [None] * len(claims)
+        events: list[Row] = []
+        deliveries: list[NewDelivery] = []
         spare = GROUP_BYTES
         for queues, places in together.items():
-            picked = self._pick(queues, sum(claims[i].limit for i in places))
-            for place in places:
-                claim = claims[place]
-                mine, picked = picked[: claim.limit], picked[claim.limit :]
-                answers[place] = granted = self._grant(claim, mine, spare)
-                spare -= sum(len(job.payload) for job in granted.jobs)
+            rows: list[Row] = []
+            with closing(self._picked(queues, sum([claims[i].limit for i in places]))) as picked:
+                for place in places:
+                    jobs = self._grant(claims[place], picked, spare)
+                    told: list[NewDelivery] = []
+                    for job in jobs:
+                        spare -= len(job.payload)
+                        rows.append(self._claimed_row(job))
+                        events.append(self._claimed_event(job))
+                        if job.stage and job.reports:
+                            told += announce(self._new_id, job.tenant, job.id, job.seq, job.topic, job.reports)
+                    deliveries += told
+                    answers[place] = Claimed(tuple(jobs), tuple([d.endpoint_id for d in told]))
+            self._many("claim_job", rows)  # before others look into the same queues
+        self._many("insert_event", events)
+        self._deliver(deliveries)
         return answers
 
     def _pick(self, queues: tuple[str, ...], limit: int) -> list[str]:
@@ -298,67 +338,96 @@ class Writer:
         [(running,)] = self._all("count_running", queue=queue)
         return max(0, int(max_running) - int(running))
 
-    def _grant(self, claim: Claim, ids: list[str], spare: int) -> Claimed:
+    def _picked(self, queues: tuple[str, ...], limit: int) -> apsw.Cursor:
+        """The rows of due jobs, each read when it is asked for."""
+        query = self._q["claimable_jobs"]
+        return self._db.execute(query.sql, (_list(self._pick(queues, limit)),))
+
+    def _grant(self, claim: Claim, picked: apsw.Cursor, spare: int) -> list[Job]:
         """One whatever its size, and more while the answers of the group stay small enough to be sent in one piece."""
-        length = int(claim.lease_seconds * SECOND)
         jobs: list[Job] = []
-        events: list[Row] = []
-        deliveries: list[NewDelivery] = []
-        for job_id in ids:
-            if jobs and spare <= 0:
+        while len(jobs) < claim.limit and (spare > 0 or not jobs):
+            row = next(picked, None)
+            if row is None:
                 break
-            [row] = self._all(
-                "claim_job", job_id=job_id, stage=claim.stage, owner=claim.owner, now=self._now, lease_length=length,
-                lease_random=claim.lease_random,
-            )  # fmt: skip
-            job = Job(*row[:-1])
-            changed = row[-1] == job.seq
-            previous = job.previous if changed else job.topic
-            message = f"claimed by {claim.owner}"
-            events.append(
-                self._event(job.id, job.seq, "claim", "running", claim.stage, previous, job.attempt, message=message)
-            )
-            if changed:
-                deliveries += announce(self._new_id, job.tenant, job.id, job.seq, job.topic, job.reports)
+            job = self._taken(Job(*row), claim)
             jobs.append(job)
             spare -= len(job.payload)
-        self._many("insert_event", events)
-        self._deliver(deliveries)
-        return Claimed(tuple(jobs), tuple(d.endpoint_id for d in deliveries))
+        return jobs
+
+    def _taken(self, job: Job, claim: Claim) -> Job:
+        """The job as it is once it is claimed. Without a stage callers see no change: nothing was observed yet."""
+        stage = claim.stage
+        return replace(
+            job,
+            state=State.RUNNING,
+            stage=stage,
+            attempt=job.attempt + 1,
+            lease=(job.claims + 1 << LEASE_RANDOM_BITS) + claim.lease_random,
+            lease_owner=claim.owner,
+            lease_until=self._now + int(claim.lease_seconds * SECOND),
+            waiting_for="",
+            seq=job.seq + 1,
+            updated_at=self._now,
+            previous=job.topic if stage else job.previous,
+            topic=topic_of(State.RUNNING, stage) if stage else job.topic,
+        )
+
+    def _claimed_row(self, job: Job) -> Row:
+        # In the order of the statement's parameters.
+        return (
+            job.stage, job.attempt, job.lease, job.lease_owner, job.lease_until, job.seq, self._now, job.previous, job.topic,
+            job.id,
+        )  # fmt: skip
+
+    def _claimed_event(self, job: Job) -> Row:
+        previous = job.previous if job.stage else job.topic
+        message = f"claimed by {job.lease_owner}"
+        return self._event(job.id, job.seq, "claim", "running", job.stage, previous, job.attempt, message=message)
 
     def _change(self, changes: list[Change]) -> list[Answer]:
         events: list[Row] = []
+        results: list[tuple[str, bytes]] = []
         deliveries: list[NewDelivery] = []
         answers: list[Answer] = []
         for change in changes:
-            move = Move.by_name[change.move]
-            row = self._change_row(change, move)
-            if row is None:
+            job_id = change.guard.job_id
+            if not self._changed(change):
                 answers.append(None)
                 continue
-            job_id, tenant, kind, queue, attempt, seq, run_at, created_at, topic, previous, topic_seq, reports = row
+            move = Move.by_name[change.move]
+            [row] = self._all("changed_job", job_id=job_id)
+            tenant, kind, queue, attempt, seq, run_at, created_at, topic, previous, topic_seq, reports = row
             changed = topic_seq == seq
             if change.payload is not None:
                 self._put_blob("put_payload", "payload", job_id, change.payload)
             if change.result is not None:
-                self._put_blob("put_result", "result", job_id, change.result)
+                results.append((job_id, change.result))
             events.append(
                 self._event(
                     job_id, seq, change.move, str(move.to), change.stage, previous if changed else topic, attempt,
                     change.level, change.step, change.message, change.error, change.data,
                 )
             )  # fmt: skip
-            told = announce(self._new_id, tenant, job_id, seq, topic, reports) if changed else []
+            told = announce(self._new_id, tenant, job_id, seq, topic, reports) if changed and reports else []
             deliveries += told
             answers.append(
                 Moved(
                     job_id, tenant, kind, queue, change.move, move.to, change.stage, attempt, seq, run_at, self._now,
-                    created_at, tuple(d.endpoint_id for d in told), self._succeed(change.successor),
+                    created_at, tuple([d.endpoint_id for d in told]), self._succeed(change.successor),
                 )
             )  # fmt: skip
+        self._put_results(results)
         self._many("insert_event", events)
         self._deliver(deliveries)
         return answers
+
+    def _put_results(self, results: list[tuple[str, bytes]]) -> None:
+        if any(len(result) > LARGE for _, result in results):
+            for job_id, result in results:
+                self._put_blob("put_result", "result", job_id, result)
+        else:
+            self._many("put_result", results)
 
     def _succeed(self, successor: NewJob | None) -> Moved | None:
         if successor is None:
@@ -366,24 +435,19 @@ class Writer:
         [submitted] = self._submit([successor])
         return cast(Submitted, submitted).moved
 
-    def _change_row(self, change: Change, move: Move) -> Row | None:
+    def _changed(self, change: Change) -> bool:
         guard = change.guard
-        return self._one(
+        return self._wrote(
             "change_job",
+            **_MOVES[change.move],
             job_id=guard.job_id,
-            source=" ".join(move.source),
-            state=str(move.to),
             stage=change.stage,
-            topic=topic_of(move.to, change.stage),
-            visible=visible(move.to, change.stage),
-            reset=move.attempt is Attempt.RESET,
-            attempt_delta=-1 if move.attempt is Attempt.DOWN else 0,
+            topic=topic_of(_MOVES[change.move]["state"], change.stage),
+            visible=visible(_MOVES[change.move]["state"], change.stage),
             delay=int(change.delay_seconds * SECOND),
-            lease_kept=move.lease is Lease.KEEP,
             waiting_for=change.waiting_for,
             error=change.error,
             failed_step=change.failed_step,
-            final=move.to in FINAL,
             lease=guard.lease,
             owner=guard.owner,
             kind=guard.kind,
@@ -397,23 +461,38 @@ class Writer:
     def _beat(self, beats: list[Beat]) -> list[Answer]:
         answers: list[Answer] = []
         for beat in beats:
-            length, guard = int(beat.lease_seconds * SECOND), msgspec.structs.asdict(beat.guard)
-            row = self._one("beat_job", **guard, lease_length=length, now=self._now)
-            answers.append(Beaten(row[0] if row else None))
+            until = self._now + int(beat.lease_seconds * SECOND)
+            held = self._wrote("beat_job", **msgspec.structs.asdict(beat.guard), lease_until=until)
+            answers.append(Beaten(until if held else None))
         return answers
 
     def _note(self, notes: list[Note]) -> list[Answer]:
+        events: list[Row] = []
         answers: list[Answer] = []
         for note in notes:
-            row = self._one("note_job", **msgspec.structs.asdict(note.guard))
-            if row is not None:
-                seq, state, stage, topic, attempt = row
-                line = self._event(
-                    note.guard.job_id, seq, "note", state, stage, topic, attempt, note.level, note.step, note.message,
-                    None, note.data,
-                )  # fmt: skip
-                self._many("insert_event", [line])
-            answers.append(Noted(row[0] if row else None))
+            job_id = note.guard.job_id
+            if not self._wrote("note_job", **msgspec.structs.asdict(note.guard)):
+                answers.append(Noted(None))
+                continue
+            [(seq, state, stage, topic, attempt)] = self._all("noted_job", job_id=job_id)
+            events.append(
+                self._event(
+                    job_id,
+                    seq,
+                    "note",
+                    state,
+                    stage,
+                    topic,
+                    attempt,
+                    note.level,
+                    note.step,
+                    note.message,
+                    None,
+                    note.data,
+                )
+            )
+            answers.append(Noted(seq))
+        self._many("insert_event", events)
         return answers
 
     def _set_queue(self, operations: list[SetQueue]) -> list[Answer]:
@@ -452,15 +531,16 @@ class Writer:
         answers: list[Answer] = []
         tries: list[Row] = []
         for s in settles:
-            row = self._one(
+            settled = self._wrote(
                 "settle_delivery", delivery_id=s.delivery_id, lease=s.lease, state=str(s.state), reason=s.reason,
                 retry_length=int(s.retry_seconds * SECOND), now=self._now,
             )  # fmt: skip
-            if row is not None:
-                tries.append((s.delivery_id, row[0], self._now, s.status, s.duration_seconds, s.error, s.answer))
+            if settled:
+                [(number,)] = self._all("settled_delivery", delivery_id=s.delivery_id)
+                tries.append((s.delivery_id, number, self._now, s.status, s.duration_seconds, s.error, s.answer))
                 if s.disable_endpoint:
                     self._one("disable_endpoint", endpoint_id=s.disable_endpoint, reason=s.reason, now=self._now)
-            answers.append(row is not None)
+            answers.append(settled)
         self._many("insert_try", tries)
         return answers
 

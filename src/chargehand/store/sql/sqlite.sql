@@ -1,4 +1,6 @@
 -- SQLite: one writer applies a group of operations in one transaction, so statements take one row each and stay simple.
+-- What is written often has no RETURNING: for that SQLite makes a temporary table with a cache of its own each time, which costs
+-- more than the write. The row is read before or after instead; between the two nobody else can write.
 
 -- name: insert_job
 INSERT INTO jobs (id, tenant, kind, queue, state, stage, topic, previous, topic_seq, priority, run_at, attempt, max_attempts,
@@ -55,16 +57,20 @@ LIMIT :limit;
 -- name: count_running
 SELECT COUNT(*) FROM jobs j WHERE j.state = 'running' AND j.queue = :queue;
 
+-- In the order of the list. The writer reads on only while it has room for what it gets.
+-- name: claimable_jobs
+SELECT {job j}, p.payload
+FROM {each ids as i}
+CROSS JOIN jobs j ON j.id = i.value
+LEFT JOIN job_payloads p ON p.job_id = j.id;
+
+-- The writer has read the job in this transaction and knows every value.
 -- name: claim_job
 UPDATE jobs
-SET state = 'running', stage = :stage, attempt = attempt + 1, lease_owner = :owner,
-    lease = (CASE WHEN lease >> 32 = 0 THEN lease ELSE lease >> 32 END + 1 << 32) + :lease_random,
-    lease_until = :now + :lease_length, waiting_for = '', seq = seq + 1, updated_at = :now,
-    previous = CASE WHEN :stage <> '' THEN topic ELSE previous END,
-    topic_seq = CASE WHEN :stage <> '' THEN seq + 1 ELSE topic_seq END,
-    topic = CASE WHEN :stage <> '' THEN 'running:' || :stage ELSE topic END
-WHERE id = :job_id AND state = 'queued'
-RETURNING {job jobs}, (SELECT p.payload FROM job_payloads p WHERE p.job_id = jobs.id), topic_seq;
+SET state = 'running', stage = :stage, attempt = :attempt, lease = :lease, lease_owner = :owner, lease_until = :lease_until,
+    waiting_for = '', seq = :seq, updated_at = :now, previous = :previous, topic = :topic,
+    topic_seq = CASE WHEN :stage <> '' THEN :seq ELSE topic_seq END
+WHERE id = :job_id AND state = 'queued';
 
 -- The one statement that writes every move of a single job. What it changed besides is told by `topic_seq = seq`: callers see
 -- a new topic.
@@ -91,21 +97,35 @@ WHERE id = :job_id AND INSTR(:source, state) > 0
   AND (NOT :reset OR unique_key IS NULL OR NOT EXISTS (
     SELECT 1 FROM jobs o
     WHERE o.tenant = jobs.tenant AND o.kind = jobs.kind AND o.queue = jobs.queue AND o.unique_key = jobs.unique_key
-      AND o.state IN ('queued', 'running')))
-RETURNING id, tenant, kind, queue, attempt, seq, run_at, created_at, topic, previous, topic_seq, reports;
+      AND o.state IN ('queued', 'running')));
+
+-- name: changed_job
+SELECT j.tenant, j.kind, j.queue, j.attempt, j.seq, j.run_at, j.created_at, j.topic, j.previous, j.topic_seq, j.reports
+FROM jobs j WHERE j.id = :job_id;
 
 -- name: beat_job
-UPDATE jobs SET lease_until = :now + :lease_length
+UPDATE jobs SET lease_until = :lease_until
 WHERE id = :job_id AND state = 'running' AND kind = :kind AND (:tenant IS NULL OR tenant = :tenant)
-  AND (:lease IS NULL OR lease = :lease) AND (:owner IS NULL OR lease_owner = :owner)
-RETURNING lease_until;
+  AND (:lease IS NULL OR lease = :lease) AND (:owner IS NULL OR lease_owner = :owner);
 
 -- name: note_job
 UPDATE jobs SET seq = seq + 1
 WHERE id = :job_id AND kind = :kind AND (:tenant IS NULL OR tenant = :tenant)
   AND (:lease IS NULL OR (lease = :lease AND state = 'running'))
-  AND (:owner IS NULL OR (lease_owner = :owner AND state = 'running'))
-RETURNING seq, state, stage, topic, attempt;
+  AND (:owner IS NULL OR (lease_owner = :owner AND state = 'running'));
+
+-- name: noted_job
+SELECT j.seq, j.state, j.stage, j.topic, j.attempt FROM jobs j WHERE j.id = :job_id;
+
+-- Differs because RETURNING is dear here.
+-- name: settle_delivery
+UPDATE deliveries
+SET state = :state, attempt = attempt + 1, tries = tries + 1, lease_until = NULL, due_at = :now + :retry_length,
+    reason = :reason, updated_at = :now
+WHERE id = :delivery_id AND lease = :lease AND state = 'pending';
+
+-- name: settled_delivery
+SELECT d.tries FROM deliveries d WHERE d.id = :delivery_id;
 
 -- name: ensure_endpoint
 INSERT INTO endpoints (id, tenant, url, state, reason, created_at, updated_at)
