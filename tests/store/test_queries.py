@@ -14,7 +14,7 @@ from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, State
 from chargehand.engine.moves import Change
 from chargehand.engine.store import DeliveryFilter, JobFilter, Store
-from chargehand.store.queries import load_queries
+from chargehand.store.queries import Dialect, load_queries
 from chargehand.store.sqlite_writer import plan_once
 from tests.conftest import Clock
 from tests.store.given import (
@@ -51,6 +51,11 @@ async def test_every_statement_is_understood_by_its_database(store: Store, store
         prepared = await connection.prepare(query.sql)
         assert len(prepared.get_parameters()) == len(query.parameters), query.name
     await connection.close()
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_no_comment_is_left_in_a_statement_where_it_would_hide_what_follows(dialect: Dialect) -> None:
+    assert [query.name for query in load_queries(dialect).values() if "--" in query.sql or "\n" in query.sql] == []
 
 
 def test_a_parameter_used_twice_is_bound_once() -> None:
