@@ -77,6 +77,10 @@ class Roll:
                 each.waiting -= 1
             self._ask(caller, commands, 0)
 
+    def asked(self, caller: Caller, queues: tuple[str, ...]) -> None:
+        """A claim that did not wait."""
+        self._ask(caller, [queue.split("/", 2)[2] for queue in queues], 0)
+
     def beat(self, caller: Caller) -> None:
         entry = self._see(caller)
         entry.heartbeat_at = entry.seen_at

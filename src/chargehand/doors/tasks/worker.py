@@ -100,15 +100,15 @@ class Worker:
 
     async def _claim(
         self, req: Request, caller: Caller, asked: wire.ClaimTask, limit: int, wait: float
-    ) -> tuple[Job, ...] | None:
+    ) -> tuple[Job, ...]:
         queues, owner, lease = claim_queues(caller, asked), owner_of(caller), self.lease(asked.lease_seconds)
-        jobs: tuple[Job, ...] | None
+        jobs = await self._engine.claim(queues, owner, lease, limit=limit, stage=CLAIMED)
+        if jobs or not wait:
+            self._roll.asked(caller, queues)
+            return jobs
         with self._roll.asking(caller, queues):
-            jobs = await self._engine.claim(queues, owner, lease, limit=limit, stage=CLAIMED)
-            if not jobs and wait:
-                waiting = self._engine.claim(queues, owner, lease, limit=limit, stage=CLAIMED, wait_seconds=wait)
-                jobs = await req.unless_gone(waiting)
-        return jobs
+            waiting = self._engine.claim(queues, owner, lease, limit=limit, stage=CLAIMED, wait_seconds=wait)
+            return await req.unless_gone(waiting)
 
     def lease(self, asked: float | None) -> float:
         """What is not above 0 is the default, as at codeQ; unlike there, no lease is without bounds."""
