@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chargehand.doors.provisioning.errors import Detail, Refused
-from chargehand.doors.provisioning.recipe import check
+from chargehand.doors.provisioning.recipe import check, judge
 from chargehand.doors.provisioning.recipe_text import MAX_SHOWN
 
 LINUX = json.loads((Path(__file__).parents[2] / "docs/examples/recipes/linux.json").read_bytes())
@@ -88,6 +88,71 @@ def test_duplicate_members_are_told_where_they_are() -> None:
         ("/wipe", "duplicate"),
         ("/target_disk/transport", "duplicate"),
     ]
+
+
+def test_members_are_the_same_however_their_names_are_escaped() -> None:
+    text = linux(notes='{"wipe": 1, }').replace(b'"wipe": true', b'"wipe": true, "\\u0077ipe": true')
+    assert {(detail.path, detail.code) for detail in refused(text)} == {("/wipe", "duplicate")}
+    in_a_list = json.dumps(linux_layout()).encode().replace(b'"size": "1G"', b'"size": "1G", "size": "2G"')
+    assert ("/partition_layout/1/size", "duplicate") in {(each.path, each.code) for each in refused(in_a_list)}
+
+
+def linux_layout() -> dict[str, Any]:
+    return {**LINUX, "partition_layout": [{"size": "512M"}, {"size": "1G"}]}
+
+
+WIDE = "😀" + "é" * 10 + "x" * 100_000
+
+
+@pytest.mark.parametrize("ascii_escapes", [False, True])
+def test_a_long_text_is_measured_in_bytes_and_kept_as_it_is(ascii_escapes: bool) -> None:
+    document = {**LINUX, "user_data": WIDE, "network_config": {"content": WIDE}, "notes": "über"}
+    text = json.dumps(document, ensure_ascii=ascii_escapes).encode()
+    shown = judge(text).plain
+    size = len(WIDE.encode())
+    assert shown["user_data"] == shown["network_config"] == {"redacted": True, "bytes": size}
+    assert shown["notes"] == "über"
+    assert check(text).plain == document
+
+
+@pytest.mark.parametrize("ascii_escapes", [False, True])
+def test_a_long_text_that_has_too_many_bytes_but_not_too_many_characters_is_refused(ascii_escapes: bool) -> None:
+    text = json.dumps({**LINUX, "meta_data": "é" * 131_073}, ensure_ascii=ascii_escapes).encode()
+    [detail] = refused(text)
+    assert (detail.path, detail.code) == ("/meta_data", "too_large")
+    assert "262146 bytes" in detail.message
+
+
+@pytest.mark.parametrize("space", [" ", "\u00a0", "\u2003", "\u2028", "\u3000"])
+def test_aliases_are_counted_in_a_long_text_whatever_its_names_and_spaces(space: str) -> None:
+    text = f"#cloud-config\na: &ñ{space}[1]\n" + "x" * 70_000 + f"b: *ñ{space}c\n" * 40
+    for value in (text, {"content": text}, {"base64": base64.b64encode(text.encode()).decode()}):
+        assert ("/user_data", "yaml_aliases") in {(each.path, each.code) for each in refused(linux(user_data=value))}
+
+
+@pytest.mark.parametrize(
+    ("end", "place"),
+    [
+        ("\x1b", ""),
+        ("\x00", "/content"),
+        ("\x7f", ""),
+        ("A", "/base64"),
+        ("é===", "/base64"),
+        ("QQ=\n", "/base64"),
+        ("=QQQ", "/base64"),
+    ],
+)
+def test_a_long_text_is_looked_at_to_its_end(end: str, place: str) -> None:
+    text = "A" * 80_000
+    payload = {place[1:]: text + end} if place else text + end
+    assert check(linux(meta_data={place[1:]: text} if place else text))
+    assert [(each.path, each.code) for each in refused(linux(meta_data=payload))] == [(f"/meta_data{place}", "pattern")]
+
+
+def test_a_long_text_that_is_no_text_is_refused() -> None:
+    for wrong in (b"\\ud83d", b"\\u12", b"\xff", b"\xed\xa0\x80", b"\x80" * 70_000, b"\\x"):
+        text = linux(user_data="é" * 70_000 + "HERE").replace(b"HERE", wrong)
+        assert [detail.code for detail in refused(text)] == ["syntax"]
 
 
 def bomb(levels: int, fan: int) -> str:

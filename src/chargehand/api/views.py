@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import msgspec
 
 from chargehand.engine.delivery import Delivery, Endpoint, EndpointCount, Outgoing, Told, Try, shown_url
-from chargehand.engine.job import Event, Job, rfc3339, topic_of
+from chargehand.engine.job import Event, Job, rfc3339, shown_payload, topic_of
 from chargehand.http.carried import carried_json
 from chargehand.http.kinds import KindScopes
 from chargehand.webhooks.hours import Hour
@@ -198,7 +198,7 @@ def job_view(job: Job, now: int) -> JobView:
         **_summary(job, now),
         idempotency_key=job.idempotency_key,
         metadata=json_or_none(job.metadata),
-        payload=carried_json(job.payload) if job.payload else None,
+        payload=carried_json(shown_payload(job.payload)) if job.payload else None,
         result=carried_json(job.result) if job.result else None,
     )
 

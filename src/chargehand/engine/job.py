@@ -1,7 +1,8 @@
 """The values the engine works with. All frozen: a change makes a copy, and only a move changes a job.
 
 Instants (`…_at`) are whole microseconds since the epoch, lengths (`…_seconds`) are seconds. Payloads and results are JSON as
-the caller sent it: the engine never looks inside, so no digit of a large number is lost.
+the caller sent it: the engine never looks inside, so no digit of a large number is lost. Behind the JSON of a payload a door
+may keep bytes that are shown to nobody.
 """
 
 from datetime import UTC, datetime
@@ -26,6 +27,8 @@ FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 PRIORITIES = range(10)  # 9 is served first
 LEASE_RANDOM_BITS = 32  # of a lease, below the count of claims; two million claims stay below 2**53, JavaScript's bound
 RESTING = "resting"  # the stage of a queued job whose owner is gone: callers go on seeing what they saw
+
+NOT_SHOWN = b"\0"  # which JSON cannot have: where the part of a payload begins that is shown to nobody
 
 Level = Literal["info", "warn", "error"]
 
@@ -152,6 +155,12 @@ def visible(state: str, stage: str) -> bool:
     One that is queued in a stage rests: its owner is gone and another will go on, so callers see what they saw before.
     """
     return (stage != "") if state == State.RUNNING else (state != State.QUEUED or stage == "")
+
+
+def shown_payload(payload: bytes) -> bytes:
+    """The part that is JSON."""
+    end = payload.find(NOT_SHOWN)
+    return payload if end < 0 else payload[:end]
 
 
 def queue_name(kind: str, tenant: str, name: str) -> str:

@@ -14,7 +14,7 @@ from chargehand.doors.provisioning.ledger import Ledgers
 from chargehand.doors.provisioning.lifecycle import Lifecycle
 from chargehand.doors.provisioning.names import BASE, KIND, READ, TAG, WRITE, server_queue
 from chargehand.doors.provisioning.orders import Asked, Orders, order_of
-from chargehand.doors.provisioning.recipe import Recipe, checked
+from chargehand.doors.provisioning.recipe import Recipe, judged
 from chargehand.doors.provisioning.recipe_schema import SCHEMA_BYTES
 from chargehand.doors.provisioning.run import Runs, Step
 from chargehand.doors.provisioning.servers import Kept, Servers, checked_serial
@@ -34,7 +34,6 @@ from chargehand.http.inputs import (
     fingerprint,
     idempotency_key,
     json_object,
-    json_or_absent,
     last_event_id,
     trace_headers,
 )
@@ -174,8 +173,11 @@ class ProvisioningJobs:
             new = replace(new, traceparent=span.traceparent, tracestate=span.tracestate)
             submitted = await self._engine.submit(new)
             span.set("job_id", submitted.job_id)
+        if (made := submitted.moved) is not None:  # what was just stored is not read again
+            reply(resp, Submitted(made.job_id, "queued", serial, rfc3339(made.created_at)), 202)
+            return
         job = await self._engine.get(submitted.job_id, caller.tenant)
-        if not submitted.created and (key is None or job.idempotency_key != key):
+        if key is None or job.idempotency_key != key:
             raise Refused(
                 409,
                 Key.CONFLICT_ACTIVE_JOB,
@@ -191,9 +193,7 @@ class ProvisioningJobs:
         self._vault.require_open()
         if self.unreachable:
             raise Refused(503, "config.missing", self.unreachable)
-        recipe = await checked(memoryview(asked.recipe), "/recipe")
-        asked.recipe = absent()
-        del body  # sealing takes the recipe's size twice
+        shown = await judged(memoryview(asked.recipe), "/recipe")
         serial = asked.server_serial
         server = await self._server(tenant, serial)
         job_id = self._engine.new_id()
@@ -202,12 +202,12 @@ class ProvisioningJobs:
             tenant,
             KIND,
             server_queue(tenant, serial),
-            self._orders.seal(job_id, serial, recipe),
+            self._orders.seal(job_id, serial, shown, memoryview(asked.recipe)),
             asked.priority,
             idempotency_key=key,
             fingerprint=printed,
             reports=self._reports(tenant, asked.webhook),
-            metadata=_metadata(asked, recipe, server.system_uuid),
+            metadata=_metadata(asked, shown, server.system_uuid),
             unique_key="active",  # of the server's own queue
         )
 
@@ -329,7 +329,7 @@ class ProvisioningJobs:
     # recipes ------------------------------------------------------------------------------------------------------------
 
     async def validate_recipe(self, req: Request, resp: Response) -> None:
-        await checked(await read_body(req, MAX_BODY))
+        await judged(await read_body(req, MAX_BODY))
         reply(resp, Valid(True, Recipe.schema_id))
 
     async def get_schema(self, req: Request, resp: Response) -> None:
@@ -339,7 +339,7 @@ class ProvisioningJobs:
 
 def _asked(body: bytes) -> SubmitJob:
     asked = decode(_submit, body)
-    if json_or_absent("recipe", asked.recipe) is None:
+    if len(asked.recipe) <= len(b"null") and bytes(asked.recipe) in (b"", b"null"):
         raise InvalidField("recipe", "must be a JSON object")
     return asked
 

@@ -6,16 +6,17 @@ from typing import Any
 import msgspec
 
 from chargehand.doors.provisioning.recipe import Recipe
+from chargehand.doors.provisioning.recipe_text import Text
 from chargehand.doors.provisioning.vault import Vault
-from chargehand.engine.job import Job
+from chargehand.engine.job import NOT_SHOWN, Job, shown_payload
 
 
-class Order(msgspec.Struct, frozen=True):
-    """The payload of a job."""
+class Order(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The payload of a job; behind it, as bytes that are shown to nobody, comes the whole recipe, encrypted."""
 
     server_serial: str
     recipe: dict[str, Any]  # without its secrets
-    sealed: bytes  # the whole, encrypted
+    sealed: bytes = b""  # where releases before 0.2 have the whole, in base64
 
 
 class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -35,18 +36,17 @@ class Orders:
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
 
-    def seal(self, job_id: str, server_serial: str, recipe: Recipe) -> bytes:
-        shown = recipe.public()
-        sealed = self._vault.seal(_context(job_id), msgspec.json.encode(recipe.plain))
-        return msgspec.json.encode(Order(server_serial, shown, sealed))
+    def seal(self, job_id: str, server_serial: str, shown: Recipe, recipe: Text) -> bytes:
+        head = msgspec.json.encode(Order(server_serial, shown.plain))
+        return self._vault.seal(_context(job_id), recipe, head + NOT_SHOWN)
 
     def open(self, job: Job) -> Recipe:
-        order = _orders.decode(job.payload)
-        return Recipe.of(msgspec.json.decode(self._vault.open(_context(job.id), order.sealed)))
+        sealed = memoryview(job.payload)[len(shown_payload(job.payload)) + len(NOT_SHOWN) :]
+        return Recipe.of(msgspec.json.decode(self._vault.open(_context(job.id), sealed or order_of(job).sealed)))
 
 
 def order_of(job: Job) -> Order:
-    return _orders.decode(job.payload)
+    return _orders.decode(shown_payload(job.payload))
 
 
 def asked_of(job: Job) -> Asked:

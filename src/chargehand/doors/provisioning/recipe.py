@@ -1,10 +1,11 @@
 """A recipe: what is done to one machine, as its caller gave it, checked.
 
-`check` is the only way in for what callers send. What it has let in is kept as it was given; `Recipe.of` takes that up again
+`judge` is the only way in for what callers send. What it has let in is kept as it was given; `Recipe.of` takes that up again
 without a second judgement, so that a stricter version of this program does not lose the jobs that run.
 """
 
 import asyncio
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ import msgspec
 
 from chargehand.doors.provisioning.errors import Detail, Refused
 from chargehand.doors.provisioning.recipe_checks import cross_problems
-from chargehand.doors.provisioning.recipe_payloads import FILES, content
+from chargehand.doors.provisioning.recipe_payloads import FILES, content, payload_sizes
 from chargehand.doors.provisioning.recipe_schema import SCHEMA_BYTES, SCHEMA_ID, problems
 from chargehand.doors.provisioning.recipe_text import Text, Unreadable, read
 from chargehand.doors.provisioning.taxonomy import Key
@@ -66,35 +67,50 @@ class Recipe(msgspec.Struct, frozen=True):
 
     def public(self) -> dict[str, Any]:
         """What may be shown: everything but what may hold secrets."""
-        shown = dict(self.plain)
-        for name in self.secrets:
-            if name in shown:
-                size = len(content(shown[name])) if name in FILES else len(msgspec.json.encode(shown[name]))
-                shown[name] = {"redacted": True, "bytes": size}
-        if "firmware_url" in shown:  # a query is where signed URLs carry their right to be fetched
-            url, mark, _ = shown["firmware_url"].partition("?")
-            shown["firmware_url"] = f"{url}?redacted" if mark else url
-        return shown
+        return _public(self.plain, {name: len(content(self.plain[name])) for name in FILES if name in self.plain})
 
 
-async def checked(recipe: Text, at: str = "") -> Recipe:
-    """As `check`; a large one in a thread, so that others are served meanwhile."""
-    return check(recipe, at) if len(recipe) < SMALL else await asyncio.to_thread(check, recipe, at)
+async def judged(recipe: Text, at: str = "") -> Recipe:
+    """As `judge`; a large one in a thread, so that others are served meanwhile."""
+    return judge(recipe, at) if len(recipe) < SMALL else await asyncio.to_thread(judge, recipe, at)
 
 
 def check(recipe: Text, at: str = "") -> Recipe:
-    """The recipe, or Refused with everything that is wrong with it. `at`: where in the caller's document it stands."""
+    """The whole recipe, or Refused. It takes several times its size in memory: a server that only keeps one judges it."""
+    judge(recipe, at)
+    return Recipe.of(msgspec.json.decode(recipe))
+
+
+def judge(recipe: Text, at: str = "") -> Recipe:
+    """What may be shown of the recipe, or Refused with everything that is wrong with it.
+
+    `at`: where in the caller's document it stands. Payloads never become objects of the size they could have in Python.
+    """
     try:
         document, found = read(recipe)
     except Unreadable as error:
         raise _refused([error.detail], at) from None
     found += islice(problems(document), MAX_COUNTED)
+    sizes: dict[str, int] = {}
     if isinstance(document, dict):
         broken = {detail.path.split("/")[1] for detail in found if detail.path}
-        found += cross_problems(document, broken)
+        sizes = payload_sizes(recipe, {name: document[name] for name in FILES if name in document.keys() - broken})
+        found += cross_problems(document, broken, sizes)
     if found:
         raise _refused(found, at)
-    return Recipe.of(document)
+    return Recipe.of(_public(document, sizes))
+
+
+def _public(plain: dict[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
+    shown = dict(plain)
+    for name in Recipe.secrets:
+        if name in shown:
+            size = sizes[name] if name in FILES else len(msgspec.json.encode(shown[name]))
+            shown[name] = {"redacted": True, "bytes": size}
+    if "firmware_url" in shown:  # a query is where signed URLs carry their right to be fetched
+        url, mark, _ = shown["firmware_url"].partition("?")
+        shown["firmware_url"] = f"{url}?redacted" if mark else url
+    return shown
 
 
 def _refused(found: list[Detail], at: str) -> Refused:

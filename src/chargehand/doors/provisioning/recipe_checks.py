@@ -4,12 +4,12 @@ Each check looks only at members that fit the schema, so that one mistake is not
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from chargehand.doors.provisioning.errors import Detail
 from chargehand.doors.provisioning.recipe_layout import bytes_of, fixed_bytes, layout_problems
-from chargehand.doors.provisioning.recipe_payloads import FILES, payload_problems
+from chargehand.doors.provisioning.recipe_payloads import payload_problems
 from chargehand.errors import EgressRefused
 from chargehand.webhooks.egress import EgressPolicy
 
@@ -31,12 +31,11 @@ _PARTITION = re.compile(
 _NO_DISK = re.compile(r"/dev/(?:sr[0-9]+|cdrom|dvd|ram[0-9]+|zram[0-9]+|null|zero|mem|fd[0-9]+)(?:/.*)?")
 
 
-def cross_problems(document: dict[str, Any], broken: set[str]) -> Iterator[Detail]:
-    """`broken`: the members that the schema has refused already."""
+def cross_problems(document: dict[str, Any], broken: set[str], sizes: Mapping[str, int]) -> Iterator[Detail]:
+    """`broken`: the members that the schema has refused already. `sizes`: the bytes of each payload that it has not."""
     sound = {name: value for name, value in document.items() if name not in broken}
-    for name in FILES:
-        if name in sound:
-            yield from payload_problems(name, sound[name])
+    for name, size in sizes.items():
+        yield from payload_problems(name, sound[name], size)
     if "firmware_url" in sound:
         yield from _address_problems("firmware_url", sound["firmware_url"])
         if "env" not in broken and not _SHA256.fullmatch(sound.get("env", {}).get(FIRMWARE_DIGEST, "")):

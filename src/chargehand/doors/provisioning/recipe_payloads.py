@@ -5,19 +5,21 @@ text, XML with entities of its own, and YAML that grows when it is read.
 """
 
 import base64
+import codecs
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from chargehand.doors.provisioning.errors import Detail
-from chargehand.doors.provisioning.recipe_schema import FIELDS
-from chargehand.doors.provisioning.recipe_text import pointer
+from chargehand.doors.provisioning.recipe_schema import FIELDS, PAYLOADS
+from chargehand.doors.provisioning.recipe_text import LONG, Text, ascii_only, pointer, texts
 
 # The field, the file on the task medium, and the most bytes: all three as the schema has them.
-FILES: dict[str, str] = {
-    name: FIELDS[name]["properties"]["file"]["const"]
-    for name in ("user_data", "meta_data", "network_config", "unattend_xml", "ks_cfg")
-}
+FILES: dict[str, str] = {name: FIELDS[name]["properties"]["file"]["const"] for name in PAYLOADS}
+_Given = msgspec.defstruct("_Given", [(name, msgspec.Raw, msgspec.Raw(b"")) for name in FILES])
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 LIMITS: dict[str, int] = {name: FIELDS[name]["maxLength"] for name in FILES}
 
 MAX_ALIASES = 32
@@ -25,7 +27,7 @@ MAX_ANCHORS = 10_000
 
 # `&name` and `*name` wherever they stand, also in quotes and scripts. That is more than YAML would see, and never less:
 # what hides an alias from this count would hide it from a parser as well. A name ends where PyYAML ends it.
-_ANCHORS_AND_ALIASES = re.compile(r"([&*])([A-Za-z0-9_-]+|[^\s,\[\]{}&*]+)")
+_ANCHORS_AND_ALIASES = re.compile(rb"([&*])([A-Za-z0-9_-]+|[^\s\x1c-\x1f,\[\]{}&*]+)")
 
 
 def content(value: str | Mapping[str, str]) -> bytes:
@@ -37,25 +39,39 @@ def content(value: str | Mapping[str, str]) -> bytes:
     return value["content"].encode()
 
 
-def payload_problems(name: str, value: Any) -> Iterator[Detail]:
+def payload_sizes(recipe: Text, payloads: Mapping[str, Any]) -> dict[str, int]:
+    """How many bytes the machine will be given, by the recipe's own text: of the document the long texts are ASCII."""
+    given = msgspec.json.decode(recipe, type=_Given)
+    return {name: _size(value, getattr(given, name)) for name, value in payloads.items()}
+
+
+def _size(value: str | Mapping[str, str], raw: msgspec.Raw) -> int:
+    if isinstance(value, Mapping):
+        if "content" not in value:
+            encoded = value.get("base64", "")
+            return len(encoded) // 4 * 3 - encoded[-2:].count("=")
+        raw = _members.decode(raw)["content"]
+    return sum(len(piece.encode()) for piece in texts(memoryview(raw)))
+
+
+def payload_problems(name: str, value: Any, size: int) -> Iterator[Detail]:
     at = pointer(name)
     if isinstance(value, dict) and "file" in value:
         yield Detail(
             at + "/file", "conflict", "is what the controller writes onto the task medium; give content or base64"
         )
         return
+    if size > LIMITS[name]:
+        yield Detail(at, "too_large", f"has {size} bytes; at most {LIMITS[name]} are allowed")
+        return
     try:
-        data = content(value)
+        text = searchable(value)
     except ValueError:
         yield Detail(at + "/base64", "pattern", "is not base64")
         return
-    if len(data) > LIMITS[name]:
-        yield Detail(at, "too_large", f"has {len(data)} bytes; at most {LIMITS[name]} are allowed")
-        return
-    text = data.decode("utf-8", "replace")
-    if name == "unattend_xml" and ("<!DOCTYPE" in text or "<!ENTITY" in text):
+    if name == "unattend_xml" and (b"<!DOCTYPE" in text or b"<!ENTITY" in text):
         yield Detail(at, "xml_doctype", "has a document type or entities, which can grow without bound; leave them out")
-    if name in ("meta_data", "network_config") or (name == "user_data" and "#cloud-config" in text):
+    if name in ("meta_data", "network_config") or (name == "user_data" and b"#cloud-config" in text):
         used = aliases(text)
         if used > MAX_ALIASES:
             yield Detail(
@@ -66,14 +82,26 @@ def payload_problems(name: str, value: Any) -> Iterator[Detail]:
             )
 
 
-def aliases(text: str) -> int:
+def searchable(value: str | Mapping[str, str]) -> bytes | bytearray:
+    """A payload with nothing but ASCII in it: made by pieces, for a text takes up to four times the memory of its bytes."""
+    if isinstance(value, str):
+        return ascii_only(value).encode()
+    if "base64" not in value:
+        return ascii_only(value["content"]).encode()
+    encoded, decoder, found = value["base64"], codecs.getincrementaldecoder("utf-8")("replace"), bytearray()
+    for begin in range(0, len(encoded), LONG):
+        found += ascii_only(decoder.decode(base64.b64decode(encoded[begin : begin + LONG], validate=True))).encode()
+    return found
+
+
+def aliases(text: bytes | bytearray) -> int:
     """Uses of names that have an anchor somewhere: a `*.txt` in a script is none. Where there are more anchors than a person writes,
     every name counts.
     """
-    anchors: set[str] = set()
+    anchors: set[bytes] = set()
     for found in _ANCHORS_AND_ALIASES.finditer(text):
-        if found[1] == "&" and len(anchors) <= MAX_ANCHORS:
+        if found[1] == b"&" and len(anchors) <= MAX_ANCHORS:
             anchors.add(found[2])
     every = len(anchors) > MAX_ANCHORS
     # Looked through again, for nothing that is as many as the text is long is kept.
-    return sum(found[1] == "*" and (every or found[2] in anchors) for found in _ANCHORS_AND_ALIASES.finditer(text))
+    return sum(found[1] == b"*" and (every or found[2] in anchors) for found in _ANCHORS_AND_ALIASES.finditer(text))

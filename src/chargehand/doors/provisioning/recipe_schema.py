@@ -4,6 +4,7 @@ What is allowed is said by the schema's own descriptions, so that message, schem
 """
 
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Any
@@ -14,7 +15,7 @@ from jsonschema_rs import ValidationError
 from jsonschema_rs import ValidationErrorKind as Kind
 
 from chargehand.doors.provisioning.errors import Detail
-from chargehand.doors.provisioning.recipe_text import pointer, shown
+from chargehand.doors.provisioning.recipe_text import LONG, pointer, shown
 
 SCHEMA_BYTES = files("chargehand.doors.provisioning").joinpath("recipe.schema.json").read_bytes()
 SCHEMA: dict[str, Any] = msgspec.json.decode(SCHEMA_BYTES)
@@ -41,8 +42,12 @@ _CODES: dict[type[Kind], str] = {
     Kind.Maximum: "out_of_range",
 }
 
-LONG = 65_536  # more than any text may have but those that go onto the task medium
 LONGEST_NAME = 100  # that is compared with others: it takes time, and no longer one is near to any
+
+PAYLOADS = ("user_data", "meta_data", "network_config", "unattend_xml", "ks_cfg")
+# As the schema has them, for texts that are too long to be copied for the validator.
+_TEXT = re.compile(SCHEMA["$defs"]["payload"]["pattern"].replace("]*$", "]*+"))
+_BASE64 = re.compile("[A-Za-z0-9+/]*+={0,2}")
 
 # What a description lacks, for somebody who has it wrong.
 _EXAMPLES = {"/target_disk": ", such as /dev/sda"}
@@ -54,10 +59,11 @@ _SHOWN |= {"wim_index", "timeout_minutes", "hostname", "installer_iso", "target_
 
 def problems(document: Any) -> Iterator[Detail]:
     """Everything in which the document does not fit; at most one of a kind for each place."""
-    if _validator.is_valid(document):
-        return
     short = _shortened(document)
-    document = document if _validator.is_valid(short) else short
+    if not _validator.is_valid(short):
+        document = short
+    elif all(_fits(name, document[name]) for name in PAYLOADS if name in document):
+        return
     said = set()
     meant = _meant(document)
     if meant is not document:
@@ -73,10 +79,22 @@ def problems(document: Any) -> Iterator[Detail]:
                 yield detail
 
 
+def _fits(name: str, payload: str | dict[str, str]) -> bool:
+    """Whether a payload that fits without the end of its long text, if it has one, fits with it."""
+    for form, text in payload.items() if isinstance(payload, dict) else (("content", payload),):
+        if len(text) > LONG:
+            too_long = len(text) > FIELDS[name]["properties"][form].get("maxLength", LONG)
+            if too_long or not (
+                _BASE64.fullmatch(text) and len(text) % 4 == 0 if form == "base64" else _TEXT.fullmatch(text)
+            ):
+                return False
+    return True
+
+
 def _shortened(value: Any) -> Any:
-    """The same without the ends of long texts: each error of the validator's has a copy of all that it is about."""
+    """The same without the ends of long texts: the validator copies all that it judges, and once more for each error."""
     if isinstance(value, str):
-        return value[: LONG + 1]
+        return value[: LONG + 4]  # of base64 whole groups are left
     if isinstance(value, dict):
         return {name: _shortened(member) for name, member in value.items()}
     return [_shortened(member) for member in value] if isinstance(value, list) else value

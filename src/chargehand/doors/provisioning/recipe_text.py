@@ -6,7 +6,6 @@ in which the server answers nobody. So the marks of the text are counted first, 
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,10 +18,18 @@ MAX_MARKS = 20_000  # strings, commas and brackets; the largest sensible recipe 
 MAX_DEPTH = 8
 MAX_MEMBERS = 64  # of one object or list; each wrong one costs the validator a copy of all of them
 MAX_NAME = 128  # of a member, so that a pointer can always repeat it
+LONG = 65_536  # bytes: more than any text may have but those that go onto the task medium
 MAX_SHOWN = 60  # characters of a caller's text that a message repeats
 
 # A string is matched to its end, or to the end of the text: never looked at twice, so the scan is linear.
 _MARKS = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)
+_MORE_THAN_ASCII = re.compile(rb"[\x80-\xff]|\\u")
+# Some kilobytes of a string, and neither a character nor an escape is cut in two.
+_UNITS = re.compile(
+    rb"(?:[^\\\x80-\xff]{1,64}+|[\x80-\xff][\x80-\xbf]{0,3}+|\\u[dD][89abAB]..\\u....|\\u....|\\.){1,1024}+", re.DOTALL
+)
+_WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")
+_WIDE = re.compile(r"[^\x00-\x7f]")
 
 
 Text = bytes | memoryview
@@ -36,12 +43,24 @@ class Unreadable(Exception):
         self.detail = Detail(path, code, message)
 
 
+class _Open:
+    """A list or an object whose end has not come yet, and where in it the text is."""
+
+    def __init__(self, is_object: bool) -> None:
+        self.is_object = self.wants_name = is_object
+        self.names: set[str] = set()
+        self.at: str | int = 0
+
+
 def read(text: Text) -> tuple[Any, list[Detail]]:
-    """The document, and the members that are given twice in it: parsers differ in which one they take."""
-    _check_bounds(text)
-    twice = _duplicates(text)  # first, so that what it takes is free again
+    """The document, and the members that are given twice in it: parsers differ in which one they take.
+
+    It is there to be judged: in its long texts (of more than `LONG` bytes) a "?" stands for every character beyond ASCII.
+    One such character would make Python keep four bytes for each of a million others.
+    """
+    twice, long_strings = _scan(text)
     try:
-        document = msgspec.json.decode(text)
+        document = msgspec.json.decode(_narrowed(text, long_strings) if long_strings else text)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         # Of a UnicodeDecodeError only its name: its text repeats a byte of what may be a secret.
         reason = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else f"is not JSON: {error}"
@@ -56,26 +75,73 @@ def read(text: Text) -> tuple[Any, list[Detail]]:
     return document, twice
 
 
-def _duplicates(text: Text) -> list[Detail]:
-    twice: dict[int, tuple[dict[str, Any], list[str]]] = {}  # by identity, and held so that none is used again
+def _scan(text: Text) -> tuple[list[Detail], list[slice]]:
+    """Members that are given twice, and where the long strings are that have more than ASCII. Nothing is built of the text:
+    what comes out is meant for JSON, and is thrown away if the text turns out to be none.
+    """
+    if len(text) > MAX_BYTES:
+        raise Unreadable("too_large", f"has {len(text)} bytes; at most {MAX_BYTES} are read")
+    containers: list[_Open] = []
+    twice: dict[str, Detail] = {}
+    long_strings: list[slice] = []
+    for count, mark in enumerate(_MARKS.finditer(text)):
+        if count >= MAX_MARKS:
+            raise Unreadable("too_large", f"has more than {MAX_MARKS} strings, commas and brackets")
+        begin, end = mark.span()
+        byte, inner = text[begin], containers[-1] if containers else None
+        if byte in b"[{":
+            containers.append(_Open(byte in b"{"))
+            if len(containers) > MAX_DEPTH:
+                raise Unreadable("too_deep", f"is nested deeper than {MAX_DEPTH} levels")
+        elif byte in b'"':
+            if end - begin > LONG and _MORE_THAN_ASCII.search(text, begin, end):
+                long_strings.append(slice(begin, end))
+            if inner is not None and inner.wants_name:
+                inner.at = name = _name(text[begin:end])
+                inner.wants_name = False
+                if name in inner.names:
+                    at = pointer(*(container.at for container in containers))
+                    twice[at] = Detail(at, "duplicate", "is given more than once; give it once")
+                inner.names.add(name)
+        elif inner is not None and byte in b",":
+            inner.wants_name = inner.is_object
+            inner.at = inner.at + 1 if isinstance(inner.at, int) else inner.at
+        elif inner is not None:
+            containers.pop()
+    return sorted(twice.values(), key=lambda detail: detail.path.count("/")), long_strings
 
-    def hook(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        members = dict(pairs)
-        if len(members) != len(pairs):
-            counts = Counter(name for name, _ in pairs)
-            twice[id(members)] = members, [name for name, count in counts.items() if count > 1]
-        return members
 
+def _name(text: Text) -> str:
+    """Of a member. One that is too long is refused later, and need not be told from others."""
     try:
-        document = json.loads(str(text, "utf-8"), object_pairs_hook=hook)
-    except ValueError:
-        return []  # what is wrong with it is said by who reads it next
-    # An object that was itself overwritten by its twin is not met on the way, but the twin is told.
-    return [
-        Detail(at + pointer(name), "duplicate", "is given more than once; give it once")
-        for at, members in (_containers(document, "") if twice else ())
-        for name in twice.get(id(members), (members, []))[1]
-    ]
+        return msgspec.json.decode(text, type=str) if len(text) <= LONG else ""
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
+
+
+def _narrowed(text: Text, long_strings: list[slice]) -> bytearray:
+    """The text with nothing but ASCII in those strings, and as many characters in each as before."""
+    narrow, done = bytearray(), 0
+    for place in long_strings:
+        narrow += text[done : place.start]
+        narrow += b'"'
+        for piece in texts(text[place]):
+            narrow += memoryview(msgspec.json.encode(ascii_only(piece)))[1:-1]
+        narrow += b'"'
+        done = place.stop
+    narrow += text[done:]
+    return narrow
+
+
+def texts(string: Text) -> Iterator[str]:
+    """What a string of JSON says, by pieces that are small however wide their characters are."""
+    for piece in _UNITS.finditer(string, 1, len(string) - 1):
+        yield msgspec.json.decode(b'"%b"' % piece[0], type=str)
+
+
+def ascii_only(text: str) -> str:
+    """As many characters. Spaces stay spaces, for a name in YAML ends there."""
+    return text if text.isascii() else _WIDE.sub("?", _WIDE_SPACE.sub(" ", text))
 
 
 def pointer(*segments: str | int) -> str:
@@ -91,22 +157,6 @@ def shown(value: object) -> str:
         return "an object" if isinstance(value, dict) else "a list"
     text = json.dumps(value)
     return text if len(text) <= MAX_SHOWN else "a number that long"
-
-
-def _check_bounds(text: Text) -> None:
-    if len(text) > MAX_BYTES:
-        raise Unreadable("too_large", f"has {len(text)} bytes; at most {MAX_BYTES} are read")
-    depth = 0
-    for count, mark in enumerate(_MARKS.finditer(text)):
-        if count >= MAX_MARKS:
-            raise Unreadable("too_large", f"has more than {MAX_MARKS} strings, commas and brackets")
-        byte = text[mark.start()]
-        if byte in b"[{":
-            depth += 1
-        elif byte in b"]}":
-            depth -= 1
-        if depth > MAX_DEPTH:
-            raise Unreadable("too_deep", f"is nested deeper than {MAX_DEPTH} levels")
 
 
 def _containers(value: Any, at: str) -> Iterator[tuple[str, dict[str, Any] | list[Any]]]:

@@ -46,15 +46,14 @@ class Vault:
         """Keys for different things have nothing to do with each other."""
         return hmac.digest(self._secret, f"chargehand/provisioning/{purpose}".encode(), "sha256")
 
-    def seal(self, context: str, plain: bytes) -> bytes:
-        """What was sealed for one thing cannot be passed off as another's."""
+    def seal(self, context: str, plain: bytes | memoryview, head: bytes = b"") -> bytes:
+        """What was sealed for one thing cannot be passed off as another's. `head` comes before it, as it is."""
         self.require_open()
         nonce = os.urandom(NONCE_BYTES)
         sealed = AESGCM(self.key("seal")).encrypt(nonce, plain, context.encode())
-        del plain  # a recipe may have megabytes, and is copied once more
-        return nonce + sealed
+        return b"".join((head, nonce, sealed))
 
-    def open(self, context: str, sealed: bytes) -> bytes:
+    def open(self, context: str, sealed: bytes | memoryview) -> bytes:
         nonce, rest = memoryview(sealed)[:NONCE_BYTES], memoryview(sealed)[NONCE_BYTES:]
         try:
             return AESGCM(self.key("seal")).decrypt(nonce, rest, context.encode())

@@ -1,0 +1,72 @@
+"""Sealed recipes and passwords: those that older releases wrote still open, and what is sealed is shown to nobody."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from chargehand.doors.provisioning.errors import Refused
+from chargehand.doors.provisioning.orders import Orders, order_of
+from chargehand.doors.provisioning.recipe import judge
+from chargehand.doors.provisioning.vault import Vault
+from chargehand.engine.job import Job, State
+from tests.api.serving import on_sqlite
+from tests.provisioning.lab import RECIPE, lab
+
+KEY = b"an old key of thirty-two bytes or more"
+JOB_ID = "01J0000000000000000000000A"
+TEXT = (
+    '{"task_target": "install-esxi.target", "wipe": true, "ks_cfg": "rootpw s3cret-ü\\n", "installer_iso": "esxi.iso"}'
+)
+PLAIN = {"task_target": "install-esxi.target", "wipe": True, "ks_cfg": "rootpw s3cret-ü\n", "installer_iso": "esxi.iso"}
+SHOWN = {**PLAIN, "ks_cfg": {"redacted": True, "bytes": 17}}
+
+# Both were written before recipes were sealed as bytes, by the code that 0.1.0 has as well.
+OLD_PAYLOAD = (
+    b'{"server_serial":"SN-OLD","recipe":{"task_target":"install-esxi.target","wipe":true,"ks_cfg":{"redacted":true,'
+    b'"bytes":17},"installer_iso":"esxi.iso"},"sealed":"HYB/RrKX5M91R9FacpXoWNdGMUdfT5su3cm6XWlNQO0z48A+O7R9xXQmds4TH'
+    b"8WoQRe87wUqGApttKuG0X+IorRcWhwbqWRsrvX0ERRXsYB9e4awFvHftRPBkDEdOrAkaSGx+73Q2Ns3Lk60ceBeRBj77IaRmWf6mQ3MgVwahMu3"
+    b'xYEDdmI="}'
+)
+OLD_PASSWORD = bytes.fromhex(
+    "887d61d031ef98be6ca6c6f00ac5ac3e7b1a493cd204b3429d451ca2427c99471026ab4d0df944fa"
+)  # of bmc/default/SN-OLD
+
+
+def job(payload: bytes) -> Job:
+    return Job(
+        JOB_ID, "default", "provision", "provision/default/SN-OLD", State.QUEUED, "", "queued", "", 0, 0, 0, 1, 0, None,
+        None, "", None, None, None, "", "", "", None, 1, 0, 0, None, None, payload,
+    )  # fmt: skip
+
+
+def test_a_recipe_that_an_older_release_sealed_opens() -> None:
+    old = job(OLD_PAYLOAD)
+    assert Orders(Vault(KEY)).open(old).plain == PLAIN
+    assert (order_of(old).server_serial, order_of(old).recipe) == ("SN-OLD", SHOWN)
+
+
+def test_a_password_that_an_older_release_sealed_opens() -> None:
+    assert Vault(KEY).open("bmc/default/SN-OLD", OLD_PASSWORD) == b"old-password"
+
+
+def test_a_recipe_is_sealed_as_it_was_sent_and_opens_for_its_own_job_alone() -> None:
+    orders = Orders(Vault(KEY))
+    payload = orders.seal(JOB_ID, "SN-OLD", judge(TEXT.encode()), TEXT.encode())
+    sealed = job(payload)
+    assert orders.open(sealed).plain == PLAIN
+    assert (order_of(sealed).server_serial, order_of(sealed).recipe) == ("SN-OLD", SHOWN)
+    assert len(payload) < len(TEXT.encode()) + 200  # not in base64
+    with pytest.raises(Refused):
+        orders.open(replace(sealed, id=JOB_ID[:-1] + "B"))
+    with pytest.raises(Refused):
+        Orders(Vault(KEY[::-1])).open(sealed)
+
+
+@on_sqlite
+async def test_the_engine_shows_a_job_of_this_door_without_what_is_sealed(store_url: str, tmp_path: Path) -> None:
+    async with lab(store_url, tmp_path) as room:
+        await room.register()
+        shown = (await room.api.get(f"/engine/jobs/{await room.submit()}")).good()["payload"]
+        assert set(shown) == {"server_serial", "recipe"}
+        assert shown["recipe"]["task_target"] == RECIPE["task_target"]
