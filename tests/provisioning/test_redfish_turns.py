@@ -1,8 +1,10 @@
 """Requests to BMCs wait for their turn, so that a thousand machines at once leave the process time to listen."""
 
+import asyncio
 from random import Random
 
 from chargehand.doors.provisioning.redfish.machine import Bmc, Machine
+from chargehand.doors.provisioning.turns import Turns
 from tests.provisioning.bmc import FakeBmc
 from tests.provisioning.bmc_habits import PASSWORD, USER
 from tests.provisioning.machines import LOCAL
@@ -28,3 +30,36 @@ async def test_each_request_waits_for_its_turn_and_asks_for_leave_after_it() -> 
             happened.clear()
             await machine.reset()
     assert happened[-2:] == ["turn", "permit"]
+
+
+async def begun(turn: "asyncio.Task[None]") -> bool:
+    """Whether it has begun after some turns of the loop, in which nothing but time could change that."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+    return turn.done()
+
+
+async def test_no_request_begins_while_a_machine_waits_for_its_answer() -> None:
+    turns = Turns(turn_seconds=0.0, give_way_seconds=3600.0)
+    with turns.answering():
+        with turns.answering():
+            turn = asyncio.create_task(turns.wait())
+            assert not await begun(turn)
+        assert not await begun(turn)
+    await turn
+
+
+async def test_a_request_does_not_wait_for_ever_for_machines_that_report() -> None:
+    turns = Turns(turn_seconds=0.0, give_way_seconds=0.01)
+    with turns.answering():
+        async with asyncio.timeout(60):
+            await asyncio.gather(*[turns.wait() for _ in range(5)])
+
+
+async def test_a_report_that_is_refused_holds_nobody_up_afterwards() -> None:
+    turns = Turns(turn_seconds=0.0, give_way_seconds=3600.0)
+    try:
+        with turns.answering():
+            raise ValueError
+    except ValueError:
+        await turns.wait()

@@ -29,6 +29,7 @@ from chargehand.doors.provisioning.retention import Retention
 from chargehand.doors.provisioning.run import Runs
 from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.tokens import PREFIX, JobTokens
+from chargehand.doors.provisioning.turns import Turns
 from chargehand.doors.provisioning.vault import Vault
 from chargehand.doors.provisioning.waiting import Waiting
 from chargehand.engine.engine import Engine
@@ -63,7 +64,8 @@ class ProvisioningDoor:
         self._ledgers = ledgers = Ledgers(engine.store)
         self._tokens = JobTokens(vault.key("job-token"))
         bmcs = policy.for_bmcs()
-        machines = Machines(settings, bmcs, self.metrics)
+        turns = Turns()
+        machines = Machines(settings, bmcs, self.metrics, turns)
         servers = Servers(engine, vault, bmcs, machines)
         self._files = MediaFiles(config, engine.store, orders, runs, self._tokens, self.metrics)
         urls = MediaUrls(vault.key("media"), lambda: self._files.base_url, engine.now)
@@ -84,7 +86,7 @@ class ProvisioningDoor:
         self._parts = (
             self._jobs,
             servers,
-            Reports(engine, settings, self._tokens, runs, ledgers, servers, self._lifecycle, self.metrics),
+            Reports(engine, settings, self._tokens, runs, ledgers, servers, self._lifecycle, self.metrics, turns),
             Media(urls, self._files.find, self._fetches.heard),
             self._registry,
         )

@@ -154,7 +154,8 @@ class Lifecycle:
     async def show(self, job: Job, verdict: Verdict, *, held: bool) -> bool:
         """Callers see the outcome: at once, whoever found it. False: it was shown already, or cannot be from here."""
         stage = STAGES[verdict.outcome]
-        seen = await self._engine.get(job.id)
+        # Who does not hold the job changes it in the stage PROVISIONING alone, and the write sees to that: no need to look again.
+        seen = await self._engine.get(job.id) if held else job
         if seen.stage == stage:
             return False
         failed = verdict.outcome == "failed"

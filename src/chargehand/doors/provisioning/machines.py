@@ -1,6 +1,5 @@
 """How the rest of the door gets at a BMC: one client for each conversation, with this server's bounds and policy."""
 
-import asyncio
 from random import Random
 
 from chargehand.config import ProvisioningConfig
@@ -8,10 +7,10 @@ from chargehand.doors.provisioning.metrics import ProvisioningMetrics
 from chargehand.doors.provisioning.redfish.client import Permit
 from chargehand.doors.provisioning.redfish.facts import Bmc
 from chargehand.doors.provisioning.redfish.machine import Machine
+from chargehand.doors.provisioning.turns import Turns
 from chargehand.webhooks.egress import EgressPolicy
 
 PATIENCE_SECONDS = 60.0
-TURN_SECONDS = 0.002  # between one request's beginning and the next one's, to whichever BMC
 
 
 class Machines:
@@ -20,13 +19,14 @@ class Machines:
         settings: ProvisioningConfig,
         policy: EgressPolicy,
         metrics: ProvisioningMetrics,
+        turns: Turns,
         random: Random | None = None,
     ) -> None:
         self._settings = settings
         self._policy = policy
         self._metrics = metrics
         self._random = random or Random()  # noqa: S311 - for jitter
-        self._turns = asyncio.Lock()
+        self._turns = turns
 
     def open(self, bmc: Bmc, budget_seconds: float = 2 * PATIENCE_SECONDS, permit: Permit | None = None) -> Machine:
         """To be used as an async context manager: it logs out at the end.
@@ -41,12 +41,5 @@ class Machines:
             random=self._random,
             patience_seconds=min(PATIENCE_SECONDS, budget_seconds / 2),
             permit=permit,
-            turn=self._turn,
+            turn=self._turns.wait,
         )
-
-    async def _turn(self) -> None:
-        """A thousand machines that are booted or cleaned up at once would keep the process busy for seconds, and those that report
-        would wait for as long. One request begins each moment; when the process is busy a moment is longer.
-        """
-        async with self._turns:
-            await asyncio.sleep(TURN_SECONDS)

@@ -57,7 +57,7 @@ class MediaFiles:
         self._metrics = metrics
         own = config.provisioning.ca_file
         self._authorities = {AUTHORITIES: read_authorities(own)} if own else {}
-        self._built: dict[Path, Built] = {}
+        self._built: dict[str, Built] = {}  # by job: the medium of its last start
         self.base_url = ""  # how machines reach this server; known once it listens
 
     # building -----------------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class MediaFiles:
         built = await asyncio.to_thread(_build, path, files, job.created_at // SECOND)
         self._metrics.iso_seconds.at()(time.perf_counter() - began)
         self._metrics.iso_bytes.at()(built.size)
-        return self._remember(built)
+        return self._remember(job.id, built)
 
     def _report(self, job: Job, generation: int) -> bytes:
         asked = asked_of(job)
@@ -118,16 +118,18 @@ class MediaFiles:
         if found is None:
             return None
         path = self._path(job.id, found[0].generation)
-        built = self._built.get(path) or await asyncio.to_thread(_find, path)
+        built = self._built.get(job.id)
+        if built is None or built.path != path:
+            built = await asyncio.to_thread(_find, path)
         if built is None:
             built = await self.build(job, self._orders.open(job), found[0].generation)
-        return self._remember(built)
+        return self._remember(job.id, built)
 
-    def _remember(self, built: Built) -> Built:
+    def _remember(self, job_id: str, built: Built) -> Built:
         """A BMC asks for a medium in a thousand small ranges."""
-        if built.path not in self._built and len(self._built) >= REMEMBERED:
+        if job_id not in self._built and len(self._built) >= REMEMBERED:
             self._built.pop(next(iter(self._built)))
-        self._built[built.path] = built
+        self._built[job_id] = built
         return built
 
     async def _whole(self, path: Path | None) -> Source | None:
@@ -152,10 +154,8 @@ class MediaFiles:
         return await asyncio.to_thread(_names, self._tasks)
 
     async def remove(self, job_id: str) -> None:
-        folder = self._tasks / job_id
-        for path in [path for path in self._built if path.parent == folder]:
-            del self._built[path]
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        self._built.pop(job_id, None)
+        await asyncio.to_thread(shutil.rmtree, self._tasks / job_id, ignore_errors=True)
 
     # where --------------------------------------------------------------------------------------------------------------
 

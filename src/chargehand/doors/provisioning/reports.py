@@ -26,6 +26,7 @@ from chargehand.doors.provisioning.run import Runs
 from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.taxonomy import of_unit
 from chargehand.doors.provisioning.tokens import PREFIX, JobTokens, Meant
+from chargehand.doors.provisioning.turns import Turns
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.ids import is_ulid
@@ -161,8 +162,10 @@ class Reports:
         servers: Servers,
         lifecycle: Lifecycle,
         metrics: ProvisioningMetrics,
+        turns: Turns,
     ) -> None:
         self._engine = engine
+        self._turns = turns
         self._tokens = tokens
         self._runs = runs
         self._ledgers = ledgers
@@ -207,7 +210,8 @@ class Reports:
         except ChargehandError:
             self._metrics.webhooks.labels("refused").inc()
             raise
-        duplicate = await self._judge(job, meant, said, scheme)
+        with self._turns.answering():
+            duplicate = await self._judge(job, meant, said, scheme)
         self._metrics.webhooks.labels("duplicate" if duplicate else said.status).inc()
         reply(resp, Accepted(job.id, said.status, duplicate))
 

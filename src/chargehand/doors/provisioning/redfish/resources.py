@@ -26,7 +26,10 @@ class Action(msgspec.Struct, frozen=True):
 def text(data: dict[str, Any], key: str) -> str:
     """What is written there, made fit to be stored and shown: a BMC may say anything."""
     value = data.get(key)
-    return "".join(c if c.isprintable() else " " for c in value[:MAX_TEXT]).strip() if isinstance(value, str) else ""
+    if not isinstance(value, str):
+        return ""
+    value = value[:MAX_TEXT]
+    return (value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)).strip()
 
 
 def part(data: dict[str, Any], *keys: str) -> dict[str, Any]:

@@ -62,6 +62,7 @@ class Transport:
         self._timeout_seconds = timeout_seconds
         self._hidden: dict[str, str] = {bmc.password: "***"} if bmc.password else {}
         self._http: aiohttp.ClientSession | None = None
+        self._known_origin: URL | None = None
 
     def hide(self, secret: str, instead: str = "***") -> None:
         """From now on this text is in no error, even if the BMC repeats it to us."""
@@ -118,7 +119,9 @@ class Transport:
         return url.with_fragment(None)
 
     def _origin(self) -> URL:
-        return _origin(self._bmc.address)
+        if self._known_origin is None:
+            self._known_origin = _origin(self._bmc.address)
+        return self._known_origin
 
     async def _send(
         self, method: str, url: URL, data: bytes | None, headers: Mapping[str, str], trust: bool | aiohttp.Fingerprint
