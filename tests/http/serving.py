@@ -27,6 +27,7 @@ WIDE = Bounds(
 )
 GET = b"GET %s HTTP/1.1\r\nHost: here\r\n\r\n"
 POST = b"POST %s HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n\r\n"
+EXPECT = b"POST %s HTTP/1.1\r\nHost: here\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"
 CHUNKED = b"POST %s HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -120,7 +121,7 @@ class Client:
             self.reader.readline()
             body = b"".join(pieces)
         else:
-            body = self.reader.read(int(headers["content-length"]))
+            body = self.reader.read(int(headers.get("content-length", 0)))  # 204 has none
         return Answer(int(line.split()[1]), headers, body)
 
     def ask(self, data: bytes) -> Answer:

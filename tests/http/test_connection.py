@@ -9,11 +9,10 @@ from chargehand.http.connection import BUFFERED, LINGER_SECONDS, MAX_PIPELINED
 from chargehand.http.request import Disconnected, Request
 from chargehand.http.response import Response
 from tests.http.memory import Talk, talk
-from tests.http.serving import CHUNKED, GET, POST
+from tests.http.serving import CHUNKED, EXPECT, GET, POST
 
 KEEP = b"GET %s HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
 CLOSE = b"GET %s HTTP/1.1\r\nConnection: close\r\n\r\n"
-EXPECT = b"POST %s HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"
 OFFER = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
 
 

@@ -1,6 +1,7 @@
 """Sequences of requests that nobody would think of, whole and damaged, cut anywhere."""
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import example, given, settings
@@ -68,7 +69,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
     edges = sorted({place % (len(data) + 1) for place in places} | {0, len(data)})
-    return [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(edges)]
 
 
 async def serve(pieces: list[bytes]) -> Talk:
