@@ -94,7 +94,7 @@ class Talk:
     """One connection from its beginning to its end."""
 
     def __init__(self, app: Any = None, bounds: Bounds = WIDE) -> None:
-        self.recorder = app or Recorder()
+        self.recorder: Any = app or Recorder()
         self.serving = Serving(self.recorder, bounds, date=b"")
         self.wire = Wire()
         self.connection = self.wire.protocol = Connection(self.serving, asyncio.get_running_loop())

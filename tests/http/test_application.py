@@ -27,9 +27,8 @@ class Served:
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, int]] = []
         self.closed: list[str] = []
-        one = {"request_id": True}
         routes = [
-            Route("GET", "/things/{thing_id}", self.show, "", **one),
+            Route("GET", "/things/{thing_id}", self.show, "", request_id=True),
             Route("PUT", "/things/{thing_id}", self.show, ""),
             Route("GET", "/closed", self.show, "", scope="closed"),
             Route("GET", "/stream", self.stream, ""),
@@ -178,8 +177,9 @@ async def test_a_request_id_is_the_callers_or_a_new_one() -> None:
 
 async def test_a_stream_that_raises_at_once_leaves_no_task_that_nobody_asked() -> None:
     async def broken() -> AsyncGenerator[bytes, None]:
+        for piece in list[bytes]():
+            yield piece
         raise ChargehandError("broken")
-        yield b""
 
     told: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))

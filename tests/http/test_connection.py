@@ -182,12 +182,12 @@ async def test_a_client_that_still_takes_its_answer_is_lingered_for() -> None:
     for one.wire.unsent in (9_000, 6_000, 3_000):
         now += 10 * LINGER_SECONDS
         one.connection.expire(now)
-        assert not one.wire.closing
+        assert not one.wire.is_closing()
     one.wire.unsent = 0
     one.connection.expire(now + LINGER_SECONDS / 2)
-    assert not one.wire.closing
+    assert not one.wire.is_closing()
     one.connection.expire(now + 2 * LINGER_SECONDS)
-    assert one.wire.closing
+    assert one.wire.is_closing()
     await one.hang_up()
 
 
