@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from chargehand.errors import BadRequest, ChargehandError
-from chargehand.http.application import CALLER_GONE, Application
+from chargehand.http.application import CALLER_GONE, Application, Observe
 from chargehand.http.request import Disconnected, Request
 from chargehand.http.response import Response, discard
 from chargehand.http.route import Route
@@ -35,7 +35,10 @@ class Served:
             Route("GET", "/raises/{how}", self.raises, ""),
             Route("POST", "/body", self.body, ""),
         ]
-        self.app = Application(routes, Open(), lambda method, path, status, _: self.seen.append((method, path, status)))
+        self.app = Application(routes, Open(), self.observer_of)
+
+    def observer_of(self, method: str, path: str) -> Observe:
+        return lambda status, _seconds: self.seen.append((method, path, status))
 
     async def __call__(self, req: Request) -> Response:
         return await self.app(req)
