@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
@@ -14,6 +15,7 @@ from chargehand.http.connection import App, Bounds
 from chargehand.http.request import Disconnected, Request
 from chargehand.http.response import Response
 from chargehand.http.server import HttpServer
+from chargehand.http.tls import Tls
 
 T = TypeVar("T")
 
@@ -99,8 +101,10 @@ class Answer:
 
 
 class Client:
-    def __init__(self, address: tuple[str, int]) -> None:
+    def __init__(self, address: tuple[str, int], context: ssl.SSLContext | None = None) -> None:
         self.socket = socket.create_connection(address, timeout=10)
+        if context is not None:
+            self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
         self.reader = self.socket.makefile("rb")
 
     def send(self, data: bytes) -> None:
@@ -172,14 +176,16 @@ class Running:
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout=20)
 
-    def start(self, app: App, bounds: Bounds = WIDE, host: str = "127.0.0.1", port: int = 0) -> HttpServer:
+    def start(
+        self, app: App, bounds: Bounds = WIDE, host: str = "127.0.0.1", port: int = 0, tls: Tls | None = None
+    ) -> HttpServer:
         server = HttpServer(bounds)
-        self.call(server.start(app, host, port))
+        self.call(server.start(app, host, port, tls))
         self.servers.append(server)
         return server
 
-    def client(self, server: HttpServer) -> Client:
-        client = Client(server.addresses[0])
+    def client(self, server: HttpServer, context: ssl.SSLContext | None = None) -> Client:
+        client = Client(server.addresses[0], context)
         self.clients.append(client)
         return client
 

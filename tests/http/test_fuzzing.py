@@ -98,7 +98,7 @@ def test_sequences_of_good_requests_are_all_served(requests: list[bytes], places
 
 
 @given(data=damaged(), places=PLACES)
-@example(data=get(b"/a", b"Connection: keep-alive\r\n", b"1.0") + get(b"/b"), places=[])
+@example(data=get(b"/a", b"Connection: keep-alive\r\n", b"1.0") + get(b"/b"), places=[60])
 @settings(max_examples=400)
 def test_damaged_requests_raise_nothing_and_mean_the_same_however_they_are_cut(data: bytes, places: list[int]) -> None:
     whole = asyncio.run(serve([data] if data else []))
