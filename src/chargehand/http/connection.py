@@ -14,7 +14,7 @@ from typing import Final, cast
 
 import httptools
 
-from chargehand.http.problems import refuse
+from chargehand.http.framing import NAMES, Refusal, check_framing, refusal_for, target_of
 from chargehand.http.request import Disconnected, Request
 from chargehand.http.response import BreakOff, Response, Stream, discard
 from chargehand.http.tls import names_of
@@ -31,12 +31,6 @@ LARGE = 65_536  # a piece that is worth a system call of its own: to join it wit
 LINGER_SECONDS = 1.0  # how long a refused client has to read why
 MAX_PIPELINED = 128  # a read of 256 KiB holds 14,000 small requests, and each costs kilobytes while it queues
 
-# The names that most requests have, in the spellings that most clients use: to look one up takes half the time of making it.
-_COMMON = (
-    "Host", "User-Agent", "Accept", "Accept-Encoding", "Connection", "Authorization", "Content-Type", "Content-Length",
-    "Transfer-Encoding", "X-Api-Key", "X-Request-Id", "Idempotency-Key", "Traceparent", "Tracestate", "Origin", "Sec-Fetch-Site",
-)  # fmt: skip
-_NAMES = {spelling.encode(): name.lower() for name in _COMMON for spelling in (name, name.lower())}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 log = get_logger(__name__)
@@ -63,14 +57,6 @@ class Serving:
     turned_away: "set[Connection]" = field(default_factory=set)  # told 503 and not served
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     date: bytes = b""  # the header, as it is at this second
-
-
-class Refusal(Exception):
-    """An answer of the connection itself; the application never hears of the request."""
-
-    def __init__(self, status: HTTPStatus, detail: str, *, retry_after_seconds: int | None = None) -> None:
-        super().__init__(detail)
-        self.response = refuse(status, detail, retry_after_seconds)
 
 
 class Connection(asyncio.Protocol):
@@ -167,7 +153,7 @@ class Connection(asyncio.Protocol):
             return
         except httptools.HttpParserError as error:
             if not (self._last and self._phase == IDLE):  # else it came behind the last request
-                self._refuse(_refusal_for(error))
+                self._refuse(refusal_for(error))
             return
         if not self._head_bytes:
             self._unsure_bytes = len(data)
@@ -186,7 +172,7 @@ class Connection(asyncio.Protocol):
         if self._phase == BODY:
             return  # a trailer is no header
         headers, text = self._headers, value.decode("latin-1").strip(" \t")
-        key = _NAMES.get(name) or name.decode("latin-1").lower()
+        key = NAMES.get(name) or name.decode("latin-1").lower()
         if key not in headers:
             headers[key] = text
         elif key == "host":
@@ -206,10 +192,10 @@ class Connection(asyncio.Protocol):
             raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, f"more than {MAX_PIPELINED} requests wait for their answer")
         version = parser.get_http_version()
         if version != "1.1" or "transfer-encoding" in headers:
-            _check_framing(version, headers.get("transfer-encoding"))
+            check_framing(version, headers.get("transfer-encoding"))
         method = parser.get_method().decode("latin-1")
         self._reading = Request(
-            method, _target(self._url), headers, b"", version, self._scheme, self._client_names, self
+            method, target_of(self._url), headers, b"", version, self._scheme, self._client_names, self
         )
         self._line.append(self._reading)
         self._expects = "expect" in headers and headers["expect"].lower() == "100-continue" and version != "1.0"
@@ -502,36 +488,3 @@ class Connection(asyncio.Protocol):
     def _header_too_large(self) -> Refusal:
         most = self._serving.bounds.max_header_bytes
         return Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"request line and headers are over {most} bytes")
-
-
-def _refusal_for(error: httptools.HttpParserError) -> Refusal:
-    cause = error.__context__  # what a callback raised: a refusal, or what a bad URL led to
-    if isinstance(cause, Refusal):
-        return cause
-    why = error if cause is None else "Invalid URL"
-    return Refusal(HTTPStatus.BAD_REQUEST, f"this is not a valid HTTP/1.1 request: {why}")
-
-
-def _check_framing(version: str, transfer_encoding: str | None) -> None:
-    """Refuse what llhttp lets pass and others may read in another way: that is how requests are smuggled past a proxy."""
-    if version not in ("1.0", "1.1"):
-        raise Refusal(
-            HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, f"HTTP/{version} is not spoken here, only HTTP/1.1 and 1.0"
-        )
-    if transfer_encoding is None:
-        return
-    if version == "1.0":
-        raise Refusal(HTTPStatus.BAD_REQUEST, "HTTP/1.0 knows no Transfer-Encoding")
-    if transfer_encoding.lower() != "chunked":
-        raise Refusal(
-            HTTPStatus.NOT_IMPLEMENTED, "a body is sent as it is or chunked: no other Transfer-Encoding is read"
-        )
-
-
-def _target(url: bytes) -> str:
-    """Path and query as they were sent. A proxy's form with scheme and host is understood; whom it names is the header Host."""
-    text = url.decode("ascii")
-    if not text.startswith(("/", "*")):
-        parsed = httptools.parse_url(url)
-        text = (parsed.path or b"/").decode() + (f"?{parsed.query.decode()}" if parsed.query else "")
-    return text.partition("#")[0] if "#" in text else text
