@@ -144,8 +144,8 @@ def key_of(error: "ClientError") -> str:
 
 
 def _said_why(error: "ClientError") -> bool:
-    """Of what is not there our doors say more than a title; of a path that nobody serves there is no more to say."""
-    return bool(error.detail) or error.text.endswith("not found")
+    """Whether a door answered: of what is not there it says more than a title. A path that nobody serves has a code of its own."""
+    return error.code != "http.404" and (bool(error.detail) or error.text.endswith("not found"))
 
 
 def no_answer(error: "ClientError", url: str) -> str:
