@@ -307,6 +307,17 @@ async def test_content_that_the_disk_lost_is_not_taken_for_whole(blobs: Blobs) -
         await pieces(blobs, blob.sha256, 0, blob.size)
 
 
+async def test_content_is_opened_only_if_all_of_it_is_there(blobs: Blobs) -> None:
+    blob = await blobs.put(LARGE, PLENTY)
+    with await blobs.open(blob.sha256, blob.size) as file:
+        assert file.read() == LARGE
+    os.truncate(blobs.path(blob.sha256), blob.size - 1)
+    with pytest.raises(StoreCorrupt):
+        await blobs.open(blob.sha256, blob.size)
+    with pytest.raises(NotFound):
+        await blobs.open("0" * 64, 1)
+
+
 async def test_a_reader_may_leave_early_and_outlives_a_removal(blobs: Blobs) -> None:
     blob = await blobs.put(LARGE, PLENTY)
     async with aclosing(blobs.read(blob.sha256)) as reading:

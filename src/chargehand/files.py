@@ -15,9 +15,9 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from io import BufferedReader, BufferedWriter
+from io import BufferedReader, BufferedWriter, FileIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from chargehand.engine.file import File, NewFile
 from chargehand.engine.job import SECOND
@@ -82,6 +82,14 @@ class Blobs:
         finally:
             # In a thread: where a read that nobody waits for any more holds the file, closing waits for it.
             await asyncio.to_thread(file.close)
+
+    async def open(self, sha256: str, size: int) -> FileIO:
+        """Open what has so many bytes, for a caller that closes it."""
+        file, found = await asyncio.to_thread(_open, self.path(sha256), 0)
+        if found < size:
+            file.close()
+            raise StoreCorrupt(f"the content {sha256} is shorter on disk than it was")
+        return cast(FileIO, file.detach())
 
     async def sweep(self, in_use: InUse, older_than_seconds: float, now: int) -> int:
         """Removes blobs that nobody refers to, and what writers that died left behind. The age is what protects a blob
@@ -206,6 +214,10 @@ class Files:
 
     def read(self, file: File, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
         return self._blobs.read(file.sha256, start, file.size if end is None else end)
+
+    async def open(self, file: File) -> FileIO:
+        """For a caller that closes it."""
+        return await self._blobs.open(file.sha256, file.size)
 
     async def drop(self, file_id: str, tenant: str | None = None) -> bool:
         """The row; the bytes go with the next sweep, unless somebody else has the same."""

@@ -522,8 +522,9 @@ async def test_a_file_goes_in_and_comes_out_and_is_deleted(client: Client) -> No
     assert file.expires_at == file.created_at + 2_592_000
     assert (await client.files.retrieve(file.id)) == file
     assert (await client.files.content(file.id)).content == content
-    part = await client.files.content(file.id, extra_headers={"Range": "bytes=10-19"})
-    assert part.content == content[10:20]
+    for start, end in ((10, 20), (100, 700_000)):
+        part = await client.files.content(file.id, extra_headers={"Range": f"bytes={start}-{end - 1}"})
+        assert part.content == content[start:end]
     assert (await client.files.delete(file.id)).deleted
     with pytest.raises(openai.NotFoundError):
         await client.files.content(file.id)

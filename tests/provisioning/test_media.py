@@ -19,12 +19,13 @@ import pytest
 import uvloop
 
 from chargehand.doors.provisioning.media import Media, MediaUrls
-from chargehand.doors.provisioning.source import PIECE_BYTES, Part, Source
+from chargehand.doors.provisioning.source import SPAN_BYTES, Part, Source
 from chargehand.errors import Forbidden
 from chargehand.http.application import Application
 from chargehand.http.connection import Bounds
 from chargehand.http.request import Request
 from chargehand.http.server import HttpServer
+from chargehand.http.spans import PIECE_BYTES
 from tests.conftest import Clock
 
 T = TypeVar("T")
@@ -239,6 +240,27 @@ def test_a_medium_of_several_parts_reads_as_one_from_any_offset(served: Served) 
         for end in edges:
             if start <= end:
                 assert served.get("both.iso", Range=f"bytes={start}-{end}").body == whole[start : end + 1]
+
+
+def test_large_parts_read_as_one_from_any_offset(served: Served) -> None:
+    first, second = os.urandom(3 * SPAN_BYTES + 5), os.urandom(2 * SPAN_BYTES)
+    (served.folder / "a").write_bytes(first)
+    (served.folder / "b").write_bytes(second)
+    padding = bytes(PIECE_BYTES + 1)
+    parts: list[Part] = [
+        (served.folder / "a", 3, len(first) - 3),
+        (padding, 0, len(padding)),
+        (served.folder / "b", 0, len(second)),
+        (b"trailer", 0, 7),
+    ]
+    served.source("both.iso", parts)
+    whole = first[3:] + padding + second + b"trailer"
+    assert served.get("both.iso").body == whole
+    middle = len(first) - 3 + len(padding)
+    for start in (0, 1, PIECE_BYTES, SPAN_BYTES, middle - 1, middle):
+        for end in (start + SPAN_BYTES, start + SPAN_BYTES + PIECE_BYTES, start + 2 * SPAN_BYTES, len(whole)):
+            part = served.get("both.iso", Range=f"bytes={start}-{end - 1}")
+            assert part.body == whole[start:end], (start, end)
 
 
 def test_parts_that_do_not_make_up_the_size_are_refused() -> None:

@@ -16,7 +16,8 @@ import httptools
 
 from chargehand.http.framing import NAMES, Refusal, check_framing, refusal_for, target_of
 from chargehand.http.request import Disconnected, Request
-from chargehand.http.response import BreakOff, Response, Stream, discard
+from chargehand.http.response import BreakOff, Response, Span, Stream, discard
+from chargehand.http.spans import SpanWriter
 from chargehand.http.tls import names_of
 from chargehand.observability.logs import get_logger
 
@@ -83,6 +84,7 @@ class Connection(asyncio.Protocol):
         self._was_served = False
         self._paused = False  # whether the client has to wait with what it sends
         self._drained: asyncio.Future[None] | None = None  # while the client takes nothing
+        self._spans: SpanWriter | None = None  # once a part of a file was sent
         self._unsent = 0  # bytes that waited for the client when the sweep last saw a change
 
     # what the transport tells -----------------------------------------------------------------------------------------
@@ -107,6 +109,8 @@ class Connection(asyncio.Protocol):
         self._serving.turned_away.discard(self)
         self._line.clear()
         self.resume_writing()
+        if self._spans is not None:
+            self._spans.wake()
         self._hung_up()
 
     def eof_received(self) -> bool:
@@ -323,7 +327,9 @@ class Connection(asyncio.Protocol):
             if not self._is_answerable(request):
                 return None
             sent += len(piece)
-            if not is_chunked:
+            if isinstance(piece, Span):
+                await self._write_span(piece, is_chunked)
+            elif not is_chunked:
                 transport.write(piece)
             elif len(piece) > LARGE:
                 transport.writelines((b"%x\r\n" % len(piece), piece, b"\r\n"))
@@ -334,6 +340,20 @@ class Connection(asyncio.Protocol):
         if is_chunked:
             transport.write(b"0\r\n\r\n")
         return sent
+
+    async def _write_span(self, span: Span, is_chunked: bool) -> None:
+        if self._spans is None:
+            self._spans = SpanWriter(self._transport, self._loop, self._drain)
+        if not is_chunked:
+            await self._spans.write(span)
+        elif span.count:
+            self._transport.write(b"%x\r\n" % span.count)
+            await self._spans.write(span)
+            self._transport.write(b"\r\n")
+
+    async def _drain(self) -> None:
+        if self._drained is not None:
+            await self._drained
 
     def _head(self, request: Request, response: Response, *, is_chunked: bool) -> bytes:
         if self._expects and self._reading is request:
@@ -451,6 +471,8 @@ class Connection(asyncio.Protocol):
 
     def _is_stalled(self, now: float) -> bool:
         unsent = self._transport.get_write_buffer_size()
+        if not unsent and self._spans is not None:
+            unsent = self._spans.unsent
         if not unsent or unsent != self._unsent:
             self._unsent, self._unsent_since = unsent, now
         return now - self._unsent_since > self._serving.bounds.stall_seconds

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from chargehand.engine.file import File
-from chargehand.files import Files
+from chargehand.files import PIECE_BYTES, Files
 from chargehand.http.request import Request
-from chargehand.http.response import Response
+from chargehand.http.response import Piece, Response, Span
 from chargehand.observability.logs import get_logger
 
 _RANGE = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
@@ -28,7 +28,7 @@ class Content:
     size: int
     etag: str  # with its quotes
     media_type: str
-    read: Callable[[int, int], AsyncGenerator[bytes, None]]  # from the first offset up to, not including, the second
+    read: Callable[[int, int], AsyncGenerator[Piece, None]]  # from the first offset up to, not including, the second
 
 
 def is_known(req: Request, etag: str) -> bool:
@@ -50,10 +50,15 @@ def send_asset(req: Request, resp: Response, body: bytes, etag: str, media_type:
 async def send_file(req: Request, resp: Response, files: Files, file: File) -> None:
     resp.set_header("content-disposition", f"attachment; filename*=UTF-8''{quote(file.name, safe='')}")
 
-    def read(start: int, end: int) -> AsyncGenerator[bytes, None]:
-        return files.read(file, start, end)
+    def read(start: int, end: int) -> AsyncGenerator[Piece, None]:
+        return files.read(file, start, end) if end - start <= PIECE_BYTES else _large(files, file, start, end)
 
     await send_content(req, resp, Content(file.size, f'"{file.sha256}"', file.media_type, read))
+
+
+async def _large(files: Files, file: File, start: int, end: int) -> AsyncGenerator[Span, None]:
+    with await files.open(file) as opened:
+        yield Span(opened, start, end - start)
 
 
 async def send_content(req: Request, resp: Response, content: Content, sent: Sent | None = None) -> None:
@@ -86,7 +91,7 @@ class Body:
     """The body of an answer, which tells `sent` what became of it."""
 
     def __init__(
-        self, req: Request, first: bytes, rest: AsyncGenerator[bytes, None], start: int, end: int, sent: Sent | None
+        self, req: Request, first: Piece, rest: AsyncGenerator[Piece, None], start: int, end: int, sent: Sent | None
     ) -> None:
         self._req = req
         self._first = first
@@ -97,7 +102,7 @@ class Body:
         self._given = 0  # to the connection, with the last piece perhaps still on its way
         self._told = False
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    async def __aiter__(self) -> AsyncIterator[Piece]:
         self._given = len(self._first)
         yield self._first
         self._tell_first()

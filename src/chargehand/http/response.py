@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from io import FileIO
 from typing import Protocol
 
 from chargehand.http.headers import POLICY, head_start
@@ -13,10 +15,25 @@ class BreakOff(Exception):
     """Raised by a streamed answer that cannot be completed: the connection is closed, which is all that can still be said."""
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of an answer that lies in an open file. Whoever yields it closes the file, and not before it is asked for the next."""
+
+    file: FileIO
+    offset: int
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+
+Piece = bytes | Span
+
+
 class Stream(Protocol):
     """The body of an answer, piece by piece. It is closed in the end, whatever happens."""
 
-    def __aiter__(self) -> AsyncIterator[bytes]: ...
+    def __aiter__(self) -> AsyncIterator[Piece]: ...
 
     async def aclose(self) -> None: ...
 

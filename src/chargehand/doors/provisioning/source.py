@@ -5,7 +5,7 @@ A combined ISO is the maintenance system's image, padding, the task's image and 
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from io import FileIO
@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chargehand.errors import NotFound
-from chargehand.http.response import BreakOff
+from chargehand.http.response import BreakOff, Piece, Span
+from chargehand.http.spans import PIECE_BYTES, read_piece
 from chargehand.observability.logs import get_logger
 
 Part = tuple[Path | bytes, int, int]  # where from, the first byte there, and how many
 
 ISO = "application/x-iso9660-image"
-PIECE_BYTES = 256 << 10  # larger ones were slower: they leave the processor's cache before they are sent
-_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+SPAN_BYTES = 1 << 20  # is sent before it is known whether the file has changed
 
 log = get_logger(__name__)
 
@@ -37,9 +37,12 @@ class Source:
         if short or self.size != sum(length for _, _, length in self.parts):
             raise ValueError("the parts of a medium do not make up its size")
 
-    async def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
+    async def read(self, start: int, end: int) -> AsyncGenerator[Piece, None]:
         """From `start` up to, not including, `end`. NotFound before the first piece if a file is not as it should be;
         BreakOff later, when one changes: a medium of two halves that do not belong together must not be booted.
+
+        Of a span the system keeps no copy. Who writes into a file in place when the last of it is already on its way can still
+        change what is sent; who replaces it cannot.
         """
         with ExitStack() as stack:
             parts = await asyncio.to_thread(_open, self.parts, start, end)
@@ -47,12 +50,16 @@ class Source:
                 if isinstance(content, _Opened):
                     stack.enter_context(content.file)
             for content, first, length in parts:
-                for offset in range(first, first + length, PIECE_BYTES):
-                    count = min(PIECE_BYTES, first + length - offset)
+                for offset, count, is_read in _pieces(first, first + length):
                     if isinstance(content, bytes):
                         yield content[offset : offset + count]
+                    elif is_read:
+                        piece = await read_piece(content.file, offset, count)
+                        content.check()
+                        yield piece
                     else:
-                        yield await _piece(content, offset, count)
+                        yield Span(content.file, offset, count)
+                        content.check()
                     await asyncio.sleep(0)  # a reader that is fast enough would never let anybody else have a turn
 
 
@@ -98,30 +105,18 @@ def _opened(path: Path, least: int) -> _Opened:
     return _Opened(file, path, stamp)
 
 
-async def _piece(file: _Opened, offset: int, count: int) -> bytes:
-    """What the system has in memory is copied at once; only what must come from the disk is worth a trip to a thread."""
-    piece = bytearray(count)
-    try:
-        got = os.preadv(file.file.fileno(), [piece], offset, _NOWAIT) if _NOWAIT else 0
-    except OSError:  # it would have to wait, or this file system does not know
-        got = 0
-    if got < count:
-        await asyncio.to_thread(_fill, file, memoryview(piece)[got:], offset + got)
-    file.check()
-    return piece  # type: ignore[return-value]  # as good as bytes to whoever only sends it, and not copied
+def _pieces(first: int, end: int) -> Iterator[tuple[int, int, bool]]:
+    """Offset and length of each piece, and whether it is read; those between the first and the last ones of a large part are spans.
 
-
-def _fill(file: _Opened, rest: memoryview, offset: int) -> None:
-    while rest:
-        try:
-            got = os.preadv(file.file.fileno(), [rest], offset)
-        except OSError as error:
-            log.error("a medium cannot be read", path=str(file.path), error=str(error))
-            raise BreakOff(str(error)) from None
-        if not got:
-            file.check()
-            raise BreakOff(f"{file.path} ended too soon")
-        rest, offset = rest[got:], offset + got
+    The first is read so that what cannot be read is not promised. The last ones are read so that the file is checked behind the
+    last byte that is taken from it and before the answer is whole.
+    """
+    offset = first
+    while offset < end:
+        is_read = offset == first or end - offset <= SPAN_BYTES
+        count = min(PIECE_BYTES, end - offset) if is_read else min(SPAN_BYTES, end - offset - SPAN_BYTES)
+        yield offset, count, is_read
+        offset += count
 
 
 def _stamp(file: FileIO) -> tuple[int, int]:

@@ -1,6 +1,5 @@
-"""A blob on its way out: ETag, If-None-Match, one range, and never more of it in memory than one piece."""
+"""A blob on its way out: ETag, If-None-Match, one range, and none of it in memory where the system can send files."""
 
-import asyncio
 import re
 from collections.abc import AsyncIterator
 from io import FileIO
@@ -8,9 +7,7 @@ from io import FileIO
 from chargehand.doors.provisioning.registry.names import SHA256
 from chargehand.http.files import is_known as has
 from chargehand.http.request import Request
-from chargehand.http.response import BreakOff, Response
-
-PIECE_BYTES = 512 << 10
+from chargehand.http.response import Response, Span
 
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
@@ -55,23 +52,10 @@ class Sent:
     """The body of an answer, from a file that is closed in the end."""
 
     def __init__(self, file: FileIO, start: int, end: int) -> None:
-        self._file = file
-        self._at = start
-        self._left = end - start
+        self._span = Span(file, start, end - start)
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while self._left:
-            piece = await asyncio.to_thread(self._next)
-            if not piece:
-                raise BreakOff("a blob is shorter on the disk than it was")
-            yield piece
-
-    def _next(self) -> bytes:
-        self._file.seek(self._at)
-        piece = self._file.read(min(PIECE_BYTES, self._left))
-        self._at, self._left = self._at + len(piece), self._left - len(piece)
-        return piece
+    async def __aiter__(self) -> AsyncIterator[Span]:
+        yield self._span
 
     async def aclose(self) -> None:
-        # In a thread: where a read that nobody waits for any more holds the file, closing waits for it.
-        await asyncio.to_thread(self._file.close)
+        self._span.file.close()
