@@ -10,7 +10,8 @@ from pathlib import Path
 
 import uvloop
 
-from chargehand.app import Server, calm_collector
+from chargehand.app import Server
+from chargehand.collector import calm_collector
 from chargehand.config import load_config
 from chargehand.doors.provisioning.media import Media, MediaUrls
 from chargehand.doors.provisioning.source import Source

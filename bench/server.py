@@ -10,7 +10,8 @@ import msgspec
 import uvloop
 
 from bench.client import TOKEN
-from chargehand.app import Server, calm_collector
+from chargehand.app import Server
+from chargehand.collector import calm_collector, tend_collector
 from chargehand.config import load_config
 from chargehand.http.credentials import hash_token
 from chargehand.http.request import Request
@@ -50,8 +51,10 @@ async def main(store_url: str, data_dir: str, settings: str) -> None:
     server = await Server.open(config)
     await server.start(extra_routes=[EMPTY])
     calm_collector()
+    tending = asyncio.create_task(tend_collector())
     print(server.url, flush=True)
     await asyncio.to_thread(sys.stdin.read)
+    tending.cancel()
 
 
 if __name__ == "__main__":

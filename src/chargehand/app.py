@@ -1,7 +1,6 @@
 """Wiring only: Config -> Store -> Engine -> outbox and doors -> HTTP, and their end in the opposite order."""
 
 import asyncio
-import gc
 import signal
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from chargehand.api.queues import Queues
 from chargehand.api.service import Service
 from chargehand.api.settings import Settings
 from chargehand.api.work import Work
+from chargehand.collector import calm_collector, tend_collector
 from chargehand.config import Config, require_safe
 from chargehand.console.console import Console
 from chargehand.doors.inference.door import InferenceDoor, files_directory
@@ -220,11 +220,12 @@ async def serve(config: Config, started: Callable[[Server], None]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     supervisor = Supervisor()
-    telling = asyncio.create_task(supervisor.keep_telling())
+    upkeep = [asyncio.create_task(supervisor.keep_telling()), asyncio.create_task(tend_collector())]
     try:
         return await _serve(config, started, stop, supervisor)
     finally:
-        telling.cancel()
+        for task in upkeep:
+            task.cancel()
 
 
 async def _serve(config: Config, started: Callable[[Server], None], stop: asyncio.Event, supervisor: Supervisor) -> int:
@@ -243,13 +244,6 @@ async def _serve(config: Config, started: Callable[[Server], None], stop: asynci
     finally:
         await server.close()
     return 1 if reason else 0
-
-
-def calm_collector() -> None:
-    """What was made at the start lives as long as the process, and requests leave no cycles behind: look less often."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(5_000, 20, 50)
 
 
 def _bounds(config: Config) -> Bounds:
