@@ -1,5 +1,6 @@
 """TLS knows no half-closed connection: who says goodbye has gone. All else is as without it."""
 
+import contextlib
 import socket
 import ssl
 from collections.abc import Callable
@@ -30,7 +31,7 @@ def goodbye(client: Client) -> None:
     secured = client.socket
     assert isinstance(secured, ssl.SSLSocket)
     secured.setblocking(False)
-    with pytest.raises((ssl.SSLWantReadError, ssl.SSLError)):  # there is no answer to it yet
+    with contextlib.suppress(ssl.SSLError):  # unless the server has answered already
         secured.unwrap()
     secured.setblocking(True)
 
