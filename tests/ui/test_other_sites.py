@@ -42,7 +42,7 @@ GETS = ("/engine/jobs", "/v1/models", "/metrics", "/engine/settings")
 STREAMS = ("/engine/feed",)
 PAGES = ("/console", "/docs")
 REFUSED = re.compile(
-    "missing Authorization|unknown token|Host of this request|405 Method Not Allowed|UNSUPPORTED", re.IGNORECASE
+    "missing Authorization|unknown token|Host of this request|Method Not Allowed|UNSUPPORTED", re.IGNORECASE
 )
 TEMPLATES = {"/v2/stolen/blobs/uploads/": "/v2/{rest:path}"}
 
