@@ -13,8 +13,8 @@ import uvloop
 from chargehand.app import Server
 from chargehand.collector import calm_collector
 from chargehand.config import load_config
-from chargehand.doors.provisioning.media import Media, MediaUrls
-from chargehand.doors.provisioning.source import Source
+from chargehand.doors.provisioning.media.serving import Media, MediaUrls
+from chargehand.doors.provisioning.media.source import Source
 from chargehand.observability.logs import configure_logs
 
 

@@ -14,8 +14,8 @@ from statistics import median
 from bench.bench import Bench
 from bench.provisioning import RECIPE
 from bench.report import Row, Sample, Target, quantiles
-from chargehand.doors.provisioning.iso import LABEL, MAX_BYTES, build_task_iso
-from chargehand.doors.provisioning.recipe import Recipe
+from chargehand.doors.provisioning.media.iso import LABEL, MAX_BYTES, build_task_iso
+from chargehand.doors.provisioning.recipe.recipe import Recipe
 
 BUILDS = 10  # in one run
 USER_DATA_BYTES = 20_000

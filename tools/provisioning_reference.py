@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from chargehand.doors.provisioning.recipe_schema import SCHEMA
+from chargehand.doors.provisioning.recipe.schema import SCHEMA
 from chargehand.doors.provisioning.taxonomy import TAXONOMY, UNITS, Phase
 
 PHASES = {

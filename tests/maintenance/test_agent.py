@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from chargehand.doors.provisioning.combined import Combined
-from chargehand.doors.provisioning.iso import build_task_iso
-from chargehand.doors.provisioning.recipe import Recipe
+from chargehand.doors.provisioning.media.combined import Combined
+from chargehand.doors.provisioning.media.iso import build_task_iso
+from chargehand.doors.provisioning.recipe.recipe import Recipe
 from provision.errors import Exit
 from tests.api.serving import on_sqlite
 from tests.maintenance.cutting import cutting

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from chargehand.doors.provisioning.authorities import NAME, read_authorities
+from chargehand.doors.provisioning.media.authorities import NAME, read_authorities
 from chargehand.errors import ConfigError
 from provision.errors import Exit
 from tests.api.serving import on_sqlite

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.doors.provisioning.combined import Combined
-from chargehand.doors.provisioning.iso import build_task_iso
+from chargehand.doors.provisioning.media.combined import Combined
+from chargehand.doors.provisioning.media.iso import build_task_iso
 from provision import iso9660, medium
 from provision.errors import Exit, Trouble
 from provision.places import Places

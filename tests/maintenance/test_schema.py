@@ -7,8 +7,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from chargehand.doors.provisioning.recipe import Recipe
-from chargehand.doors.provisioning.recipe_schema import SCHEMA
+from chargehand.doors.provisioning.recipe.recipe import Recipe
+from chargehand.doors.provisioning.recipe.schema import SCHEMA
 from provision.schema import UnknownSchema, problems
 from tests.provisioning.recipes import EXAMPLES
 

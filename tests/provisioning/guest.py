@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pycdlib
 
-from chargehand.doors.provisioning.combined import find_task
+from chargehand.doors.provisioning.media.combined import find_task
 from tests.provisioning.bmc_habits import Boot
 
 LINUX = (

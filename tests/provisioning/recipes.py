@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chargehand.doors.provisioning.errors import Detail, Refused
-from chargehand.doors.provisioning.recipe import Recipe, check
+from chargehand.doors.provisioning.recipe.recipe import Recipe, check
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "recipes"
 GONE = object()  # as a value: the member is taken out

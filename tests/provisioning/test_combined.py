@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.doors.provisioning.combined import MAGIC, Combined, Part, find_task
-from chargehand.doors.provisioning.iso import Built, IsoError, build_task_iso
+from chargehand.doors.provisioning.media.combined import MAGIC, Combined, Part, find_task
+from chargehand.doors.provisioning.media.iso import Built, IsoError, build_task_iso
 from chargehand.doors.provisioning.taxonomy import Key
 from tests.provisioning.iso_readers import SECTOR, read_joliet, xorriso
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from chargehand.doors.provisioning.job.waiting import rebooted, since_reset
 from chargehand.doors.provisioning.redfish.facts import Glance
-from chargehand.doors.provisioning.waiting import rebooted, since_reset
 from tests.api.serving import on_sqlite, until
 from tests.provisioning.bmc_habits import Habits
 from tests.provisioning.guest import Script

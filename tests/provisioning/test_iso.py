@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chargehand.doors.provisioning.iso import MAX_BYTES, MAX_FILES, IsoError, build_task_iso
-from chargehand.doors.provisioning.recipe import check
+from chargehand.doors.provisioning.media.iso import MAX_BYTES, MAX_FILES, IsoError, build_task_iso
+from chargehand.doors.provisioning.recipe.recipe import check
 from chargehand.doors.provisioning.taxonomy import Key
 from tests.provisioning.iso_readers import blkid, read_joliet, read_rock_ridge, xorriso
 
@@ -109,7 +109,7 @@ def test_clock_and_time_zone_of_the_machine_leave_no_trace(tmp_path: Path, zone:
     script = (
         "import sys, time; time.time = lambda: 1e9\n"
         "from pathlib import Path\n"
-        "from chargehand.doors.provisioning.iso import build_task_iso\n"
+        "from chargehand.doors.provisioning.media.iso import build_task_iso\n"
         "print(build_task_iso(Path(sys.argv[1]), {'x' * 64: b'x', 'recipe.json': b'{}'}, epoch=1700000000).sha256)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "then.iso")]
@@ -209,7 +209,7 @@ def build_in_a_process(path: Path, *before: str, limit: int | None = None) -> st
     script = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from chargehand.doors.provisioning.iso import IsoError, build_task_iso\n"
+        "from chargehand.doors.provisioning.media.iso import IsoError, build_task_iso\n"
         "try:\n"
         "    build_task_iso(Path(sys.argv[1]), {'a': bytes(1 << 20)}, epoch=1700000000)\n"
         "except IsoError as error:\n"

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import pytest
 import uvloop
 
-from chargehand.doors.provisioning.media import Media, MediaUrls
-from chargehand.doors.provisioning.source import SPAN_BYTES, Part, Source
+from chargehand.doors.provisioning.media.serving import Media, MediaUrls
+from chargehand.doors.provisioning.media.source import SPAN_BYTES, Part, Source
 from chargehand.errors import Forbidden
 from chargehand.http.application import Application
 from chargehand.http.connection import Bounds

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.doors.provisioning.occupancy import spot_of
+from chargehand.doors.provisioning.job.occupancy import spot_of
 from chargehand.doors.provisioning.redfish.facts import Facts
 from tests.api.serving import on_sqlite
 from tests.provisioning.bmc_habits import USER, Habits

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chargehand.doors.provisioning.ledger import MAX_TAIL
+from chargehand.doors.provisioning.job.ledger import MAX_TAIL
 from tests.api.serving import Answer, on_sqlite, until
 from tests.provisioning.bmc_habits import Habits
 from tests.provisioning.guest import Script

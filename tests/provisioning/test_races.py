@@ -4,10 +4,10 @@ import asyncio
 from pathlib import Path
 from typing import cast
 
-from chargehand.doors.provisioning.journey import Journey
-from chargehand.doors.provisioning.ledger import Ledgers, Verdict
-from chargehand.doors.provisioning.recipe import Recipe
-from chargehand.doors.provisioning.run import Run, Runs, Step
+from chargehand.doors.provisioning.job.journey import Journey
+from chargehand.doors.provisioning.job.ledger import Ledgers, Verdict
+from chargehand.doors.provisioning.job.run import Run, Runs, Step
+from chargehand.doors.provisioning.recipe.recipe import Recipe
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, NewJob
 from chargehand.engine.moves import RetryPolicy

@@ -9,9 +9,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from chargehand.doors.provisioning.errors import Refused
-from chargehand.doors.provisioning.recipe import MAX_PROBLEMS, Recipe, check
-from chargehand.doors.provisioning.recipe_layout import bytes_of
-from chargehand.doors.provisioning.recipe_schema import FIELDS, SCHEMA, SCHEMA_BYTES, SCHEMA_ID
+from chargehand.doors.provisioning.recipe.partitions import bytes_of
+from chargehand.doors.provisioning.recipe.recipe import MAX_PROBLEMS, Recipe, check
+from chargehand.doors.provisioning.recipe.schema import FIELDS, SCHEMA, SCHEMA_BYTES, SCHEMA_ID
 from tests.provisioning.recipes import (
     ESP,
     EXAMPLES,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from chargehand.doors.provisioning.errors import Detail, Refused
-from chargehand.doors.provisioning.recipe import check, judge
-from chargehand.doors.provisioning.recipe_text import MAX_SHOWN
+from chargehand.doors.provisioning.recipe.recipe import check, judge
+from chargehand.doors.provisioning.recipe.text import MAX_SHOWN
 
 LINUX = json.loads((Path(__file__).parents[2] / "docs/examples/recipes/linux.json").read_bytes())
 MIB = 1 << 20

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chargehand.doors.provisioning.errors import Refused
-from chargehand.doors.provisioning.recipe import check
-from chargehand.doors.provisioning.recipe_payloads import aliases, searchable
-from chargehand.doors.provisioning.recipe_schema import FIELDS, problems
+from chargehand.doors.provisioning.recipe.payloads import aliases, searchable
+from chargehand.doors.provisioning.recipe.recipe import check
+from chargehand.doors.provisioning.recipe.schema import FIELDS, problems
 
 Document = dict[str, Any]
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from chargehand.doors.provisioning.recipe import check
-from chargehand.doors.provisioning.recipe_schema import FIELDS, SCHEMA
+from chargehand.doors.provisioning.recipe.recipe import check
+from chargehand.doors.provisioning.recipe.schema import FIELDS, SCHEMA
 from tests.provisioning.recipes import ESP, EXAMPLES, GONE, ROOT, example, layout, linux, part, refused, windows_layout
 
 

@@ -4,7 +4,7 @@ import asyncio
 from random import Random
 
 from chargehand.doors.provisioning.redfish.machine import Bmc, Machine
-from chargehand.doors.provisioning.turns import Turns
+from chargehand.doors.provisioning.redfish.turns import Turns
 from tests.provisioning.bmc import FakeBmc
 from tests.provisioning.bmc_habits import PASSWORD, USER
 from tests.provisioning.machines import LOCAL

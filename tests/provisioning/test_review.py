@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 
 from chargehand.config import load_config
-from chargehand.doors.provisioning.ledger import Ledger, Ledgers
-from chargehand.doors.provisioning.media_files import MediaFiles, Medium
-from chargehand.doors.provisioning.reports import MAX_EVENTS
-from chargehand.doors.provisioning.retention import Retention
+from chargehand.doors.provisioning.job.ledger import Ledger, Ledgers
+from chargehand.doors.provisioning.job.reports import MAX_EVENTS
+from chargehand.doors.provisioning.job.retention import Retention
+from chargehand.doors.provisioning.media.files import MediaFiles, Medium
 from chargehand.engine.record import PutRecord
 from chargehand.http.response import Span
 from tests.api.serving import Answer, Api, on_sqlite

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from chargehand.doors.provisioning.errors import Refused
-from chargehand.doors.provisioning.orders import Orders, order_of
-from chargehand.doors.provisioning.recipe import judge
+from chargehand.doors.provisioning.job.orders import Orders, order_of
+from chargehand.doors.provisioning.recipe.recipe import judge
 from chargehand.doors.provisioning.vault import Vault
 from chargehand.engine.job import Job, State
 from tests.api.serving import on_sqlite

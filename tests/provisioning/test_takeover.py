@@ -8,12 +8,12 @@ import pytest
 from aiohttp import web
 
 from chargehand.config import load_config
-from chargehand.doors.provisioning.boot import was_reset
-from chargehand.doors.provisioning.fetches import Fetches
-from chargehand.doors.provisioning.ledger import Ledger, Ledgers, Verdict
+from chargehand.doors.provisioning.job.boot import was_reset
+from chargehand.doors.provisioning.job.ledger import Ledger, Ledgers, Verdict
+from chargehand.doors.provisioning.job.run import ResetIntent, Run
+from chargehand.doors.provisioning.job.waiting import Waiting
+from chargehand.doors.provisioning.media.fetches import Fetches
 from chargehand.doors.provisioning.redfish.facts import Glance
-from chargehand.doors.provisioning.run import ResetIntent, Run
-from chargehand.doors.provisioning.waiting import Waiting
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, NewJob
 from chargehand.engine.moves import RetryPolicy

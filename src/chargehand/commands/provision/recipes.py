@@ -23,7 +23,7 @@ def validate(
     """
     from chargehand.commands.texts import clean
     from chargehand.doors.provisioning.errors import Refused
-    from chargehand.doors.provisioning.recipe import Recipe, check
+    from chargehand.doors.provisioning.recipe.recipe import Recipe, check
 
     given = read_file(file)
     try:
@@ -50,6 +50,6 @@ def schema(json: Json = False) -> None:
 
     Example: chargehand provision recipe schema > recipe.schema.json
     """
-    from chargehand.doors.provisioning.recipe_schema import SCHEMA_BYTES
+    from chargehand.doors.provisioning.recipe.schema import SCHEMA_BYTES
 
     typer.echo(SCHEMA_BYTES.decode(), nl=False)

@@ -13,7 +13,7 @@ from rich.text import Text
 from chargehand.client.machines import Event, Job, Step
 from chargehand.commands.provision.texts import stands, step_word
 from chargehand.commands.texts import between, clean, clock, lasted
-from chargehand.doors.provisioning.run import Step as Known
+from chargehand.doors.provisioning.job.run import Step as Known
 
 PLAN = tuple(str(step) for step in Known if step is not Known.DONE)  # what the controller does, in its order
 WAIT = str(Known.WAIT)

@@ -4,7 +4,7 @@ is moved once, when the server starts.
 
 import msgspec
 
-from chargehand.doors.provisioning.occupancy import EVERYBODY, MACHINE
+from chargehand.doors.provisioning.job.occupancy import EVERYBODY, MACHINE
 from chargehand.doors.provisioning.servers import OWNER
 from chargehand.engine.record import DropRecord, PutRecord
 from chargehand.engine.store import Store

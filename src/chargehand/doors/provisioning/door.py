@@ -10,28 +10,28 @@ from urllib.parse import urlsplit
 from chargehand.config import Config
 from chargehand.doors.provisioning import views
 from chargehand.doors.provisioning.adopting import adopt
-from chargehand.doors.provisioning.boot import Boot
-from chargehand.doors.provisioning.cleanup import Cleanup
-from chargehand.doors.provisioning.fetches import Fetches
+from chargehand.doors.provisioning.job.boot import Boot
+from chargehand.doors.provisioning.job.cleanup import Cleanup
+from chargehand.doors.provisioning.job.ledger import Ledgers
+from chargehand.doors.provisioning.job.lifecycle import Lifecycle
+from chargehand.doors.provisioning.job.occupancy import Occupancy
+from chargehand.doors.provisioning.job.orders import Orders
+from chargehand.doors.provisioning.job.reports import Reports
+from chargehand.doors.provisioning.job.retention import Retention
+from chargehand.doors.provisioning.job.run import Runs
+from chargehand.doors.provisioning.job.waiting import Waiting
 from chargehand.doors.provisioning.jobs import ProvisioningJobs
-from chargehand.doors.provisioning.ledger import Ledgers
-from chargehand.doors.provisioning.lifecycle import Lifecycle
 from chargehand.doors.provisioning.machines import Machines
-from chargehand.doors.provisioning.media import Media, MediaUrls
-from chargehand.doors.provisioning.media_files import MediaFiles
+from chargehand.doors.provisioning.media.fetches import Fetches
+from chargehand.doors.provisioning.media.files import MediaFiles
+from chargehand.doors.provisioning.media.serving import Media, MediaUrls
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
 from chargehand.doors.provisioning.names import KIND, PULL, QUEUES, READ, WRITE
-from chargehand.doors.provisioning.occupancy import Occupancy
-from chargehand.doors.provisioning.orders import Orders
+from chargehand.doors.provisioning.redfish.turns import Turns
 from chargehand.doors.provisioning.registry.door import Registry
-from chargehand.doors.provisioning.reports import Reports
-from chargehand.doors.provisioning.retention import Retention
-from chargehand.doors.provisioning.run import Runs
 from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.tokens import PREFIX, JobTokens
-from chargehand.doors.provisioning.turns import Turns
 from chargehand.doors.provisioning.vault import Vault
-from chargehand.doors.provisioning.waiting import Waiting
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import RESTING
 from chargehand.engine.runner import Runner

@@ -10,17 +10,17 @@ from msgspec.structs import replace
 from chargehand.config import Config
 from chargehand.doors.provisioning import views
 from chargehand.doors.provisioning.errors import Refused, write_error
-from chargehand.doors.provisioning.ledger import Ledgers
-from chargehand.doors.provisioning.lifecycle import Lifecycle
+from chargehand.doors.provisioning.job.ledger import Ledgers
+from chargehand.doors.provisioning.job.lifecycle import Lifecycle
+from chargehand.doors.provisioning.job.orders import Asked, Orders, order_of
+from chargehand.doors.provisioning.job.run import Runs, Step
+from chargehand.doors.provisioning.job.waiting import Waiting
 from chargehand.doors.provisioning.names import BASE, KIND, READ, TAG, WRITE, server_queue
-from chargehand.doors.provisioning.orders import Asked, Orders, order_of
-from chargehand.doors.provisioning.recipe import Recipe, judged
-from chargehand.doors.provisioning.recipe_schema import SCHEMA_BYTES
-from chargehand.doors.provisioning.run import Runs, Step
+from chargehand.doors.provisioning.recipe.recipe import Recipe, judged
+from chargehand.doors.provisioning.recipe.schema import SCHEMA_BYTES
 from chargehand.doors.provisioning.servers import Kept, Servers, checked_serial
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.doors.provisioning.vault import Vault
-from chargehand.doors.provisioning.waiting import Waiting
 from chargehand.engine.delivery import endpoint_id
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard

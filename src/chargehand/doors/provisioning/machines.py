@@ -7,7 +7,7 @@ from chargehand.doors.provisioning.metrics import ProvisioningMetrics
 from chargehand.doors.provisioning.redfish.client import Permit
 from chargehand.doors.provisioning.redfish.facts import Bmc
 from chargehand.doors.provisioning.redfish.machine import Machine
-from chargehand.doors.provisioning.turns import Turns
+from chargehand.doors.provisioning.redfish.turns import Turns
 from chargehand.webhooks.egress import EgressPolicy
 
 PATIENCE_SECONDS = 60.0

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from chargehand.doors.provisioning.ledger import Ledger
-from chargehand.doors.provisioning.orders import asked_of
-from chargehand.doors.provisioning.run import Run, Step
+from chargehand.doors.provisioning.job.ledger import Ledger
+from chargehand.doors.provisioning.job.orders import asked_of
+from chargehand.doors.provisioning.job.run import Run, Step
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.engine.delivery import Outgoing
 from chargehand.engine.job import FINAL, Event, Job, State, rfc3339

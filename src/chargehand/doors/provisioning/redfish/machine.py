@@ -1,15 +1,15 @@
 """One BMC and one system of it: everything that a job does to a machine goes through here.
 
-transport.py   one request: bounded, to one host only, through the one door out
-login.py       sessions, or Basic
-client.py      another try where that does no harm; ETags; tasks; words for errors
-resources.py   links, lists and actions as the BMC gives them
-identity.py    which system is the machine on record
-walk.py        from the root to all that is known about it
-media.py       images in and out
-boot.py        the one-time override
-power.py       reset, once
-quirks.py      what hardware does otherwise
+transport.py      one request: bounded, to one host only, through the one door out
+login.py          sessions, or Basic
+client.py         another try where that does no harm; ETags; tasks; words for errors
+resources.py      links, lists and actions as the BMC gives them
+identity.py       which system is the machine on record
+walk.py           from the root to all that is known about it
+virtual_media.py  images in and out
+boot_override.py  the one-time override
+power.py          reset, once
+quirks.py         what hardware does otherwise
 """
 
 import asyncio
@@ -20,16 +20,16 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
-from chargehand.doors.provisioning.redfish.boot import Boot
+from chargehand.doors.provisioning.redfish.boot_override import Boot
 from chargehand.doors.provisioning.redfish.client import Client, Permit, Turn
 from chargehand.doors.provisioning.redfish.errors import RedfishError
 from chargehand.doors.provisioning.redfish.facts import Bmc, Facts, Glance, Slot, power_of
 from chargehand.doors.provisioning.redfish.identity import check
-from chargehand.doors.provisioning.redfish.media import Media, Same
 from chargehand.doors.provisioning.redfish.power import Power
 from chargehand.doors.provisioning.redfish.quirks import quirks_named
 from chargehand.doors.provisioning.redfish.resources import part, text
 from chargehand.doors.provisioning.redfish.transport import Observe, Transport
+from chargehand.doors.provisioning.redfish.virtual_media import Media, Same
 from chargehand.doors.provisioning.redfish.walk import walk
 from chargehand.webhooks.egress import EgressPolicy
 

@@ -11,17 +11,17 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from chargehand.config import ProvisioningConfig
-from chargehand.doors.provisioning.iso import IsoError
-from chargehand.doors.provisioning.journey import Journey, StepFailed, again_until
-from chargehand.doors.provisioning.ledger import Ledger
+from chargehand.doors.provisioning.job.journey import Journey, StepFailed, again_until
+from chargehand.doors.provisioning.job.ledger import Ledger
+from chargehand.doors.provisioning.job.occupancy import Occupancy, Occupant, spot_of
+from chargehand.doors.provisioning.job.run import AFTER, BOOTING, KEYS, ResetIntent, Step
 from chargehand.doors.provisioning.machines import Machines
-from chargehand.doors.provisioning.media import MediaUrls
-from chargehand.doors.provisioning.media_files import MediaFiles, MediaMissing, Medium
-from chargehand.doors.provisioning.occupancy import Occupancy, Occupant, spot_of
+from chargehand.doors.provisioning.media.files import MediaFiles, MediaMissing, Medium
+from chargehand.doors.provisioning.media.iso import IsoError
+from chargehand.doors.provisioning.media.serving import MediaUrls
 from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused
 from chargehand.doors.provisioning.redfish.facts import Facts, Glance, Slot
 from chargehand.doors.provisioning.redfish.machine import Machine
-from chargehand.doors.provisioning.run import AFTER, BOOTING, KEYS, ResetIntent, Step
 from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.errors import NotFound

@@ -11,19 +11,19 @@ import contextlib
 import msgspec
 
 from chargehand.config import ProvisioningConfig
-from chargehand.doors.provisioning.boot import Boot
-from chargehand.doors.provisioning.cleanup import Cleanup
 from chargehand.doors.provisioning.errors import Refused
-from chargehand.doors.provisioning.journey import Journey, Overtaken, StepFailed
-from chargehand.doors.provisioning.ledger import Ledgers, Verdict
+from chargehand.doors.provisioning.job.boot import Boot
+from chargehand.doors.provisioning.job.cleanup import Cleanup
+from chargehand.doors.provisioning.job.journey import Journey, Overtaken, StepFailed
+from chargehand.doors.provisioning.job.ledger import Ledgers, Verdict
+from chargehand.doors.provisioning.job.orders import Orders, asked_of, order_of
+from chargehand.doors.provisioning.job.run import CLEANUP, KEYS, Run, Runs, Step
+from chargehand.doors.provisioning.job.waiting import Waiting
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
 from chargehand.doors.provisioning.names import Stage
-from chargehand.doors.provisioning.orders import Orders, asked_of, order_of
-from chargehand.doors.provisioning.recipe import Recipe
-from chargehand.doors.provisioning.run import CLEANUP, KEYS, Run, Runs, Step
+from chargehand.doors.provisioning.recipe.recipe import Recipe
 from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.taxonomy import Key
-from chargehand.doors.provisioning.waiting import Waiting
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import RESTING, SECOND, Job, State, topic_of

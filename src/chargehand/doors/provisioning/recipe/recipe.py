@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import msgspec
 
 from chargehand.doors.provisioning.errors import Detail, Refused
-from chargehand.doors.provisioning.recipe_checks import cross_problems
-from chargehand.doors.provisioning.recipe_payloads import FILES, content, payload_sizes
-from chargehand.doors.provisioning.recipe_schema import SCHEMA_BYTES, SCHEMA_ID, problems
-from chargehand.doors.provisioning.recipe_text import Text, Unreadable, read
+from chargehand.doors.provisioning.recipe.checks import cross_problems
+from chargehand.doors.provisioning.recipe.payloads import FILES, content, payload_sizes
+from chargehand.doors.provisioning.recipe.schema import SCHEMA_BYTES, SCHEMA_ID, problems
+from chargehand.doors.provisioning.recipe.text import Text, Unreadable, read
 from chargehand.doors.provisioning.taxonomy import Key
 
 MAX_PROBLEMS = 50

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from chargehand.doors.provisioning.recipe import Recipe
-from chargehand.doors.provisioning.recipe_text import Text
+from chargehand.doors.provisioning.recipe.recipe import Recipe
+from chargehand.doors.provisioning.recipe.text import Text
 from chargehand.doors.provisioning.vault import Vault
 from chargehand.engine.job import NOT_SHOWN, Job, shown_payload
 

@@ -12,14 +12,14 @@ import msgspec
 from msgspec.structs import replace
 
 from chargehand.config import ProvisioningConfig
-from chargehand.doors.provisioning.boot import signs_of_life
-from chargehand.doors.provisioning.journey import LOOK_SECONDS, Journey, StepFailed
-from chargehand.doors.provisioning.ledger import Ledger, Verdict
+from chargehand.doors.provisioning.job.boot import signs_of_life
+from chargehand.doors.provisioning.job.journey import LOOK_SECONDS, Journey, StepFailed
+from chargehand.doors.provisioning.job.ledger import Ledger, Verdict
+from chargehand.doors.provisioning.job.run import Run, Step
 from chargehand.doors.provisioning.machines import Machines
 from chargehand.doors.provisioning.redfish.errors import RedfishError
 from chargehand.doors.provisioning.redfish.facts import Glance
 from chargehand.doors.provisioning.redfish.machine import Machine
-from chargehand.doors.provisioning.run import Run, Step
 from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.engine.job import SECOND

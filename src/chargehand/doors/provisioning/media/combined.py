@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from chargehand.doors.provisioning.iso import MAX_BYTES, Built, IsoError
-from chargehand.doors.provisioning.iso_dates import SECTOR
+from chargehand.doors.provisioning.media.iso import MAX_BYTES, Built, IsoError
+from chargehand.doors.provisioning.media.iso_dates import SECTOR
 from chargehand.doors.provisioning.taxonomy import Key
 
 MAGIC = b"CHARGEHAND-TASK-1\n"

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from chargehand.doors.provisioning.occupancy import Spot
+from chargehand.doors.provisioning.job.occupancy import Spot
 from chargehand.doors.provisioning.redfish.facts import Facts
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.engine.record import DropRecord, PutRecord, Record

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chargehand.doors.provisioning.errors import Detail
-from chargehand.doors.provisioning.recipe_text import pointer
+from chargehand.doors.provisioning.recipe.text import pointer
 
 REST = "100%"
 MIB = 1 << 20

@@ -15,9 +15,9 @@ from jsonschema_rs import ValidationError
 from jsonschema_rs import ValidationErrorKind as Kind
 
 from chargehand.doors.provisioning.errors import Detail
-from chargehand.doors.provisioning.recipe_text import LONG, pointer, shown
+from chargehand.doors.provisioning.recipe.text import LONG, pointer, shown
 
-SCHEMA_BYTES = files("chargehand.doors.provisioning").joinpath("recipe.schema.json").read_bytes()
+SCHEMA_BYTES = files("chargehand.doors.provisioning.recipe").joinpath("recipe.schema.json").read_bytes()
 SCHEMA: dict[str, Any] = msgspec.json.decode(SCHEMA_BYTES)
 SCHEMA_ID: str = SCHEMA["$id"]
 FIELDS: dict[str, Any] = SCHEMA["properties"]

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from chargehand.doors.provisioning.errors import Detail
-from chargehand.doors.provisioning.recipe_layout import bytes_of, fixed_bytes, layout_problems
-from chargehand.doors.provisioning.recipe_payloads import payload_problems
+from chargehand.doors.provisioning.recipe.partitions import bytes_of, fixed_bytes, layout_problems
+from chargehand.doors.provisioning.recipe.payloads import payload_problems
 from chargehand.errors import EgressRefused
 from chargehand.webhooks.egress import EgressPolicy
 

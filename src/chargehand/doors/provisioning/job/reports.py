@@ -16,17 +16,17 @@ from msgspec.structs import replace
 
 from chargehand.config import ProvisioningConfig
 from chargehand.doors.provisioning.errors import write_error
-from chargehand.doors.provisioning.journey import one_line
-from chargehand.doors.provisioning.ledger import MAX_STEPS, MAX_TAIL, Ledger, Ledgers, UnitProgress, Verdict
-from chargehand.doors.provisioning.lifecycle import Lifecycle
+from chargehand.doors.provisioning.job.journey import one_line
+from chargehand.doors.provisioning.job.ledger import MAX_STEPS, MAX_TAIL, Ledger, Ledgers, UnitProgress, Verdict
+from chargehand.doors.provisioning.job.lifecycle import Lifecycle
+from chargehand.doors.provisioning.job.orders import asked_of
+from chargehand.doors.provisioning.job.run import Runs
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
 from chargehand.doors.provisioning.names import BASE, KIND, TAG, Stage
-from chargehand.doors.provisioning.orders import asked_of
-from chargehand.doors.provisioning.run import Runs
+from chargehand.doors.provisioning.redfish.turns import Turns
 from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.taxonomy import of_unit
 from chargehand.doors.provisioning.tokens import PREFIX, JobTokens, Meant
-from chargehand.doors.provisioning.turns import Turns
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.ids import is_ulid

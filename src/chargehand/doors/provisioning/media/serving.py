@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
+from chargehand.doors.provisioning.media.source import ISO, Source
 from chargehand.doors.provisioning.names import TAG
-from chargehand.doors.provisioning.source import ISO, Source
 from chargehand.engine.job import SECOND
 from chargehand.errors import Forbidden, NotFound
 from chargehand.http.files import Content, send_content

@@ -4,9 +4,9 @@ import asyncio
 
 from msgspec.structs import replace
 
-from chargehand.doors.provisioning.ledger import Ledgers
-from chargehand.doors.provisioning.media_files import MediaFiles
-from chargehand.doors.provisioning.run import Run, Runs
+from chargehand.doors.provisioning.job.ledger import Ledgers
+from chargehand.doors.provisioning.job.run import Run, Runs
+from chargehand.doors.provisioning.media.files import MediaFiles
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND
 from chargehand.engine.record import Record

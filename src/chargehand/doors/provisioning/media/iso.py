@@ -17,7 +17,7 @@ from typing import NamedTuple
 from pycdlib import PyCdlib
 from pycdlib.pycdlibexception import PyCdlibException
 
-from chargehand.doors.provisioning.iso_dates import stamp
+from chargehand.doors.provisioning.media.iso_dates import stamp
 from chargehand.doors.provisioning.taxonomy import Key
 
 LABEL = "TASK"  # by which the maintenance system finds it

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from chargehand.doors.provisioning.errors import Detail
-from chargehand.doors.provisioning.recipe_schema import FIELDS, PAYLOADS
-from chargehand.doors.provisioning.recipe_text import LONG, Text, ascii_only, pointer, texts
+from chargehand.doors.provisioning.recipe.schema import FIELDS, PAYLOADS
+from chargehand.doors.provisioning.recipe.text import LONG, Text, ascii_only, pointer, texts
 
 # The field, the file on the task medium, and the most bytes: all three as the schema has them.
 FILES: dict[str, str] = {name: FIELDS[name]["properties"]["file"]["const"] for name in PAYLOADS}

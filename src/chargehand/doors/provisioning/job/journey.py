@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from chargehand.doors.provisioning.ledger import Ledger, Ledgers, Outcome, Verdict
-from chargehand.doors.provisioning.recipe import Recipe
-from chargehand.doors.provisioning.run import KEYS, Mark, Run, Runs, Step
+from chargehand.doors.provisioning.job.ledger import Ledger, Ledgers, Outcome, Verdict
+from chargehand.doors.provisioning.job.run import KEYS, Mark, Run, Runs, Step
+from chargehand.doors.provisioning.recipe.recipe import Recipe
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard

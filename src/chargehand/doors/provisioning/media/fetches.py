@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from chargehand.doors.provisioning.ledger import Ledger, Ledgers
+from chargehand.doors.provisioning.job.ledger import Ledger, Ledgers
 from chargehand.engine.engine import Engine
 from chargehand.errors import StoreError
 from chargehand.observability.logs import get_logger

@@ -12,16 +12,16 @@ from pathlib import Path
 import msgspec
 
 from chargehand.config import Config
-from chargehand.doors.provisioning.authorities import NAME as AUTHORITIES
-from chargehand.doors.provisioning.authorities import read_authorities
-from chargehand.doors.provisioning.combined import Combined
-from chargehand.doors.provisioning.iso import Built, IsoError, build_task_iso
+from chargehand.doors.provisioning.job.orders import Orders, asked_of
+from chargehand.doors.provisioning.job.run import Runs
+from chargehand.doors.provisioning.media.authorities import NAME as AUTHORITIES
+from chargehand.doors.provisioning.media.authorities import read_authorities
+from chargehand.doors.provisioning.media.combined import Combined
+from chargehand.doors.provisioning.media.iso import Built, IsoError, build_task_iso
+from chargehand.doors.provisioning.media.source import Source
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
 from chargehand.doors.provisioning.names import BASE, KIND
-from chargehand.doors.provisioning.orders import Orders, asked_of
-from chargehand.doors.provisioning.recipe import Recipe
-from chargehand.doors.provisioning.run import Runs
-from chargehand.doors.provisioning.source import Source
+from chargehand.doors.provisioning.recipe.recipe import Recipe
 from chargehand.doors.provisioning.tokens import JobTokens
 from chargehand.engine.ids import is_ulid
 from chargehand.engine.job import SECOND, Job

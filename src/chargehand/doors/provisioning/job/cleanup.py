@@ -7,17 +7,17 @@ import asyncio
 from collections.abc import Callable
 
 from chargehand.config import ProvisioningConfig
-from chargehand.doors.provisioning.boot import LOOKS, UNKNOWN, Boot, transient
-from chargehand.doors.provisioning.journey import Journey, again_until
-from chargehand.doors.provisioning.ledger import Verdict
+from chargehand.doors.provisioning.job.boot import LOOKS, UNKNOWN, Boot, transient
+from chargehand.doors.provisioning.job.journey import Journey, again_until
+from chargehand.doors.provisioning.job.ledger import Verdict
+from chargehand.doors.provisioning.job.occupancy import Occupancy
+from chargehand.doors.provisioning.job.run import AFTER, KEYS, Step
 from chargehand.doors.provisioning.machines import Machines
-from chargehand.doors.provisioning.media import MediaUrls
-from chargehand.doors.provisioning.media_files import MediaFiles
-from chargehand.doors.provisioning.occupancy import Occupancy
+from chargehand.doors.provisioning.media.files import MediaFiles
+from chargehand.doors.provisioning.media.serving import MediaUrls
 from chargehand.doors.provisioning.redfish.errors import RedfishError
 from chargehand.doors.provisioning.redfish.facts import Slot
 from chargehand.doors.provisioning.redfish.machine import Machine
-from chargehand.doors.provisioning.run import AFTER, KEYS, Step
 from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.errors import ChargehandError, StoreError
