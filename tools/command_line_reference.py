@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from chargehand.cli import app
-from chargehand.commands.exits import MEANINGS
+from chargehand.commands.exit_codes import MEANINGS
 
 COMMON = ("url", "token", "json", "help")
 HEAD = """# Commands

@@ -23,7 +23,7 @@ from chargehand.commands import (
     watch,
     worker,
 )
-from chargehand.commands.exits import INTERRUPTED
+from chargehand.commands.exit_codes import INTERRUPTED
 from chargehand.commands.refusals import MISUNDERSTOOD, misunderstood
 
 app = typer.Typer(

@@ -17,9 +17,9 @@ from typing import Any, assert_type
 import pytest
 
 from chargehand.client import AsyncClient, Client, ClientError, JobFailed, NoAnswer, NotDone, Result, Task, Token
-from chargehand.client.background import Background
-from chargehand.client.jobs import Claimed, Delivery
-from chargehand.client.models import Job
+from chargehand.client.transport.background import Background
+from chargehand.client.types.engine import Claimed, Delivery
+from chargehand.client.types.inference import Job
 from chargehand.testing import ChargehandServer
 
 IN_A_LOOP_ONLY = {"claims"}  # streamed claims are for those who do many things at once

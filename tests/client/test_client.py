@@ -25,7 +25,7 @@ from chargehand.client import (
     SignatureError,
     verify_webhook,
 )
-from chargehand.client.waits import pause
+from chargehand.client.transport.backoff import pause
 from chargehand.config import load_config
 from chargehand.webhooks.signature import Dialect, Keys, sign
 from tests.api.serving import serving
@@ -207,7 +207,7 @@ async def test_a_server_that_is_not_there_is_waited_for_whatever_is_asked(faulty
 
 
 async def test_an_answer_without_an_end_does_not_fill_the_memory(faulty: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chargehand.client.transport.MAX_ANSWER", 1000)
+    monkeypatch.setattr("chargehand.client.transport.http.MAX_ANSWER", 1000)
     async with AsyncClient(faulty.url, retries=0) as client:
         small = await client.tasks.create("work", "x" * 500)
         assert (await client.tasks.get(small.id)).payload == "x" * 500
@@ -302,7 +302,7 @@ def nobody(request: pytest.FixtureRequest) -> Iterator[str]:
 async def test_a_wait_ends_in_time_though_nobody_answers(
     nobody: str, wait: Callable[[AsyncClient], Awaitable[object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chargehand.client.calls.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("chargehand.client.transport.calls.LOOK_SECONDS", 0.1)
     async with AsyncClient(nobody) as client, asyncio.timeout(5):
         with pytest.raises(NotDone, match=r"(?i)unknown") as waited:
             await wait(client)
@@ -311,7 +311,7 @@ async def test_a_wait_ends_in_time_though_nobody_answers(
 
 
 async def test_a_chat_whose_server_falls_silent_keeps_the_id_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chargehand.client.calls.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("chargehand.client.transport.calls.LOOK_SECONDS", 0.1)
     job = {"id": "17", "state": "working"}
     for answers in [[], [web.json_response(job)]]:
         made = web.json_response({"job_id": "17"}, status=202)

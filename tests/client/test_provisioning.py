@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from chargehand.client import AsyncClient, ClientError, JobFailed, NotDone
-from chargehand.client.machines import Webhook
-from chargehand.client.sse import MAX_EVENT, Events, TooLong
+from chargehand.client.transport.sse import MAX_EVENT, Events, TooLong
+from chargehand.client.types.provisioning import Webhook
 from tests.api.serving import on_sqlite
 from tests.client.cutting import cutting
 from tests.provisioning.bmc_habits import PASSWORD, USER

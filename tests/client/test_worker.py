@@ -560,7 +560,7 @@ async def test_only_the_server_can_ring_a_bell_that_has_a_secret(server: Stub) -
 async def test_a_subscription_that_the_server_has_forgotten_is_made_anew(
     server: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chargehand.client.bell.TTL_SECONDS", 0.15)
+    monkeypatch.setattr("chargehand.client.worker.bell.TTL_SECONDS", 0.15)
     worker = Worker(server.url, wake_port=0)
     worker.task("work")(lambda _: None)
     async with working(worker):

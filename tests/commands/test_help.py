@@ -8,7 +8,7 @@ import typer
 
 from chargehand.cli import app
 from chargehand.commands.doors import TABLE
-from chargehand.commands.exits import MEANINGS, OF_OUTCOMES
+from chargehand.commands.exit_codes import MEANINGS, OF_OUTCOMES
 from chargehand.commands.jobs import KINDS
 
 ROOT = typer.main.get_group(app)

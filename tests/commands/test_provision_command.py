@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.api.serving import on_sqlite, until
+from tests.commands.provisioning import ended, provision, running
+from tests.commands.terminal import terminal
 from tests.e2e.server import Server
 from tests.provisioning.bmc import FakeBmc
 from tests.provisioning.bmc_habits import PASSWORD, USER
-from tests.provisioning.commanding import ended, provision, running
 from tests.provisioning.guest import Guest, Script
 from tests.provisioning.lab import MAINTENANCE, QUICK, RECIPE, SERIAL, lab
-from tests.provisioning.terminal import terminal
 
 UNHURRIED = {"provisioning.silence_seconds": 100, "provisioning.install_seconds": 100}  # while a process starts
 pytestmark = [pytest.mark.xdist_group("machines"), pytest.mark.timeout(120)]

@@ -8,15 +8,15 @@ import pytest
 from typer.testing import CliRunner
 
 from chargehand.cli import app
-from chargehand.client.machines import Failure, Job, Progress
-from chargehand.commands.provision.texts import job_lines, ordinal
-from chargehand.commands.texts import clock, day
+from chargehand.client.types.provisioning import Failure, Job, Progress
+from chargehand.commands.provision.job_text import job_lines, ordinal
+from chargehand.commands.text import clock, day
 from chargehand.http.credentials import hash_token
 from tests.api.serving import on_sqlite
 from tests.commands.commanding import chargehand
+from tests.commands.provisioning import provision
 from tests.e2e.server import Server
 from tests.http.test_tls import Certificates
-from tests.provisioning.commanding import provision
 from tests.provisioning.lab import RECIPE, SERIAL, lab
 
 pytestmark = [pytest.mark.xdist_group("machines"), pytest.mark.timeout(120)]

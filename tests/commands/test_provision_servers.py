@@ -8,10 +8,10 @@ import pytest
 
 from tests.api.serving import on_sqlite, until
 from tests.commands.commanding import chargehand
+from tests.commands.provisioning import Told, ended, provision, running
+from tests.commands.terminal import own_the_terminal, terminal
 from tests.provisioning.bmc_habits import CD_AND_USB, ONE_CD, PASSWORD, USER, Habits
-from tests.provisioning.commanding import Told, ended, provision, running
 from tests.provisioning.lab import SERIAL, Lab, lab
-from tests.provisioning.terminal import own_the_terminal, terminal
 
 pytestmark = [pytest.mark.xdist_group("machines"), pytest.mark.timeout(120)]
 

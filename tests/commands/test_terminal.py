@@ -8,10 +8,10 @@ import pytest
 
 from tests.api.serving import on_sqlite, serving, talking, until
 from tests.commands.commanding import ended, invoked, running
+from tests.commands.terminal import terminal
 from tests.e2e.server import Server
 from tests.inference.conformance import Habits, OllamaTarget
 from tests.inference.stories import MODELS, a_place
-from tests.provisioning.terminal import terminal
 
 pytestmark = [pytest.mark.xdist_group("processes"), pytest.mark.timeout(90)]
 COLOUR = re.compile(r"\033\[(?:1|2|31|32|33|36)m")

@@ -10,7 +10,7 @@ import pytest
 from chargehand.http.credentials import verify_password
 from tests.api.serving import until
 from tests.commands.commanding import chargehand, ended, invoked, running
-from tests.provisioning.terminal import own_the_terminal, terminal
+from tests.commands.terminal import own_the_terminal, terminal
 
 pytestmark = pytest.mark.xdist_group("processes")
 

@@ -1,6 +1,5 @@
 """The Python client: `Client` and `AsyncClient` for calls, `Worker` for work, `verify_webhook` for what the server sends."""
 
-from chargehand.client.attempt import TaskEnded
 from chargehand.client.blocking import Client
 from chargehand.client.client import AsyncClient
 from chargehand.client.errors import (
@@ -18,12 +17,13 @@ from chargehand.client.errors import (
     ServerFault,
     Unauthenticated,
 )
-from chargehand.client.held import Held
-from chargehand.client.models import Token, Wish
 from chargehand.client.provisioning import Provisioning
+from chargehand.client.types.inference import Token, Wish
+from chargehand.client.types.tasks import Artifact, Created, Nacked, NewTask, Result, Subscription, Task
 from chargehand.client.webhook import verify_webhook
-from chargehand.client.wire import Artifact, Created, Nacked, NewTask, Result, Subscription, Task
-from chargehand.client.worker import Worker
+from chargehand.client.worker.attempt import TaskEnded
+from chargehand.client.worker.held import Held
+from chargehand.client.worker.worker import Worker
 from chargehand.webhooks.signature import SignatureError
 
 __all__ = [

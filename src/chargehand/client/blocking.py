@@ -16,12 +16,12 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from chargehand.client.background import Background
 from chargehand.client.client import AsyncClient
 from chargehand.client.deliveries import Deliveries
 from chargehand.client.engine import Engine
 from chargehand.client.provisioning import Provisioning
 from chargehand.client.tasks import Tasks
+from chargehand.client.transport.background import Background
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from chargehand.client.engine import Engine
 from chargehand.client.inference import Inference
 from chargehand.client.provisioning import Provisioning
 from chargehand.client.tasks import Tasks
-from chargehand.client.transport import Transport
+from chargehand.client.transport.http import Transport
 
 DEFAULT_URL = "http://127.0.0.1:8484"
 

@@ -3,8 +3,8 @@
 from collections.abc import AsyncGenerator
 from urllib.parse import quote
 
-from chargehand.client.calls import Calls
-from chargehand.client.jobs import (
+from chargehand.client.transport.calls import Calls
+from chargehand.client.types.engine import (
     Delivery,
     DeliveryDetail,
     DeliveryPage,

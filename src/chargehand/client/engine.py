@@ -10,9 +10,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from chargehand.client.calls import Calls, given, instant, key_header, read
 from chargehand.client.errors import JobFailed, NotDone
-from chargehand.client.jobs import (
+from chargehand.client.transport.calls import Calls, given, instant, key_header, read
+from chargehand.client.transport.job_log import Away, Back, Log, nothing
+from chargehand.client.types.engine import (
     Beaten,
     Claimed,
     ClaimReply,
@@ -27,7 +28,6 @@ from chargehand.client.jobs import (
     Summary,
     Webhook,
 )
-from chargehand.client.log import Away, Back, Log, nothing
 
 
 class Engine(Calls):

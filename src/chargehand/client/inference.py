@@ -7,10 +7,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from chargehand.client.calls import Calls, given, instant, key_header
+from chargehand.client.answer import Retelling
 from chargehand.client.errors import JobFailed, NotDone
-from chargehand.client.log import Again, Away, Back, Line, Log, nothing
-from chargehand.client.models import (
+from chargehand.client.transport.calls import Calls, given, instant, key_header
+from chargehand.client.transport.job_log import Again, Away, Back, Line, Log, nothing
+from chargehand.client.types.inference import (
     Event,
     Job,
     JobPage,
@@ -26,7 +27,6 @@ from chargehand.client.models import (
     Wishes,
     said,
 )
-from chargehand.client.retelling import Retelling
 
 
 class Inference(Calls):

@@ -15,10 +15,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from chargehand.client.calls import Calls, key_header
 from chargehand.client.errors import JobFailed, NotDone
-from chargehand.client.log import Away, Back, Log, nothing
-from chargehand.client.machines import (
+from chargehand.client.transport.calls import Calls, key_header
+from chargehand.client.transport.job_log import Away, Back, Log, nothing
+from chargehand.client.types.provisioning import (
     Event,
     Job,
     JobPage,

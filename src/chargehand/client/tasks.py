@@ -18,12 +18,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from chargehand.client.calls import Answer, Calls, instant, last_look, new_key, read
 from chargehand.client.errors import ClientError, NotDone
-from chargehand.client.lines import TaskStream
-from chargehand.client.log import Away, Back, Log, nothing
-from chargehand.client.waits import pause
-from chargehand.client.wire import (
+from chargehand.client.task_stream import TaskStream
+from chargehand.client.transport.backoff import pause
+from chargehand.client.transport.calls import Answer, Calls, instant, last_look, new_key, read
+from chargehand.client.transport.job_log import Away, Back, Log, nothing
+from chargehand.client.types.tasks import (
     Claimed,
     Created,
     CreatedMany,

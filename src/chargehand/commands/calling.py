@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from chargehand.client import ClientError
-from chargehand.client.sse import Events, TooLong
-from chargehand.client.transport import Transport, may_have_been_done
+from chargehand.client.transport.http import Transport, may_have_been_done
+from chargehand.client.transport.sse import Events, TooLong
 from chargehand.commands.refusals import LOOK, explain
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from chargehand.commands.exits import FAILED, INTERRUPTED, REFUSED, SUCCEEDED, UNSURE
-from chargehand.commands.texts import clean
+from chargehand.commands.exit_codes import FAILED, INTERRUPTED, REFUSED, SUCCEEDED, UNSURE
+from chargehand.commands.text import clean
 
 if TYPE_CHECKING:  # what talks to servers is loaded by those commands that do
     from chargehand.client import ClientError

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from chargehand.commands.options import DEFAULT_URL, Json, Token, Url, show_json
-from chargehand.commands.texts import ago, clean, paint, table
+from chargehand.commands.text import ago, clean, paint, table
 
 if TYPE_CHECKING:
     from chargehand.commands.calling import Json as Told

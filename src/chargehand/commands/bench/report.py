@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from chargehand.commands.texts import columns
+from chargehand.commands.text import columns
 
 
 class Rate(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chargehand.commands.exits import FAILED
+from chargehand.commands.exit_codes import FAILED
 from chargehand.commands.options import Json, Token, show_json
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def doctor(
 
 
 def _lines(findings: "list[Finding]") -> list[str]:
-    from chargehand.commands.texts import OF_WORDS, columns, plural
+    from chargehand.commands.text import OF_WORDS, columns, plural
 
     rows = columns([(each.state.value, each.check, each.text) for each in findings], styles=OF_WORDS)
     lines = []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chargehand.commands.exits import FAILED, OF_OUTCOMES
+from chargehand.commands.exit_codes import FAILED, OF_OUTCOMES
 from chargehand.commands.options import DEFAULT_URL, JobId, Json, Token, Url, Watch, called, read_file, show_json
 from chargehand.commands.provision.calling import ask
 from chargehand.commands.provision.refusals import About, check
@@ -15,7 +15,7 @@ from chargehand.commands.refusals import interruptible, job_id_of, refuse, same_
 
 if TYPE_CHECKING:
     from chargehand.client import Provisioning
-    from chargehand.client.machines import Event, Submitted, Summary
+    from chargehand.client.types.provisioning import Event, Submitted, Summary
 
 STATUSES = ("queued", "provisioning", "succeeded", "failed", "complete")
 
@@ -112,7 +112,7 @@ def list_jobs(
     if json:
         show_json(jobs)
     elif jobs:
-        from chargehand.commands.provision.texts import jobs_table
+        from chargehand.commands.provision.job_text import jobs_table
 
         typer.echo("\n".join(jobs_table(jobs)))
     else:
@@ -132,7 +132,7 @@ def show(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = Fal
     if json:
         show_json(found)
         return
-    from chargehand.commands.provision.texts import job_lines
+    from chargehand.commands.provision.job_text import job_lines
 
     typer.echo("\n".join(job_lines(found)))
 
@@ -185,8 +185,8 @@ def events(
     Example: chargehand provision events 01K8Z4T5Y6M7QW3RX2B9VN0HCD --follow
     """
     job_id = job_id_of(job)
-    from chargehand.commands.presence import Presence
-    from chargehand.commands.provision.watching import print_event
+    from chargehand.commands.provision.watch import print_event
+    from chargehand.commands.watch.notices import Presence
 
     async def do(api: "Provisioning") -> None:
         there = Presence()
@@ -209,7 +209,7 @@ def _watch(job_id: str, url: str, token: str, json: bool) -> None:
         from chargehand.commands.watch import watch_to_the_end
 
         watch_to_the_end(job_id, url, token, json, TABLE["provision"])
-    from chargehand.commands.provision.watching import watch
+    from chargehand.commands.provision.watch import watch
 
     ending = f"Job {job_id} goes on. To see it again: chargehand provision watch {job_id}; to end it: chargehand provision cancel {job_id}"
     with interruptible(ending):

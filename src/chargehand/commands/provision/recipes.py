@@ -21,7 +21,7 @@ def validate(
 
     Example: chargehand provision recipe validate linux.json
     """
-    from chargehand.commands.texts import clean
+    from chargehand.commands.text import clean
     from chargehand.doors.provisioning.errors import Refused
     from chargehand.doors.provisioning.recipe.recipe import Recipe, check
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from chargehand.commands.exits import UNSURE
+from chargehand.commands.exit_codes import UNSURE
 from chargehand.commands.refusals import key_of, no_answer, perhaps_done, refuse, unknown_caller
 
 if TYPE_CHECKING:  # what talks to servers is loaded by those commands that do

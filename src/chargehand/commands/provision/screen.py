@@ -10,9 +10,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from chargehand.client.machines import Event, Job, Step
-from chargehand.commands.provision.texts import stands, step_word
-from chargehand.commands.texts import between, clean, clock, lasted
+from chargehand.client.types.provisioning import Event, Job, Step
+from chargehand.commands.provision.job_text import stands, step_word
+from chargehand.commands.text import between, clean, clock, lasted
 from chargehand.doors.provisioning.job.run import Step as Known
 
 PLAN = tuple(str(step) for step in Known if step is not Known.DONE)  # what the controller does, in its order

@@ -12,7 +12,7 @@ from chargehand.commands.refusals import interruptible, refuse
 
 if TYPE_CHECKING:
     from chargehand.client import Provisioning
-    from chargehand.client.machines import Probe, Server
+    from chargehand.client.types.provisioning import Probe, Server
 
 app = typer.Typer(help="Register servers, and ask their BMCs what they can do.", no_args_is_help=True)
 
@@ -65,9 +65,9 @@ def add(
     Example: chargehand provision server add SN-1 --bmc https://10.0.0.5 --user admin --tls insecure --probe
     """
     options.check(bmc, uuid)
-    from chargehand.commands.provision import changes
+    from chargehand.commands.provision import registration
 
-    given = changes.Given(
+    given = registration.Given(
         bmc=bmc,
         user=user,
         uuid=uuid,
@@ -77,17 +77,17 @@ def add(
         labels=dict(options.label(each) for each in label or ()),
         password=options.password(user, password_stdin, keep_password),
     )
-    before = ask(url, token, lambda api: changes.known(api, serial), serial=serial)
+    before = ask(url, token, lambda api: registration.known(api, serial), serial=serial)
     if before is None and keep_password:
         refuse(f"--keep-password: {serial} is not registered yet, so that there is none to keep")
     if before is None and bmc is None:
         refuse(f"{serial} is not registered yet: say where its BMC is with --bmc URL")
-    if before is not None and given.password is None and (what := changes.asks_again(before, given)):
+    if before is not None and given.password is None and (what := registration.asks_again(before, given)):
         given = given._replace(password=options.asked_for(user or before.bmc_username, f"{what} changes: "))
 
-    server = ask(url, token, lambda api: changes.put(api, serial, before, given), serial=serial)
+    server = ask(url, token, lambda api: registration.put(api, serial, before, given), serial=serial)
     if not json:
-        typer.echo(changes.told(before, server, given))
+        typer.echo(registration.told(before, server, given))
     found = _probed(serial, url, token) if probe else None
     if json:
         show_json({"server": server, "probe": found} if probe else server)
@@ -109,7 +109,7 @@ def list_servers(url: Url = DEFAULT_URL, token: Token = "", json: Json = False) 
     if json:
         show_json(servers)
     elif servers:
-        from chargehand.commands.provision.server_texts import servers_table
+        from chargehand.commands.provision.server_text import servers_table
 
         typer.echo("\n".join(servers_table(servers)))
     else:
@@ -126,7 +126,7 @@ def show(serial: Serial, url: Url = DEFAULT_URL, token: Token = "", json: Json =
     if json:
         show_json(server)
         return
-    from chargehand.commands.provision.server_texts import server_lines
+    from chargehand.commands.provision.server_text import server_lines
 
     typer.echo("\n".join(server_lines(server)))
 
@@ -181,7 +181,7 @@ def _probed(serial: str, url: str, token: str) -> "Probe":
 
 def _show_probe(found: "Probe", serial: str, quiet: bool) -> None:
     if not quiet:
-        from chargehand.commands.provision.server_texts import probe_lines
+        from chargehand.commands.provision.server_text import probe_lines
 
         typer.echo("\n".join(probe_lines(found, serial)))
     if not found.ok:

@@ -1,0 +1,212 @@
+"""One call over HTTP: bounded, and repeated only where a repetition cannot do anything twice."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from chargehand.client.errors import CUT, NO_TLS, UNTRUSTED, ClientError, NoAnswer, refusal, refused
+from chargehand.client.transport.backoff import LONGEST_ASKED_SECONDS, Random, pause
+from chargehand.client.transport.forks import keep, watch_forks
+
+MAX_ANSWER = 256 << 20  # far more than any server sends; only so that a broken one cannot fill the memory
+MAX_REFUSAL = 1 << 20
+
+
+class Transport:
+    """The connections of one client. Opened by the first call, so that it belongs to the loop that makes the calls."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        timeout: float = 30.0,
+        retries: int = 4,
+        chance: Random = random.random,
+    ) -> None:
+        self._url = url.rstrip("/")
+        token = token.strip()  # it may come from a file, with its last line break
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.timeout = timeout
+        self._retries = retries
+        self._chance = chance
+        self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the session
+        watch_forks(self)
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def forked(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            keep(session)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        safe: bool,
+        query: Mapping[str, str] = {},
+        headers: Mapping[str, str] = {},
+        timeout: float | None = None,
+        retries: int | None = None,
+    ) -> tuple[int, bytes]:
+        """Status and body of a good answer, else ClientError. `safe`: it does no harm to send this twice."""
+        left = self._retries if retries is None else retries
+        data = None if body is None else msgspec.json.encode(body)
+        failures, in_doubt = 0, False
+        while True:
+            try:
+                return await self._once(method, path, data, query, headers, timeout or self.timeout, safe)
+            except ClientError as error:
+                if failures >= left or not _repeatable(error, safe):
+                    if in_doubt and not error.sent:  # the last try was not heard; an earlier one may have been
+                        raise NoAnswer(error.text, error.detail, cause=error.cause) from None
+                    raise
+                in_doubt = in_doubt or (method != "GET" and may_have_been_done(error))
+                await asyncio.sleep(pause(failures, self._chance, asked=error.retry_after_seconds))
+                failures += 1
+
+    async def _once(
+        self,
+        method: str,
+        path: str,
+        data: bytes | None,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        timeout: float,
+        safe: bool,
+    ) -> tuple[int, bytes]:
+        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=10)
+        async with self._answer(method, path, data, limits, query, headers, safe) as answer:
+            return answer.status, await _bounded(answer, MAX_ANSWER)
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        path: str,
+        body: Any,
+        silence_seconds: float,
+        *,
+        query: Mapping[str, str] = {},
+        headers: Mapping[str, str] = {},
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer without an end; it counts as broken after so long a silence. Without a body it is a GET."""
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=silence_seconds)
+        method, data = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
+        async with self._answer(method, path, data, limits, query, headers) as answer:
+            yield answer
+
+    @asynccontextmanager
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        data: bytes | None,
+        timeout: aiohttp.ClientTimeout,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        safe: bool = True,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        kind = {} if data is None else {"Content-Type": "application/json"}
+        headers = {**self._headers, **kind, **headers}
+        for name, value in headers.items():
+            if not value.isprintable():
+                raise refused(
+                    400, f"the header {name} cannot be sent", "it has a line break or another control character"
+                )
+        try:
+            # A redirect would make a GET of a POST, or lose the token: the error shows it instead.
+            async with self._connections().request(
+                method,
+                self._url + path,
+                data=data,
+                headers=headers,
+                params=query,
+                timeout=timeout,
+                allow_redirects=False,
+                middlewares=() if safe else (_once_only,),
+            ) as answer:
+                if answer.status >= 300:
+                    raise refusal(answer.status, await _bounded(answer, MAX_REFUSAL), answer.headers.get("Retry-After"))
+                yield answer
+        except aiohttp.ClientConnectorCertificateError as error:
+            why = str(error.certificate_error)
+            raise NoAnswer("not trusted", why, sent=False, cause=UNTRUSTED) from None
+        except aiohttp.ClientConnectorSSLError as error:
+            raise NoAnswer("no TLS", str(error.os_error), sent=False, cause=NO_TLS) from None
+        except aiohttp.ClientConnectorError as error:
+            raise NoAnswer("the server cannot be reached", str(error.os_error), sent=False) from None
+        except aiohttp.ClientPayloadError:
+            raise NoAnswer("the answer broke off") from None
+        except aiohttp.InvalidURL:
+            raise refused(400, f"{self._url!r} is not a URL") from None
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _no_answer(error) from None
+
+    def _connections(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        if (
+            self._session is None or self._loop is not loop
+        ):  # who goes on in another loop should have closed it in the first
+            self._loop = loop
+            # As many connections as there are calls at once; who calls is bounded, and a stream must not wait for others.
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar()
+            )
+        return self._session
+
+
+async def _once_only(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """aiohttp would send a DELETE again by itself when its connection breaks: but only for errors of its own."""
+    try:
+        return await send(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+        raise _no_answer(error) from None
+
+
+def _no_answer(error: Exception) -> NoAnswer:
+    cause = CUT if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError) else ""
+    return NoAnswer("no answer", str(error) or type(error).__name__, cause=cause)
+
+
+async def _bounded(answer: aiohttp.ClientResponse, most: int) -> bytes:
+    if (answer.content_length or 0) <= most:
+        pieces = bytearray()
+        async for piece in answer.content.iter_any():
+            pieces += piece
+            if len(pieces) > most:
+                break
+        else:
+            return bytes(pieces)
+    raise refused(502, "the answer is too large", f"more than {most} bytes")
+
+
+def may_have_been_done(error: ClientError) -> bool:
+    return error.sent and not 0 < error.status < 500 and not _asks_back(error)
+
+
+def _asks_back(error: ClientError) -> bool:
+    """503 with Retry-After is a server that says that it did nothing; without, it may have fallen over half-way."""
+    return error.status == 503 and error.retry_after_seconds is not None
+
+
+def _repeatable(error: ClientError, safe: bool) -> bool:
+    # Whoever is to wait for longer than we would is told so at once.
+    if (error.retry_after_seconds or 0) > LONGEST_ASKED_SECONDS or error.cause in (UNTRUSTED, NO_TLS):
+        return False
+    if error.status == 429 or not error.sent:
+        return True  # it was turned away at the door
+    return _asks_back(error) or (safe and error.away)

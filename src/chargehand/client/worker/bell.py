@@ -1,0 +1,123 @@
+"""Tasks for a worker that holds no connection: it has itself rung when there is work, and looks by itself now and then.
+
+A notification promises nothing, so nothing is lost with it: what matters is the claim. Anybody who can reach the bell can
+make the worker look, which costs one claim; with the secret of the server's webhooks only the server can.
+"""
+
+import asyncio
+import logging
+
+from aiohttp import web
+
+from chargehand.client.errors import ClientError
+from chargehand.client.types.tasks import Task
+from chargehand.client.webhook import verify_webhook
+from chargehand.client.worker.sources import Source, claim_now, owned
+from chargehand.webhooks.signature import Dialect, SignatureError
+
+log = logging.getLogger("chargehand.client")
+
+TTL_SECONDS = 300
+LOOK_SECONDS = 60.0
+MAX_BODY = 64 << 10
+
+
+class Rung:
+    def __init__(self, source: Source, *, host: str, port: int, url: str, secret: str, group: str) -> None:
+        self._source = source
+        self._host, self._port = host, port
+        self._url = url
+        self._secret = secret
+        self._group = group
+        self._ring = asyncio.Event()
+        self._subscription = ""
+
+    async def run(self) -> None:
+        app = web.Application(client_max_size=MAX_BODY)
+        app.router.add_post("/{path:.*}", self._heard)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        keeping: asyncio.Task[None] | None = None
+        try:
+            site = web.TCPSite(runner, self._host, self._port)
+            await site.start()
+            port = runner.addresses[0][1]
+            host = f"[{self._host}]" if ":" in self._host else self._host
+            keeping = asyncio.create_task(self._keep_subscribed(self._url or f"http://{host}:{port}/"))
+            claiming = asyncio.create_task(self._claim())
+            try:
+                done, _ = await asyncio.wait({keeping, claiming}, return_when=asyncio.FIRST_COMPLETED)
+                for ended in done:
+                    ended.result()
+            finally:
+                keeping.cancel()
+                claiming.cancel()
+                await asyncio.gather(keeping, claiming, return_exceptions=True)
+        finally:
+            await self._unsubscribe()
+            await runner.cleanup()
+
+    async def _heard(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        if self._secret:
+            try:
+                # codeQ has no other signature than its own. That somebody may ring twice with it does no harm.
+                dialect: Dialect = "standard" if "webhook-signature" in request.headers else "codeq"
+                verify_webhook(self._secret, request.headers, body, dialect=dialect)
+            except SignatureError as error:
+                return web.json_response({"error": str(error)}, status=401)
+        self._ring.set()
+        return web.Response(status=204)
+
+    async def _keep_subscribed(self, url: str) -> None:
+        """Renewed at a third of its time, so that two renewals may fail; made anew when the server has forgotten it."""
+        while True:
+            await self._source.insist(lambda: self._subscribe(url))
+            await asyncio.sleep(TTL_SECONDS / 3)
+
+    async def _subscribe(self, url: str) -> None:
+        tasks = self._source.tasks
+        if self._subscription:
+            try:
+                await tasks.renew(self._subscription, TTL_SECONDS)
+                return
+            except ClientError as error:
+                if error.status != 404:
+                    raise
+                self._subscription = ""
+        made = await tasks.subscribe(
+            url,
+            self._source.commands,
+            ttl_seconds=TTL_SECONDS,
+            delivery_mode="group" if self._group else "",
+            group_id=self._group,
+            min_interval_seconds=1,
+        )
+        self._subscription = made.subscription_id
+        self._ring.set()  # what was there before is not rung for
+
+    async def _unsubscribe(self) -> None:
+        if not self._subscription:
+            return
+        try:
+            async with asyncio.timeout(2):
+                await self._source.tasks.unsubscribe(self._subscription)
+        except (ClientError, TimeoutError) as error:
+            log.debug("the subscription %s will lapse by itself: %s", self._subscription, error)
+
+    async def _claim(self) -> None:
+        while True:
+            tasks = await self._source.insist(self._claimed)
+            for task in tasks:
+                self._source.pool.start(task)
+            if not tasks:
+                try:
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await self._ring.wait()
+                except TimeoutError:
+                    pass
+
+    async def _claimed(self) -> list[Task]:
+        free = await self._source.pool.room()
+        self._ring.clear()
+        return await owned(self._source.pool, claim_now(self._source, free))

@@ -1,0 +1,182 @@
+"""Where a worker's tasks come from: a stream that the server fills, or claims that wait.
+
+Both run until they are cancelled. What goes wrong is waited out, unless it is a refusal and nothing has ever worked.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from chargehand.client.errors import ClientError
+from chargehand.client.tasks import MAX_CLAIM, Tasks
+from chargehand.client.transport.backoff import pause
+from chargehand.client.types.tasks import Task
+from chargehand.client.worker.pool import Pool
+from chargehand.client.worker.presence import Presence
+
+T = TypeVar("T")
+
+POLL_SECONDS = 25.0  # servers let a claim wait for 30
+MAX_IN_FLIGHT = 1000  # of one stream
+GOODBYE_SECONDS = 0.5
+STEADY_SECONDS = 1.0  # a stream that lived so long was a good one
+
+
+@dataclass(frozen=True)
+class Source:
+    tasks: Tasks
+    presence: Presence
+    pool: Pool
+    commands: Sequence[str]
+    lease_seconds: float
+
+    async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Until the server answers; with growing pauses, or those that it asks for."""
+        failures = 0
+        while True:
+            try:
+                answer = await call()
+            except ClientError as error:
+                self.presence.failed(error)
+                await asyncio.sleep(pause(failures, asked=error.retry_after_seconds))
+                failures += 1
+            else:
+                self.presence.here()
+                return answer
+
+
+class NoStreams(Exception):
+    """The server does not know streamed claims: it is codeQ, or an older one of ours."""
+
+
+class Streamed:
+    """One connection over which tasks come as others end.
+
+    The server counts what it sent over one stream, so a stream that breaks while its tasks run leaves orphans that the next
+    one knows nothing of. That one therefore asks for fewer; a second is opened for the rest once the orphans have ended.
+    Two are enough, and together they never ask for more than there are places.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._pool = source.pool
+        self._limits: dict[object, int] = {}  # of the open streams
+
+    async def run(self) -> None:
+        lanes = [asyncio.create_task(self._lane()) for _ in range(2)]
+        try:
+            done, _ = await asyncio.wait(lanes, return_when=asyncio.FIRST_COMPLETED)
+            for lane in done:
+                lane.result()
+        finally:
+            for lane in lanes:
+                lane.cancel()
+            await asyncio.gather(*lanes, return_exceptions=True)
+
+    async def _lane(self) -> None:
+        failures = 0
+        loop = asyncio.get_running_loop()
+        while True:
+            origin, limit = await self._allotted()
+            since = loop.time()
+            try:
+                await self._follow(origin, limit)
+            except ClientError as error:
+                if error.status in (404, 405):
+                    raise NoStreams from None
+                self._source.presence.failed(error)
+            finally:
+                del self._limits[origin]
+            self._pool.note_change()  # for the other lane
+            failures = 0 if loop.time() - since > STEADY_SECONDS else failures + 1
+            await asyncio.sleep(pause(failures))
+
+    async def _allotted(self) -> tuple[object, int]:
+        while True:
+            orphans = self._orphans()
+            left = min(self._pool.places - sum(self._limits.values()) - orphans, MAX_IN_FLIGHT)
+            if left > 0 and (not self._limits or not orphans):
+                origin = object()
+                self._limits[origin] = left
+                return origin, left
+            await self._pool.change()
+
+    def _orphans(self) -> int:
+        return self._pool.places - self._pool.free - self._pool.running_for(set(self._limits))
+
+    async def _follow(self, origin: object, limit: int) -> None:
+        source = self._source
+        claims = source.tasks.claims(source.commands, lease_seconds=source.lease_seconds, max_in_flight=limit)
+        async with claims as stream:
+            source.presence.here()
+            try:
+                async for task in stream:
+                    if not self._pool.start(task, origin):
+                        return  # functions that lost their lease but hang on take a place that the server thinks is free
+            finally:
+                for task in await stream.leave():
+                    self._pool.give_back(task)
+
+
+class Polled:
+    """A claim that waits, and after each that found something one for as many as there is room for."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._more = True
+
+    async def run(self) -> None:
+        while True:
+            for task in await self._source.insist(self._claimed):
+                self._source.pool.start(task)
+
+    async def _claimed(self) -> list[Task]:
+        return await owned(self._source.pool, self._claim(await self._source.pool.room()))
+
+    async def _claim(self, free: int) -> list[Task]:
+        source = self._source
+        if self._more and free > 1 and (tasks := await claim_now(source, free)):
+            return tasks
+        task = await source.tasks.claim(
+            source.commands, lease_seconds=source.lease_seconds, wait_seconds=POLL_SECONDS, retries=0
+        )
+        self._more = task is not None
+        return [] if task is None else [task]
+
+
+async def owned(pool: Pool, claim: Coroutine[Any, Any, list[Task]]) -> list[Task]:
+    """What was claimed. A claim that is cancelled may be answered already: that is waited for a moment and given back."""
+    claiming = asyncio.create_task(claim)
+    try:
+        return await asyncio.shield(claiming)
+    except asyncio.CancelledError:
+        await asyncio.wait({claiming}, timeout=GOODBYE_SECONDS)
+        claiming.cancel()
+        [answer] = await asyncio.gather(claiming, return_exceptions=True)
+        for task in answer if isinstance(answer, list) else ():
+            pool.give_back(task)
+        raise
+
+
+async def claim_now(source: Source, free: int) -> list[Task]:
+    """What is there, without waiting."""
+    if free > 1:
+        with suppress(_Unknown):
+            return await _claim_many(source, min(free, MAX_CLAIM))
+    task = await source.tasks.claim(source.commands, lease_seconds=source.lease_seconds, retries=0)
+    return [] if task is None else [task]
+
+
+class _Unknown(Exception):
+    """There are servers of this wire without batches."""
+
+
+async def _claim_many(source: Source, count: int) -> list[Task]:
+    try:
+        return await source.tasks.claim_many(count, source.commands, lease_seconds=source.lease_seconds, retries=0)
+    except ClientError as error:
+        if error.status in (404, 405):
+            raise _Unknown from None
+        raise

@@ -1,0 +1,197 @@
+"""A worker: functions for commands, and a loop that has them called.
+
+    worker = Worker("http://127.0.0.1:8484", token="…", concurrency=4)
+
+    @worker.task("render_video", lease_seconds=60)
+    async def render(task):
+        await task.progress(50, "half")
+        return {"ok": True}
+
+    worker.run()
+
+A task may run more than once: when the worker dies, or cannot be reached for as long as the lease, somebody else gets it.
+SIGTERM or SIGINT: no new tasks, those that run may end within `grace_seconds`, the rest is given back and costs no attempt.
+A second signal cuts the grace short.
+"""
+
+import asyncio
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from chargehand.client.client import AsyncClient
+from chargehand.client.worker.attempt import TaskEnded
+from chargehand.client.worker.bell import Rung
+from chargehand.client.worker.functions import Handler
+from chargehand.client.worker.pool import Pool
+from chargehand.client.worker.presence import Presence
+from chargehand.client.worker.sources import NoStreams, Polled, Source, Streamed
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class Worker:
+    """`stream=False`: claims that wait instead of a stream; so it is with servers that have no streams, too.
+
+    `wake_port`: no connection is held, the server rings at `wake_url` when there is work (default: this port on
+    `wake_host`). `wake_secret` is the secret of the server's webhooks. Workers with the same `wake_group` are rung in turn.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        concurrency: int = 1,
+        lease_seconds: float = 60,
+        grace_seconds: float = 30,
+        stream: bool = True,
+        wake_port: int | None = None,
+        wake_host: str = "127.0.0.1",
+        wake_url: str = "",
+        wake_secret: str = "",
+        wake_group: str = "",
+        watch: Callable[[TaskEnded], None] = lambda _: None,
+    ) -> None:
+        if concurrency < 1:
+            raise ValueError("concurrency must be 1 or more")
+        self._client = AsyncClient(url, token)
+        self._concurrency = concurrency
+        self._lease_seconds = _lease(lease_seconds)
+        self._grace_seconds = grace_seconds
+        self._stream = stream
+        self._wake_port = wake_port
+        self._wake = {"host": wake_host, "url": wake_url, "secret": wake_secret, "group": wake_group}
+        self._watch = watch
+        self._handlers: dict[str, Handler] = {}
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def task(self, command: str, *, lease_seconds: float | None = None) -> Callable[[Decorated], Decorated]:
+        """The function that works on this command. A plain one runs in a thread of its own."""
+        seconds = self._lease_seconds if lease_seconds is None else _lease(lease_seconds)
+
+        def keep(function: Decorated) -> Decorated:
+            # Spelling does not matter to queues; the token is compared with what is written here.
+            name = command.strip().lower()
+            if name in self._handlers:
+                raise ValueError(f"there is a function for {command!r} already; upper and lower case are the same here")
+            self._handlers[name] = Handler(command.strip(), function, seconds)
+            return function
+
+        return keep
+
+    def run(self) -> None:
+        """Until a signal comes. Raises ClientError if the server refuses from the start."""
+        print(self.introduction, file=sys.stderr, flush=True)
+        asyncio.run(self.serve())
+
+    @property
+    def introduction(self) -> str:
+        commands = ", ".join(handler.command for handler in self._handlers.values())
+        return f"Working on {commands} for {self._client.url}; Ctrl-C stops."
+
+    async def serve(self) -> None:
+        """The same inside a running loop, until `stop()`, or a signal if this is the main thread."""
+        if not self._handlers:
+            raise ValueError("a worker needs at least one @worker.task")
+        self._loop = asyncio.get_running_loop()
+        presence = Presence(self._client.url)
+        # One claim is for all commands, so it asks for the shortest lease; the first heartbeat asks for the task's own.
+        shortest = min(handler.lease_seconds for handler in self._handlers.values())
+        pool = Pool(self._client.tasks, presence, self._handlers, self._concurrency, shortest, self._watch)
+        commands = [handler.command for handler in self._handlers.values()]
+        source = Source(self._client.tasks, presence, pool, commands, shortest)
+        with _signals(self.stop):
+            claiming = asyncio.create_task(self._claim(source))
+            stopping = asyncio.create_task(self._stop.wait())
+            try:
+                await asyncio.wait({claiming, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (claiming, stopping):
+                    task.cancel()
+                await asyncio.gather(claiming, stopping, return_exceptions=True)
+                await pool.drain(self._grace_seconds, self._hurry)
+                await self._client.close()
+        if not claiming.cancelled() and (error := claiming.exception()) is not None:
+            raise error
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The same in a thread beside the program, until the end of the block: for tests, and for small programs.
+
+        What made the worker give up is raised there.
+        """
+        begun = threading.Event()
+        gave_up: list[BaseException] = []
+
+        async def serve() -> None:
+            self._loop = asyncio.get_running_loop()  # before anybody can stop it
+            begun.set()
+            await self.serve()
+
+        def work() -> None:
+            try:
+                asyncio.run(serve())
+            except BaseException as error:
+                gave_up.append(error)
+
+        thread = threading.Thread(target=work, name="chargehand worker", daemon=True)
+        thread.start()
+        begun.wait()
+        try:
+            yield
+        finally:
+            self.stop()
+            thread.join()
+        for error in gave_up:
+            raise error
+
+    def stop(self) -> None:
+        """From any thread. The second time: without grace."""
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if self._loop is None or self._loop is here:
+            self._stop_or_hurry()
+        else:
+            with suppress(RuntimeError):  # its loop has ended, and it with it
+                self._loop.call_soon_threadsafe(self._stop_or_hurry)
+
+    def _stop_or_hurry(self) -> None:
+        (self._hurry if self._stop.is_set() else self._stop).set()
+
+    async def _claim(self, source: Source) -> None:
+        if self._wake_port is not None:
+            await Rung(source, port=self._wake_port, **self._wake).run()
+        if self._stream:
+            with suppress(NoStreams):
+                await Streamed(source).run()
+        await Polled(source).run()
+
+
+def _lease(seconds: float) -> float:
+    if seconds < 1:
+        raise ValueError("lease_seconds must be 1 or more")
+    return seconds
+
+
+@contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals belong to the main thread; whoever runs us elsewhere calls stop()
+        return
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,29 @@
+"""`chargehand demo`: everything at once, for half a minute."""
+
+import typer
+
+from chargehand.commands.exit_codes import FAILED
+from chargehand.commands.options import Json
+from chargehand.commands.refusals import one_line_errors, refuse
+
+app = typer.Typer()
+
+
+@app.command()
+def demo(json: Json = False) -> None:
+    """Half a minute of a real server with a real model: a job and its webhooks, a target that goes away, a batch.
+
+    Example: chargehand demo
+    """
+    import uvloop
+
+    from chargehand.commands.demo.scenes import GaveUp
+    from chargehand.commands.demo.scenes import demo as show
+    from chargehand.observability.logs import configure_logs
+
+    with one_line_errors():
+        configure_logs("error", "human")
+        try:
+            uvloop.run(show(json))
+        except GaveUp as error:
+            refuse(str(error), "demo", code=FAILED)

@@ -1,0 +1,143 @@
+"""`chargehand submit`: a chat, a task, a recipe for a server, or a job of the engine's own queues."""
+
+import sys
+import uuid
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from chargehand.commands.options import DEFAULT_URL, Json, Token, Url, Watch, called, read_file, show_json
+from chargehand.commands.refusals import interruptible, refuse, same_again
+
+if TYPE_CHECKING:
+    from chargehand.commands.calling import Api
+    from chargehand.commands.submit.requests import Submission
+
+app = typer.Typer()
+
+
+@app.command("submit")
+def submit(
+    text: Annotated[
+        str,
+        typer.Argument(
+            metavar="TEXT",
+            help="The prompt of a chat, the payload as JSON (@FILE reads it from a file), or with --server the file of the "
+            "recipe; - reads any of them from standard input.",
+        ),
+    ],
+    model: Annotated[str, typer.Option("--model", "-m", metavar="MODEL", help="A chat with this model.")] = "",
+    command: Annotated[
+        str, typer.Option("--command", "-c", metavar="COMMAND", help="A task for whoever works on this command.")
+    ] = "",
+    server: Annotated[str, typer.Option("--server", metavar="SERIAL", help="A recipe for this server.")] = "",
+    queue: Annotated[
+        str, typer.Option("--queue", metavar="QUEUE", help="A job for whoever claims from this queue of the engine.")
+    ] = "",
+    watch: Watch = False,
+    webhook: Annotated[
+        str, typer.Option(metavar="URL", help="Told of every change of state; of a task: its end.")
+    ] = "",
+    system: Annotated[str, typer.Option(metavar="TEXT", help="Of a chat: the system prompt.")] = "",
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="Of a chat: an option of Ollama's, such as temperature=0; may be repeated."
+        ),
+    ] = None,
+    priority: Annotated[int | None, typer.Option(min=0, max=9, help="9 goes first.")] = None,
+    delay: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Not before so many seconds.")] = 0.0,
+    max_attempts: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Attempts before it fails for good.")
+    ] = None,
+    idempotency_key: Annotated[
+        str, typer.Option(metavar="KEY", help="The same key gives the same job: a script may safely run twice.")
+    ] = "",
+    url: Url = DEFAULT_URL,
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Submit a job, and print its id when it is safe on the server's disk. One of --model, --command, --server, --queue says what.
+
+    Example: chargehand submit --model tiny-stories "Tell me a story about a fox." --watch
+
+    Example: chargehand submit --command resize '{"file": "cat.png"}' --webhook http://127.0.0.1:9000/done
+
+    Example: chargehand submit --server SN-1 linux.json --watch
+
+    Example: git diff | chargehand submit --model llama3.2 --system "Review this." - --watch > review.txt
+    """
+    chosen = [name for name, value in (("--model", model), ("--command", command), ("--server", server), ("--queue", queue)) if value]  # fmt: skip
+    if len(chosen) != 1:
+        refuse(
+            f"{' and '.join(chosen)}: say one of them"
+            if chosen
+            else "say what it is: --model M for a chat, --command C for a task, --server SERIAL for a recipe, --queue Q for a job"
+        )
+    if not model and (system or option):
+        refuse(f"{'--system' if system else '--option'} is for chats: with --model")
+    if server and (delay or max_attempts):
+        refuse(f"{'--delay' if delay else '--max-attempts'}: a recipe is begun when its server is free, and once")
+    from chargehand.commands.submit import requests
+
+    wish = requests.Wish(
+        _given(text, bool(server), bool(model)), webhook, priority, delay, max_attempts, system, tuple(option or ())
+    )
+    made = (
+        requests.chat(model, wish)
+        if model
+        else requests.task(command, wish)
+        if command
+        else requests.recipe(server, called(text), wish)
+        if server
+        else requests.job(queue, wish)
+    )
+    _send(made, server, called(text), idempotency_key, url, token, watch, json)
+
+
+def _given(text: str, is_file: bool, is_prompt: bool) -> bytes:
+    if text == "-" or is_file:
+        return read_file(text)
+    if text.startswith("@") and not is_prompt:  # no JSON begins so, but a prompt may
+        return read_file(text[1:])
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _send(made: "Submission", serial: str, file: str, key: str, url: str, token: str, watch: bool, json: bool) -> None:
+    from chargehand.client import ClientError
+    from chargehand.commands.calling import ask
+    from chargehand.commands.doors import TABLE
+    from chargehand.commands.provision.refusals import About, check
+    from chargehand.commands.provision.refusals import explain as explain_machine
+    from chargehand.commands.watch import watch_to_the_end
+
+    check(About(url, serial=serial))
+    # One is made where none is given, so that an answer that was lost is asked for again without a second job: by us, or by
+    # whoever is told the key because we have given up.
+    name = key or str(uuid.uuid4())
+    in_doubt, facts = same_again(name), {"idempotency_key": name}
+
+    async def do(api: "Api") -> str:
+        body = {**made.body, "idempotencyKey": name} if made.kind == "task" else made.body
+        headers = {} if made.kind == "task" else {"Idempotency-Key": name}
+        try:
+            told = await api.post(made.path, body, safe=True, headers=headers)
+        except ClientError as error:
+            if made.kind == "provision":
+                about = About(url, token, serial, file)
+                explain_machine(error, about, in_doubt=in_doubt if api.unsure else "", facts=facts)
+            raise
+        return str(told[made.id_field])
+
+    with interruptible(f"It may have been submitted; {in_doubt}"):
+        job_id = ask(url, token, do, in_doubt=in_doubt, facts=facts)
+    if json:
+        show_json({"type": "submitted", "job_id": job_id, "kind": made.kind})
+    elif watch:
+        typer.echo(f"job {job_id}", err=True)
+    else:
+        typer.echo(job_id)
+        if sys.stdout.isatty():
+            typer.echo(f"see it happen: chargehand watch {job_id}", err=True)
+    if watch:
+        watch_to_the_end(job_id, url, token, json, TABLE[made.kind])

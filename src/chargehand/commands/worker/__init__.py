@@ -1,0 +1,50 @@
+"""`chargehand worker`: any program as a worker of tasks."""
+
+from typing import Annotated
+
+import typer
+
+from chargehand.commands.options import DEFAULT_URL, Json, Token, Url
+from chargehand.commands.refusals import one_line_errors
+
+app = typer.Typer()
+
+
+@app.command(context_settings={"allow_interspersed_args": False})  # what follows the program is the program's
+def worker(
+    program: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PROGRAM…", help="What does a task, and its arguments. Payload on stdin, result on stdout."
+        ),
+    ],
+    command: Annotated[list[str], typer.Option(help="The command to work on; may be repeated.")],
+    concurrency: Annotated[int, typer.Option(help="How many tasks at once.", min=1, max=1000)] = 1,
+    lease: Annotated[
+        float, typer.Option(help="Seconds after which the task of a worker that died goes to another.", min=1)
+    ] = 60,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that a try may take; else no limit.", min=0.01)] = None,
+    fail_on: Annotated[
+        list[int] | None,
+        typer.Option(help="An exit code after which there is no other try; may be repeated.", min=1, max=255),
+    ] = None,
+    grace: Annotated[float, typer.Option(help="Seconds that running tasks have after SIGTERM or Ctrl-C.", min=0)] = 30,
+    url: Url = DEFAULT_URL,
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Have tasks done by a program: exit code 0 completes one, any other makes it be tried again.
+
+    Example: chargehand worker --command resize -- ./resize.sh
+
+    Example: chargehand worker --command greet --concurrency 4 -- jq '{text: ("Hello, " + .name)}'
+    """
+    import uvloop
+
+    from chargehand.commands.worker.program import Program, work
+    from chargehand.observability.logs import configure_logs
+
+    with one_line_errors():
+        configure_logs("warning", "json" if json else "human")
+        done_by = Program(program, timeout, frozenset(fail_on or ()))
+        uvloop.run(work(done_by, command, url, token, concurrency, lease, grace, as_json=json))
