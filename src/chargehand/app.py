@@ -7,12 +7,12 @@ from typing import Any
 
 from chargehand import __version__
 from chargehand.api import views
-from chargehand.api.deliveries import Deliveries
-from chargehand.api.jobs import Jobs
-from chargehand.api.queues import Queues
-from chargehand.api.service import Service
-from chargehand.api.settings import Settings
-from chargehand.api.work import Work
+from chargehand.api.deliveries import DeliveriesApi
+from chargehand.api.jobs import JobsApi
+from chargehand.api.queues import QueuesApi
+from chargehand.api.service import ServiceApi
+from chargehand.api.settings import SettingsApi
+from chargehand.api.work import WorkApi
 from chargehand.collector import calm_collector, tend_collector
 from chargehand.config import Config, require_safe
 from chargehand.console.console import Console
@@ -120,17 +120,17 @@ class Server:
 
     def routes(self) -> list[Route]:
         counters = [self.tasks.count] if self.tasks is not None else []
-        service = Service(self.engine, self.outbox, self.metrics, self.describe, counters)
+        service = ServiceApi(self.engine, self.outbox, self.metrics, self.describe, counters)
         return [
-            *Jobs(self.engine, self.config, self.egress, self.tracing, self.kinds).routes(),
-            *Work(self.engine, self.config).routes(),
-            *Queues(self.engine, self.kinds).routes(),
-            *Deliveries(self.store, self.outbox, self.kinds).routes(),
+            *JobsApi(self.engine, self.config, self.egress, self.tracing, self.kinds).routes(),
+            *WorkApi(self.engine, self.config).routes(),
+            *QueuesApi(self.engine, self.kinds).routes(),
+            *DeliveriesApi(self.store, self.outbox, self.kinds).routes(),
             *(self.inference.routes() if self.inference else ()),
             *(self.tasks.routes() if self.tasks else ()),
             *(self.provisioning.routes() if self.provisioning else ()),
             *self.console.routes(),
-            *Settings(self.config).routes(),
+            *SettingsApi(self.config).routes(),
             *service.routes(),
             *pages.ROUTES,
         ]

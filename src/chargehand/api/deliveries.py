@@ -51,7 +51,7 @@ class Replayed(msgspec.Struct):
     replayed: Annotated[int, msgspec.Meta(description="How many deliveries are due again")]
 
 
-class Deliveries:
+class DeliveriesApi:
     def __init__(self, store: Store, outbox: Outbox, kinds: Kinds) -> None:
         self._store = store
         self._outbox = outbox

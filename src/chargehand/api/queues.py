@@ -45,7 +45,7 @@ class SetQueue(msgspec.Struct, forbid_unknown_fields=True):
 _decoder = msgspec.json.Decoder(SetQueue)
 
 
-class Queues:
+class QueuesApi:
     def __init__(self, engine: Engine, kinds: Kinds) -> None:
         self._engine = engine
         self._kinds = kinds

@@ -31,7 +31,7 @@ class Ready(msgspec.Struct):
     store: str
 
 
-class Service:
+class ServiceApi:
     def __init__(
         self,
         engine: Engine,

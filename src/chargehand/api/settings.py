@@ -45,7 +45,7 @@ class SettingsView(msgspec.Struct):
     sections: list[SectionView]
 
 
-class Settings:
+class SettingsApi:
     def __init__(self, config: Config) -> None:
         self._config = config
 

@@ -4,14 +4,13 @@ from typing import Annotated
 
 import msgspec
 
-from chargehand.api.jobs import Moved
+from chargehand.api.jobs import JobMoved, reply_moved
 from chargehand.api.views import KIND, Instant, JobView, QueueName, job_view
 from chargehand.config import Config
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, queue_name, rfc3339
 from chargehand.engine.moves import Broke
-from chargehand.engine.moves import Moved as EngineMoved
 from chargehand.engine.store import Note
 from chargehand.errors import InvalidField, NotFound, StaleLease
 from chargehand.http.inputs import TEN_YEARS, absent, json_or_absent, json_text
@@ -63,7 +62,7 @@ class BeatJob(msgspec.Struct, forbid_unknown_fields=True):
     lease_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
 
-class Beaten(msgspec.Struct):
+class LeaseExtended(msgspec.Struct):
     lease_until: Instant
 
 
@@ -83,7 +82,7 @@ class NoteJob(msgspec.Struct, forbid_unknown_fields=True):
     data: Annotated[msgspec.Raw, msgspec.Meta(description="Any JSON")] = msgspec.field(default_factory=absent)
 
 
-class Noted(msgspec.Struct):
+class NoteAdded(msgspec.Struct):
     sequence: int
 
 
@@ -129,7 +128,7 @@ _park = msgspec.json.Decoder(ParkJob)
 _fail = msgspec.json.Decoder(FailJob)
 
 
-class Work:
+class WorkApi:
     def __init__(self, engine: Engine, config: Config) -> None:
         self._engine = engine
         self._config = config.engine
@@ -141,13 +140,13 @@ class Work:
         return [
             Route("POST", "/engine/claims", self.claim_jobs, "Claim jobs, waiting for them if asked to", SCOPE, TAG,
                   "By priority, then age, over all queues named.", request=ClaimJobs, reply=ClaimReply, or_nothing="There was nothing to claim"),
-            Route("POST", f"{one}/beat", self.beat_job, "Keep the lease alive", SCOPE, TAG, request=BeatJob, reply=Beaten, errors=lost),
-            Route("POST", f"{one}/advance", self.advance_job, "Say how far the job is", SCOPE, TAG, request=AdvanceJob, reply=Moved, errors=lost),
-            Route("POST", f"{one}/note", self.note_job, "Add a line to the job's log", SCOPE, TAG, request=NoteJob, reply=Noted, errors=lost),
-            Route("POST", f"{one}/succeed", self.succeed_job, "Finish with a result", SCOPE, TAG, request=SucceedJob, reply=Moved, errors=lost),
-            Route("POST", f"{one}/retry", self.retry_job, "The work broke: again later", SCOPE, TAG, request=RetryJob, reply=Moved, errors=lost),
-            Route("POST", f"{one}/park", self.park_job, "Give the job back without blame", SCOPE, TAG, request=ParkJob, reply=Moved, errors=lost),
-            Route("POST", f"{one}/fail", self.fail_job, "Finish with an error", SCOPE, TAG, request=FailJob, reply=Moved, errors=lost),
+            Route("POST", f"{one}/beat", self.beat_job, "Keep the lease alive", SCOPE, TAG, request=BeatJob, reply=LeaseExtended, errors=lost),
+            Route("POST", f"{one}/advance", self.advance_job, "Say how far the job is", SCOPE, TAG, request=AdvanceJob, reply=JobMoved, errors=lost),
+            Route("POST", f"{one}/note", self.note_job, "Add a line to the job's log", SCOPE, TAG, request=NoteJob, reply=NoteAdded, errors=lost),
+            Route("POST", f"{one}/succeed", self.succeed_job, "Finish with a result", SCOPE, TAG, request=SucceedJob, reply=JobMoved, errors=lost),
+            Route("POST", f"{one}/retry", self.retry_job, "The work broke: again later", SCOPE, TAG, request=RetryJob, reply=JobMoved, errors=lost),
+            Route("POST", f"{one}/park", self.park_job, "Give the job back without blame", SCOPE, TAG, request=ParkJob, reply=JobMoved, errors=lost),
+            Route("POST", f"{one}/fail", self.fail_job, "Finish with an error", SCOPE, TAG, request=FailJob, reply=JobMoved, errors=lost),
         ]
         # fmt: on
 
@@ -180,39 +179,39 @@ class Work:
     async def beat_job(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_beat, await read_body(req, self._max_body))
         until = await self._engine.beat(_guard(req, job_id, asked.lease), self._lease(asked.lease_seconds))
-        reply(resp, Beaten(rfc3339(until)))
+        reply(resp, LeaseExtended(rfc3339(until)))
 
     async def advance_job(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_advance, await read_body(req, self._max_body))
         guard = _guard(req, job_id, asked.lease)
-        _reply(resp, await self._engine.advance(guard, asked.stage, message=asked.message))
+        reply_moved(resp, await self._engine.advance(guard, asked.stage, message=asked.message))
 
     async def note_job(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_note, await read_body(req, min(NOTE_BYTES, self._max_body)))
         data = json_or_absent("data", asked.data)
         note = Note(_guard(req, job_id, asked.lease), asked.level, asked.step, asked.message, data)
-        reply(resp, Noted(await self._engine.note(note)))
+        reply(resp, NoteAdded(await self._engine.note(note)))
 
     async def succeed_job(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_succeed, await read_body(req, self._max_body))
         guard, result = _guard(req, job_id, asked.lease), json_text("result", asked.result)
         del asked  # and the body with it: one copy of the result is enough while it is written
-        _reply(resp, await self._engine.succeed(guard, result))
+        reply_moved(resp, await self._engine.succeed(guard, result))
 
     async def retry_job(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_retry, await read_body(req, self._max_body))
         outcome = Broke(asked.error, asked.failed_step, asked.delay_seconds)
-        _reply(resp, await self._engine.broke(_guard(req, job_id, asked.lease), outcome))
+        reply_moved(resp, await self._engine.broke(_guard(req, job_id, asked.lease), outcome))
 
     async def park_job(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_park, await read_body(req, self._max_body))
         guard = _guard(req, job_id, asked.lease)
-        _reply(resp, await self._engine.park(guard, asked.waiting_for, delay_seconds=asked.delay_seconds))
+        reply_moved(resp, await self._engine.park(guard, asked.waiting_for, delay_seconds=asked.delay_seconds))
 
     async def fail_job(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_fail, await read_body(req, self._max_body))
         outcome = Broke(asked.error, asked.failed_step, final=True)
-        _reply(resp, await self._engine.broke(_guard(req, job_id, asked.lease), outcome))
+        reply_moved(resp, await self._engine.broke(_guard(req, job_id, asked.lease), outcome))
 
 
 def _guard(req: Request, job_id: str, lease: int) -> Guard:
@@ -227,7 +226,3 @@ def _claimed_job(job: Job, now: int) -> ClaimedJob:
         traceparent=job.traceparent,
         tracestate=job.tracestate,
     )
-
-
-def _reply(resp: Response, moved: EngineMoved) -> None:
-    reply(resp, Moved(moved.job_id, moved.state, moved.seq))

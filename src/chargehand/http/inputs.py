@@ -1,4 +1,4 @@
-"""What every door needs that takes a job over HTTP: the headers it comes with, and JSON that is kept as it was sent."""
+"""What a request to submit a job brings along: its headers, and JSON that is stored as it was sent."""
 
 import codecs
 import hashlib
@@ -22,7 +22,7 @@ IDEMPOTENCY_KEY = "Makes a repeated request safe: same key and body give the fir
 
 
 def idempotency_key(req: Request) -> str | None:
-    """A quoted string in the draft standard, bare in all real clients: both are the same key."""
+    """Return the key without quotes: the draft standard has them, real clients have not."""
     text = req.get_header("idempotency-key")
     if text is None:
         return None
@@ -32,8 +32,13 @@ def idempotency_key(req: Request) -> str | None:
     return key
 
 
+def identity(req: Request, body: bytes) -> tuple[str | None, str | None]:
+    """Return the idempotency key and the fingerprint of the body, by which a repeated request is told from another."""
+    key = idempotency_key(req)
+    return key, fingerprint(body) if key else None
+
+
 def fingerprint(body: bytes) -> str:
-    """By which a request that uses a key again is told from another one."""
     return hashlib.blake2b(body, digest_size=16).hexdigest()
 
 
@@ -60,18 +65,18 @@ def run_at_micros(instant: datetime | None) -> int | None:
 
 
 def absent() -> msgspec.Raw:
-    """A Raw that was left out: msgspec has no optional one."""
+    """Return the default of a Raw field: msgspec has no optional Raw."""
     return msgspec.Raw(b"")
 
 
 def check_utf8(body: bytes) -> None:
-    """For a body that is kept as it was sent."""
+    """Refuse a body that is stored as it was sent and is not UTF-8."""
     if (at := not_utf8(body)) is not None:
         raise BadRequest(f"the body is not valid UTF-8 (at byte {at})")
 
 
 def json_text(field: str, raw: msgspec.Raw) -> bytes:
-    """The decoder checks the grammar and not the encoding inside strings."""
+    """Return the JSON as bytes. The decoder checked its grammar, but not the encoding inside strings."""
     data = bytes(raw)
     if not_utf8(data) is not None:
         raise InvalidField(field, "is not valid UTF-8")
@@ -79,7 +84,7 @@ def json_text(field: str, raw: msgspec.Raw) -> bytes:
 
 
 def not_utf8(data: bytes) -> int | None:
-    """Where it stops to be UTF-8. By pieces: as one text it would take up to four times its size."""
+    """Return where it stops being UTF-8. Decodes by pieces: one text would take up to four times its size."""
     if data.isascii():
         return None
     view, decoder, begin = memoryview(data), UTF8(), 0
@@ -87,7 +92,7 @@ def not_utf8(data: bytes) -> int | None:
         for begin in range(0, len(data), PIECE):
             decoder.decode(view[begin : begin + PIECE], final=begin + PIECE >= len(data))
     except UnicodeDecodeError as error:
-        # What was left of the piece before comes first in what was decoded now.
+        # The decoder put the incomplete end of the previous piece in front of this one.
         return begin + error.start - (len(error.object) - len(view[begin : begin + PIECE]))
     return None
 
@@ -104,5 +109,7 @@ def json_object(field: str, raw: msgspec.Raw) -> bytes | None:
     if not data.startswith(b"{"):
         raise InvalidField(field, "must be a JSON object")
     if len(data) > OBJECT_BYTES:
-        raise InvalidField(field, f"is over {OBJECT_BYTES} bytes; larger things belong into the payload")
+        raise InvalidField(
+            field, f"is over {OBJECT_BYTES} bytes, the most that is accepted; put larger things into the payload"
+        )
     return data
