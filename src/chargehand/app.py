@@ -16,7 +16,7 @@ from chargehand.api.work import WorkApi
 from chargehand.collector import calm_collector, tend_collector
 from chargehand.config import Config, require_safe
 from chargehand.console.console import Console
-from chargehand.doors.inference.door import InferenceDoor, files_directory
+from chargehand.doors.inference.door import InferenceDoor
 from chargehand.doors.provisioning.door import ProvisioningDoor
 from chargehand.doors.tasks.door import TasksDoor
 from chargehand.engine.engine import Engine
@@ -63,7 +63,7 @@ class Server:
         policy = RetryPolicy(config.engine.backoff_base_seconds, config.engine.backoff_max_seconds)
         self.engine = Engine(store, policy=policy)
         self.egress = EgressPolicy.of(config)
-        self.files = Files(store, Blobs(files_directory(config)), self.engine.new_id)
+        self.files = Files(store, Blobs(config.files_directory), self.engine.new_id)
         self.inference = self._inference_door() if config.inference.enabled else None
         self.tasks = self._tasks_door() if config.tasks.enabled else None
         self._gate = Gate(config)
@@ -159,7 +159,7 @@ class Server:
             # One process at the file: what its last one's runners held, nobody holds now.
             await self.engine.lapse_all(IN_PROCESS)
         await self.engine.refresh_limits()
-        self._run(keep_up(self.engine, self.config))
+        self._run(keep_up(self.engine, self.config, self.files.chores(self.config.retention.interval_seconds)))
         self._run(self.outbox.run())
         self._run(self.console.run())
         if self.tasks is not None:

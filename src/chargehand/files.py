@@ -22,6 +22,7 @@ from typing import NamedTuple, cast
 from chargehand.engine.file import File, NewFile
 from chargehand.engine.job import SECOND
 from chargehand.engine.store import Store
+from chargehand.engine.upkeep import Chore
 from chargehand.errors import InvalidField, NotFound, StoreCorrupt, StoreFull, StoreUnavailable, TooLarge
 
 PIECE_BYTES = 256 << 10  # what goes to the disk, or comes from it, in one trip to a thread
@@ -223,7 +224,15 @@ class Files:
         """The row; the bytes go with the next sweep, unless somebody else has the same."""
         return await self._store.drop_file(file_id, tenant)
 
+    def chores(self, every_seconds: float) -> list[Chore]:
+        return [Chore("orphaned files", every_seconds, self.sweep)]
+
     async def sweep(self, older_than_seconds: float = SWEEP_AGE_SECONDS) -> int:
+        """Removes bytes that no row refers to. Safe beside all writers, and on all nodes at once.
+
+        A row is written only after its bytes; bytes whose row is still on its way are younger than the age. Bytes that are
+        stored again count as new, and a lock on the directory keeps that and the removal apart.
+        """
         return await self._blobs.sweep(self._store.blobs_in_use, older_than_seconds, self._now())
 
 

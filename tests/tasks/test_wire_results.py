@@ -2,9 +2,12 @@
 
 import asyncio
 import base64
+import hashlib
 import json
+import os
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -194,6 +197,28 @@ async def test_artifacts_are_kept_and_fetched_again_byte_for_byte(shop: Shop) ->
     typed = await shop.producer.get(urlsplit(kept["a b ü.txt"]).path.removeprefix("/v1/codeq"))
     assert typed.headers["content-type"].startswith("text/plain")
     refused(await shop.producer.get(f"/tasks/{task['id']}/artifacts/neither"), 404, "artifact not found")
+
+
+@on_sqlite
+@pytest.mark.parametrize("folder", ["files", "elsewhere"])
+async def test_bytes_of_a_task_that_is_gone_are_swept_though_the_inference_door_is_off(
+    store_url: str, tmp_path: Path, folder: str
+) -> None:
+    settings = {
+        "inference.enabled": False,
+        "inference.artifacts_dir": "" if folder == "files" else str(tmp_path / folder),
+        "server.data_dir": str(tmp_path),
+        "retention.finished_seconds": 0.2,
+        "retention.interval_seconds": 0.05,
+    }
+    async with calling(store_url, settings) as shop:
+        task = await held(shop)
+        await shop.worker.complete(task, artifacts=[{"name": "a.txt", "contentBase64": "aGk"}])
+        blob = tmp_path / folder / hashlib.sha256(b"hi").hexdigest()
+        two_hours_ago = time.time() - 7200
+        os.utime(blob, (two_hours_ago, two_hours_ago))
+        await until(lambda: not blob.exists())
+        assert (await shop.producer.get(f"/tasks/{task['id']}")).status == 404
 
 
 @on_sqlite

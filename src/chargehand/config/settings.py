@@ -323,6 +323,11 @@ class Config(Section, frozen=True, kw_only=True):
     def store_url(self) -> str:
         return self.store.url.reveal() or f"sqlite:///{Path(self.server.data_dir) / 'chargehand.db'}"
 
+    @property
+    def files_directory(self) -> Path:
+        """Where the bytes of all files lie, also those of doors other than inference."""
+        return Path(self.inference.artifacts_dir or Path(self.server.data_dir) / "files")
+
     def redacted(self) -> dict[str, Any]:
         """The settings in force as plain data, fit to be shown."""
         return {section: msgspec.to_builtins(getattr(self, section), enc_hook=_hide) for section in SECTIONS}

@@ -1,7 +1,7 @@
 """Every periodic job of the server, listed in one function. Each may run on all nodes at once: what it does is guarded."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from chargehand.config import Config
@@ -43,10 +43,10 @@ def chores(engine: Engine, config: Config) -> list[Chore]:
     ]
 
 
-async def keep_up(engine: Engine, config: Config) -> None:
+async def keep_up(engine: Engine, config: Config, others: Sequence[Chore] = ()) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(_look_for_due(engine, config.engine.poll_seconds))
-        for chore in chores(engine, config):
+        for chore in (*chores(engine, config), *others):
             group.create_task(_repeat(chore))
 
 

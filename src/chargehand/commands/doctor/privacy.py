@@ -7,7 +7,6 @@ from pathlib import Path
 
 from chargehand.commands.doctor.finding import Finding, ok, warning
 from chargehand.config import FILE_VARIABLES, SETTINGS, Config, Secret
-from chargehand.doors.inference.door import files_directory
 from chargehand.doors.provisioning.vault import KEY_FILE
 from chargehand.private import is_open_to_others, sqlite_files
 from chargehand.store.sqlite import sqlite_path
@@ -41,7 +40,7 @@ def _written(config: Config) -> Iterator[Path]:
     yield data / KEY_FILE
     # Not data/media: what lies there was put there by hand, and is handed out to machines.
     registry = Path(settings.registry_dir or data / "registry")
-    for folder in (files_directory(config), registry, data / "provisioning"):
+    for folder in (config.files_directory, registry, data / "provisioning"):
         found = (Path(where, name) for where, _, names in os.walk(folder) for name in names)
         yield from islice(found, MOST_FILES)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from chargehand.commands.doctor.finding import Finding, failed, ok, warning
 from chargehand.config import Config
-from chargehand.doors.inference.door import files_directory
 from chargehand.engine.ids import is_ulid, made_at
 from chargehand.engine.job import SECOND
 from chargehand.errors import StoreError
@@ -76,7 +75,7 @@ def _clock(found: Checkup, now: float) -> Iterator[Finding]:
 
 def disks(config: Config) -> list[Finding]:
     """One finding for each disk, however many of the directories are on it."""
-    places = [Path(config.server.data_dir), files_directory(config)]
+    places = [Path(config.server.data_dir), config.files_directory]
     if config.store_url.startswith("sqlite:"):
         places.append(sqlite_path(config.store_url).parent)
     findings: dict[int, Finding] = {}

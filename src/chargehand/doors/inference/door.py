@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from secrets import token_urlsafe
 
 from chargehand.config import Config, Secret, TargetConfig
@@ -140,7 +139,3 @@ class InferenceDoor:
                 for listener in self._listeners:
                     listener(name, target.up, target.problem)
         self.scheduler.kick()
-
-
-def files_directory(config: Config) -> Path:
-    return Path(config.inference.artifacts_dir or Path(config.server.data_dir) / "files")

@@ -1,4 +1,4 @@
-"""OpenAI's Files: what goes into a batch and what comes out of it. And the tidying up of all stored bytes."""
+"""OpenAI's Files: what goes into a batch and what comes out of it."""
 
 import asyncio
 from typing import Annotated, Any, Literal
@@ -164,26 +164,19 @@ class Uploads:
     # tidying up -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Removes uploads that are too old, then bytes that no row refers to.
-
-        Safe beside everything else, and on all nodes at once. A batch that has begun has a row of its own for its input, so
-        an upload that goes takes nothing from it. A row is written only after its bytes, and bytes are swept only when they
-        have been there for an hour: those whose row is still on its way are younger. Bytes that are stored again count as
-        new, and that and the removal exclude each other by a lock on the directory.
-        """
+        """Removes uploads that are too old. A batch that has begun has a row of its own for its input and loses nothing."""
         while True:
             try:
-                await self._tidy()
+                await self._prune()
             except StoreError as error:
-                log.warning("files could not be tidied up, it will be tried again", error=str(error))
+                log.warning("old uploads could not be removed, will try again", error=str(error))
             await asyncio.sleep(self._retention.interval_seconds)
 
-    async def _tidy(self) -> None:
+    async def _prune(self) -> None:
         batch = self._retention.batch
         if self._settings.file_seconds:
             while await self._store.prune_files(self._settings.file_seconds, batch) == batch:
                 log.debug("pruned", files=batch)
-        await self._files.sweep()
 
 
 def file_name(file_id: str) -> str:
