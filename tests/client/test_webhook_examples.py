@@ -213,7 +213,7 @@ def test_a_webhook_without_its_timestamp_is_believed_only_by_those_who_ask_for_t
     assert verify_webhook("secret", replayed, body, dialect="foreman", now=9_999_999) == {}
 
 
-def test_without_a_secret_nothing_is_believed() -> None:
+def test_verify_without_a_secret_raises() -> None:
     signed = sign("standard", Keys("secret"), "id", 1000, b"{}")
     for secrets in ("", [], ["", ""]):
         with pytest.raises(SignatureError, match="no secret"):

@@ -1,4 +1,4 @@
-"""An authority that signs certificates for names and addresses."""
+"""A certificate authority for tests."""
 
 import datetime
 import ipaddress
@@ -23,7 +23,7 @@ class Authority:
         self.file.write_bytes(self._certificate.public_bytes(PEM))
 
     def server(self, host: str) -> ssl.SSLContext:
-        """For a server of this name or address."""
+        """Issue a certificate for a server of this name or address."""
         key = ec.generate_private_key(ec.SECP256R1())
         try:
             general: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))

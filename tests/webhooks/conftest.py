@@ -14,7 +14,7 @@ ON_BOTH_LOOPS = {"test_exchange.py", "test_pool.py"}  # what is nearest to the s
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The event loop of Python, and for some tests that of the server too."""
+    """Run on asyncio's event loop; tests close to the sockets also on the server's (uvloop)."""
     loops = {"asyncio": asyncio.new_event_loop}
     return {**loops, "uvloop": uvloop.new_event_loop} if item.path.name in ON_BOTH_LOOPS else loops
 
@@ -27,7 +27,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 @pytest.fixture
 async def open_desk(store: Store, clock: Clock) -> AsyncIterator[OpenDesk]:
-    """Opens an outbox with these [webhooks] settings, on each of the stores."""
+    """Open an outbox with the given [webhooks] settings, on each of the stores."""
     desks: list[Desk] = []
 
     def opened(**settings: Any) -> Desk:

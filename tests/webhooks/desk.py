@@ -1,4 +1,4 @@
-"""The sending side alone: an engine and an outbox over one store, on a clock that only the test moves."""
+"""An engine and an outbox over one store, with a clock that only the test moves."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,7 +25,7 @@ QUEUE = queue_name(KIND, "default", "q")
 
 class Desk:
     def __init__(self, store: Store, clock: Clock, *, poll_seconds: float = 0.01, **settings: Any) -> None:
-        # Leases, which follow from the time limit, must outlast the leaps in time that tests make.
+        # Leases depend on the timeout and must last longer than the clock jumps that tests make.
         settings = {"breaker_failures": 1000, "timeout_seconds": 600, **settings}
         overrides = {f"webhooks.{name}": value for name, value in settings.items()}
         self.config = load_config(environ={}, overrides=overrides).webhooks
@@ -47,7 +47,7 @@ class Desk:
         self._running = asyncio.create_task(self.outbox.run())
 
     async def submit(self, *urls: str, tenant: str = "default", **report: Any) -> str:
-        """A job that is announced to each URL: one delivery each, for a job that is queued and stays so."""
+        """Submit a job that stays queued and is reported to each URL: one delivery each."""
         reports = tuple(Report(url, endpoint_id(tenant, url), **report) for url in urls)
         queue = queue_name(KIND, tenant, "q")
         job = NewJob(self.engine.new_id(), tenant, KIND, queue, b"null", reports=reports)
@@ -58,7 +58,7 @@ class Desk:
         return delivery
 
     async def tried(self, job_id: str, times: int = 1) -> Delivery:
-        """The delivery once so many tries were made."""
+        """Wait until the delivery was tried so many times, and return it."""
         delivery = await self._once(job_id, lambda delivery: delivery.tries >= times)
         assert delivery.tries == times
         return delivery
@@ -77,7 +77,7 @@ class Desk:
         return cast(Delivery, await until(found))
 
     async def settle_down(self, receiver: Receiver, url: str) -> None:
-        """Returns when whatever could be sent to the URL has been: what was wanted elsewhere later has arrived."""
+        """Return when everything that could be sent to the URL was: a later delivery to another URL has arrived."""
         for _ in range(3):
             self.outbox.nudge(endpoint_id("default", url))
             job_id = await self.submit(receiver.url("/elsewhere"))

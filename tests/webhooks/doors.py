@@ -1,15 +1,15 @@
-"""Every request by which a caller gives the server a URL to call."""
+"""Every request in which a caller gives the server a URL to call."""
 
 from typing import Any
 
 from chargehand.doors.tasks.names import BASE
 from tests.provisioning.lab import RECIPE, SERIAL
 
-# Method, path and body, in which URL stands for the URL.
+# Method, path and body; `URL` is the placeholder for the URL.
 DOORS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "engine": ("POST", "/engine/jobs", {"queue": "q", "payload": 1, "webhook": {"url": "URL"}}),
     "models": ("POST", "/jobs", {"model": "tiny-stories", "prompt": "Hello", "state_webhook_url": "URL"}),
-    # Before the tasks: it is told of a queue that gets work.
+    # Before the tasks: it is notified when its queue receives work.
     "subscription": ("POST", f"{BASE}/workers/subscriptions", {"callbackUrl": "URL", "eventTypes": ["c"]}),
     "task": ("POST", f"{BASE}/tasks", {"command": "c", "payload": 1, "webhook": "URL"}),
     "tasks": ("POST", f"{BASE}/tasks/batch", {"tasks": [{"command": "c", "payload": 1, "webhook": "URL"}]}),

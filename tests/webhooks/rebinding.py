@@ -1,4 +1,4 @@
-"""A server, its receivers and a name server of somebody hostile, alone in a network of their own.
+"""A server, its receivers and a hostile name server, alone in a network namespace.
 
 Run under `unshare` (see test_rebinding.py): in that namespace there is nothing but loopback, so that public addresses can be
 given to it and no packet can leave. The names are really resolved, by the system's resolver. Prints what came of each as JSON.
@@ -38,7 +38,7 @@ Records = list[str]
 
 
 class Hostile:
-    """What the name server says: for each name an answer to each question about it, the last one for ever."""
+    """A name server with a list of answers for each name, one per query; the last is repeated."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Iterator[Records]] = {
@@ -64,13 +64,13 @@ class Hostile:
         self.asked: list[str] = []
 
     def answer(self, packet: bytes) -> bytes:
-        """One question, one answer, all with a TTL of 0."""
+        """Return the answer to one query, with a TTL of 0."""
         end = packet.index(b"\0", 12) + 5
         question, name = packet[12:end], _name(packet)
         (kind,) = struct.unpack("!H", packet[end - 4 : end - 2])
         records: list[bytes] = []
         if name in self.answers and kind in (A, AAAA):
-            if kind == A:  # the system asks for both kinds at once: they get the same answer
+            if kind == A:  # the system queries A and AAAA at once: both get the same answer
                 self.asked.append(name)
                 self._said = next(self.answers[name])
             alias = [each for each in self._said if _kind(each) == CNAME]
@@ -129,11 +129,11 @@ def _record(owner: bytes, text: str) -> bytes:
     return owner + struct.pack("!HHIH", kind, 1, 0, len(data)) + data
 
 
-# the place --------------------------------------------------------------------------------------------------------------
+# the network ------------------------------------------------------------------------------------------------------------
 
 
 def make_network() -> None:
-    """Loopback alone, with addresses that the Internet has elsewhere."""
+    """Set up loopback, and add addresses to it that are public on the Internet."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as four:
         fcntl.ioctl(four, 0x8914, struct.pack("16sH14x", b"lo", 0x49))  # SIOCSIFFLAGS: up, loopback, running
         address = struct.pack("16sHH4s8x", b"lo:1", socket.AF_INET, 0, IPv4Address(PUBLIC).packed)
@@ -144,7 +144,7 @@ def make_network() -> None:
 
 
 def _wait_for(address: str) -> None:
-    """The kernel takes its time before a new address of IPv6 can be listened on."""
+    """Wait until the kernel lets a new IPv6 address be listened on."""
     until = time.monotonic() + 20
     while True:
         with socket.socket(socket.AF_INET6) as tried:
@@ -157,7 +157,7 @@ def _wait_for(address: str) -> None:
 
 
 def make_resolver(folder: Path) -> None:
-    """The system's own, told to ask nobody but us. Only this namespace sees it."""
+    """Point the system's resolver at our name server. Only this namespace sees it."""
     libc = ctypes.CDLL(None, use_errno=True)
     files = {
         "/etc/resolv.conf": "nameserver 127.0.0.1\noptions timeout:2\n",
@@ -200,7 +200,7 @@ async def main() -> dict[str, Any]:
 
 
 async def deliver(server: Server, api: Api, name: str, called: list[str]) -> dict[str, Any]:
-    """One webhook, for which the name is looked up anew, as it is when what is remembered of it has become too old."""
+    """Deliver one webhook, with an empty cache of names."""
     server.outbox._sender._pool._dialler._lookups.clear()
     called.clear()
     job_id = await api.submit(webhook={"url": f"http://{name}:8080/", "on": ["queued"]})

@@ -1,4 +1,4 @@
-"""A receiver of webhooks on loopback: a real server that does what it is told and remembers what it was sent."""
+"""A receiver of webhooks on loopback: a real server with scripted answers, which records its requests."""
 
 import asyncio
 from collections import Counter, deque
@@ -14,10 +14,10 @@ Reply = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True)
 class Hook:
-    """A request that came in."""
+    """A request that the receiver got."""
 
     path: str
-    target: str  # path and query as they came over the wire
+    target: str  # path and query as received
     headers: Mapping[str, str]
     body: bytes
 
@@ -31,15 +31,15 @@ class Hook:
 
 
 class Receiver:
-    """`script` says how the next requests are answered, one after the other; `otherwise` answers all the rest."""
+    """`script` has the answers to the next requests, in order; `otherwise` answers all later ones."""
 
     def __init__(self) -> None:
         self.hooks: list[Hook] = []
         self.script: deque[Reply] = deque()
         self.otherwise: Reply = answer(200)
         self.connections = 0
-        self.at_once: Counter[str] = Counter()  # requests under way, by path
-        self.most_at_once: Counter[str] = Counter()  # … and the most there ever were; "" is for all paths together
+        self.at_once: Counter[str] = Counter()  # requests in progress, by path
+        self.most_at_once: Counter[str] = Counter()  # … and their maximum; "" counts all paths together
         self.port = 0
 
     def url(self, path: str = "/hook", host: str = "127.0.0.1") -> str:
@@ -64,7 +64,7 @@ class Receiver:
 @asynccontextmanager
 async def receiving() -> AsyncIterator[Receiver]:
     receiver = Receiver()
-    # Cancelled when its client hangs up, so that nobody hangs for longer than the one who waits for it.
+    # Cancel a handler when its client disconnects, so that none outlives its caller.
     protocols = web.Server(receiver.handle, access_log=None, handler_cancellation=True)
 
     def connected() -> asyncio.Protocol:
@@ -77,10 +77,10 @@ async def receiving() -> AsyncIterator[Receiver]:
         yield receiver
     finally:
         listener.close()
-        await protocols.shutdown(0.01)  # 0 would be: for as long as it takes
+        await protocols.shutdown(0.01)  # 0 would wait without limit
 
 
-# What a receiver may do
+# How a receiver may answer
 
 
 def answer(status: int, headers: Mapping[str, str] = {}, body: bytes = b"") -> Reply:
@@ -107,7 +107,7 @@ def after_seconds(seconds: float, then: Reply) -> Reply:
 
 
 def raw(data: bytes) -> Reply:
-    """These bytes and the end of the connection, whether that is HTTP or not."""
+    """Send these bytes, valid HTTP or not, and close the connection."""
 
     async def reply(request: web.BaseRequest) -> web.StreamResponse:
         transport = _transport(request)

@@ -24,7 +24,7 @@ from chargehand.webhooks.egress import (
     refusal,
 )
 from chargehand.webhooks.exchange import CallFailed
-from chargehand.webhooks.pool import Pool
+from chargehand.webhooks.pool import ConnectionPool
 
 CLOSED = EgressPolicy()
 LOCAL = EgressPolicy(allow_local=True)
@@ -91,19 +91,19 @@ def test_private_addresses_are_allowed_only_by_policy(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", NEVER + ZONED + NOT_ADDRESSES)
-def test_some_addresses_are_refused_whatever_is_allowed(address: str) -> None:
+def test_no_setting_allows_link_local_metadata_multicast_or_reserved_addresses(address: str) -> None:
     assert not EVERYTHING.allows(address)
     assert not CLOSED.allows(address)
 
 
 @pytest.mark.parametrize("address", PUBLIC + PRIVATE)
-def test_denied_networks_are_refused_whatever_is_allowed(address: str) -> None:
+def test_deny_networks_override_allow_networks_and_allow_local(address: str) -> None:
     everything = networks("0.0.0.0/0", "::/0")
     assert not EgressPolicy(allow_local=True, allow=everything, deny=everything).allows(address)
     assert not EgressPolicy(allow_local=True, deny=networks(address)).allows(address)
 
 
-def test_an_allowed_network_opens_itself_and_no_more() -> None:
+def test_allow_networks_permits_only_the_networks_it_lists() -> None:
     policy = EgressPolicy(allow=networks("10.1.0.0/16", "fd12::/16"))
     for address in ("10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::10.1.2.3", "fd12::1", "8.8.8.8"):
         policy.check_address(address)
@@ -111,7 +111,7 @@ def test_an_allowed_network_opens_itself_and_no_more() -> None:
         assert not policy.allows(address)
 
 
-def test_a_tunnel_is_allowed_only_with_the_address_it_leads_to() -> None:
+def test_a_tunnel_address_is_allowed_only_if_the_ipv4_address_in_it_is() -> None:
     policy = EgressPolicy(allow=networks("2002::/16", "10.0.0.0/8"))
     policy.check_address("2002:a00:1::1")
     with pytest.raises(AddressRefused, match=r"2002:7f00:1::1, which leads to 127\.0\.0\.1, is loopback"):
@@ -145,7 +145,7 @@ def spellings(address: IPv4Address) -> list[str]:
     | st.sampled_from([text for text in PUBLIC + PRIVATE + NEVER if ":" not in text]).map(IPv4Address),
     st.sampled_from([CLOSED, LOCAL, EgressPolicy(allow=networks("10.0.0.0/8"), deny=networks("8.0.0.0/8"))]),
 )
-def test_the_spelling_of_an_address_changes_nothing(address: IPv4Address, policy: EgressPolicy) -> None:
+def test_every_notation_of_an_address_gets_the_same_verdict(address: IPv4Address, policy: EgressPolicy) -> None:
     verdict = policy.allows(str(address))
     assert policy.allows(f"::ffff:{address}") == verdict
     for host in spellings(address):
@@ -157,7 +157,7 @@ def test_the_spelling_of_an_address_changes_nothing(address: IPv4Address, policy
 
 
 @pytest.mark.parametrize("text", [text for text in PUBLIC + PRIVATE if ":" in text])
-def test_ipv6_literals_are_judged_in_brackets(text: str) -> None:
+def test_ipv6_literals_in_brackets_are_checked(text: str) -> None:
     checked = URL(LOCAL.check_url("url", f"https://[{text.upper()}]:8443/"))
     assert checked.host == str(IPv6Address(text).ipv4_mapped or IPv6Address(text))
     assert checked.port == 8443
@@ -186,13 +186,13 @@ def test_ipv6_literals_are_judged_in_brackets(text: str) -> None:
         ("http://0x7f.example/", "http://0x7f.example/"),
     ],
 )
-def test_a_good_url_comes_back_in_one_spelling(url: str, checked: str) -> None:
+def test_check_url_returns_a_valid_url_in_normal_form(url: str, checked: str) -> None:
     assert CLOSED.check_url("url", url) == checked
     assert CLOSED.check_url("url", checked) == checked
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "localhost.", "a.b.localhost", "a.localhost."])
-def test_localhost_is_judged_as_loopback(host: str) -> None:
+def test_localhost_is_checked_as_a_loopback_address(host: str) -> None:
     assert LOCAL.check_url("url", f"http://{host}:1/") == f"http://{host.lower()}:1/"
     assert EgressPolicy(allow=networks("127.0.0.0/8")).check_url("url", f"http://{host}/")
     with pytest.raises(EgressRefused, match=rf"^url: {host.lower()} is loopback .*webhooks\.allow_networks"):
@@ -244,7 +244,7 @@ def test_localhost_is_judged_as_loopback(host: str) -> None:
         *(f"http://example.com/{'a' * 2048}", "http://xn--a-ecp.\u00fc\u0300/../\u0000"),
     ],
 )
-def test_a_bad_url_is_refused_whatever_is_allowed(url: str) -> None:
+def test_a_malformed_url_is_refused_under_every_policy(url: str) -> None:
     with pytest.raises(EgressRefused, match=r"^callbackUrl: ") as refused:
         EVERYTHING.check_url("callbackUrl", url)
     assert "hunter2" not in str(refused.value)
@@ -270,7 +270,7 @@ def test_a_refusal_says_what_is_wrong(url: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("address", NEVER)
-def test_a_forbidden_address_is_refused_when_the_url_is_handed_in(address: str) -> None:
+def test_check_url_refuses_a_url_with_a_forbidden_address(address: str) -> None:
     with pytest.raises(EgressRefused, match="never called"):
         EVERYTHING.check_url("url", f"http://{in_url(address)}/")
 
@@ -282,7 +282,7 @@ def test_a_forbidden_address_is_refused_when_the_url_is_handed_in(address: str) 
         max_size=12,
     ).map("".join)
 )
-def test_what_passes_is_read_by_the_client_as_it_was_judged(text: str) -> None:
+def test_aiohttp_parses_an_accepted_url_as_the_policy_did(text: str) -> None:
     try:
         checked = CLOSED.check_url("url", f"http://{text}")
     except EgressRefused:
@@ -320,7 +320,7 @@ HOSTS = ["127.0.0.1", "127.0.0.2", *(["::1"] if has_ipv6() else [])]
 
 
 class Receiver:
-    """Listens on one port of several loopback addresses and notes which of them were called."""
+    """Listens on one port of several loopback addresses and records which of them were called."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -347,7 +347,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 def answers(*each: Iterable[str]) -> Resolve:
-    """A name server that gives each answer once and the last one for ever."""
+    """Return a resolver that gives each answer once and repeats the last."""
     left = list(each)
 
     async def resolve(host: str, family: socket.AddressFamily) -> Iterable[str]:
@@ -365,7 +365,7 @@ class Calls(Protocol):
 
 
 class ByConnector:
-    """As BMCs are called."""
+    """The client that calls BMCs."""
 
     def __init__(self, session: aiohttp.ClientSession, connector: aiohttp.TCPConnector) -> None:
         self._session = session
@@ -383,9 +383,9 @@ class ByConnector:
 
 
 class ByPool:
-    """As receivers of webhooks are called."""
+    """The client that sends webhooks."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
 
     async def post(self, host: str, port: int) -> int:
@@ -410,18 +410,18 @@ async def by_connector(policy: EgressPolicy, resolve: Resolve | None = None) -> 
 
 @contextlib.asynccontextmanager
 async def by_pool(policy: EgressPolicy, resolve: Resolve | None = None) -> AsyncIterator[Calls]:
-    async with Pool(policy, timeout_seconds=30, answer_bytes=100, max_idle=5, resolve=resolve) as pool:
+    async with ConnectionPool(policy, timeout_seconds=30, answer_bytes=100, max_idle=5, resolve=resolve) as pool:
         yield ByPool(pool)
 
 
 @pytest.fixture(params=[by_connector, by_pool])
 def client(request: pytest.FixtureRequest) -> Client:
-    """Each way out."""
+    """Run a test with each client."""
     return cast(Client, request.param)
 
 
 async def failed(calls: Calls, host: str, port: int) -> Exception:
-    # ValueError: the pool does not even take the URL.
+    # ValueError: the pool refuses the URL itself.
     with pytest.raises((aiohttp.ClientConnectorError, CallFailed, ValueError)) as error:
         await calls.post(host, port)
     return error.value
@@ -435,7 +435,7 @@ async def refused(calls: Calls, host: str, port: int) -> str:
 
 
 @pytest.mark.parametrize("host", HOSTS)
-async def test_literals_are_judged_although_they_skip_the_resolver(
+async def test_literal_addresses_are_checked_although_they_are_not_resolved(
     client: Client, receiver: Receiver, host: str
 ) -> None:
     async with client(CLOSED) as calls:
@@ -466,7 +466,7 @@ async def test_a_name_server_that_answers_with_a_name_is_refused(client: Client,
         assert "is not an IP address" in await refused(calls, "hooks.example", 9)
 
 
-async def test_localhost_is_resolved_and_judged(client: Client, receiver: Receiver) -> None:
+async def test_localhost_is_resolved_and_its_addresses_are_checked(client: Client, receiver: Receiver) -> None:
     async with client(LOCAL) as calls:
         assert await calls.post("localhost", receiver.port) == 200
     async with client(CLOSED) as calls:
@@ -474,13 +474,13 @@ async def test_localhost_is_resolved_and_judged(client: Client, receiver: Receiv
     assert len(receiver.called) == 1
 
 
-async def test_a_refusal_does_not_tell_which_address_the_name_has(client: Client) -> None:
+async def test_a_refusal_does_not_reveal_the_address_of_the_name(client: Client) -> None:
     async with client(CLOSED, answers(["10.20.30.40"])) as calls:
         assert "10.20" not in await refused(calls, "db.internal", 9)
 
 
 @pytest.mark.parametrize("pair", [["127.0.0.1", "127.0.0.2"], ["127.0.0.2", "127.0.0.1"], ["::1", "127.0.0.2"]])
-async def test_one_bad_address_among_good_ones_refuses_the_name(
+async def test_a_name_with_one_forbidden_address_is_refused(
     client: Client, receiver: Receiver, pair: list[str]
 ) -> None:
     policy = EgressPolicy(allow_local=True, deny=networks("127.0.0.2/32"))
@@ -489,7 +489,7 @@ async def test_one_bad_address_among_good_ones_refuses_the_name(
     assert receiver.called == []
 
 
-async def test_the_address_connected_to_is_the_one_that_was_judged(client: Client, receiver: Receiver) -> None:
+async def test_only_the_address_that_was_checked_is_connected_to(client: Client, receiver: Receiver) -> None:
     policy = EgressPolicy(allow_local=True, deny=networks("127.0.0.2/32"))
     async with client(policy, answers(["127.0.0.1"], ["127.0.0.2"])) as calls:
         assert await calls.post("hooks.example", receiver.port) == 200
@@ -499,7 +499,9 @@ async def test_the_address_connected_to_is_the_one_that_was_judged(client: Clien
     assert receiver.called == ["127.0.0.1", "127.0.0.1"]
 
 
-async def test_sockets_are_judged_even_if_a_resolver_was_not(client: Client, receiver: Receiver) -> None:
+async def test_the_address_of_a_socket_is_checked_even_if_the_resolver_checked_nothing(
+    client: Client, receiver: Receiver
+) -> None:
     policy = EgressPolicy(allow_local=True, deny=networks("127.0.0.2/32"))
     async with client(policy) as calls:
         calls.use_resolver(PinnedResolver(EVERYTHING, answers(["127.0.0.2"])))
@@ -507,13 +509,13 @@ async def test_sockets_are_judged_even_if_a_resolver_was_not(client: Client, rec
     assert receiver.called == []
 
 
-async def test_all_good_addresses_are_tried(client: Client, receiver: Receiver) -> None:
+async def test_every_address_of_a_name_is_tried_until_one_connects(client: Client, receiver: Receiver) -> None:
     async with client(LOCAL, answers(["127.0.0.3", "127.0.0.2", "127.0.0.2"])) as calls:
         assert await calls.post("hooks.example", receiver.port) == 200
     assert receiver.called == ["127.0.0.2"]
 
 
-async def test_a_burst_to_one_name_looks_it_up_once_and_every_request_learns_the_refusal(client: Client) -> None:
+async def test_a_burst_to_one_name_resolves_it_once_and_refuses_every_request(client: Client) -> None:
     lookups = 0
 
     async def resolve(host: str, family: socket.AddressFamily) -> Iterable[str]:
@@ -528,7 +530,7 @@ async def test_a_burst_to_one_name_looks_it_up_once_and_every_request_learns_the
     assert lookups == 1
 
 
-async def test_a_name_that_does_not_resolve_is_no_refusal(client: Client) -> None:
+async def test_a_name_that_does_not_resolve_is_a_failure_and_not_a_refusal(client: Client) -> None:
     async def resolve(host: str, family: socket.AddressFamily) -> Iterable[str]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -545,14 +547,14 @@ async def test_a_name_that_the_system_cannot_look_up_is_a_failed_connection() ->
     assert refusal(error) is None
 
 
-async def test_a_name_without_addresses_is_no_refusal(client: Client) -> None:
+async def test_a_name_without_addresses_is_a_failure_and_not_a_refusal(client: Client) -> None:
     async with client(LOCAL, answers([])) as calls:
         error = await failed(calls, "hooks.example", 9)
     assert "hooks.example has no address" in str(error)
     assert refusal(error) is None
 
 
-async def test_a_closed_port_is_no_refusal(client: Client) -> None:
+async def test_a_closed_port_is_a_failure_and_not_a_refusal(client: Client) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     async with client(LOCAL) as calls:
@@ -570,7 +572,7 @@ async def test_a_closed_port_is_no_refusal(client: Client) -> None:
         ("http://hooks.example/é", (False, "hooks.example", 80, "hooks.example", "/%C3%A9")),
     ],
 )
-def test_a_url_leads_where_the_policy_has_read_it(url: str, location: tuple[Any, ...]) -> None:
+def test_locate_parses_a_url_as_the_policy_does(url: str, location: tuple[Any, ...]) -> None:
     assert locate(url) == location
     assert locate(EVERYTHING.check_url("url", url)) == location
 
@@ -578,12 +580,12 @@ def test_a_url_leads_where_the_policy_has_read_it(url: str, location: tuple[Any,
 @pytest.mark.parametrize(
     "url", ["http://a/ HTTP/1.1", "http://a/\r\nX: y", "http://a\tb/", "ftp://a/", "http://b@a/", "http://"]
 )
-def test_what_the_policy_refuses_for_its_form_leads_nowhere(url: str) -> None:
+def test_locate_raises_for_every_malformed_url(url: str) -> None:
     with pytest.raises(ValueError, match="URL"):
         locate(url)
 
 
-async def test_the_bounds_reach_the_connector() -> None:
+async def test_make_connector_passes_its_limits_to_aiohttp() -> None:
     connector = make_connector(CLOSED, limit=7, limit_per_host=3)
     assert (connector.limit, connector.limit_per_host) == (7, 3)
     await connector.close()

@@ -1,4 +1,4 @@
-"""A connection and what a receiver may say on it, over a real pair of sockets, on the event loop of Python and on the server's."""
+"""How a connection handles every kind of answer, over a real socket pair, on asyncio's event loop and on the server's."""
 
 import asyncio
 import select
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from chargehand.webhooks import exchange
-from chargehand.webhooks.exchange import BODY_BYTES, HEAD_BYTES, Answer, CallFailed, Connection
+from chargehand.webhooks.exchange import BODY_BYTES, HEAD_BYTES, CallFailed, OutboundConnection, ReceiverAnswer
 
 KEPT = 20  # bytes of an answer
 HEAD = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n"
@@ -19,7 +19,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 class Line:
     """A connection, and the receiver at its other end."""
 
-    def __init__(self, connection: Connection, ours: socket.socket, theirs: socket.socket) -> None:
+    def __init__(self, connection: OutboundConnection, ours: socket.socket, theirs: socket.socket) -> None:
         self.connection = connection
         self._ours = ours
         self._theirs = theirs
@@ -30,22 +30,22 @@ class Line:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
-        number = ours.dup()  # to look whether all was read; the other belongs to the event loop
+        number = ours.dup()  # to check whether all was read; the event loop owns the other
         line: Line
 
-        def lost(_connection: Connection) -> None:
+        def lost(_connection: OutboundConnection) -> None:
             line.lost += 1
 
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(lambda: Connection(KEPT, lost), sock=ours)
+        _, connection = await loop.create_connection(lambda: OutboundConnection(KEPT, lost), sock=ours)
         line = cls(connection, number, theirs)
         return line
 
-    def ask(self, body: bytes = b"{}", seconds: float = 30.0) -> "asyncio.Future[Answer]":
+    def ask(self, body: bytes = b"{}", seconds: float = 30.0) -> "asyncio.Future[ReceiverAnswer]":
         return self.connection.send(HEAD, body, seconds)
 
     async def say(self, *pieces: bytes) -> None:
-        """Each piece is read before the next is sent."""
+        """Send each piece after the one before was read."""
         for piece in pieces:
             await asyncio.get_running_loop().sock_sendall(self._theirs, piece)
             await self.read()
@@ -68,7 +68,7 @@ class Line:
             await asyncio.sleep(0)
 
     async def is_closed(self) -> bool:
-        """What the receiver sees."""
+        """Does the receiver see the connection closed?"""
         self._ours.close()
         try:
             while await asyncio.get_running_loop().sock_recv(self._theirs, 1 << 16):
@@ -90,43 +90,45 @@ async def line() -> AsyncIterator[Line]:
     await opened.close()
 
 
-# ── answers as they should be ─────────────────────────────────────────────────────────────────────────────────────────
+# ── well-formed answers ───────────────────────────────────────────────────────────────────────────────────────────────
 
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;note=x\r\nabc\r\n2\r\nde\r\n0\r\nRetry-After: 9\r\n\r\n"
 )
 WHOLE = {
-    "length": (OK, Answer(200, b"ok", "")),
-    "no body": (b"HTTP/1.1 204 No Content\r\n\r\n", Answer(204, b"", "")),
-    "empty": (b"HTTP/1.1 202 Accepted\r\ncontent-length:0\r\n\r\n", Answer(202, b"", "")),
-    "not modified": (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", Answer(304, b"", "")),
-    "chunks": (CHUNKED, Answer(200, b"abcde", "")),
+    "length": (OK, ReceiverAnswer(200, b"ok", "")),
+    "no body": (b"HTTP/1.1 204 No Content\r\n\r\n", ReceiverAnswer(204, b"", "")),
+    "empty": (b"HTTP/1.1 202 Accepted\r\ncontent-length:0\r\n\r\n", ReceiverAnswer(202, b"", "")),
+    "not modified": (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", ReceiverAnswer(304, b"", "")),
+    "chunks": (CHUNKED, ReceiverAnswer(200, b"abcde", "")),
     "later": (
         b"HTTP/1.1 503 Busy\r\nretry-AFTER: 120\r\nContent-Length: 1\r\n\r\n!",
-        Answer(503, b"!", "120"),
+        ReceiverAnswer(503, b"!", "120"),
     ),
     "elsewhere": (
         b"HTTP/1.1 307 There\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n",
-        Answer(307, b"", ""),
+        ReceiverAnswer(307, b"", ""),
     ),
     "after others": (
         b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Hints\r\nRetry-After: 7\r\nContent-Length: 3\r\n\r\n" + OK,
-        Answer(200, b"ok", ""),
+        ReceiverAnswer(200, b"ok", ""),
     ),
     "old but kept": (
         b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok",
-        Answer(200, b"ok", ""),
+        ReceiverAnswer(200, b"ok", ""),
     ),
     "long": (
         b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n" + b"0123456789" * 5,
-        Answer(200, b"01234567890123456789", ""),
+        ReceiverAnswer(200, b"01234567890123456789", ""),
     ),
 }
 whole = pytest.mark.parametrize(("said", "answer"), list(WHOLE.values()), ids=list(WHOLE))
 
 
 @whole
-async def test_an_answer_is_read_wherever_it_is_cut_in_two(line: Line, said: bytes, answer: Answer) -> None:
+async def test_an_answer_is_read_whole_wherever_it_is_split_in_two(
+    line: Line, said: bytes, answer: ReceiverAnswer
+) -> None:
     for cut in range(1, len(said)):
         asked = line.ask()
         await line.say(said[:cut], said[cut:])
@@ -135,7 +137,7 @@ async def test_an_answer_is_read_wherever_it_is_cut_in_two(line: Line, said: byt
 
 
 @whole
-async def test_an_answer_is_read_byte_by_byte(line: Line, said: bytes, answer: Answer) -> None:
+async def test_an_answer_is_read_byte_by_byte(line: Line, said: bytes, answer: ReceiverAnswer) -> None:
     for _ in range(2):
         asked = line.ask()
         await line.say(*[said[place : place + 1] for place in range(len(said))])
@@ -159,12 +161,12 @@ LAST = {
 
 
 @pytest.mark.parametrize("said", LAST.values(), ids=list(LAST))
-async def test_a_connection_that_the_receiver_will_close_is_closed(line: Line, said: bytes) -> None:
+async def test_a_connection_is_closed_if_the_answer_says_so(line: Line, said: bytes) -> None:
     for cut in range(1, len(said)):
         other = await Line.open()
         asked = other.ask()
         await other.say(said[:cut], said[cut:])
-        assert await asked == Answer(200, b"ok", "")
+        assert await asked == ReceiverAnswer(200, b"ok", "")
         assert not other.connection.is_open
         assert other.lost == 1
         assert await other.is_closed()
@@ -176,11 +178,11 @@ async def test_an_answer_without_a_length_ends_with_the_connection(line: Line, b
     asked = line.ask()
     await line.say(b"HTTP/1.1 200 OK\r\n\r\n" + body)
     await line.hang_up()
-    assert await asked == Answer(200, body, "")
+    assert await asked == ReceiverAnswer(200, body, "")
     assert line.lost == 1
 
 
-# ── answers as they should not be ─────────────────────────────────────────────────────────────────────────────────────
+# ── malformed answers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 NO_ANSWERS = {
     "another protocol": b"SSH-2.0-OpenSSH_9.6\r\n",
@@ -199,7 +201,7 @@ NO_ANSWERS = {
 
 
 @pytest.mark.parametrize("said", NO_ANSWERS.values(), ids=list(NO_ANSWERS))
-async def test_what_is_no_answer_fails_and_closes_the_connection(line: Line, said: bytes) -> None:
+async def test_a_malformed_answer_fails_and_closes_the_connection(line: Line, said: bytes) -> None:
     asked = line.ask()
     await line.say(said)
     with pytest.raises(CallFailed):
@@ -210,7 +212,7 @@ async def test_what_is_no_answer_fails_and_closes_the_connection(line: Line, sai
 
 
 @pytest.mark.parametrize("said", [said for said in NO_ANSWERS.values() if len(said) < 200])
-async def test_what_is_no_answer_fails_wherever_it_is_cut_in_two(said: bytes) -> None:
+async def test_a_malformed_answer_fails_wherever_it_is_split_in_two(said: bytes) -> None:
     for cut in range(1, len(said)):
         line = await Line.open()
         asked = line.ask()
@@ -223,7 +225,7 @@ async def test_what_is_no_answer_fails_wherever_it_is_cut_in_two(said: bytes) ->
 
 
 @pytest.mark.parametrize(("said", "_answer"), list(WHOLE.values())[:5], ids=list(WHOLE)[:5])
-async def test_an_answer_that_breaks_off_fails_unless_its_body_had_begun(said: bytes, _answer: Answer) -> None:
+async def test_an_answer_that_breaks_off_fails_unless_its_body_had_begun(said: bytes, _answer: ReceiverAnswer) -> None:
     begun = said.find(b"\r\n\r\n") + 4 + (said.find(b"abc") - said.find(b"3;") if b"chunked" in said else 0)
     for cut in range(len(said)):
         line = await Line.open()
@@ -241,15 +243,15 @@ async def test_an_answer_that_breaks_off_fails_unless_its_body_had_begun(said: b
 
 
 @pytest.mark.parametrize("more", [OK, b"x", b"HTTP/1.1 100 Continue\r\n\r\n", b"\r\n\r\nHTTP"])
-async def test_an_answer_with_something_behind_it_counts_and_is_the_last(line: Line, more: bytes) -> None:
+async def test_an_answer_with_extra_bytes_behind_it_counts_and_closes_the_connection(line: Line, more: bytes) -> None:
     asked = line.ask()
     await line.say(OK + more)
-    assert await asked == Answer(200, b"ok", "")
+    assert await asked == ReceiverAnswer(200, b"ok", "")
     assert not line.connection.is_open
     assert line.lost == 1
 
 
-async def test_what_nobody_asked_for_closes_the_connection(line: Line) -> None:
+async def test_bytes_that_answer_no_request_close_the_connection(line: Line) -> None:
     asked = line.ask()
     await line.say(OK)
     await asked
@@ -259,7 +261,7 @@ async def test_what_nobody_asked_for_closes_the_connection(line: Line) -> None:
     assert line.lost == 1
 
 
-async def test_an_answer_before_the_request_has_left_counts_and_is_the_last(line: Line) -> None:
+async def test_an_answer_before_the_whole_request_was_sent_counts_and_closes_the_connection(line: Line) -> None:
     asked = line.ask(bytes(16 << 20))  # more than the buffers of both sockets hold
     await line.say(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
     assert (await asked).status == 413
@@ -274,7 +276,7 @@ async def test_a_connection_that_the_receiver_closed_is_stale_before_the_event_l
     assert not line.connection.is_stale(0)
     line._theirs.close()
     assert line.connection.is_stale(0)
-    assert not line.connection.is_stale(60)  # it was used a moment ago: not looked at
+    assert not line.connection.is_stale(60)  # used a moment ago: not checked
 
 
 # ── bounds ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -304,7 +306,7 @@ async def test_a_head_without_end_is_cut_off(line: Line, piece: bytes) -> None:
 
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 1000000000", b"Transfer-Encoding: chunked", b"X: no length"])
-async def test_of_a_body_without_end_the_beginning_is_kept(line: Line, framing: bytes) -> None:
+async def test_only_the_beginning_of_an_endless_body_is_kept(line: Line, framing: bytes) -> None:
     piece = b"0123456789" * 100
     asked = line.ask()
     await line.say(b"HTTP/1.1 200 OK\r\n" + framing + b"\r\n\r\n")
@@ -312,7 +314,7 @@ async def test_of_a_body_without_end_the_beginning_is_kept(line: Line, framing: 
     while line.connection.is_open:
         await line.say(b"3e8\r\n" + piece + b"\r\n" if b"chunked" in framing else piece)
         said += len(piece)
-    assert await asked == Answer(200, piece[:KEPT], "")
+    assert await asked == ReceiverAnswer(200, piece[:KEPT], "")
     assert said <= BODY_BYTES + 2 * len(piece)
 
 
@@ -329,7 +331,7 @@ async def test_trailers_without_end_are_cut_off(line: Line) -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\n", OK[:-2], b"HTTP/1.1 100 Continue\r\n\r\n"])
-async def test_what_is_no_whole_answer_is_not_waited_for_beyond_the_limit(line: Line, said: bytes) -> None:
+async def test_an_incomplete_answer_times_out(line: Line, said: bytes) -> None:
     asked = line.ask(seconds=0.05)
     if said:
         await line.say(said)
@@ -340,7 +342,9 @@ async def test_what_is_no_whole_answer_is_not_waited_for_beyond_the_limit(line: 
 
 
 @pytest.mark.parametrize("seconds", [0.05, 30.0], ids=["the limit", "a moment"])
-async def test_a_body_that_drips_is_not_waited_for(line: Line, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_body_is_cut_off_after_the_linger_time(
+    line: Line, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(exchange, "LINGER_SECONDS", 30.0 if seconds < 1 else 0.05)
     asked = line.ask(seconds=seconds)
     await line.say(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", b"a", b"b")
@@ -349,7 +353,7 @@ async def test_a_body_that_drips_is_not_waited_for(line: Line, seconds: float, m
     assert not line.connection.is_open
 
 
-async def test_nobody_is_told_when_nobody_waits_any_more(line: Line) -> None:
+async def test_an_answer_after_the_caller_gave_up_is_dropped(line: Line) -> None:
     asked = line.ask()
     asked.cancel()
     await line.say(OK)

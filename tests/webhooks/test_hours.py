@@ -1,7 +1,7 @@
 import pytest
 
 from chargehand.webhooks import hours
-from chargehand.webhooks.hours import Hour, Hours
+from chargehand.webhooks.hours import EndpointHour, Hours
 
 
 class Clock:
@@ -17,8 +17,8 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_an_endpoint_that_nobody_was_told_has_no_rate_and_no_latency(clock: Clock) -> None:
-    assert Hours(clock).hour("ep_a") == Hour(0, 0, None, None, None, [], [])
+def test_an_endpoint_without_tries_has_no_rate_and_no_latency(clock: Clock) -> None:
+    assert Hours(clock).hour("ep_a") == EndpointHour(0, 0, None, None, None, [], [])
 
 
 def test_tries_are_counted_in_the_minute_in_which_they_ended(clock: Clock) -> None:
@@ -34,7 +34,7 @@ def test_tries_are_counted_in_the_minute_in_which_they_ended(clock: Clock) -> No
     assert hour.failed_by_minute == [0] * 57 + [1, 0, 0]
 
 
-def test_what_is_older_than_an_hour_no_longer_counts(clock: Clock) -> None:
+def test_tries_older_than_an_hour_do_not_count(clock: Clock) -> None:
     book = Hours(clock)
     book.count("ep_a", False, 9.0)
     clock.seconds += 59 * 60
@@ -46,10 +46,10 @@ def test_what_is_older_than_an_hour_no_longer_counts(clock: Clock) -> None:
     assert hour.p95_seconds is not None
     assert hour.p95_seconds < 1
     clock.seconds += 3600
-    assert book.hour("ep_a") == Hour()
+    assert book.hour("ep_a") == EndpointHour()
 
 
-def test_half_and_nineteen_of_twenty_are_found_within_a_fifth(clock: Clock) -> None:
+def test_p50_and_p95_are_at_most_twenty_percent_off(clock: Clock) -> None:
     book = Hours(clock)
     for number in range(1, 101):
         book.count("ep_a", True, number / 100)
@@ -60,7 +60,7 @@ def test_half_and_nineteen_of_twenty_are_found_within_a_fifth(clock: Clock) -> N
     assert 0.95 <= hour.p95_seconds <= 0.95 * 1.2
 
 
-def test_a_single_slow_try_among_twenty_one_is_not_the_ninety_fifth(clock: Clock) -> None:
+def test_one_slow_try_among_twenty_one_does_not_change_p95(clock: Clock) -> None:
     book = Hours(clock)
     for _ in range(20):
         book.count("ep_a", True, 0.01)
@@ -70,7 +70,7 @@ def test_a_single_slow_try_among_twenty_one_is_not_the_ninety_fifth(clock: Clock
     assert p95 < 0.02
 
 
-def test_lengths_beyond_both_ends_are_counted_too(clock: Clock) -> None:
+def test_durations_outside_the_bounds_are_counted_too(clock: Clock) -> None:
     book = Hours(clock)
     book.count("ep_a", True, 0.0)
     assert book.hour("ep_a").p50_seconds == hours.BOUNDS[0]
@@ -78,14 +78,14 @@ def test_lengths_beyond_both_ends_are_counted_too(clock: Clock) -> None:
     assert book.hour("ep_b").p50_seconds == round(hours.BOUNDS[-1], 4)
 
 
-def test_endpoints_do_not_mix(clock: Clock) -> None:
+def test_each_endpoint_has_its_own_statistics(clock: Clock) -> None:
     book = Hours(clock)
     book.count("ep_a", True, 0.01)
     book.count("ep_b", False, 0.01)
     assert (book.hour("ep_a").success_rate, book.hour("ep_b").success_rate) == (1.0, 0.0)
 
 
-def test_of_too_many_endpoints_the_one_told_least_lately_is_forgotten(
+def test_beyond_the_bound_the_endpoint_with_the_oldest_last_try_is_dropped(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hours, "MAX_ENDPOINTS", 2)

@@ -1,4 +1,4 @@
-"""One endpoint's lane by itself, and many of them at work: bounds, breaker, turns, order."""
+"""One endpoint's lane by itself, and the outbox with many lanes: bounds, breaker, fairness, order."""
 
 import asyncio
 import time
@@ -21,22 +21,22 @@ def fail(lane: Lane, now: float, times: int = 1, spread: float = 0.0) -> None:
         lane.failed(now, THRESHOLD, PAUSE, spread)
 
 
-def test_a_lane_is_left_alone_after_failures_in_a_row() -> None:
+def test_failures_in_a_row_put_a_lane_in_backoff() -> None:
     lane = Lane("ep")
     fail(lane, now=100, times=THRESHOLD - 1)
-    assert not lane.is_open(100)
+    assert not lane.in_backoff(100)
     fail(lane, now=100)
-    assert lane.is_open(100)
-    assert lane.closed_until == 130
-    assert not lane.is_open(130)
+    assert lane.in_backoff(100)
+    assert lane.backoff_until == 130
+    assert not lane.in_backoff(130)
 
 
-def test_a_success_in_between_starts_the_count_again() -> None:
+def test_a_success_resets_the_count_of_failures() -> None:
     lane = Lane("ep")
     fail(lane, now=100, times=THRESHOLD - 1)
     lane.succeeded()
     fail(lane, now=100, times=THRESHOLD - 1)
-    assert not lane.is_open(100)
+    assert not lane.in_backoff(100)
 
 
 def test_after_its_pause_a_lane_is_on_probation_until_a_delivery_succeeds() -> None:
@@ -46,17 +46,17 @@ def test_after_its_pause_a_lane_is_on_probation_until_a_delivery_succeeds() -> N
     assert lane.on_probation()
     lane.succeeded()
     assert not lane.on_probation()
-    assert not lane.is_open(100)
+    assert not lane.in_backoff(100)
 
 
 def test_each_probe_that_fails_doubles_the_pause_up_to_a_bound() -> None:
     lane, now = Lane("ep"), 100.0
     fail(lane, now, THRESHOLD)
-    pauses = [lane.closed_until - now]
+    pauses = [lane.backoff_until - now]
     for _ in range(6):
-        now = lane.closed_until
+        now = lane.backoff_until
         fail(lane, now)
-        pauses.append(lane.closed_until - now)
+        pauses.append(lane.backoff_until - now)
     assert pauses == [PAUSE * times for times in (1, 2, 4, 8, 16, 16, 16)]
     assert max(pauses) == PAUSE * MAX_COOL_DOWN
 
@@ -64,39 +64,41 @@ def test_each_probe_that_fails_doubles_the_pause_up_to_a_bound() -> None:
 def test_pauses_are_spread_so_that_probes_do_not_come_together() -> None:
     lane = Lane("ep")
     fail(lane, now=100, times=THRESHOLD, spread=1.0)
-    assert lane.closed_until == 100 + PAUSE * 1.25
+    assert lane.backoff_until == 100 + PAUSE * 1.25
 
 
-def test_failures_of_what_was_in_flight_when_the_breaker_opened_do_not_lengthen_its_pause() -> None:
+def test_failures_of_deliveries_in_flight_when_the_breaker_opened_do_not_lengthen_the_pause() -> None:
     lane = Lane("ep")
     fail(lane, now=100, times=16)
-    assert lane.closed_until == 100 + PAUSE
+    assert lane.backoff_until == 100 + PAUSE
 
 
-def test_a_lane_is_forgotten_only_when_there_is_nothing_to_remember() -> None:
+def test_a_lane_is_idle_only_when_it_holds_nothing_worth_keeping() -> None:
     lane = Lane("ep")
     assert lane.idle(100)
     fail(lane, now=100)
     assert not lane.idle(100)
     lane.succeeded()
-    lane.closed_until = 130  # as Retry-After does
+    lane.backoff_until = 130  # as Retry-After does
     assert not lane.idle(100)
     assert lane.idle(130)
     lane.wanted = True
     assert not lane.idle(130)
 
 
-# ── lanes at work ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── lanes in the outbox ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def hold(receiver: Receiver) -> asyncio.Event:
-    """Nothing is answered before this is set; and then not so quickly that no two requests would meet."""
+    """Return an event that must be set before the receiver answers; then it answers slowly enough for requests to overlap."""
     gate = asyncio.Event()
     receiver.otherwise = after(gate, after_seconds(0.002, answer(200)))
     return gate
 
 
-async def test_the_bound_of_an_endpoint_is_used_and_never_exceeded(open_desk: OpenDesk, receiver: Receiver) -> None:
+async def test_deliveries_in_flight_to_an_endpoint_reach_its_bound_and_never_exceed_it(
+    open_desk: OpenDesk, receiver: Receiver
+) -> None:
     desk = open_desk(max_in_flight_per_endpoint=3)
     gate = hold(receiver)
     for _ in range(20):
@@ -107,9 +109,7 @@ async def test_the_bound_of_an_endpoint_is_used_and_never_exceeded(open_desk: Op
     assert [receiver.most_at_once[path] for path in ("/one", "/two")] == [3, 3]
 
 
-async def test_the_bound_of_a_host_holds_for_all_its_endpoints_together(
-    open_desk: OpenDesk, receiver: Receiver
-) -> None:
+async def test_the_bound_of_a_host_holds_for_the_sum_of_its_endpoints(open_desk: OpenDesk, receiver: Receiver) -> None:
     desk = open_desk(max_in_flight_per_host=2)
     async with receiving() as other:
         gates = [hold(receiver), hold(other)]
@@ -122,7 +122,7 @@ async def test_the_bound_of_a_host_holds_for_all_its_endpoints_together(
         assert [receiver.most_at_once[""], other.most_at_once[""]] == [2, 2]
 
 
-async def test_the_bound_of_all_holds_for_all_endpoints_together(open_desk: OpenDesk, receiver: Receiver) -> None:
+async def test_the_total_bound_holds_for_the_sum_of_all_endpoints(open_desk: OpenDesk, receiver: Receiver) -> None:
     desk = open_desk(max_in_flight=4)
     gate = hold(receiver)
     for _ in range(8):
@@ -133,7 +133,7 @@ async def test_the_bound_of_all_holds_for_all_endpoints_together(open_desk: Open
     assert receiver.most_at_once[""] == 4
 
 
-async def test_when_all_places_are_taken_an_endpoint_with_little_waits_for_its_turn_and_not_for_the_end(
+async def test_an_endpoint_with_one_delivery_is_not_starved_by_one_with_many(
     open_desk: OpenDesk, receiver: Receiver
 ) -> None:
     desk = open_desk(max_in_flight=2, poll_seconds=1)
@@ -180,7 +180,7 @@ async def test_the_breaker_opens_after_failures_in_a_row_lets_one_probe_through_
     assert receiver.most_at_once["/hook"] == 1
 
 
-async def test_a_probe_goes_alone_however_many_are_waiting(open_desk: OpenDesk, receiver: Receiver) -> None:
+async def test_only_one_delivery_probes_a_half_open_breaker(open_desk: OpenDesk, receiver: Receiver) -> None:
     desk = open_desk(breaker_failures=1, breaker_seconds=30, backoff_base_seconds=0)
     receiver.script.append(answer(500))
     await desk.tried(await desk.submit(receiver.url()))
@@ -196,7 +196,7 @@ async def test_a_probe_goes_alone_however_many_are_waiting(open_desk: OpenDesk, 
         await desk.delivered(job_id)
 
 
-async def test_what_waited_behind_an_open_breaker_for_longer_than_its_lease_is_sent_once(
+async def test_a_delivery_whose_lease_lapsed_behind_an_open_breaker_is_sent_once(
     open_desk: OpenDesk, receiver: Receiver
 ) -> None:
     desk = open_desk(breaker_failures=1, breaker_seconds=3600, max_in_flight_per_endpoint=4, backoff_base_seconds=0)
@@ -229,11 +229,11 @@ async def test_an_endpoint_that_hangs_does_not_slow_the_others(open_desk: OpenDe
         alone = await seconds_for_all(receiver.url("/well"))
         beside = await seconds_for_all(hanging.url(), receiver.url("/well"))
         assert len(hanging.hooks) == hanging.most_at_once[""] == desk.config.max_in_flight_per_endpoint
-        # Twice the deliveries are written, and a machine that does other things as well needs some slack.
+        # Twice as many deliveries are written, and a busy machine needs some slack.
         assert beside < 3 * alone + 0.5
 
 
-async def test_the_events_of_a_job_arrive_in_their_order(open_desk: OpenDesk, receiver: Receiver) -> None:
+async def test_the_events_of_a_job_arrive_in_order(open_desk: OpenDesk, receiver: Receiver) -> None:
     desk = open_desk()
     random = Random(7)
 

@@ -1,4 +1,4 @@
-"""The client of webhooks against servers on loopback, on the event loop of Python and on the server's."""
+"""The HTTP client of webhooks against servers on loopback, on asyncio's event loop and on the server's."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from chargehand import __version__
 from chargehand.webhooks import pool as pools
 from chargehand.webhooks.egress import EgressPolicy, Resolve, refusal
 from chargehand.webhooks.exchange import CallFailed
-from chargehand.webhooks.pool import Pool
+from chargehand.webhooks.pool import ConnectionPool
 from tests.api.serving import until
 from tests.webhooks.authority import Authority
 
@@ -24,7 +24,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 class Listener:
-    """Answers each request with the next of `script`, then with `otherwise`; an empty one hangs up."""
+    """Answers each request with the next of `script`, then with `otherwise`; an empty answer closes the connection."""
 
     def __init__(self) -> None:
         self.heard: list[bytes] = []
@@ -72,8 +72,10 @@ async def listening(tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") 
         listener.hang_up()
 
 
-def open_pool(resolve: Resolve | None = None, **settings: Any) -> Pool:
-    return Pool(LOCAL, **{"timeout_seconds": 30, "answer_bytes": 100, "max_idle": 8, "resolve": resolve, **settings})
+def open_pool(resolve: Resolve | None = None, **settings: Any) -> ConnectionPool:
+    return ConnectionPool(
+        LOCAL, **{"timeout_seconds": 30, "answer_bytes": 100, "max_idle": 8, "resolve": resolve, **settings}
+    )
 
 
 def always(*addresses: str) -> Resolve:
@@ -94,14 +96,14 @@ def url(listener: Listener) -> str:
     return f"http://127.0.0.1:{listener.port}/hook?a=%2F"
 
 
-async def post(pool: Pool, url: str, body: bytes = b"{}") -> int:
+async def post(pool: ConnectionPool, url: str, body: bytes = b"{}") -> int:
     return (await pool.post(url, {"webhook-id": "1"}, body)).status
 
 
 # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_request_says_what_it_must_and_no_more(listener: Listener, url: str) -> None:
+async def test_a_request_has_only_the_expected_headers(listener: Listener, url: str) -> None:
     async with open_pool() as pool:
         answer = await pool.post(url, {"webhook-id": "1", "X-Other": "2"}, b"{}")
     assert (answer.status, answer.body) == (200, b"ok")
@@ -121,9 +123,7 @@ async def test_a_request_says_what_it_must_and_no_more(listener: Listener, url: 
 
 @pytest.mark.parametrize("value", ["a\r\nX: b", "a\nb", "a\rb", "\r\n", "é"])
 @pytest.mark.parametrize("part", ["name", "value"])
-async def test_a_header_that_would_become_another_is_not_sent(
-    listener: Listener, url: str, part: str, value: str
-) -> None:
+async def test_a_header_with_a_line_break_is_refused(listener: Listener, url: str, part: str, value: str) -> None:
     async with open_pool() as pool:
         with pytest.raises(ValueError, match=r"line break|ascii"):
             await pool.post(url, {value: "x"} if part == "name" else {"X": value}, b"")
@@ -131,14 +131,14 @@ async def test_a_header_that_would_become_another_is_not_sent(
 
 
 @pytest.mark.parametrize("target", ["/ HTTP/1.1\r\nX: y", "/a b", "/a\x00b"])
-async def test_a_url_that_would_become_another_is_not_called(listener: Listener, target: str) -> None:
+async def test_a_malformed_url_is_not_called(listener: Listener, target: str) -> None:
     async with open_pool() as pool:
         with pytest.raises(ValueError, match="the URL holds"):
             await post(pool, f"http://127.0.0.1:{listener.port}{target}")
     assert listener.opened == 0
 
 
-async def test_a_redirect_is_an_answer(listener: Listener, url: str) -> None:
+async def test_a_redirect_is_returned_and_not_followed(listener: Listener, url: str) -> None:
     async with listening() as other, open_pool() as pool:
         location = b"Location: http://127.0.0.1:%d/" % other.port
         listener.otherwise = b"HTTP/1.1 307 There\r\n" + location + b"\r\nContent-Length: 0\r\n\r\n"
@@ -149,7 +149,7 @@ async def test_a_redirect_is_an_answer(listener: Listener, url: str) -> None:
 # ── connections ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_connection_is_used_again(listener: Listener, url: str) -> None:
+async def test_a_connection_is_reused(listener: Listener, url: str) -> None:
     async with open_pool() as pool:
         for _ in range(5):
             assert await post(pool, url) == 200
@@ -157,14 +157,14 @@ async def test_a_connection_is_used_again(listener: Listener, url: str) -> None:
     assert len(listener.heard) == 5
 
 
-async def test_what_is_sent_at_once_has_connections_of_its_own(listener: Listener, url: str) -> None:
+async def test_concurrent_requests_use_separate_connections(listener: Listener, url: str) -> None:
     async with open_pool() as pool:
         for _ in range(3):
             assert await asyncio.gather(*[post(pool, url) for _ in range(4)]) == [200] * 4
     assert listener.opened == 4
 
 
-async def test_connections_are_used_for_the_host_and_port_that_they_were_opened_for(listener: Listener) -> None:
+async def test_a_connection_is_reused_only_for_the_same_host_and_port(listener: Listener) -> None:
     resolve = always("127.0.0.1")
     async with listening() as other, open_pool(resolve) as pool:
         for port in (listener.port, other.port):
@@ -174,7 +174,7 @@ async def test_connections_are_used_for_the_host_and_port_that_they_were_opened_
     assert b"Host: one.example:%d\r\n" % listener.port in listener.heard[0]
 
 
-async def test_no_more_connections_are_kept_than_the_bound(listener: Listener, url: str) -> None:
+async def test_at_most_max_idle_connections_are_kept(listener: Listener, url: str) -> None:
     async with open_pool(max_idle=3) as pool:
         await asyncio.gather(*[post(pool, url) for _ in range(10)])
         assert listener.opened == 10
@@ -182,7 +182,7 @@ async def test_no_more_connections_are_kept_than_the_bound(listener: Listener, u
         assert sum(map(len, pool._by_origin.values())) == 3
 
 
-async def test_a_connection_that_nobody_uses_is_closed_after_a_while(
+async def test_an_idle_connection_is_closed_after_the_idle_time(
     listener: Listener, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pools, "IDLE_SECONDS", 0.05)
@@ -194,7 +194,7 @@ async def test_a_connection_that_nobody_uses_is_closed_after_a_while(
         assert await post(pool, url) == 200
 
 
-async def test_a_connection_that_the_receiver_closed_is_not_used_again(listener: Listener, url: str) -> None:
+async def test_a_connection_that_the_receiver_closed_is_not_reused(listener: Listener, url: str) -> None:
     async with open_pool() as pool:
         for opened in (1, 2, 3):
             assert await post(pool, url) == 200
@@ -203,7 +203,7 @@ async def test_a_connection_that_the_receiver_closed_is_not_used_again(listener:
             await until(lambda: not pool._open)
 
 
-async def test_a_connection_that_was_closed_a_moment_ago_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_closed_before_the_event_loop_noticed_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "SURE_SECONDS", 0.0)
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -220,11 +220,11 @@ async def test_a_connection_that_was_closed_a_moment_ago_is_not_used_again(monke
             for _ in range(3):
                 accepted, status = await asyncio.gather(serve(), post(pool, url))
                 assert status == 200
-                accepted.close()  # and the pool is asked again before the event loop has looked
+                accepted.close()  # and the pool is used again before the event loop has noticed
 
 
 async def test_a_request_is_never_sent_twice(listener: Listener, url: str) -> None:
-    listener.script = [OK, b""]  # the second is heard on a connection that was kept, and not answered
+    listener.script = [OK, b""]  # the second arrives on a reused connection and is not answered
     async with open_pool() as pool:
         assert await post(pool, url, b"1") == 200
         with pytest.raises(CallFailed, match="closed the connection"):
@@ -233,7 +233,7 @@ async def test_a_request_is_never_sent_twice(listener: Listener, url: str) -> No
     assert [heard[-1:] for heard in listener.heard] == [b"1", b"2", b"3"]
 
 
-async def test_whoever_gives_up_takes_the_connection_along(listener: Listener, url: str) -> None:
+async def test_cancelling_a_request_closes_its_connection(listener: Listener, url: str) -> None:
     listener.script = [b"HTTP/1.1 200 OK\r\n"]
     async with open_pool() as pool:
         asking = asyncio.create_task(post(pool, url))
@@ -245,7 +245,7 @@ async def test_whoever_gives_up_takes_the_connection_along(listener: Listener, u
         assert await post(pool, url) == 200
 
 
-async def test_the_end_of_the_pool_is_the_end_of_its_connections(listener: Listener, url: str) -> None:
+async def test_closing_the_pool_closes_its_connections(listener: Listener, url: str) -> None:
     listener.script = [OK, OK, b"HTTP/1.1 200 OK\r\n"]
     async with open_pool() as pool:
         await asyncio.gather(post(pool, url), post(pool, url))
@@ -259,7 +259,7 @@ async def test_the_end_of_the_pool_is_the_end_of_its_connections(listener: Liste
 # ── time ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_no_part_of_a_call_may_take_longer_than_the_limit(listener: Listener, url: str) -> None:
+async def test_lookup_handshake_and_answer_all_count_towards_the_timeout(listener: Listener, url: str) -> None:
     never = asyncio.Event()
 
     async def resolve(host: str, family: socket.AddressFamily) -> Iterable[str]:
@@ -270,7 +270,7 @@ async def test_no_part_of_a_call_may_take_longer_than_the_limit(listener: Listen
     began = time.monotonic()
     async with open_pool(resolve, timeout_seconds=0.05) as pool:
         for place in (
-            "http://name.example/",  # the look-up
+            "http://name.example/",  # the lookup
             f"https://127.0.0.1:{listener.port}/",  # the handshake of TLS
             url,  # the answer
         ):
@@ -281,7 +281,7 @@ async def test_no_part_of_a_call_may_take_longer_than_the_limit(listener: Listen
     assert time.monotonic() - began < 10
 
 
-async def test_a_look_up_goes_on_for_others_when_one_has_given_up(listener: Listener) -> None:
+async def test_a_lookup_continues_for_other_callers_when_one_is_cancelled(listener: Listener) -> None:
     answered = asyncio.Event()
     asked = 0
 
@@ -302,7 +302,7 @@ async def test_a_look_up_goes_on_for_others_when_one_has_given_up(listener: List
     assert asked == 1
 
 
-async def test_names_are_remembered_for_a_while_and_not_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_names_are_cached_for_a_limited_time_and_in_limited_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chargehand.webhooks.dialling.MAX_NAMES", 3)
     async with listening() as listener, open_pool(always("127.0.0.1")) as pool:
         for number in range(10):
@@ -318,7 +318,7 @@ async def test_names_are_remembered_for_a_while_and_not_all_of_them(monkeypatch:
 
 @pytest.fixture
 def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
-    """Trusted as those of the system are."""
+    """An authority that the pool trusts like those of the system."""
     made = Authority(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(made.file))
     return made
@@ -332,7 +332,7 @@ async def test_a_receiver_with_a_good_certificate_is_called_by_its_name(authorit
         assert b"Host: hooks.example:%d\r\n" % listener.port in listener.heard[1]
 
 
-async def test_a_connection_with_tls_is_used_again_and_not_for_http(authority: Authority) -> None:
+async def test_a_tls_connection_is_reused_but_not_for_http(authority: Authority) -> None:
     async with listening(authority.server("hooks.example")) as listener, open_pool(always("127.0.0.1")) as pool:
         for _ in range(3):
             assert await post(pool, f"https://hooks.example:{listener.port}/") == 200
@@ -350,12 +350,12 @@ async def test_a_certificate_for_another_name_is_refused(authority: Authority) -
     async with listening(authority.server("other.example")) as listener, open_pool(always("127.0.0.1")) as pool:
         with pytest.raises(CallFailed, match="CERTIFICATE_VERIFY_FAILED") as failed:
             await post(pool, f"https://hooks.example:{listener.port}/")
-        assert refusal(failed.value) is None  # worth another try: certificates are mended
+        assert refusal(failed.value) is None  # retried, because certificates get renewed
         assert not listener.heard
         assert not pool._open
 
 
-async def test_a_certificate_of_somebody_unknown_is_refused(authority: Authority, tmp_path: Path) -> None:
+async def test_a_certificate_of_an_unknown_authority_is_refused(authority: Authority, tmp_path: Path) -> None:
     (tmp_path / "stranger").mkdir()
     stranger = Authority(tmp_path / "stranger")
     async with listening(stranger.server("hooks.example")) as listener, open_pool(always("127.0.0.1")) as pool:

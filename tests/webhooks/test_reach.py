@@ -1,4 +1,4 @@
-"""What callers can have the server call: through every door, wherever it listens. Real servers, real receivers."""
+"""Which addresses callers can make the server call, through every door. Real servers, real receivers."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.webhooks.doors import DOORS, filled
 from tests.webhooks.receiver import Receiver, answer, receiving
 
 TOKENS = {"auth.tokens": [{"name": "tenant", "hash": hash_token("tenant"), "scopes": ["*"]}]}
-# As behind a proxy of the same host: strangers come with tokens, and the server listens on loopback.
+# As behind a proxy on the same host: remote callers have tokens, and the server listens on loopback.
 BEHIND_A_PROXY: dict[str, Any] = {**TOKENS, "webhooks.allow_networks": [], "provisioning.enabled": True}
 
 
@@ -41,7 +41,7 @@ async def tenant(tmp_path: Path) -> AsyncIterator[Api]:
         yield api
 
 
-async def test_a_tenant_behind_a_proxy_of_this_host_reaches_no_service_of_this_host(
+async def test_a_tenant_behind_a_proxy_on_this_host_cannot_reach_services_of_this_host(
     tenant: Api, receiver: Receiver, subtests: pytest.Subtests
 ) -> None:
     bmc = {"bmc_address": "https://10.255.255.1", "bmc_username": "u", "bmc_password": "p"}  # never called
@@ -51,7 +51,7 @@ async def test_a_tenant_behind_a_proxy_of_this_host_reaches_no_service_of_this_h
         for host in hosts:
             with subtests.test(door=door, host=host):
                 answered = await tenant.call(method, path, filled(body, receiver.url(host=host)))
-                assert b"webhooks.allow_networks" in answered.body, answered.body  # what to set
+                assert b"webhooks.allow_networks" in answered.body, answered.body  # the setting that would allow it
     for store in (await tenant.get("/engine/jobs"), await tenant.get(f"{BASE}/schedules")):
         assert [each for each in store.good().values() if each] == []
     assert receiver.connections == 0
@@ -59,7 +59,7 @@ async def test_a_tenant_behind_a_proxy_of_this_host_reaches_no_service_of_this_h
 
 async def test_a_name_of_a_local_address_is_refused_when_it_is_called(tmp_path: Path, receiver: Receiver) -> None:
     async with serving(f"sqlite:///{tmp_path}/jobs.db", BEHIND_A_PROXY) as server, talking(server, "tenant") as api:
-        # As if the name had led elsewhere when the job was submitted, or the job were from before an upgrade.
+        # As if the name had resolved elsewhere when the job was submitted, or the job were older than this check.
         url = receiver.url(host="localhost")
         report = Report(url, endpoint_id("default", url))
         job = NewJob(server.engine.new_id(), "default", "job", "engine/default/q", b"null", reports=(report,))
@@ -71,7 +71,7 @@ async def test_a_name_of_a_local_address_is_refused_when_it_is_called(tmp_path: 
     assert receiver.connections == 0
 
 
-async def test_a_network_that_the_operator_names_is_reached_and_no_other(tmp_path: Path, receiver: Receiver) -> None:
+async def test_only_a_private_network_that_the_operator_allows_is_reached(tmp_path: Path, receiver: Receiver) -> None:
     settings = {**BEHIND_A_PROXY, "webhooks.allow_networks": ["127.0.0.1/32"]}
     async with serving(f"sqlite:///{tmp_path}/jobs.db", settings) as server, talking(server, "tenant") as api:
         await api.submit(webhook={"url": receiver.url()})
@@ -82,7 +82,7 @@ async def test_a_network_that_the_operator_names_is_reached_and_no_other(tmp_pat
         refused.problem(422, "egress.refused", "webhook.url")
 
 
-async def test_a_receiver_cannot_send_the_server_elsewhere(tmp_path: Path, receiver: Receiver) -> None:
+async def test_a_receiver_cannot_redirect_the_server(tmp_path: Path, receiver: Receiver) -> None:
     settings = {**BEHIND_A_PROXY, "webhooks.allow_networks": ["127.0.0.1/32"], "webhooks.max_attempts": 1}
     async with (
         receiving() as inner,
@@ -111,16 +111,14 @@ async def test_a_receiver_cannot_send_the_server_elsewhere(tmp_path: Path, recei
         ({"webhooks.deny_networks": ["127.0.0.0/8"]}, False),
     ],
 )
-def test_local_addresses_are_reached_without_auth_or_where_they_are_named(
-    settings: dict[str, Any], local: bool
-) -> None:
+def test_local_addresses_are_reached_without_auth_or_if_allowed(settings: dict[str, Any], local: bool) -> None:
     policy = EgressPolicy.of(load_config(environ={}, overrides=settings))
     assert policy.allows("127.0.0.1") is local
     assert policy.allows("8.8.8.8")
     assert not policy.allows("169.254.169.254")
 
 
-def test_bmcs_are_in_private_networks_and_not_on_this_machine() -> None:
+def test_the_policy_for_bmcs_allows_private_networks_but_not_this_machine() -> None:
     bmcs = EgressPolicy.of(load_config(environ={}, overrides=TOKENS)).for_bmcs()
     for address in ("10.0.0.1", "172.16.0.1", "192.168.0.1", "100.64.0.1", "fd00::1", "8.8.8.8"):
         assert bmcs.allows(address)
@@ -136,7 +134,7 @@ async def test_a_tenant_cannot_register_a_service_of_this_machine_as_a_bmc(tenan
     refused = await tenant.call("PUT", "/api/v1/servers/SN-1", {**body, "bmc_address": receiver.url("")})
     assert refused.status == 422
     assert b"webhooks.allow_networks" in refused.body
-    # … nor by a name that leads there.
+    # … nor by a name that resolves to one.
     bmcs = EgressPolicy.of(load_config(environ={}, overrides=TOKENS)).for_bmcs()
     transport = Transport(Bmc(receiver.url("", "localhost"), "u", "p", SERIAL), bmcs, 1)
     with pytest.raises(Untrusted, match=r"webhooks\.allow_networks"):

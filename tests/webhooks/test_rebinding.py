@@ -1,4 +1,4 @@
-"""A name server that changes its mind, and the system's own resolver: what a name leads to is judged where it is called."""
+"""DNS rebinding: the address of a name is checked when it is called. With a hostile name server and the system's resolver."""
 
 import json
 import os
@@ -15,11 +15,11 @@ from tests.webhooks.rebinding import PUBLIC, PUBLIC_6
 ROOT = Path(__file__).parents[2]
 NAMESPACES = ["--mount", "--net", "--fork"]
 LOCAL = ("127.0.0.1", "::1")
-pytestmark = pytest.mark.xdist_group("rebinding")  # the scene is played once
+pytestmark = pytest.mark.xdist_group("rebinding")  # the script runs once
 
 
 def unshare() -> list[str]:
-    """How a process gets a network and an /etc/resolv.conf of its own here."""
+    """Return the command that gives a process its own network and /etc/resolv.conf, or skip the test."""
     program = shutil.which("unshare")
     for how in ([] if os.geteuid() == 0 else None, ["--user", "--map-root-user"]):
         if program and how is not None:
@@ -40,14 +40,14 @@ def scene() -> dict[str, Any]:
 
 
 def test_a_public_name_is_called(scene: dict[str, Any]) -> None:
-    """Or else the rest of this file would show nothing."""
+    """If this failed, the other tests of this file would prove nothing."""
     for each in scene["found"]["good.test"]:
         assert each["state"] == "delivered", each
         assert each["called"] in ([PUBLIC], [PUBLIC_6])
 
 
 @pytest.mark.parametrize(("name", "first"), [("rebind.test", PUBLIC), ("rebind6.test", PUBLIC_6)])
-def test_a_name_that_leads_here_after_a_while_is_refused_from_then_on(
+def test_a_name_is_refused_from_the_moment_it_resolves_to_loopback(
     scene: dict[str, Any], name: str, first: str
 ) -> None:
     good, *bad = scene["found"][name]
@@ -57,12 +57,12 @@ def test_a_name_that_leads_here_after_a_while_is_refused_from_then_on(
         assert "resolves to an address that is loopback or private" in each["reason"]
 
 
-def test_a_name_is_looked_up_once_for_each_connection(scene: dict[str, Any]) -> None:
-    """What is judged and what is called come from one answer: there is no second question to lie to."""
+def test_a_name_is_resolved_once_for_each_connection(scene: dict[str, Any]) -> None:
+    """The checked and the called address come from one answer: there is no second query to answer differently."""
     assert {name: count for name, count in scene["asked"].items() if count != len(scene["found"][name])} == {}
 
 
-def test_a_name_that_flips_is_only_ever_called_where_it_is_public(scene: dict[str, Any]) -> None:
+def test_a_name_that_changes_its_address_is_called_only_at_the_public_one(scene: dict[str, Any]) -> None:
     flips = scene["found"]["flip.test"]
     assert [(each["state"], each["called"]) for each in flips] == [("delivered", [PUBLIC]), ("dead", [])] * 3
 

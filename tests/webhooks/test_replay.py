@@ -1,4 +1,4 @@
-"""Rotation and replay: what somebody gains who has seen a delivery, and that no receiver is lost while a secret is replaced."""
+"""Replay and rotation: what an attacker can do with a captured delivery, and that all receivers verify while a secret changes."""
 
 import time
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ DIALECTS = pytest.mark.parametrize("dialect", ["standard", "foreman", "codeq"])
 async def seen(open_desk: OpenDesk, receiver: Receiver, dialect: str = "standard", **settings: str) -> Hook:
     desk = open_desk(**settings)
     await desk.delivered(await desk.submit(receiver.url(), dialect=dialect))
-    await desk.close()  # or it would send what the next one is to sign
+    await desk.close()  # else it would also send the delivery that the next desk is to sign
     return receiver.hooks.pop()
 
 
@@ -31,14 +31,14 @@ def refused(hook: Hook, headers: Mapping[str, str] = {}, *, body: bytes | None =
 
 @DIALECTS
 @on_sqlite
-async def test_a_delivery_that_was_seen_can_only_be_repeated_as_it_is_and_soon(
+async def test_a_captured_delivery_can_only_be_replayed_unchanged_and_within_the_tolerance(
     open_desk: OpenDesk, receiver: Receiver, dialect: str
 ) -> None:
     hook = await seen(open_desk, receiver, dialect, secret=NEW)
     again = [verify_webhook(NEW, hook.headers, hook.body)["data"]["job_id"] for _ in range(2)]
     assert (
         again == [hook.job_id] * 2
-    )  # the signature is as good the second time: the id tells, and it cannot be changed
+    )  # the signature is still valid: receivers recognise a replay by the id, which is signed
     assert refused(hook, {"webhook-id": "01M7GN7MRA74BM74N1QCQJG1JM"}) == "no signature matches"
     assert refused(hook, body=hook.body + b" ") == "no signature matches"
     assert refused(hook, body=hook.body.replace(b"queued", b"failed")) == "no signature matches"
@@ -50,24 +50,25 @@ async def test_a_delivery_that_was_seen_can_only_be_repeated_as_it_is_and_soon(
 
 @DIALECTS
 @on_sqlite
-async def test_no_receiver_is_lost_while_a_secret_is_replaced(
+async def test_every_receiver_can_verify_while_a_secret_is_replaced(
     open_desk: OpenDesk, receiver: Receiver, dialect: str
 ) -> None:
-    """Whether the receivers learn the new one first, or the server."""
+    """Whether the receivers get the new secret first, or the server."""
     before = await seen(open_desk, receiver, dialect, secret=OLD)
-    verify_webhook([NEW, OLD], before.headers, before.body)  # a receiver that was told first
+    verify_webhook([NEW, OLD], before.headers, before.body)  # a receiver that got the new secret first
     between = await seen(open_desk, receiver, dialect, secret=NEW, previous_secret=OLD)
     for known in (OLD, NEW, [NEW, OLD]):
         verify_webhook(known, between.headers, between.body)
     after = await seen(open_desk, receiver, dialect, secret=NEW)
     verify_webhook([NEW, OLD], after.headers, after.body)
-    with pytest.raises(SignatureError):  # the old one opens nothing any more
+    with pytest.raises(SignatureError):  # the old secret no longer verifies
         verify_webhook(OLD, after.headers, after.body)
 
 
 @on_sqlite
-async def test_what_is_not_signed_is_not_what_a_receiver_acts_on(open_desk: OpenDesk, receiver: Receiver) -> None:
-    """All that the headers say of the job is in the body, which is signed."""
+async def test_every_fact_in_the_unsigned_headers_is_also_in_the_signed_body(
+    open_desk: OpenDesk, receiver: Receiver
+) -> None:
     hook = await seen(open_desk, receiver, secret=NEW)
     ours = {name for name in hook.headers if name.lower().startswith("x-chargehand-")}
     forged = dict(hook.headers) | dict.fromkeys(ours, "forged")
@@ -75,7 +76,7 @@ async def test_what_is_not_signed_is_not_what_a_receiver_acts_on(open_desk: Open
     assert (said["job_id"], str(said["sequence"])) == (hook.job_id, hook.headers["X-Chargehand-Sequence"])
 
 
-def test_a_body_that_is_nested_too_deeply_is_refused_like_any_that_is_no_json() -> None:
+def test_a_body_that_is_nested_too_deeply_is_refused() -> None:
     body = b"[" * 1_000_000
     headers = sign("standard", Keys(NEW), "01M7GN7MRA74BM74N1QCQJG1JM", int(time.time()), body)
     with pytest.raises(SignatureError, match="nested too deeply"):

@@ -1,4 +1,4 @@
-"""The query of a URL is the receiver's secret: it is called with it, and nobody is shown it. Through every door, in every view."""
+"""The query of a URL may hold a secret: the server calls the URL with it, and no view of any door shows it."""
 
 import asyncio
 import io
@@ -41,7 +41,7 @@ def logged() -> Iterator[io.StringIO]:
 
 
 async def repeat(request: web.BaseRequest) -> web.StreamResponse:
-    """As a receiver does that does not know the path."""
+    """Answer with the request's own URL, as many servers do for an unknown path."""
     return web.Response(status=500, text=f"cannot POST {request.raw_path}, that is {dict(request.query)}")
 
 
@@ -78,10 +78,10 @@ async def test_no_view_log_or_stream_shows_the_query_of_a_webhook(
 
 
 async def views(server: Server, api: Api) -> list[str]:
-    """Every GET route, with every id that there is."""
+    """Return the path of every GET route with every id that exists."""
     deliveries = (await until_dead(api)).good()["deliveries"]
     shown = [each["answer"] for each in (await attempts(api, deliveries)) if each["answer"]]
-    assert all("cannot POST" in each for each in shown)  # it is worth reading, without its secret
+    assert all("cannot POST" in each for each in shown)  # it is shown, without its secret
     assert shown
     jobs = [each["id"] for each in (await api.get("/engine/jobs?limit=100")).good()["jobs"]]
     subscriptions = (await api.get(f"{BASE}/workers/subscriptions")).good()["subscriptions"]
@@ -125,7 +125,7 @@ async def read(api: Api, path: str) -> str:
         return (await response.read()).decode(errors="replace")
 
 
-async def test_a_schedule_that_is_sent_back_as_it_is_shown_keeps_its_query(tmp_path: Path) -> None:
+async def test_saving_a_schedule_as_it_was_shown_keeps_the_query_of_its_url(tmp_path: Path) -> None:
     async with receiving() as receiver, serving(f"sqlite:///{tmp_path}/jobs.db") as server, talking(server) as api:
         path = f"{BASE}/schedules/n"
         body = {"cron": "@daily", "command": "c", "payload": 1, "webhook": receiver.url(f"/hook{QUERY}")}
@@ -169,6 +169,6 @@ def test_a_url_is_shown_without_user_and_query(url: str, shown: str) -> None:
         ("nothing of it: token 1", "nothing of it: token 1"),
     ],
 )
-def test_what_a_receiver_repeats_of_the_query_is_not_kept(said: str, shown: str) -> None:
+def test_a_query_that_a_receiver_repeats_is_hidden_in_its_answer(said: str, shown: str) -> None:
     assert without_query(said, "http://h/p?token=a%2Fsecret&x=1") == shown
     assert without_query(said, "http://h/p") == said

@@ -131,7 +131,7 @@ class DeliveriesApi:
     async def resume_endpoint(self, req: Request, resp: Response, endpoint_id: str) -> None:
         endpoint = await self._endpoint(req, endpoint_id)
         await self._store.set_endpoint(endpoint.id, endpoint.tenant, EndpointState.ACTIVE, "")
-        self._outbox.forgive(endpoint.id)
+        self._outbox.reset_breaker(endpoint.id)
         await self._reply(resp, await self._endpoint(req, endpoint_id))
 
     async def replay_endpoint(self, req: Request, resp: Response, endpoint_id: str) -> None:

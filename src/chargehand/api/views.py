@@ -8,7 +8,7 @@ from chargehand.engine.delivery import Delivery, Endpoint, EndpointCount, Outgoi
 from chargehand.engine.job import Event, Job, rfc3339, shown_payload, topic_of
 from chargehand.http.carried import carried_json
 from chargehand.http.kinds import KindScopes
-from chargehand.webhooks.hours import Hour
+from chargehand.webhooks.hours import EndpointHour
 
 KIND = "job"  # the kind of jobs that are submitted here
 SCOPES = {KIND: KindScopes(("jobs:read",), ("jobs:write",), ("jobs:write",))}
@@ -149,7 +149,7 @@ class EndpointView(msgspec.Struct):
     created_at: Instant
     breaker: Annotated[str, msgspec.Meta(description="At this node: closed, open or half open")]
     breaker_until: Annotated[Instant | None, msgspec.Meta(description="Until when nothing is sent to it")]
-    hour: Hour
+    hour: EndpointHour
 
 
 def queue_of(queue: str) -> str:
@@ -233,7 +233,9 @@ def try_view(t: Try) -> TryView:
     return TryView(t.number, rfc3339(t.at), t.status, t.duration_seconds, t.error, t.answer)
 
 
-def endpoint_view(e: Endpoint, count: EndpointCount, breaker: str, until: int | None, hour: Hour) -> EndpointView:
+def endpoint_view(
+    e: Endpoint, count: EndpointCount, breaker: str, until: int | None, hour: EndpointHour
+) -> EndpointView:
     return EndpointView(
         e.id, e.url, e.state, e.reason, count.pending, count.dead, instant(count.oldest_at), rfc3339(e.created_at), breaker,
         instant(until), hour,

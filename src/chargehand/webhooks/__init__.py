@@ -1,1 +1,1 @@
-"""Webhooks, out and in: two directions that share nothing but the signature."""
+"""Webhooks: the outbox that sends them, the policy for where they may go, and the signatures that receivers check."""

@@ -1,7 +1,7 @@
-"""Opens connections to receivers, through the door out and by no other way.
+"""Open connections to receivers, only to addresses that the egress policy allows.
 
-A name is looked up once for a burst, and every address that it has is judged (`PinnedResolver`); then each socket judges the
-address that it is for, which a literal has not met before.
+A name is looked up once for a burst, and the policy checks every address that it has (`PinnedResolver`). Each new socket's
+address is checked again, because an address given literally in the URL is not looked up.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from aiohttp.abc import ResolveResult
 from chargehand.webhooks.egress import AddressRefused, EgressPolicy, Location, PinnedResolver, Resolve
 from chargehand.webhooks.exchange import CallFailed
 
-NAME_SECONDS = 10.0  # what is remembered was judged, and its sockets are judged again
+NAME_SECONDS = 10.0  # how long addresses are cached; each socket's address is checked again
 MAX_NAMES = 1000
-STAGGER_SECONDS = 0.25  # a head start for each address before the next of the same name is tried beside it
+STAGGER_SECONDS = 0.25  # how long one address is tried before the next of the same name is tried in parallel
 
 P = TypeVar("P", bound=asyncio.Protocol)
 AddressInfo = aiohttp.AddrInfoType
@@ -32,19 +32,19 @@ class Dialler:
     def __init__(self, policy: EgressPolicy, resolve: Resolve | None = None) -> None:
         self._policy = policy
         self._resolver = PinnedResolver(policy, resolve)
-        # Without it, a burst to one name whose name server is slow would take all lookup threads from everybody else.
+        # Shared, because a burst of lookups of one name with a slow name server would use up all lookup threads.
         self._lookups: dict[str, asyncio.Task[list[ResolveResult]]] = {}
         self._tls: ssl.SSLContext | None = None
 
     async def connect(self, to: Location, protocol: Callable[[], P]) -> P:
-        """A connection, or CallFailed; its cause says whether the policy refused it (`egress.refusal`)."""
+        """Return a connection or raise CallFailed; `egress.refusal` finds out whether the policy refused it."""
         try:
             addresses = await self._addresses(to)
         except OSError as error:
             raise CallFailed(f"cannot look up {to.host}: {error.strerror or error}") from error
         try:
             return await self._connect(to, addresses, protocol)
-        except (OSError, RuntimeError) as error:  # uvloop raises the latter for some failures of connect()
+        except (OSError, RuntimeError) as error:  # uvloop raises RuntimeError for some failures of connect()
             raise CallFailed(f"cannot connect to {to.authority}: {_reason(error)}") from error
 
     async def _connect(self, to: Location, addresses: list[AddressInfo], protocol: Callable[[], P]) -> P:
@@ -59,7 +59,7 @@ class Dialler:
                 server_hostname=to.host.rstrip(".") if to.is_tls else None,
             )
         except BaseException:
-            with suppress(OSError, RuntimeError):  # it may belong to a transport that has closed it
+            with suppress(OSError, RuntimeError):  # a transport may have closed it already
                 opened.close()
             raise
         return connected
@@ -91,7 +91,7 @@ class Dialler:
                 del self._lookups[next(iter(self._lookups))]
             lookup = self._lookups[name] = asyncio.create_task(self._resolver.resolve(name))
             lookup.add_done_callback(lambda done: self._looked_up(name, done))
-        return await asyncio.shield(lookup)  # others may wait for it too
+        return await asyncio.shield(lookup)  # other callers may wait for the same lookup
 
     def _looked_up(self, name: str, lookup: "asyncio.Task[list[ResolveResult]]") -> None:
         if lookup.cancelled() or lookup.exception() is not None:
@@ -112,5 +112,5 @@ def _info(address: str, port: int) -> AddressInfo:
 
 def _reason(error: OSError | RuntimeError) -> str:
     if isinstance(error, OSError) and error.errno and not isinstance(error, AddressRefused | ssl.SSLError):
-        return os.strerror(error.errno)  # the event loop's own words repeat the address
+        return os.strerror(error.errno)  # the event loop's text would repeat the address
     return str(error) or type(error).__name__

@@ -1,9 +1,9 @@
-"""The one door out for URLs that callers give.
+"""The policy for URLs that callers give: which addresses the server may connect to.
 
-A URL is judged twice. When it is handed in, `EgressPolicy.check_url` judges its form and, where the host is an address
-in whatever spelling, that address. A name is not resolved then: its owner may change the answer at any time. When a
-connection is opened, `dialling.py` (for webhooks) or `make_connector` (for BMCs) judges every address that the name resolves
-to and then, socket by socket, the one really connected to.
+A URL is checked twice. When a caller submits it, `EgressPolicy.check_url` checks its syntax and, if the host is an address
+in whatever notation, that address. A name is not resolved then: its owner may change the address at any time. When a
+connection is opened, `dialling.py` (for webhooks) or `make_connector` (for BMCs) checks every address that the name resolves
+to and then, socket by socket, the address that is connected to.
 
 | address                                                       | verdict                                     |
 |---------------------------------------------------------------|---------------------------------------------|
@@ -12,7 +12,7 @@ to and then, socket by socket, the one really connected to.
 | loopback, private, shared, documentation: not of the Internet | refused, unless `allow_local` or in `allow` |
 | all others                                                    | allowed                                     |
 
-An IPv6 address that carries an IPv4 address is judged as both.
+An IPv6 address that contains an IPv4 address must be allowed as both.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ def networks(*texts: str) -> tuple[Network, ...]:
     return tuple(ip_network(text) for text in texts)
 
 
-# Tables of our own, because those in `ipaddress` change between patch releases of Python.
+# Our own tables, because those in `ipaddress` change between patch releases of Python.
 _NEVER = {
     "is unspecified": networks("0.0.0.0/8", "::/128"),
     "is link-local (where clouds keep their metadata)": networks("169.254.0.0/16", "fe80::/10"),
@@ -62,11 +62,11 @@ _NEVER = {
 _LOCAL = networks(
     *("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"),
     *("192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"),
-    *("::/3", "4000::/2", "8000::/1"),  # all but 2000::/3, the only part of IPv6 that was ever given out
+    *("::/3", "4000::/2", "8000::/1"),  # all but 2000::/3, the only part of IPv6 that is allocated
     *("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"),
 )
 _PRIVATE = networks("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
-# IPv4-mapped and NAT64: nothing but spellings of an IPv4 address, so they are as local as that is.
+# IPv4-mapped and NAT64: other notations of an IPv4 address, so local only if that is.
 _SPELLINGS = networks("::ffff:0:0/96", "64:ff9b::/96")
 _IPV4_IN_LOW_BITS = (*_SPELLINGS, *networks("::/96", "::ffff:0:0:0/96"))
 _LOCAL_NAT64 = networks("64:ff9b:1::/48")
@@ -82,7 +82,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class AddressRefused(OSError):
-    """An OSError, so that clients treat it as a failed connection; `refusal` finds it again in what they raise."""
+    """The policy forbids an address. An OSError, so that HTTP clients treat it as a failed connection; see `refusal`."""
 
     def __init__(self, subject: str, reason: str) -> None:
         self.message = f"{subject} {reason}"
@@ -94,7 +94,7 @@ class AddressRefused(OSError):
 
 
 def refusal(error: BaseException) -> str | None:
-    """What was refused, if that is why the request failed; None if it failed for any other reason."""
+    """Return the text of the AddressRefused that caused this error, or None if there was another cause."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, AddressRefused):
         cause = cause.__cause__
@@ -109,10 +109,10 @@ class EgressPolicy:
 
     @classmethod
     def of(cls, config: Config) -> "EgressPolicy":
-        """The policy for URLs that callers give.
+        """Return the policy for URLs that callers give.
 
-        Only where nobody authenticates is a caller somebody who could call the local services without us. Where the server
-        listens says nothing of that: behind a proxy on the same host it listens on loopback, and its callers are strangers.
+        Local addresses are allowed only if the server listens on loopback and has no authentication: its callers can reach
+        them anyway. With authentication, callers may come through a proxy on this host and must not reach its services.
         """
         return cls(
             allow_local=config.server.is_loopback and not config.has_auth,
@@ -121,11 +121,11 @@ class EgressPolicy:
         )
 
     def for_bmcs(self) -> "EgressPolicy":
-        """The policy for addresses of BMCs: they live in private networks; the services of this machine are none."""
+        """Return the policy for addresses of BMCs: private networks are allowed, this machine's own services are not."""
         return replace(self, allow=(*self.allow, *_PRIVATE))
 
     def check_address(self, address: str | Address) -> None:
-        """Raise AddressRefused unless the address may be connected to."""
+        """Raise AddressRefused unless the policy allows connections to the address."""
         try:
             parsed = ip_address(address)
         except ValueError:
@@ -145,12 +145,11 @@ class EgressPolicy:
         return True
 
     def check_url(self, field: str, url: str) -> str:
-        """The URL in the one spelling to store and to call, or EgressRefused.
+        """Return the URL in the normal form that is stored and called, or raise EgressRefused.
 
-        Scheme and host come back in lower case, the host in ASCII, an address in its usual notation, a default port
-        left out; path and query stay as they are, but for characters beyond ASCII, which are percent-encoded. A fragment
-        is refused and not cut off: it is never sent, so whoever wrote it expects something that will not happen.
-        Messages never repeat the URL, which may hold a secret.
+        In it scheme and host are in lower case, the host in ASCII, an address in its usual notation, a default port is
+        left out; path and query are unchanged except that characters beyond ASCII are percent-encoded. A fragment is
+        refused rather than cut off, because it would never be sent. Messages never repeat the URL, which may hold a secret.
         """
         try:
             scheme, host, port, rest = _parse(url)
@@ -180,7 +179,7 @@ class EgressPolicy:
 
 
 class Location(NamedTuple):
-    """Where a URL leads, and what is asked for there."""
+    """A URL, parsed: which host and port to connect to, and what to request there."""
 
     is_tls: bool
     host: str  # a name, or an address in its usual notation
@@ -190,15 +189,15 @@ class Location(NamedTuple):
 
 
 def locate(url: str) -> Location:
-    """Read as `EgressPolicy.check_url` reads it; ValueError for what that refuses. It judges no address."""
+    """Parse a URL as `EgressPolicy.check_url` does, raise ValueError for the same syntax; do not check the address."""
     scheme, host, port, rest = _parse(url)
-    # The dot at the end of a name is for the look-up alone: certificates and virtual hosts are named without it.
+    # Only the lookup uses a name's final dot: certificates and virtual hosts are named without it.
     authority = _authority(scheme, host.removesuffix(".") if isinstance(host, str) else host, port)
     return Location(scheme == "https", str(host), port or _DEFAULT_PORTS[scheme], authority, _target(rest))
 
 
 class PinnedResolver(AbstractResolver):
-    """Resolves a name to addresses that were judged, all of them, as numbers that nobody resolves again."""
+    """Resolve a name to numeric addresses, or raise AddressRefused if the policy forbids any of them."""
 
     def __init__(self, policy: EgressPolicy, resolve: Resolve | None = None) -> None:
         self._policy = policy
@@ -214,7 +213,7 @@ class PinnedResolver(AbstractResolver):
             try:
                 self._policy.check_address(address)
             except AddressRefused as error:
-                # Without the address itself: this is told to the caller, who should not learn our network from our DNS.
+                # Without the address itself: the caller sees this text and must not learn our network from our DNS.
                 raise AddressRefused(f"{host} resolves to an address that", error.reason) from None
         return [
             ResolveResult(
@@ -229,16 +228,16 @@ class PinnedResolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Holds nothing."""
+        """There is nothing to close."""
 
 
 def make_connector(
     policy: EgressPolicy, *, limit: int, limit_per_host: int, resolve: Resolve | None = None
 ) -> aiohttp.TCPConnector:
-    """A connector that reaches only what the policy allows. Use it without a proxy: that would connect in our place."""
+    """Return a connector that connects only where the policy allows. Use no proxy: it would connect in our place."""
 
     def open_socket(info: aiohttp.AddrInfoType) -> socket.socket:
-        # aiohttp asks no resolver about a literal; this sees every address that is about to be connected to.
+        # aiohttp does not resolve a literal address; this sees every address before the connection.
         family, kind, protocol, _, address = info
         policy.check_address(address[0])
         return socket.socket(family, kind, protocol)
@@ -248,8 +247,8 @@ def make_connector(
         socket_factory=open_socket,
         limit=limit,
         limit_per_host=limit_per_host,
-        # What is cached was judged, and its sockets are judged again. Without the cache, a burst to one name whose name
-        # server is slow would look it up once for each connection and take all lookup threads from everybody else.
+        # Cached addresses were checked, and each socket's is checked again. Without the cache, a burst to one name with a
+        # slow name server would look it up once for each connection and use up all lookup threads.
         use_dns_cache=True,
         ttl_dns_cache=10,
     )
@@ -265,7 +264,7 @@ async def _system_resolve(host: str, family: socket.AddressFamily) -> list[str]:
 
 
 def _parse(url: str) -> tuple[str, str | Address, int | None, str]:
-    """Scheme, host, port and the rest; stricter than URL parsers are, so that none after us reads something else."""
+    """Return scheme, host, port and the rest; stricter than URL parsers, so that no later one reads the URL differently."""
     if len(url) > MAX_URL_CHARACTERS:
         raise ValueError(f"the URL is over {MAX_URL_CHARACTERS} characters long")
     if not url.isprintable() or " " in url or "\\" in url:
@@ -302,7 +301,7 @@ def _parse_host(text: str) -> str | Address:
         if text.startswith("["):
             address = IPv6Address(text[1:-1])
             return address.ipv4_mapped or address
-        # As aiohttp does it. Digits and dots of other scripts become those of ASCII here, before they are judged.
+        # As aiohttp does it. Digits and dots of other scripts become ASCII here, before the address is checked.
         name = text.lower() if text.isascii() else str(URL.build(scheme="http", host=text).raw_host)
         bare = name.removesuffix(".")
         if len(bare) > 253 or not _NAME.fullmatch(bare):
@@ -314,7 +313,7 @@ def _parse_host(text: str) -> str | Address:
 
 
 def _faces(address: Address) -> Iterator[Address]:
-    """The address and each IPv4 address in it, which is where a tunnel or translator would carry the packets."""
+    """Yield the address and each IPv4 address in it, to which a tunnel or translator would forward the packets."""
     yield address
     if isinstance(address, IPv4Address):
         return
@@ -326,8 +325,8 @@ def _faces(address: Address) -> Iterator[Address]:
     elif address.teredo is not None:
         yield from address.teredo
     elif _within(address, _LOCAL_NAT64):
-        # RFC 6052: the length of the translator's prefix (48, 56, 64 or 96 bits) says where the IPv4 address lies, and
-        # only its operator knows that length. Octet 8 is always skipped; a reading that begins with 0 is not one.
+        # RFC 6052: the position of the IPv4 address depends on the length of the translator's prefix (48, 56, 64 or 96
+        # bits), which only its operator knows. Octet 8 is always skipped; no IPv4 address begins with 0.
         readings = (octets[6:8] + octets[9:11], octets[7:8] + octets[9:12], octets[9:13], octets[12:])
         yield from (IPv4Address(reading) for reading in readings if reading[0])
 

@@ -1,7 +1,7 @@
-"""One connection to a receiver: a request goes out, an answer comes back, one after the other.
+"""One HTTP connection to a receiver, used for one request and its answer at a time.
 
-What a receiver sends is bounded in bytes and in time. Its status is what counts; of its body the beginning is kept for people to
-read. A connection is used again only if the answer ended where it said, the request had left whole, and nothing came after.
+Answers are bounded in bytes and in time. Only the status matters; the beginning of the body is kept for people to read. A
+connection is reused only if the answer ended as framed, the whole request was sent, and nothing followed the answer.
 """
 
 import asyncio
@@ -12,30 +12,30 @@ from typing import Any, cast
 import httptools
 import msgspec
 
-HEAD_BYTES = 32 << 10  # of an answer, and of all answers before it that are none yet (1xx)
-BODY_BYTES = 64 << 10  # read to the end up to here, so that the connection can be used again
-LINGER_SECONDS = 1.0  # for the rest of a body whose beginning is there
-LARGE = 64 << 10  # a body is not copied to stand behind its head
+HEAD_BYTES = 32 << 10  # of an answer together with the interim answers (1xx) before it
+BODY_BYTES = 64 << 10  # a body up to this size is read to its end, so that the connection can be reused
+LINGER_SECONDS = 1.0  # how long to wait for the rest of a body that has begun
+LARGE = 64 << 10  # a request body of this size is written separately, not copied behind the head
 
 
 class CallFailed(Exception):
-    """The receiver was not reached, or what it said is no answer."""
+    """The receiver could not be reached, or did not answer in HTTP."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ReceiverAnswer(msgspec.Struct, frozen=True):
     status: int
-    body: bytes  # its beginning
+    body: bytes  # only its beginning
     retry_after: str
 
 
-class Connection(asyncio.Protocol):
-    def __init__(self, keep_bytes: int, lost: "Callable[[Connection], None]") -> None:
+class OutboundConnection(asyncio.Protocol):
+    def __init__(self, keep_bytes: int, lost: "Callable[[OutboundConnection], None]") -> None:
         self._keep_bytes = keep_bytes
         self._most_bytes = max(keep_bytes, BODY_BYTES)
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._parser: Any = httptools.HttpResponseParser(self)
-        self._waiter: asyncio.Future[Answer] | None = None
+        self._waiter: asyncio.Future[ReceiverAnswer] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._clear()
         self.is_open = False
@@ -54,18 +54,18 @@ class Connection(asyncio.Protocol):
         self._is_last = False
 
     def is_stale(self, sure_seconds: float) -> bool:
-        """The receiver has closed it, or said something that nobody asked for, and the event loop has not come to see it."""
+        """Has the receiver closed the connection or sent something unasked, before the event loop noticed?"""
         if self._loop.time() - self.idle_since < sure_seconds:
             return False
-        look = select.poll()
-        look.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return bool(look.poll(0))
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(poll.poll(0))
 
-    def send(self, head: bytes, body: bytes, seconds: float) -> "asyncio.Future[Answer]":
-        """The answer, or CallFailed, or TimeoutError after so many seconds."""
+    def send(self, head: bytes, body: bytes, seconds: float) -> "asyncio.Future[ReceiverAnswer]":
+        """Send a request; the future holds the answer, CallFailed, or TimeoutError after so many seconds."""
         self._clear()
         waiter = self._waiter = self._loop.create_future()
-        self._timer = self._loop.call_later(seconds, self._late)
+        self._timer = self._loop.call_later(seconds, self._timed_out)
         if len(body) < LARGE:
             self._transport.write(head + body)
         else:
@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
             self._lost(self)
             self._transport.abort()
 
-    # what the transport says ------------------------------------------------------------------------------------------
+    # called by the transport ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -87,21 +87,21 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._waiter is None:
-            self.abort()  # nobody has asked
+            self.abort()  # no request is waiting for an answer
             return
         if not self._status:
             self._read_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fail("the receiver changes to another protocol")
+            self._fail("the receiver answered with an upgrade to another protocol")
         except httptools.HttpParserError as error:
             self._broken(f"the answer is not HTTP: {error}")
         else:
-            self._weigh()
+            self._check_progress()
 
-    def _weigh(self) -> None:
-        """Is it all there, or enough, or too much?"""
+    def _check_progress(self) -> None:
+        """Finish when the answer is complete or long enough, fail if its head is too long, else wait for more."""
         if self._header_bytes > HEAD_BYTES or (self._read_bytes > HEAD_BYTES and not self._status):
             self._fail(f"the head of the answer is over {HEAD_BYTES} bytes long")
         elif self._is_complete or self._body_bytes > self._most_bytes:
@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             left = self._timer.when() - self._loop.time()
             self._timer.cancel()
-            self._timer = self._loop.call_later(max(0.0, min(left, LINGER_SECONDS)), self._late)
+            self._timer = self._loop.call_later(max(0.0, min(left, LINGER_SECONDS)), self._timed_out)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.is_open:
@@ -123,20 +123,20 @@ class Connection(asyncio.Protocol):
         if self._waiter is None:
             return
         if self._status and not self._is_framed:
-            self._finish()  # its end is the end of the connection
+            self._finish()  # an answer without a length ends with the connection
         else:
             self._broken("the receiver closed the connection before the end of its answer")
 
-    def _late(self) -> None:
+    def _timed_out(self) -> None:
         if self._body_bytes:
             self._finish()
         else:
             self._end(TimeoutError())
 
-    # how it ends ------------------------------------------------------------------------------------------------------
+    # the end of an exchange -------------------------------------------------------------------------------------------
 
     def _broken(self, reason: str) -> None:
-        """What was said before that holds, if it was more than a head."""
+        """Accept a broken answer if its body had begun, else fail."""
         if self._is_complete or self._body_bytes:
             self._is_last = True
             self._finish()
@@ -147,13 +147,13 @@ class Connection(asyncio.Protocol):
         self._end(CallFailed(reason))
 
     def _finish(self) -> None:
-        answer = Answer(self._status, self._body[: self._keep_bytes], self._retry_after.decode("latin-1"))
+        answer = ReceiverAnswer(self._status, self._body[: self._keep_bytes], self._retry_after.decode("latin-1"))
         if self._is_complete and not (self._is_last or self._transport.get_write_buffer_size()):
             self._end(answer)
         else:
             self._end(answer, again=False)
 
-    def _end(self, outcome: Answer | Exception, again: bool = True) -> None:
+    def _end(self, outcome: ReceiverAnswer | Exception, again: bool = True) -> None:
         waiter, self._waiter = self._waiter, None
         if self._timer is not None:
             self._timer.cancel()
@@ -168,16 +168,16 @@ class Connection(asyncio.Protocol):
         else:
             waiter.set_result(outcome)
 
-    # what the parser says ---------------------------------------------------------------------------------------------
+    # called by the parser ---------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         if self._is_complete:
-            self._is_last = True  # an answer to nothing: whatever comes next would be taken for another's
+            self._is_last = True  # an answer without a request: the next request would receive it
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value)
         if self._status:
-            return  # behind a body, or of another answer
+            return  # a trailer, or the header of another answer
         name = name.lower()
         if name == b"content-length" or name == b"transfer-encoding":
             self._is_framed = True

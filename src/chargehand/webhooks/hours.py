@@ -1,6 +1,6 @@
-"""How each endpoint did in the last hour, at this node: how often it was tried, how often that was a success, how long it took.
+"""Statistics of each endpoint for the last hour at this node: tries, successes and durations.
 
-In memory and gone with the process: it is for whoever looks now. The attempts themselves are in the store.
+Kept in memory and lost with the process. The tries themselves are in the store.
 """
 
 import math
@@ -13,19 +13,21 @@ from typing import Annotated
 import msgspec
 
 SHOWN = 60
-MAX_ENDPOINTS = 1000  # the one that was told least lately goes first
-# From 1 ms to over a minute in steps of a fifth: an estimate is at most so far from the truth.
+MAX_ENDPOINTS = 1000  # beyond that, the one whose last try is oldest is dropped
+# From 1 ms to over a minute in steps of 20 %, so that an estimate is at most 20 % too high.
 BOUNDS = tuple(0.001 * 1.2**step for step in range(64))
 
 
-class Hour(msgspec.Struct):
-    """At this node, in the last hour. The lists have sixty numbers, or none if nothing was tried; the last is this minute's."""
+class EndpointHour(msgspec.Struct):
+    """One endpoint's last hour at this node. The lists have sixty numbers, the last for this minute; empty if there was no try."""
 
     tries: int = 0
     delivered: int = 0
-    success_rate: Annotated[float | None, msgspec.Meta(description="delivered / tries; null: nothing was tried")] = None
-    p50_seconds: Annotated[float | None, msgspec.Meta(description="Half of the tries took no longer")] = None
-    p95_seconds: Annotated[float | None, msgspec.Meta(description="Of twenty tries nineteen took no longer")] = None
+    success_rate: Annotated[float | None, msgspec.Meta(description="delivered / tries; null if there was no try")] = (
+        None
+    )
+    p50_seconds: Annotated[float | None, msgspec.Meta(description="Half of the tries took at most so long")] = None
+    p95_seconds: Annotated[float | None, msgspec.Meta(description="95 % of the tries took at most so long")] = None
     delivered_by_minute: list[int] = msgspec.field(default_factory=list)
     failed_by_minute: list[int] = msgspec.field(default_factory=list)
 
@@ -35,13 +37,13 @@ class _Minute:
 
     def __init__(self) -> None:
         self.delivered = self.failed = 0
-        self.lengths: Counter[int] = Counter()  # by their place among the bounds
+        self.lengths: Counter[int] = Counter()  # tries, by index into BOUNDS
 
 
 class Hours:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._endpoints: dict[str, dict[int, _Minute]] = {}  # the one told last is last
+        self._endpoints: dict[str, dict[int, _Minute]] = {}  # ordered by last try
 
     def count(self, endpoint_id: str, delivered: bool, seconds: float) -> None:
         now = self._minute()
@@ -60,26 +62,26 @@ class Hours:
         else:
             minute.failed += 1
 
-    def hour(self, endpoint_id: str) -> Hour:
+    def hour(self, endpoint_id: str) -> EndpointHour:
         now, minutes = self._minute(), self._endpoints.get(endpoint_id, {})
         shown = [minutes.get(each) for each in range(now - SHOWN + 1, now + 1)]
         delivered = [0 if each is None else each.delivered for each in shown]
         failed = [0 if each is None else each.failed for each in shown]
         tries, good = sum(delivered) + sum(failed), sum(delivered)
         if not tries:
-            return Hour()
+            return EndpointHour()
         lengths: Counter[int] = Counter()
         for each in shown:
             if each is not None:
                 lengths.update(each.lengths)
-        return Hour(tries, good, good / tries, _within(lengths, 0.5), _within(lengths, 0.95), delivered, failed)
+        return EndpointHour(tries, good, good / tries, _within(lengths, 0.5), _within(lengths, 0.95), delivered, failed)
 
     def _minute(self) -> int:
         return int(self._clock() // 60)
 
 
 def _within(lengths: Counter[int], share: float) -> float:
-    """The length that this share of them does not exceed; the last bound stands for all that is beyond it."""
+    """Return the duration that this share of the tries does not exceed, at most the last bound."""
     places = sorted(lengths)
     wanted = math.ceil(lengths.total() * share)
     counts: Iterable[int] = accumulate(lengths[place] for place in places)

@@ -1,4 +1,4 @@
-"""A lane is what a sender knows of one endpoint: what is in flight, what waits, and whether it is better left alone."""
+"""A lane is what this node knows of one endpoint: its deliveries in flight, its buffer of deliveries and its circuit breaker."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -13,19 +13,19 @@ MAX_COOL_DOWN = 16  # times the breaker's first pause
 class Lane:
     endpoint_id: str
     buffer: deque[Outgoing] = field(default_factory=deque)  # taken, not yet sent
-    fresh_until: float = 0.0  # monotonic; after that somebody else may have taken what is in the buffer
+    fresh_until: float = 0.0  # monotonic; after that the leases of the buffered deliveries may have lapsed
     busy_jobs: set[str] = field(default_factory=set)
     in_flight: int = 0
     failures: int = 0  # in a row
     trips: int = 0  # times the breaker opened since the last success
-    closed_until: float = 0.0  # monotonic; nothing is sent before
+    backoff_until: float = 0.0  # monotonic; nothing is sent before that
     wanted: bool = False  # there may be more to take
     taking: bool = False
 
     def next_outgoing(self, now: float) -> Outgoing | None:
-        """The oldest whose job has nothing else in flight here, so that a job's events arrive in their order."""
+        """Remove and return the oldest delivery whose job has no other in flight, so that a job's events arrive in order."""
         if now > self.fresh_until:
-            self.buffer.clear()  # waited too long: whoever takes it next, sends it
+            self.buffer.clear()  # their leases may have lapsed: take them again
             self.wanted = True
         for place, outgoing in enumerate(self.buffer):
             if outgoing.job.id not in self.busy_jobs:
@@ -45,31 +45,31 @@ class Lane:
         self.in_flight -= 1
         self.busy_jobs.discard(outgoing.job.id)
 
-    def is_open(self, now: float) -> bool:
-        """The breaker is open: left alone."""
-        return now < self.closed_until
+    def in_backoff(self, now: float) -> bool:
+        """Is the breaker open, so that nothing may be sent now?"""
+        return now < self.backoff_until
 
     def on_probation(self) -> bool:
-        """After a pause one delivery goes ahead alone."""
+        """Has the breaker opened since the last success? Then only one delivery may be in flight."""
         return self.trips > 0
 
     def succeeded(self) -> None:
         self.failures = self.trips = 0
-        self.closed_until = 0.0
+        self.backoff_until = 0.0
 
     def failed(self, now: float, threshold: int, pause_seconds: float, spread: float) -> None:
-        """Counts a failure; opens the breaker when there were too many in a row, longer each time."""
-        if self.is_open(now):
-            return  # was in flight when the breaker opened: says nothing new
+        """Count a failure; after too many in a row open the breaker, each time for longer."""
+        if self.in_backoff(now):
+            return  # was in flight when the breaker opened: already counted for
         self.failures += 1
         if self.failures >= threshold or self.trips:
             pause = pause_seconds * min(2**self.trips, MAX_COOL_DOWN) * (1 + spread / 4)
             self.trips += 1
             self.failures = 0
-            self.closed_until = max(self.closed_until, now + pause)
+            self.backoff_until = max(self.backoff_until, now + pause)
 
     def idle(self, now: float) -> bool:
-        """Nothing to remember: the lane can be forgotten."""
+        """Return whether the lane holds nothing worth keeping, so that it can be dropped."""
         return not (self.buffer or self.in_flight or self.wanted or self.taking or self.trips or self.failures) and (
-            not self.is_open(now)
+            not self.in_backoff(now)
         )

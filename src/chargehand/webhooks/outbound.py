@@ -1,7 +1,7 @@
-"""The outbox: takes what is due from the store, sends it, and settles what came of it, apart from the work that caused it.
+"""The outbox: takes due deliveries from the store, sends them and stores the results, independently of the jobs' own work.
 
-Each endpoint has a lane of its own, bounded; a slow or dead one fills its lane and nothing else. Deliveries are taken from the
-store under a lease, so a sender that dies loses none: another, or the same one after its restart, takes them again.
+Each endpoint has a bounded lane of its own, so a slow or dead endpoint delays no other. Deliveries are taken from the store
+under a lease, so a node that dies loses none: another node, or the same one after its restart, takes them again.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from chargehand.webhooks.lanes import Lane
 from chargehand.webhooks.sending import Posted, Render, Sender
 
 log = get_logger(__name__)
-PREFETCH = 4  # taken for each that may be in flight, so that a fast endpoint never waits for the store
+PREFETCH = 4  # deliveries taken for each one that may be in flight, so that a fast endpoint never waits for the store
 DUE_ENDPOINTS = 10_000
 STORE_PAUSE_SECONDS = 1.0
 DISABLED_PAUSE_SECONDS = 5.0
-TURNS = 8  # lanes that are asked whether they can use a slot that became free
+TURNS = 8  # how many blocked lanes are tried for a slot that became free
 
 
 class Outbox:
@@ -60,12 +60,12 @@ class Outbox:
         self._lanes: dict[str, Lane] = {}
         self._hosts: Counter[str] = Counter()
         self._in_flight = 0
-        self._blocked: dict[Lane, None] = {}  # lanes that could send but for the shared bounds, first come first served
+        self._blocked: dict[Lane, None] = {}  # lanes that only the shared bounds keep from sending, in order of arrival
         self._tasks: set[asyncio.Future[Any]] = set()
         self._listeners: list[Callable[[Settle, Outgoing], None]] = []
         self.hours = Hours(clock)
         self._open = True
-        # A try may wait behind its own prefetch, each of which may take the whole time limit.
+        # A delivery may wait behind its lane's whole prefetch, each try of which may take the full timeout.
         self._lease_seconds = config.timeout_seconds * (PREFETCH + 2)
 
     @property
@@ -76,48 +76,48 @@ class Outbox:
         return sum(self._lanes[each].in_flight for each in endpoint_ids if each in self._lanes)
 
     async def run(self) -> None:
-        """Until cancelled: lanes work by themselves; this finds what nobody here was told of."""
+        """Poll the store until cancelled, for due deliveries that nothing in this process announced with `nudge`."""
         async with self._sender.session():
             while True:
                 try:
-                    await self._look()
+                    await self._poll()
                 except StoreError as error:
-                    log.warning("the outbox cannot read the store, will look again", error=str(error))
+                    log.warning("the outbox cannot read the store and will try again", error=str(error))
                 await asyncio.sleep(self._poll_seconds)
 
     async def drain(self, seconds: float) -> None:
-        """Nothing new is taken; what is in flight may end. What does not is sent again by whoever comes next."""
+        """Take no new deliveries and wait for those in flight; after `seconds` abandon the rest, which are sent again later."""
         self._open = False
         for lane in self._lanes.values():
             self._release(lane)
         until = self._clock() + seconds
         while self._tasks and (left := until - self._clock()) > 0:
-            await asyncio.wait(self._tasks, timeout=left)  # and then what those have left to settle
+            await asyncio.wait(self._tasks, timeout=left)  # tasks that end may add others, which settle
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # what is due ------------------------------------------------------------------------------------------------------
+    # finding due deliveries -------------------------------------------------------------------------------------------
 
     def on_move(self, moved: Moved) -> None:
         for endpoint_id in moved.endpoints:
             self.nudge(endpoint_id)
 
     def breaker(self, endpoint_id: str) -> tuple[str, float]:
-        """At this node: closed, open or half open, and for how many seconds the endpoint is left alone."""
+        """Return the breaker's state at this node (closed, open, half open) and for how many seconds it stays open."""
         lane, now = self._lanes.get(endpoint_id), self._clock()
         if lane is None:
             return "closed", 0.0
-        if lane.is_open(now):
-            return "open", lane.closed_until - now
+        if lane.in_backoff(now):
+            return "open", lane.backoff_until - now
         return ("half open" if lane.on_probation() else "closed"), 0.0
 
     def body(self, outgoing: Outgoing) -> bytes:
-        """What is sent, the same at every try."""
+        """Return the body, which is the same at every try."""
         return self._sender.render(outgoing)
 
     def nudge(self, endpoint_id: str) -> None:
-        """There may be something to send to this endpoint."""
+        """Check soon for deliveries that are due at this endpoint."""
         lane = self._lanes.get(endpoint_id)
         if lane is None:
             lane = self._lanes[endpoint_id] = Lane(endpoint_id)
@@ -125,67 +125,67 @@ class Outbox:
         self._pump(lane)
 
     def hold(self, endpoint_id: str) -> None:
-        """An operator paused the endpoint: what was taken for it goes back."""
+        """Give back what was taken for an endpoint that an operator paused."""
         if endpoint_id in self._lanes:
             self._release(self._lanes[endpoint_id])
 
-    def forgive(self, endpoint_id: str) -> None:
-        """An operator says that the endpoint is well again."""
+    def reset_breaker(self, endpoint_id: str) -> None:
+        """Close the breaker and send again, because an operator resumed the endpoint."""
         if endpoint_id in self._lanes:
             self._lanes[endpoint_id].succeeded()
         self.nudge(endpoint_id)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         now_at = await self._store.now()
         overdue = 0
         for endpoint_id, due_at in await self._store.due_endpoints(DUE_ENDPOINTS):
             overdue = max(overdue, now_at - due_at)
-            self._later((due_at - now_at) / SECOND, endpoint_id)
+            self._nudge_after((due_at - now_at) / SECOND, endpoint_id)
         now = self._clock()
         self._metrics.deliveries_due_seconds.set(overdue / SECOND)
-        self._metrics.breakers_open.set(sum(lane.is_open(now) for lane in self._lanes.values()))
+        self._metrics.breakers_open.set(sum(lane.in_backoff(now) for lane in self._lanes.values()))
         for lane in [lane for lane in self._lanes.values() if lane.idle(now)]:
             del self._lanes[lane.endpoint_id]
 
-    def _later(self, seconds: float, endpoint_id: str) -> None:
+    def _nudge_after(self, seconds: float, endpoint_id: str) -> None:
         if seconds <= 0:
             self.nudge(endpoint_id)
-        elif seconds < self._poll_seconds:  # what is due after the next look is found by that look
+        elif seconds < self._poll_seconds:  # the next poll finds what is due after it
             asyncio.get_running_loop().call_later(seconds, self.nudge, endpoint_id)
 
     async def _take(self, lane: Lane, limit: int) -> None:
-        # The last moment at which a try can begin and still end under the lease.
+        # The last moment at which a try can begin and still end within the lease.
         fresh_until = self._clock() + self._lease_seconds - self._config.timeout_seconds
         try:
             taken = await self._store.take_deliveries(Take(lane.endpoint_id, limit, self._lease_seconds))
             outgoing = await self._store.outgoing(taken.ids) if taken.ids else []
             soon = None if taken.next_due_at is None else taken.next_due_at - await self._store.now()
         except StoreError as error:
-            log.warning("the outbox cannot take deliveries, will try again", error=str(error))
+            log.warning("the outbox cannot take deliveries and will try again", error=str(error))
             asyncio.get_running_loop().call_later(STORE_PAUSE_SECONDS, self.nudge, lane.endpoint_id)
             return
         finally:
             lane.taking = False
         lane.fill(outgoing, fresh_until)
-        if lane.is_open(self._clock()):
+        if lane.in_backoff(self._clock()):
             self._release(lane)
         if len(taken.ids) == limit:
             lane.wanted = True
         elif soon is not None:
-            self._later(max(soon / SECOND, 0.001), lane.endpoint_id)
+            self._nudge_after(max(soon / SECOND, 0.001), lane.endpoint_id)
         self._pump(lane)
 
-    # who sends --------------------------------------------------------------------------------------------------------
+    # sharing the slots ------------------------------------------------------------------------------------------------
 
     def _pump(self, lane: Lane) -> None:
-        """Starts as many senders as the lane may have."""
+        """Start as many sending tasks as the bounds allow for this lane."""
         while (outgoing := self._next(lane)) is not None:
             self._spawn(self._send_on(lane, outgoing))
         self._refill(lane)
 
     def _next(self, lane: Lane) -> Outgoing | None:
-        """The lane's next delivery, counted as in flight, if the bounds allow it."""
-        if not (lane.buffer and self._open) or lane.in_flight >= self._bound(lane) or lane.is_open(self._clock()):
+        """Return the lane's next delivery and count it as in flight; None if there is none or a bound is reached."""
+        if not (lane.buffer and self._open) or lane.in_flight >= self._bound(lane) or lane.in_backoff(self._clock()):
             return None
         outgoing = lane.next_outgoing(self._clock())
         if outgoing is None:
@@ -204,16 +204,16 @@ class Outbox:
         return 1 if lane.on_probation() else self._config.max_in_flight_per_endpoint
 
     def _refill(self, lane: Lane) -> None:
-        """In time: what is left must last until the store has answered."""
+        """Take more deliveries when the buffer is half empty, so that it lasts until the store has answered."""
         full = 1 if lane.on_probation() else self._config.max_in_flight_per_endpoint * PREFETCH
         low = len(lane.buffer) * 2 < full
-        if not (low and lane.wanted and self._open) or lane.taking or lane.is_open(self._clock()):
+        if not (low and lane.wanted and self._open) or lane.taking or lane.in_backoff(self._clock()):
             return
         lane.wanted, lane.taking = False, True
         self._spawn(self._take(lane, full - len(lane.buffer)))
 
     async def _send_on(self, lane: Lane, outgoing: Outgoing | None) -> None:
-        """One sender: this delivery, then the next that may use its place."""
+        """Send this delivery, then keep its slot for the next one that may use it, until there is none."""
         while outgoing is not None:
             try:
                 await self._deliver(lane, outgoing)
@@ -225,10 +225,10 @@ class Outbox:
                 self._in_flight -= 1
                 lane.end(outgoing)
             self._refill(lane)
-            lane, outgoing = self._turn(lane)
+            lane, outgoing = self._next_turn(lane)
 
-    def _turn(self, lane: Lane) -> tuple[Lane, Outgoing | None]:
-        """Those who wait for a shared place go first; the lane that had it queues behind them."""
+    def _next_turn(self, lane: Lane) -> tuple[Lane, Outgoing | None]:
+        """Return who uses a free slot next: lanes that wait for a shared bound come before the lane that had the slot."""
         if not self._blocked:
             return lane, self._next(lane)
         self._blocked.pop(lane, None)
@@ -240,7 +240,7 @@ class Outbox:
         return lane, None
 
     def _release(self, lane: Lane) -> None:
-        """What this lane has taken and will not send soon goes back, for others or for later."""
+        """Give the lane's buffered deliveries back to the store, for other nodes or for later."""
         taken = [outgoing.delivery for outgoing in lane.buffer]
         lane.buffer.clear()
         if taken:
@@ -251,7 +251,7 @@ class Outbox:
         try:
             await self._store.release_deliveries(ids, leases)
         except StoreError as error:
-            log.warning("deliveries could not be given back; their lease will lapse", error=str(error))
+            log.warning("deliveries could not be given back; their leases will lapse", error=str(error))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -264,13 +264,13 @@ class Outbox:
         try:
             posted = await self._sender.post(self._sender.prepare(outgoing))
         except Exception as error:
-            # A fault of ours, not of the receiver: written down with the try, so that it can be seen and replayed.
-            log.exception("a delivery could not be made", delivery_id=outgoing.delivery.id, job_id=outgoing.job.id)
+            # A bug of ours, not the receiver's failure: record it with the try, so that it can be seen and replayed.
+            log.exception("a delivery could not be sent", delivery_id=outgoing.delivery.id, job_id=outgoing.job.id)
             posted = Posted(None, 0.0, error=f"internal: {type(error).__name__}", ours=True)
         settle = self._sender.classify(outgoing, posted)
-        self._judge(lane, posted, settle)
-        # Not awaited: the place is for sending. What is not settled yet is bounded all the same, because the next take goes
-        # through the store behind it.
+        self._update_breaker(lane, posted, settle)
+        # Not awaited, so that the slot is free for sending. What is unsettled is bounded all the same: the next take waits
+        # behind it in the store.
         settling = asyncio.ensure_future(self._store.settle_delivery(settle))
         self._tasks.add(settling)
         settling.add_done_callback(partial(self._settled, settle, outgoing))
@@ -278,17 +278,17 @@ class Outbox:
     def _settled(self, settle: Settle, outgoing: Outgoing, settling: "asyncio.Future[bool]") -> None:
         self._tasks.discard(settling)
         if not settling.cancelled() and (error := settling.exception()) is not None:
-            # Then it is sent once more: at least once, never less.
+            # The lease lapses and the delivery is sent once more: at least once, never less.
             log.warning("a delivery could not be settled", delivery_id=settle.delivery_id, error=str(error))
-        self._tell(settle, outgoing)
+        self._after_settled(settle, outgoing)
 
-    def _judge(self, lane: Lane, posted: Posted, settle: Settle) -> None:
-        """What the answer says of the endpoint, beyond this delivery."""
+    def _update_breaker(self, lane: Lane, posted: Posted, settle: Settle) -> None:
+        """Let the result of a try open or close the endpoint's breaker."""
         if posted.refused or posted.ours:
             return
         if settle.disable_endpoint:
-            # Until the store knows: a take that runs beside the settling must not bring more.
-            lane.closed_until = self._clock() + DISABLED_PAUSE_SECONDS
+            # Until the store has disabled it, a take that runs beside the settling must not bring more.
+            lane.backoff_until = self._clock() + DISABLED_PAUSE_SECONDS
             self._release(lane)
             return
         if settle.state is DeliveryState.DELIVERED:
@@ -297,17 +297,17 @@ class Outbox:
         now = self._clock()
         lane.failed(now, self._config.breaker_failures, self._config.breaker_seconds, self._random.random())
         if posted.retry_after_seconds is not None:
-            lane.closed_until = max(
-                lane.closed_until, now + min(settle.retry_seconds, self._config.backoff_max_seconds)
+            lane.backoff_until = max(
+                lane.backoff_until, now + min(settle.retry_seconds, self._config.backoff_max_seconds)
             )
-        if lane.is_open(now):
+        if lane.in_backoff(now):
             self._release(lane)
-            asyncio.get_running_loop().call_later(lane.closed_until - now, self.nudge, lane.endpoint_id)
+            asyncio.get_running_loop().call_later(lane.backoff_until - now, self.nudge, lane.endpoint_id)
 
     def on_settled(self, listener: Callable[[Settle, Outgoing], None]) -> None:
         self._listeners.append(listener)
 
-    def _tell(self, settle: Settle, outgoing: Outgoing) -> None:
+    def _after_settled(self, settle: Settle, outgoing: Outgoing) -> None:
         delivery = outgoing.delivery
         for listener in self._listeners:
             listener(settle, outgoing)
@@ -324,9 +324,9 @@ class Outbox:
             self._metrics.delivery_lag_seconds.at(delivery.dialect)(max(0.0, time.time() - outgoing.event.at / SECOND))
             return
         if settle.state is DeliveryState.PENDING:
-            self._later(max(settle.retry_seconds, 0.001), delivery.endpoint_id)
+            self._nudge_after(max(settle.retry_seconds, 0.001), delivery.endpoint_id)
         log.info(
-            "a delivery was not taken",
+            "a delivery failed",
             job_id=outgoing.job.id,
             delivery_id=delivery.id,
             endpoint_id=delivery.endpoint_id,

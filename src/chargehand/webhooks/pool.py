@@ -1,8 +1,8 @@
-"""The HTTP client of webhooks: POST and nothing else, over connections that are kept for a while.
+"""The HTTP client of webhooks: only POST, over connections that are kept open for a while.
 
-A client of our own because a general one costs four times as much as all that it does here (`docs/decisions.md`). It follows no
-redirect, knows no proxy, keeps no cookie and unpacks nothing. A request is never sent twice: whether the receiver has worked
-on it is not ours to guess, and the outbox tries again anyway.
+Our own, because a general client takes four times as much processor time (`docs/decisions.md`). It follows no redirects, uses
+no proxy, keeps no cookies and decompresses nothing. It never sends a request twice: the receiver may have acted on the first,
+and the outbox retries anyway.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ from typing import Self
 from chargehand import __version__
 from chargehand.webhooks.dialling import Dialler
 from chargehand.webhooks.egress import EgressPolicy, Location, Resolve, locate
-from chargehand.webhooks.exchange import Answer, Connection
+from chargehand.webhooks.exchange import OutboundConnection, ReceiverAnswer
 
 IDLE_SECONDS = 15.0
-SURE_SECONDS = 0.5  # a connection that was used so lately is used again without a look at it
+SURE_SECONDS = 0.5  # a connection used so recently is reused without checking that it is still open
 Origin = tuple[bool, str, int]
 
 
-class Pool:
-    """How many are in flight is for those who call to bound; here the connections are bounded that nobody uses."""
+class ConnectionPool:
+    """Keeps at most `max_idle` unused connections. Callers bound how many requests are in flight."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class Pool:
         self._answer_bytes = answer_bytes
         self._max_idle = max_idle
         self._dialler = Dialler(policy, resolve)
-        self._open: set[Connection] = set()
-        self._idle: dict[Connection, Origin] = {}  # the one that is idle for longest is first
-        self._by_origin: dict[Origin, list[Connection]] = {}
+        self._open: set[OutboundConnection] = set()
+        self._idle: dict[OutboundConnection, Origin] = {}  # longest idle first
+        self._by_origin: dict[Origin, list[OutboundConnection]] = {}
         self._sweeping: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
@@ -54,12 +54,12 @@ class Pool:
         for connection in list(self._open):
             connection.abort()
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """The answer, or CallFailed; TimeoutError where all of it took too long, ValueError where it cannot be sent."""
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> ReceiverAnswer:
+        """Return the answer; raise CallFailed, TimeoutError (all of it took too long) or ValueError (cannot be sent)."""
         to, opening = _opening(url)
         head = _head(opening, headers, len(body))
         origin, seconds = to[:3], self._timeout_seconds
-        connection = self._kept(origin)
+        connection = self._reuse(origin)
         if connection is None:
             loop = asyncio.get_running_loop()
             until = loop.time() + seconds
@@ -76,10 +76,10 @@ class Pool:
             self._keep(connection, origin)
         return answer
 
-    def _new(self) -> Connection:
-        return Connection(self._answer_bytes, self._lost)
+    def _new(self) -> OutboundConnection:
+        return OutboundConnection(self._answer_bytes, self._lost)
 
-    def _lost(self, connection: Connection) -> None:
+    def _lost(self, connection: OutboundConnection) -> None:
         self._open.discard(connection)
         origin = self._idle.pop(connection, None)
         if origin is not None:
@@ -88,10 +88,10 @@ class Pool:
             if not kept:
                 del self._by_origin[origin]
 
-    # what nobody uses -------------------------------------------------------------------------------------------------
+    # idle connections -------------------------------------------------------------------------------------------------
 
-    def _kept(self, origin: Origin) -> Connection | None:
-        """The one that was used last: those before it may grow old and go."""
+    def _reuse(self, origin: Origin) -> OutboundConnection | None:
+        """Return the idle connection that was used last, so that the older ones can time out; None if there is none."""
         while kept := self._by_origin.get(origin):
             connection = kept.pop()
             if not kept:
@@ -102,7 +102,7 @@ class Pool:
             connection.abort()
         return None
 
-    def _keep(self, connection: Connection, origin: Origin) -> None:
+    def _keep(self, connection: OutboundConnection, origin: Origin) -> None:
         self._idle[connection] = origin
         kept = self._by_origin.get(origin)
         if kept is None:
@@ -125,9 +125,9 @@ class Pool:
             connection.abort()
 
 
-@lru_cache(maxsize=4096)  # the same few come again and again
+@lru_cache(maxsize=4096)  # there are few URLs, each called many times
 def _opening(url: str) -> tuple[Location, str]:
-    """Where the URL leads, and how every request to it begins."""
+    """Return where to connect for a URL, and the bytes with which every request to it begins."""
     to = locate(url)
     lines = (
         f"POST {to.target} HTTP/1.1",

@@ -1,4 +1,4 @@
-"""One delivery: prepare -> post -> classify. What is sent, and what the answer means."""
+"""One try of a delivery, in three steps: `prepare` renders and signs it, `post` sends it, `classify` decides what follows."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -19,10 +19,10 @@ from chargehand.observability.tracing import Tracing
 from chargehand.store.announce import decode_reports
 from chargehand.webhooks.egress import EgressPolicy, refusal
 from chargehand.webhooks.exchange import CallFailed
-from chargehand.webhooks.pool import Pool
+from chargehand.webhooks.pool import ConnectionPool
 from chargehand.webhooks.signature import Dialect, Keys, sign
 
-SECRET_CHARACTERS = 4  # a value of fewer is a flag or a number, and no secret
+SECRET_CHARACTERS = 4  # a shorter value is taken for a flag or a number, not a secret
 MAX_RETRY_AFTER_SECONDS = 86_400.0
 Render = Callable[[Outgoing], bytes]
 
@@ -34,15 +34,15 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 class Posted(msgspec.Struct, frozen=True):
-    """What came back: a status, or the error that kept it from coming."""
+    """The result of one try: the receiver's status, or the error if there was no answer."""
 
     status: int | None
     seconds: float
     error: str = ""
     answer: str = ""
     retry_after_seconds: float | None = None
-    refused: bool = False  # by our own policy: for good
-    ours: bool = False  # a fault on our side: the endpoint is not to blame
+    refused: bool = False  # by our own egress policy, so a retry would not help
+    ours: bool = False  # a bug on our side, so the endpoint's breaker ignores it
 
 
 class Sender:
@@ -64,9 +64,9 @@ class Sender:
         self._keys = {tenant: _keys(f"webhooks.tenants.{tenant}", s) for tenant, s in config.tenants.items()}
         self._default_keys = _keys("webhooks.secret", config)
 
-    def session(self) -> Pool:
-        """The one HTTP client, and with it the one door out."""
-        self._pool = Pool(
+    def session(self) -> ConnectionPool:
+        """Open the connection pool through which all webhooks are sent; close it by leaving its context."""
+        self._pool = ConnectionPool(
             self._policy,
             timeout_seconds=self._config.timeout_seconds,
             answer_bytes=self._config.answer_bytes,
@@ -96,7 +96,7 @@ class Sender:
         return await self._post(url, prepared.body, prepared.headers, job.traceparent, job.tracestate)
 
     async def notify(self, tenant: str, url: str, dialect: Dialect, message_id: str, body: bytes) -> Posted:
-        """A message that belongs to no job and is not in the outbox: signed and sent alike, but only once."""
+        """Sign and send a message that belongs to no job and is not in the outbox: one try, no retries."""
         return await self._post(url, body, self._sign(tenant, dialect, message_id, body))
 
     async def _post(
@@ -116,17 +116,17 @@ class Sender:
                 span.fail(error)
                 if (reason := refusal(error)) is not None:
                     return Posted(None, self._clock() - began, error=f"refused by policy: {reason}", refused=True)
-                return Posted(None, self._clock() - began, error=_say(error))
-        said = answer.body.decode("utf-8", "replace").replace("\x00", "\ufffd")
+                return Posted(None, self._clock() - began, error=_describe(error))
+        text = answer.body.decode("utf-8", "replace").replace("\x00", "\ufffd")
         return Posted(
             answer.status,
             self._clock() - began,
-            answer=without_query(said, url),
+            answer=without_query(text, url),
             retry_after_seconds=_retry_after(answer.retry_after),
         )
 
     def classify(self, outgoing: Outgoing, posted: Posted) -> Settle:
-        """What the answer means: delivered, gone for good, try again later, or given up."""
+        """Return what becomes of the delivery: delivered, disabled endpoint, retry later, or dead."""
         delivery = outgoing.delivery
         state, retry, reason, gone = DeliveryState.DEAD, 0.0, "", ""
         if posted.status is not None and 200 <= posted.status < 300:
@@ -160,7 +160,7 @@ class Sender:
         )
 
     def _schedule(self, outgoing: Outgoing) -> tuple[int, float, float]:
-        """The door's own retry policy where the report names one, else the server's."""
+        """Return tries, first pause and longest pause: the report's own where it names them, else the server's."""
         config = self._config
         report = _report(outgoing)
         return (
@@ -187,12 +187,12 @@ def _report(outgoing: Outgoing) -> Report:
 
 def _status_reason(status: int | None) -> str:
     if status is not None and 300 <= status < 400:
-        return f"answered {status}: redirects are not followed, give the final URL"
+        return f"answered {status}: redirects are not followed; register the final URL"
     return f"answered {status}"
 
 
 def without_query(text: str, url: str) -> str:
-    """What a receiver said, without what it repeats of the URL's query: many name the path they do not know."""
+    """Return a receiver's answer with the URL's query hidden: many servers repeat the URL in their error pages."""
     query = urlsplit(url).query
     if not query:
         return text
@@ -200,19 +200,19 @@ def without_query(text: str, url: str) -> str:
     whole = [query, unquote(query), *values, *(quote(value, safe="") for value in values)]
     for secret in sorted({spelt for each in whole for spelt in (each, escape(each))}, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
-        # The answer is cut off somewhere: perhaps in the middle of it.
+        # The answer may be cut off in the middle of the secret.
         cut = next((n for n in range(len(secret) - 1, SECRET_CHARACTERS - 1, -1) if text.endswith(secret[:n])), 0)
         text = text[: len(text) - cut] + HIDDEN if cut else text
     return text
 
 
-def _say(error: BaseException) -> str:
-    """In one line, and without secrets that some errors repeat."""
+def _describe(error: BaseException) -> str:
+    """Return the error's text in one line, without the secrets that some errors repeat."""
     return " ".join(scrub_text(str(error)).split())[:500]
 
 
 def _retry_after(value: str) -> float | None:
-    """Seconds only; a date is rare and depends on clocks that need not agree."""
+    """Return the header's seconds, or None. Dates are ignored: they are rare and need clocks that agree."""
     seconds = value.strip()
     if not (seconds.isascii() and seconds.isdigit() and len(seconds) < 10):
         return None

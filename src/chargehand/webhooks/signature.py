@@ -1,4 +1,4 @@
-"""Signatures of webhooks, made and checked: HMAC-SHA256 always, but each dialect signs and places it in its own way.
+"""Make and verify the signatures of webhooks: always HMAC-SHA256; each dialect signs other bytes and uses another header.
 
 | dialect    | signed                | header                                                      |
 |------------|-----------------------|-------------------------------------------------------------|
@@ -7,7 +7,7 @@
 | `codeq`    | `timestamp.body`      | `X-CodeQ-Signature: <hex>` beside `X-CodeQ-Timestamp`       |
 
 Every delivery carries the headers of Standard Webhooks, and beside them those of its own dialect. While a secret is
-being replaced, both the old and the new sign for Standard Webhooks; the other headers hold one value, by the current.
+being replaced, the Standard Webhooks header holds a signature by each; the other headers hold one, by the current secret.
 
 The key is the secret's text in UTF-8. Only Standard Webhooks has a notation of its own: there a secret that begins with
 `whsec_` is the base64 of the key. `standard_secret` gives the form that a receiver's library expects for either.
@@ -27,12 +27,12 @@ _UNIX_SECONDS = re.compile(r"[0-9]{1,12}")
 
 
 class SignatureError(ValueError):
-    """The webhook is not to be believed. The message says why and never holds a secret or an expected signature."""
+    """The webhook could not be verified. The message says why and never holds a secret or an expected signature."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The secrets that sign for one receiver. With no `current` nothing is signed."""
+    """The secrets that sign for one receiver. Without a `current` secret nothing is signed."""
 
     current: str = field(default="", repr=False)
     previous: str = field(default="", repr=False)
@@ -47,7 +47,7 @@ class Keys:
 
 
 def sign(dialect: Dialect, keys: Keys, delivery_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """The headers for one try of a delivery; `timestamp` is the time of that try."""
+    """Return the headers for one try of a delivery; `timestamp` is the time of that try."""
     stamp = str(timestamp)
     headers = {"webhook-id": delivery_id, "webhook-timestamp": stamp}
     if not keys.current:
@@ -72,10 +72,10 @@ def verify(
 ) -> None:
     """Return if one of the secrets signed this webhook, else raise SignatureError. Header names may be in any case.
 
-    `foreman` signs the body alone, so it cannot tell a replay from the first delivery: a receiver that must know checks
-    the `standard` headers, which come with every delivery.
+    `foreman` signs the body alone, so it cannot detect a replay: a receiver that must do so verifies the `standard`
+    headers, which come with every delivery.
     """
-    # A lone string is a sequence too: of one-letter secrets, which anybody could guess.
+    # A string is a sequence too: of one-letter secrets, which anybody could guess.
     secrets = [secrets] if isinstance(secrets, str) else [secret for secret in secrets if secret]
     if not any(secrets):
         raise SignatureError("there is no secret to check the signature with")
@@ -95,14 +95,14 @@ def verify(
         expected = [_hex_signature(secret.encode(), b".".join((stamp.encode(), body))) for secret in secrets]
     else:
         assert_never(dialect)
-    # Every pair is compared, so that the time taken does not tell which secret matched.
+    # Compare every pair, so that the time taken does not reveal which secret matched.
     matches = [hmac.compare_digest(_octets(one), _octets(other)) for one in expected for other in claimed]
     if True not in matches:
         raise SignatureError("no signature matches")
 
 
 def standard_secret(secret: str) -> str:
-    """The form of a secret to hand to a Standard Webhooks library."""
+    """Return a secret in the form that Standard Webhooks libraries expect."""
     return _PREFIX + base64.b64encode(_standard_key(secret)).decode()
 
 
@@ -115,7 +115,7 @@ def _standard_key(secret: str) -> bytes:
     except ValueError:
         key = b""
     if not key:
-        raise ValueError(f"a secret that begins with {_PREFIX} must go on in base64")
+        raise ValueError(f"a secret that begins with {_PREFIX} must continue in base64")
     return key
 
 
@@ -147,5 +147,5 @@ def _fresh(given: Mapping[str, str], name: str, now: float, tolerance_seconds: f
 
 
 def _octets(text: str) -> bytes:
-    # A header may hold anything; surrogatepass makes bytes of all of it.
+    # A header may hold any text, even lone surrogates; surrogatepass encodes those too.
     return text.encode("utf-8", "surrogatepass")
