@@ -174,8 +174,9 @@ class Database:
         server = get_server(folder, start=False)
         server.ensure_pgdata_inited()
         self.url = f"postgresql://postgres:@/postgres?host={folder}"
+        self.programs = server.bin_path
         self._user = server.system_user
-        self._command = [str(server.bin_path / "postgres"), "-D", str(folder), "-k", str(folder), "-h", ""]
+        self._command = [str(self.programs / "postgres"), "-D", str(folder), "-k", str(folder), "-h", ""]
         self._log_file = folder / "log"
         self._process: Process | None = None
 
