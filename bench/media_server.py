@@ -13,14 +13,14 @@ import uvloop
 from chargehand.app import Server
 from chargehand.collector import calm_collector
 from chargehand.config import load_config
-from chargehand.doors.provisioning.media.serving import Media, MediaUrls
-from chargehand.doors.provisioning.media.source import Source
+from chargehand.doors.provisioning.media.serving import MediaServer, MediaUrls
+from chargehand.doors.provisioning.media.source import MediaSource
 from chargehand.observability.logs import configure_logs
 
 
-def whole(path: Path) -> Source:
+def whole(path: Path) -> MediaSource:
     size = path.stat().st_size
-    return Source(size, '"bench"', [(path, 0, size)])
+    return MediaSource(size, '"bench"', [(path, 0, size)])
 
 
 async def main(file: str, store_url: str, data_dir: str) -> None:
@@ -39,11 +39,11 @@ async def main(file: str, store_url: str, data_dir: str) -> None:
     path = Path(file)
     source = whole(path)
 
-    async def find(_job_id: str, _name: str) -> Source:
+    async def find(_job_id: str, _name: str) -> MediaSource:
         return source
 
     urls = MediaUrls(b"bench", lambda: server.url, lambda: time.time_ns() // 1000)
-    await server.start(extra_routes=Media(urls, find, lambda *_: None).routes())
+    await server.start(extra_routes=MediaServer(urls, find, lambda *_: None).routes())
     calm_collector()
     print(urls.url("bench", path.name, 3600), flush=True)
     await asyncio.to_thread(sys.stdin.read)

@@ -117,7 +117,7 @@ def _provisioning() -> list[str]:
         "",
         f"`GET {provisioning_names.BASE}/jobs/{{job_id}}/events`. The name of a server-sent event is its `kind`.",
         "",
-        *_fields(provisioning_views.EventView),
+        *_fields(provisioning_views.ProvisioningEventView),
         "",
         "The webhook, in the dialect `standard`, told for each of "
         + ", ".join(f"`{status}`" for status in provisioning_views.BY_STATUS)

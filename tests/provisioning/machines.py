@@ -4,7 +4,8 @@ import asyncio
 from random import Random
 from typing import Any
 
-from chargehand.doors.provisioning.redfish.machine import Bmc, Facts, Machine
+from chargehand.doors.provisioning.redfish.facts import Bmc, MachineFacts
+from chargehand.doors.provisioning.redfish.machine import Machine
 from chargehand.webhooks.egress import EgressPolicy
 from tests.provisioning.bmc import FakeBmc
 from tests.provisioning.bmc_habits import PASSWORD, USER
@@ -55,7 +56,7 @@ def machine(
     )
 
 
-async def ready(it: Machine) -> Facts:
+async def ready(it: Machine) -> MachineFacts:
     """All but the reset: the image is in the first drive, and the next boot is from it."""
     facts = await it.discover()
     await it.insert(facts.cds[0], ISO)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from chargehand.doors.provisioning.errors import Detail, Refused
 from chargehand.doors.provisioning.recipe.recipe import Recipe, check
+from chargehand.doors.provisioning.refusals import ProvisioningRefused, RefusalDetail
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "recipes"
 GONE = object()  # as a value: the member is taken out
@@ -46,8 +46,8 @@ def windows_layout(*parts: Document) -> Document:
     return example("windows", partition_layout=list(parts))
 
 
-def refused(document: Any) -> list[Detail]:
-    with pytest.raises(Refused) as caught:
+def refused(document: Any) -> list[RefusalDetail]:
+    with pytest.raises(ProvisioningRefused) as caught:
         check(document if isinstance(document, bytes) else json.dumps(document).encode())
     assert (caught.value.http_status, caught.value.key) == (400, "validation.schema")
     return list(caught.value.details)

@@ -10,7 +10,8 @@ from random import Random
 
 import aiohttp
 
-from chargehand.doors.provisioning.redfish.machine import Bmc, Machine
+from chargehand.doors.provisioning.redfish.facts import Bmc
+from chargehand.doors.provisioning.redfish.machine import Machine
 from tests.provisioning.bmc_habits import PASSWORD, USER
 from tests.provisioning.machines import LOCAL
 

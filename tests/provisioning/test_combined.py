@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.doors.provisioning.media.combined import MAGIC, Combined, Part, find_task
+from chargehand.doors.provisioning.media.combined import MAGIC, Combined, ImagePart, find_task
 from chargehand.doors.provisioning.media.iso import Built, IsoError, build_task_iso
 from chargehand.doors.provisioning.taxonomy import Key
 from tests.provisioning.iso_readers import SECTOR, read_joliet, xorriso
@@ -33,7 +33,7 @@ def content(source: Path | bytes) -> bytes:
     return source if isinstance(source, bytes) else source.read_bytes()
 
 
-def assembled(parts: list[Part]) -> bytes:
+def assembled(parts: list[ImagePart]) -> bytes:
     image = b""
     for source, start, length in parts:
         assert start == len(image)

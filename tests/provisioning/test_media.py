@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import pytest
 import uvloop
 
-from chargehand.doors.provisioning.media.serving import Media, MediaUrls
-from chargehand.doors.provisioning.media.source import SPAN_BYTES, Part, Source
+from chargehand.doors.provisioning.media.serving import MediaServer, MediaUrls
+from chargehand.doors.provisioning.media.source import SPAN_BYTES, MediaPart, MediaSource
 from chargehand.errors import Forbidden
 from chargehand.http.application import Application
 from chargehand.http.connection import Bounds
@@ -52,7 +52,7 @@ class Served:
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.folder = folder
-        self.sources: dict[str, Source] = {}
+        self.sources: dict[str, MediaSource] = {}
         self.notes: list[Note] = []
         self.ended = threading.Event()
         self.urls = MediaUrls(KEY, lambda: f"http://127.0.0.1:{self.port}", clock)
@@ -60,14 +60,16 @@ class Served:
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
         self.server = HttpServer(Bounds(8192, 30, 30, 30, 100, 5, stall_seconds=1.0))
-        app = Application(Media(self.urls, self.find, self.fetched).routes(), Everybody(), lambda *_: lambda *_: None)
+        app = Application(
+            MediaServer(self.urls, self.find, self.fetched).routes(), Everybody(), lambda *_: lambda *_: None
+        )
         self.call(self.server.start(app, "127.0.0.1", 0))
         self.port = self.server.addresses[0][1]
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout=20)
 
-    async def find(self, job_id: str, name: str) -> Source | None:
+    async def find(self, job_id: str, name: str) -> MediaSource | None:
         return self.sources.get(name) if job_id == JOB else None
 
     def fetched(self, job_id: str, name: str, first: int, count: int, whole: bool) -> None:
@@ -82,9 +84,9 @@ class Served:
         self.source(name, [(path, 0, len(content))])
         return path
 
-    def source(self, name: str, parts: list[Part]) -> None:
+    def source(self, name: str, parts: list[MediaPart]) -> None:
         size = sum(length for _, _, length in parts)
-        self.sources[name] = Source(size, f'"{hashlib.sha256(name.encode()).hexdigest()}"', parts)
+        self.sources[name] = MediaSource(size, f'"{hashlib.sha256(name.encode()).hexdigest()}"', parts)
 
     def path(self, name: str) -> str:
         return urlsplit(self.urls.url(JOB, name, HOUR)).path
@@ -226,7 +228,7 @@ def test_a_medium_of_several_parts_reads_as_one_from_any_offset(served: Served) 
     first, second = os.urandom(PIECE_BYTES + 5), os.urandom(700)
     (served.folder / "a").write_bytes(first)
     (served.folder / "b").write_bytes(second)
-    parts: list[Part] = [
+    parts: list[MediaPart] = [
         (served.folder / "a", 3, len(first) - 3),
         (bytes(100), 0, 100),
         (served.folder / "b", 0, 500),
@@ -247,7 +249,7 @@ def test_large_parts_read_as_one_from_any_offset(served: Served) -> None:
     (served.folder / "a").write_bytes(first)
     (served.folder / "b").write_bytes(second)
     padding = bytes(PIECE_BYTES + 1)
-    parts: list[Part] = [
+    parts: list[MediaPart] = [
         (served.folder / "a", 3, len(first) - 3),
         (padding, 0, len(padding)),
         (served.folder / "b", 0, len(second)),
@@ -265,9 +267,9 @@ def test_large_parts_read_as_one_from_any_offset(served: Served) -> None:
 
 def test_parts_that_do_not_make_up_the_size_are_refused() -> None:
     with pytest.raises(ValueError, match="do not make up"):
-        Source(10, '"x"', [(b"123", 0, 3)])
+        MediaSource(10, '"x"', [(b"123", 0, 3)])
     with pytest.raises(ValueError, match="do not make up"):
-        Source(5, '"x"', [(b"123", 0, 5)])
+        MediaSource(5, '"x"', [(b"123", 0, 5)])
 
 
 def test_curl_goes_on_where_it_was_interrupted(served: Served, curl: str) -> None:

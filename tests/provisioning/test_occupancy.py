@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from chargehand.doors.provisioning.job.occupancy import spot_of
-from chargehand.doors.provisioning.redfish.facts import Facts
+from chargehand.doors.provisioning.redfish.facts import MachineFacts
 from tests.api.serving import on_sqlite
 from tests.provisioning.bmc_habits import USER, Habits
 from tests.provisioning.guest import Script
@@ -97,14 +97,18 @@ async def test_what_keeps_a_step_is_shown_while_it_is_tried_again(store_url: str
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
-        (Facts("/S/1", serial="A", uuid=UUID), Facts("/S/1", serial="a", uuid=UUID.upper()), True),
-        (Facts("/S/1", serial="A", uuid=UUID), Facts("/S/1", serial="B", uuid=UUID), False),  # boards of one kind
-        (Facts("/S/1", uuid=UUID), Facts("/S/2", uuid=UUID), True),
-        (Facts("/S/1"), Facts("/S/1"), False),  # nothing is reported: then the address tells
-        (Facts("/S/1", uuid="00000000-0000-0000-0000-000000000000"), Facts("/S/1"), False),
+        (MachineFacts("/S/1", serial="A", uuid=UUID), MachineFacts("/S/1", serial="a", uuid=UUID.upper()), True),
+        (
+            MachineFacts("/S/1", serial="A", uuid=UUID),
+            MachineFacts("/S/1", serial="B", uuid=UUID),
+            False,
+        ),  # boards of one kind
+        (MachineFacts("/S/1", uuid=UUID), MachineFacts("/S/2", uuid=UUID), True),
+        (MachineFacts("/S/1"), MachineFacts("/S/1"), False),  # nothing is reported: then the address tells
+        (MachineFacts("/S/1", uuid="00000000-0000-0000-0000-000000000000"), MachineFacts("/S/1"), False),
     ],
 )
-def test_what_is_the_same_machine(one: Facts, other: Facts, same: bool) -> None:
+def test_what_is_the_same_machine(one: MachineFacts, other: MachineFacts, same: bool) -> None:
     assert (spot_of("http://bmc-1", one).machine == spot_of("http://bmc-2", other).machine) is same
 
 
@@ -117,6 +121,8 @@ def test_what_is_the_same_machine(one: Facts, other: Facts, same: bool) -> None:
     ],
 )
 def test_what_is_the_same_place(one: str, other: str, same: bool) -> None:
-    of = [spot_of(one, Facts("/S/1", serial="A")), spot_of(other, Facts("/S/1/", serial="B"))]
+    of = [spot_of(one, MachineFacts("/S/1", serial="A")), spot_of(other, MachineFacts("/S/1/", serial="B"))]
     assert (of[0].place == of[1].place) is same
-    assert spot_of(one, Facts("/S/1")).place != spot_of(one, Facts("/S/2")).place  # two systems behind one BMC
+    assert (
+        spot_of(one, MachineFacts("/S/1")).place != spot_of(one, MachineFacts("/S/2")).place
+    )  # two systems behind one BMC

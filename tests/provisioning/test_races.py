@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import cast
 
 from chargehand.doors.provisioning.job.journey import Journey
-from chargehand.doors.provisioning.job.ledger import Ledgers, Verdict
-from chargehand.doors.provisioning.job.run import Run, Runs, Step
+from chargehand.doors.provisioning.job.ledger import JobLedgers, Verdict
+from chargehand.doors.provisioning.job.run import JobRun, JobRuns, RunStep
 from chargehand.doors.provisioning.recipe.recipe import Recipe
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, NewJob
@@ -18,7 +18,7 @@ from tests.provisioning.guest import Script
 from tests.provisioning.lab import RECIPE, SERIAL, lab
 
 
-class Unhurried(Runs):
+class Unhurried(JobRuns):
     """What it writes is written, and the answer comes when the test says so."""
 
     def __init__(self, store: Store) -> None:
@@ -26,7 +26,7 @@ class Unhurried(Runs):
         self.written = asyncio.Event()
         self.answers = asyncio.Event()
 
-    async def put(self, tenant: str, job_id: str, run: Run, expected: int, *, due_at: int | None = None) -> int:
+    async def put(self, tenant: str, job_id: str, run: JobRun, expected: int, *, due_at: int | None = None) -> int:
         version = await super().put(tenant, job_id, run, expected, due_at=due_at)
         self.written.set()
         await self.answers.wait()
@@ -41,17 +41,17 @@ async def test_an_owner_that_is_stopped_in_the_midst_of_a_write_still_knows_its_
     await engine.submit(NewJob(job_id, "t", "provision", f"provision/t/{SERIAL}", b"{}"))
     job = cast(Job, await store.get_job(job_id))
     runs = Unhurried(store)
-    journey = Journey(engine, runs, Ledgers(store), job, SERIAL, Recipe.of(RECIPE), Run(), 0)
-    saving = asyncio.create_task(journey.save(step=Step.RESET))
+    journey = Journey(engine, runs, JobLedgers(store), job, SERIAL, Recipe.of(RECIPE), JobRun(), 0)
+    saving = asyncio.create_task(journey.save(step=RunStep.RESET))
     await runs.written.wait()
     saving.cancel()
     await asyncio.sleep(0)
     runs.answers.set()
     await asyncio.gather(saving, return_exceptions=True)
     assert saving.cancelled()
-    assert journey.run.step is Step.RESET
-    await journey.save(step=Step.POLL)  # would be "another owner" if the write before it had been forgotten
-    assert (await runs.get("t", job_id) or (Run(), 0))[0].step is Step.POLL
+    assert journey.run.step is RunStep.RESET
+    await journey.save(step=RunStep.POLL)  # would be "another owner" if the write before it had been forgotten
+    assert (await runs.get("t", job_id) or (JobRun(), 0))[0].step is RunStep.POLL
 
 
 @on_sqlite

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from chargehand.doors.provisioning.errors import Refused
 from chargehand.doors.provisioning.recipe.partitions import bytes_of
 from chargehand.doors.provisioning.recipe.recipe import MAX_PROBLEMS, Recipe, check
 from chargehand.doors.provisioning.recipe.schema import FIELDS, SCHEMA, SCHEMA_BYTES, SCHEMA_ID
+from chargehand.doors.provisioning.refusals import ProvisioningRefused
 from tests.provisioning.recipes import (
     ESP,
     EXAMPLES,
@@ -79,7 +79,7 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_no_more_than_fifty_problems_are_told() -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ProvisioningRefused) as caught:
         check(json.dumps(layout(*[part(size="x", label=":")] * 60)).encode())
     assert len(caught.value.details) == MAX_PROBLEMS
     assert "(and 119 more)" in caught.value.message
@@ -101,7 +101,7 @@ def test_messages_say_what_is_allowed() -> None:
 
 
 def test_pointers_begin_where_the_caller_says_and_are_escaped() -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ProvisioningRefused) as caught:
         check(json.dumps(linux(**{"a/b~c": 1})).encode(), at="/recipe")
     assert [detail.path for detail in caught.value.details] == ["/recipe/a~1b~0c"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from chargehand.doors.provisioning.errors import Detail, Refused
 from chargehand.doors.provisioning.recipe.recipe import check, judge
 from chargehand.doors.provisioning.recipe.text import MAX_SHOWN
+from chargehand.doors.provisioning.refusals import ProvisioningRefused, RefusalDetail
 
 LINUX = json.loads((Path(__file__).parents[2] / "docs/examples/recipes/linux.json").read_bytes())
 MIB = 1 << 20
@@ -20,8 +20,8 @@ def linux(**changes: Any) -> bytes:
     return json.dumps({**LINUX, **changes}).encode()
 
 
-def refused(text: bytes) -> tuple[Detail, ...]:
-    with pytest.raises(Refused) as caught:
+def refused(text: bytes) -> tuple[RefusalDetail, ...]:
+    with pytest.raises(ProvisioningRefused) as caught:
         check(text)
     assert (caught.value.http_status, caught.value.key) == (400, "validation.schema")
     assert len(caught.value.message) < 2000
@@ -212,7 +212,7 @@ LONG = "v" * (MAX_SHOWN + 1)
     ],
 )
 def test_a_secret_is_never_in_what_is_told(field: str, wrap: Any) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ProvisioningRefused) as caught:
         check(linux(**{field: wrap(SECRET)}))
     assert SECRET not in caught.value.message
     assert SECRET not in str(caught.value.details)

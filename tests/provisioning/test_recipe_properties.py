@@ -8,10 +8,10 @@ import yaml  # type: ignore[import-untyped]
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chargehand.doors.provisioning.errors import Refused
 from chargehand.doors.provisioning.recipe.payloads import aliases, searchable
 from chargehand.doors.provisioning.recipe.recipe import check
 from chargehand.doors.provisioning.recipe.schema import FIELDS, problems
+from chargehand.doors.provisioning.refusals import ProvisioningRefused
 
 Document = dict[str, Any]
 
@@ -122,10 +122,10 @@ def places(value: Any) -> list[tuple[Any, Any]]:
     return [(value, key) for key, _ in members] + [place for _, member in members for place in places(member)]
 
 
-def refusal(body: bytes) -> Refused | None:
+def refusal(body: bytes) -> ProvisioningRefused | None:
     try:
         check(body)
-    except Refused as error:
+    except ProvisioningRefused as error:
         return error
     return None
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused
+from chargehand.doors.provisioning.redfish.errors import RedfishError, RedfishRefused
 from tests.provisioning.bmc import FakeBmc
 from tests.provisioning.bmc_habits import Boot, Habits
 from tests.provisioning.machines import ISO, Time, machine, ready
@@ -49,7 +49,7 @@ async def test_an_override_that_is_taken_and_ignored_is_an_error_and_not_a_surpr
 
 async def test_a_system_that_cannot_boot_from_cd_is_refused_with_what_it_can() -> None:
     async with FakeBmc(Habits(targets=("Pxe", "Hdd"))) as bmc, machine(bmc) as it:
-        with pytest.raises(Refused, match="it knows Pxe, Hdd"):
+        with pytest.raises(RedfishRefused, match="it knows Pxe, Hdd"):
             await ready(it)
 
 
@@ -102,7 +102,7 @@ async def test_an_override_is_cleared_in_the_way_the_bmc_knows(clears: Any) -> N
 async def test_an_override_that_cannot_be_cleared_is_an_error_with_what_the_bmc_said() -> None:
     async with FakeBmc(Habits(clears="never")) as bmc, machine(bmc) as it:
         await ready(it)
-        with pytest.raises(Refused, match="cannot be cleared like this"):
+        with pytest.raises(RedfishRefused, match="cannot be cleared like this"):
             await it.clear_override()
 
 

@@ -5,14 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from chargehand.doors.provisioning.redfish.errors import Mismatch, RedfishError, Refused, Untrusted
-from chargehand.doors.provisioning.redfish.machine import Facts
+from chargehand.doors.provisioning.redfish.errors import Mismatch, RedfishError, RedfishRefused, Untrusted
+from chargehand.doors.provisioning.redfish.facts import MachineFacts
 from tests.provisioning.bmc import FakeBmc
 from tests.provisioning.bmc_habits import CD, CD_AND_USB, ONE_CD, Habits
 from tests.provisioning.machines import machine
 
 
-async def discover(bmc: FakeBmc, **changes: Any) -> Facts:
+async def discover(bmc: FakeBmc, **changes: Any) -> MachineFacts:
     async with machine(bmc, **changes) as it:
         return await it.discover()
 
@@ -32,7 +32,7 @@ async def test_discovery_tells_what_the_machine_is_and_can_do() -> None:
 async def test_facts_survive_being_stored() -> None:
     async with FakeBmc() as bmc:
         facts = await discover(bmc)
-    assert msgspec.json.decode(msgspec.json.encode(facts), type=Facts) == facts
+    assert msgspec.json.decode(msgspec.json.encode(facts), type=MachineFacts) == facts
 
 
 async def test_the_system_with_the_serial_is_taken_and_not_the_first() -> None:
@@ -157,7 +157,7 @@ async def test_credentials_follow_no_redirect_to_another_host() -> None:
 
 async def test_redirects_in_a_circle_end() -> None:
     async with FakeBmc(Habits(redirect="/redfish/v1/Systems/1")) as bmc:
-        with pytest.raises(Refused, match="redirects"):
+        with pytest.raises(RedfishRefused, match="redirects"):
             await discover(bmc)
         assert len(bmc.calls("GET", "/Systems/1")) == 4
 
@@ -167,13 +167,13 @@ async def test_redirects_in_a_circle_end() -> None:
 )
 async def test_an_answer_that_is_no_resource_is_refused_in_plain_words(body: str, words: str) -> None:
     async with FakeBmc(Habits(body=body)) as bmc:  # type: ignore[arg-type]
-        with pytest.raises(Refused, match=words):
+        with pytest.raises(RedfishRefused, match=words):
             await discover(bmc)
 
 
 async def test_a_server_that_is_no_bmc_is_told_apart() -> None:
     async with FakeBmc(Habits(body="stranger")) as bmc:
-        with pytest.raises(Refused, match="no Redfish service"):
+        with pytest.raises(RedfishRefused, match="no Redfish service"):
             await discover(bmc)
 
 
@@ -188,7 +188,7 @@ async def test_metadata_addresses_are_never_called() -> None:
 )
 async def test_an_address_that_is_none_is_refused_without_repeating_it(address: str) -> None:
     async with FakeBmc() as bmc:
-        with pytest.raises(Refused, match="address must be") as caught:
+        with pytest.raises(RedfishRefused, match="address must be") as caught:
             await discover(bmc, address=address)
     assert "seCret99" not in str(caught.value)
 

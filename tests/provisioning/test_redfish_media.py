@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused, Unreachable
+from chargehand.doors.provisioning.redfish.errors import RedfishError, RedfishRefused, RedfishUnreachable
 from tests.provisioning.bmc import FakeBmc
 from tests.provisioning.bmc_habits import CD_AND_USB, Habits
 from tests.provisioning.machines import Time, machine
@@ -101,7 +101,7 @@ async def test_the_words_that_did_are_used_first_for_the_next_drive() -> None:
 
 async def test_a_bmc_that_likes_no_words_is_refused_with_what_it_said_first() -> None:
     async with FakeBmc(Habits(wants=("Image2",))) as bmc:
-        with pytest.raises(Refused, match="requires the parameter Image2"):
+        with pytest.raises(RedfishRefused, match="requires the parameter Image2"):
             await insert(bmc)
         assert len(bodies(bmc)) == 6
 
@@ -206,7 +206,7 @@ async def test_an_insert_that_is_said_to_be_done_and_is_not_is_an_error() -> Non
 
 async def test_an_insert_that_always_fails_ends_with_what_the_bmc_said() -> None:
     async with FakeBmc(Habits(insert_failures=1000)) as bmc:
-        with pytest.raises(Unreachable, match=r"500.*The last eject is still under way"):
+        with pytest.raises(RedfishUnreachable, match=r"500.*The last eject is still under way"):
             await insert(bmc)
 
 
@@ -223,7 +223,7 @@ async def test_a_task_that_never_ends_is_given_up_and_what_is_in_the_drive_count
         await insert(bmc)
         assert bmc.count("insert") == 1
     async with FakeBmc(Habits(task="endless", insert_silent=True)) as bmc:
-        with pytest.raises(Unreachable, match="task has not ended in time"):
+        with pytest.raises(RedfishUnreachable, match="task has not ended in time"):
             await insert(bmc)
 
 
@@ -236,7 +236,7 @@ async def test_a_task_is_followed_to_its_end(task: Any) -> None:
 
 async def test_a_task_that_fails_is_refused_with_its_words() -> None:
     async with FakeBmc(Habits(task="fails")) as bmc:
-        with pytest.raises(Refused, match=r"Exception: The share could not be mounted"):
+        with pytest.raises(RedfishRefused, match=r"Exception: The share could not be mounted"):
             await insert(bmc)
 
 
@@ -267,7 +267,7 @@ async def test_an_image_that_the_bmc_can_fetch_is_inserted(media: str) -> None:
 async def test_an_image_that_is_not_there_is_refused_at_once_and_in_no_other_words(media: str) -> None:
     async with FakeBmc(Habits(fetches=True)) as bmc, machine(bmc) as it:
         slot = (await it.discover()).cds[0]
-        with pytest.raises(Refused, match="Could not fetch the image: HEAD answered 404"):
+        with pytest.raises(RedfishRefused, match="Could not fetch the image: HEAD answered 404"):
             await it.insert(slot, f"{media}/away.iso")
         assert len(bodies(bmc)) == 1
 

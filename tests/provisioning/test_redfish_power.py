@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused, Unreachable
+from chargehand.doors.provisioning.redfish.errors import RedfishError, RedfishRefused, RedfishUnreachable
 from tests.provisioning.bmc import FakeBmc
 from tests.provisioning.bmc_habits import Habits
 from tests.provisioning.machines import Time, machine, ready
@@ -63,14 +63,14 @@ async def test_a_reset_that_is_offered_and_refused_gives_way_to_the_next() -> No
 async def test_a_system_without_any_reset_is_refused() -> None:
     async with FakeBmc(Habits(power="On", resets=())) as bmc, machine(bmc) as it:
         await ready(it)
-        with pytest.raises(Refused, match="offers no reset"):
+        with pytest.raises(RedfishRefused, match="offers no reset"):
             await it.reset()
 
 
 async def test_a_system_without_a_reset_that_boots_it_is_refused_with_what_it_has() -> None:
     async with FakeBmc(Habits(power="On", resets=("Nmi",))) as bmc, machine(bmc) as it:
         await ready(it)
-        with pytest.raises(Refused, match="it has Nmi"):
+        with pytest.raises(RedfishRefused, match="it has Nmi"):
             await it.reset()
 
 
@@ -106,7 +106,7 @@ async def test_a_reset_without_an_answer_is_unclear_and_not_sent_again() -> None
     async with FakeBmc(Habits(power="On", reset="hangs")) as bmc:
         async with machine(bmc, timeout_seconds=0.3) as it:
             await ready(it)
-            with pytest.raises(Unreachable, match="no answer") as caught:
+            with pytest.raises(RedfishUnreachable, match="no answer") as caught:
                 await it.reset()
             assert (caught.value.unclear, caught.value.transient) == (True, True)
             assert len(bmc.boots) == 1
@@ -118,7 +118,7 @@ async def test_a_reset_without_an_answer_is_unclear_and_not_sent_again() -> None
 async def test_a_reset_that_answers_500_is_unclear_and_not_sent_again(habit: Any, boots: int) -> None:
     async with FakeBmc(Habits(power="On", reset=habit)) as bmc, machine(bmc) as it:
         await ready(it)
-        with pytest.raises(Unreachable, match="Something broke while resetting") as caught:
+        with pytest.raises(RedfishUnreachable, match="Something broke while resetting") as caught:
             await it.reset()
         assert caught.value.unclear
         assert (bmc.count("reset"), len(bmc.boots)) == (1, boots)
@@ -128,7 +128,7 @@ async def test_trouble_before_the_reset_is_clear() -> None:
     async with FakeBmc(Habits(power="On")) as bmc, machine(bmc, patience_seconds=0) as it:
         await ready(it)
         bmc.go_away(1000)
-        with pytest.raises(Unreachable) as caught:
+        with pytest.raises(RedfishUnreachable) as caught:
             await it.reset()
         assert not caught.value.unclear
         assert bmc.count("reset") == 0
@@ -149,7 +149,7 @@ async def test_a_bmc_that_is_lost_between_off_and_on_leaves_it_unclear() -> None
     habits = Habits(power="On", resets=("On", "ForceOff"), away_after=("reset",), away_seconds=1000)
     async with FakeBmc(habits, clock=time) as bmc, machine(bmc, time) as it:
         await ready(it)
-        with pytest.raises(Unreachable) as caught:
+        with pytest.raises(RedfishUnreachable) as caught:
             await it.reset()
         assert caught.value.unclear
         time.now += 1000
@@ -161,7 +161,7 @@ async def test_a_reset_that_a_busy_bmc_turned_away_is_clear() -> None:
     habits = Habits(power="On", sessions="no", busy=1, busy_status=429, busy_methods=("POST",), patch_only=True)
     async with FakeBmc(habits) as bmc, machine(bmc) as it:
         await ready(it)
-        with pytest.raises(Unreachable) as caught:
+        with pytest.raises(RedfishUnreachable) as caught:
             await it.reset()
         assert (caught.value.unclear, caught.value.transient, caught.value.retry_after_seconds) == (False, True, 1)
         assert bmc.count("reset") == 0
@@ -198,7 +198,7 @@ async def test_a_reset_that_becomes_a_task_is_followed() -> None:
 async def test_a_reset_whose_task_does_not_end_is_unclear() -> None:
     async with FakeBmc(Habits(power="On", task="endless", hollow_actions=True)) as bmc, machine(bmc) as it:
         await it.discover()
-        with pytest.raises(Unreachable, match="task has not ended in time") as caught:
+        with pytest.raises(RedfishUnreachable, match="task has not ended in time") as caught:
             await it.reset()
         assert caught.value.unclear
         assert bmc.count("reset") == 1
@@ -207,7 +207,7 @@ async def test_a_reset_whose_task_does_not_end_is_unclear() -> None:
 async def test_a_reset_whose_task_cannot_be_read_is_unclear_and_no_other_is_sent() -> None:
     async with FakeBmc(Habits(power="On", task="refused")) as bmc, machine(bmc) as it:
         await it.discover()
-        with pytest.raises(Refused, match="Not like this") as caught:
+        with pytest.raises(RedfishRefused, match="Not like this") as caught:
             await it.reset()
         assert caught.value.unclear
         assert (bmc.count("reset"), len(bmc.boots)) == (1, 1)
@@ -264,7 +264,7 @@ async def test_power_off_without_an_answer_is_looked_at() -> None:
 async def test_a_system_that_cannot_be_switched_off_is_refused() -> None:
     async with FakeBmc(Habits(power="On", resets=("On", "Nmi"))) as bmc, machine(bmc) as it:
         await it.discover()
-        with pytest.raises(Refused, match="cannot be switched off; it has On, Nmi"):
+        with pytest.raises(RedfishRefused, match="cannot be switched off; it has On, Nmi"):
             await it.power_off()
 
 

@@ -9,8 +9,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from chargehand.doors.provisioning.redfish.errors import Mismatch, Refused
-from chargehand.doors.provisioning.redfish.machine import Bmc, Machine
+from chargehand.doors.provisioning.redfish.errors import Mismatch, RedfishRefused
+from chargehand.doors.provisioning.redfish.facts import Bmc
+from chargehand.doors.provisioning.redfish.machine import Machine
 from tests.provisioning.certificates import make_certificate
 from tests.provisioning.machines import LOCAL
 from tests.provisioning.sushy import FIRST, PASSWORD, SECOND, USER, Emulator, Fake, emulator
@@ -117,7 +118,7 @@ async def test_another_image_replaces_the_one_that_is_there(sushy: Emulator, med
 async def test_an_image_that_is_not_there_is_refused_with_the_emulators_own_words(sushy: Emulator, media: str) -> None:
     async with machine(sushy, THIRD) as it:
         slot = (await it.discover()).cds[1]
-        with pytest.raises(Refused, match="Cannot download virtual media: got error 404") as caught:
+        with pytest.raises(RedfishRefused, match="Cannot download virtual media: got error 404") as caught:
             await it.insert(slot, f"{media}/away.iso")
     assert caught.value.status == 400
 
@@ -142,7 +143,7 @@ async def test_an_emulator_with_a_password_and_a_certificate_of_its_own_is_opene
             facts = await it.discover()
         assert [(slot.name, slot.kind) for slot in facts.slots] == [("Cd", "cd"), ("Floppy", "usb")]
         async with machine(running, FIRST, password="wrong", **pinned) as it:
-            with pytest.raises(Refused, match="user name and password"):
+            with pytest.raises(RedfishRefused, match="user name and password"):
                 await it.discover()
 
 

@@ -3,7 +3,8 @@
 import asyncio
 from random import Random
 
-from chargehand.doors.provisioning.redfish.machine import Bmc, Machine
+from chargehand.doors.provisioning.redfish.facts import Bmc
+from chargehand.doors.provisioning.redfish.machine import Machine
 from chargehand.doors.provisioning.redfish.turns import Turns
 from tests.provisioning.bmc import FakeBmc
 from tests.provisioning.bmc_habits import PASSWORD, USER

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chargehand.doors.provisioning.redfish.errors import Refused, Unreachable, Untrusted
+from chargehand.doors.provisioning.redfish.errors import RedfishRefused, RedfishUnreachable, Untrusted
 from tests.provisioning.bmc import FakeBmc
 from tests.provisioning.bmc_habits import PASSWORD, USER, Habits
 from tests.provisioning.certificates import make_certificate
@@ -108,7 +108,7 @@ async def test_a_bmc_that_calls_itself_by_another_name_is_still_asked_by_the_one
 async def test_a_wrong_password_is_tried_once_for_accounts_are_locked_after_a_few(sessions: Any) -> None:
     async with FakeBmc(Habits(sessions=sessions)) as bmc:
         async with machine(bmc, password="wrong-and-secret") as it:
-            with pytest.raises(Refused, match="user name and password") as caught:
+            with pytest.raises(RedfishRefused, match="user name and password") as caught:
                 await it.discover()
         assert caught.value.status == 401
         assert not caught.value.transient
@@ -143,7 +143,7 @@ async def test_a_time_of_day_to_ask_again_is_understood_by_the_clock_of_the_bmc(
 async def test_a_bmc_that_asks_for_an_hour_is_tried_once_more_at_the_end_of_our_patience() -> None:
     time = Time()
     async with FakeBmc(Habits(busy=9, retry_after="3600")) as bmc, machine(bmc, time, patience_seconds=60) as it:
-        with pytest.raises(Unreachable, match=r"503.*temporarily unavailable") as caught:
+        with pytest.raises(RedfishUnreachable, match=r"503.*temporarily unavailable") as caught:
             await it.discover()
         assert len([call for call in bmc.log if call.status == 503]) == 2
     assert sum(time.slept) == pytest.approx(60)
@@ -164,7 +164,7 @@ async def test_a_bmc_that_is_not_there_is_unreachable_when_patience_ends() -> No
     async with FakeBmc() as bmc:
         url = bmc.url
     async with machine(bmc, time, patience_seconds=5, address=url) as it:
-        with pytest.raises(Unreachable, match="no connection") as caught:
+        with pytest.raises(RedfishUnreachable, match="no connection") as caught:
             await it.discover()
     assert caught.value.transient
     assert sum(time.slept) == pytest.approx(5)
@@ -172,7 +172,7 @@ async def test_a_bmc_that_is_not_there_is_unreachable_when_patience_ends() -> No
 
 async def test_a_slow_bmc_is_given_up_in_time() -> None:
     async with FakeBmc(Habits(slow_seconds=5)) as bmc, machine(bmc, timeout_seconds=0.1, patience_seconds=0) as it:
-        with pytest.raises(Unreachable, match=r"no answer within 0\.1 s"):
+        with pytest.raises(RedfishUnreachable, match=r"no answer within 0\.1 s"):
             await it.discover()
 
 
@@ -190,7 +190,7 @@ async def test_a_glance_without_patience_says_at_once_that_nobody_answers() -> N
     async with FakeBmc(clock=time) as bmc, machine(bmc, time) as it:
         await it.discover()
         bmc.go_away(30)
-        with pytest.raises(Unreachable):
+        with pytest.raises(RedfishUnreachable):
             await it.glance(patience_seconds=0)
     assert time.slept == []
 
@@ -238,7 +238,7 @@ async def test_what_a_bmc_repeats_of_our_secrets_is_taken_out_of_the_error() -> 
     url = "http://127.0.0.1:9/media/5ignature/task.iso"
     async with FakeBmc(Habits(echoes=True, fetches=True)) as bmc, machine(bmc) as it:
         facts = await it.discover()
-        with pytest.raises(Refused, match="Could not fetch the image") as caught:
+        with pytest.raises(RedfishRefused, match="Could not fetch the image") as caught:
             await it.insert(facts.cds[0], url)
     assert "Sent by operator:***" in caught.value.message
     for secret in (PASSWORD, "5ignature"):
@@ -303,7 +303,7 @@ async def test_another_certificate_than_the_pinned_one_is_refused_with_the_one_i
 @pytest.mark.parametrize("tls", ["sha256:beef", "maybe", "sha1:" + "ab" * 20])
 async def test_a_pin_that_is_none_is_refused(tls: str) -> None:
     async with FakeBmc() as bmc, machine(bmc, tls=tls) as it:
-        with pytest.raises(Refused, match="tls must be"):
+        with pytest.raises(RedfishRefused, match="tls must be"):
             await it.discover()
 
 

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from chargehand.doors.provisioning.redfish.errors import RedfishError
-from chargehand.doors.provisioning.redfish.facts import Bmc, Facts, Slot, power_of
+from chargehand.doors.provisioning.redfish.facts import Bmc, MachineFacts, VirtualDrive, power_of
 from chargehand.doors.provisioning.redfish.identity import is_it
 from chargehand.doors.provisioning.redfish.machine import Machine
 from chargehand.doors.provisioning.redfish.messages import LONGEST, one_line, said
@@ -262,8 +262,8 @@ async def babbler(random: Random) -> AsyncIterator[str]:
 @pytest.mark.parametrize("seed", range(20))
 async def test_a_bmc_that_talks_nonsense_brings_nothing_but_errors_of_ours(seed: int) -> None:
     random, time = Random(seed), Time()
-    slot = Slot("/redfish/v1/slot", "Cd", "cd")
-    facts = Facts("/redfish/v1/x", ("/redfish/v1/m",), slots=(slot,), quirks=random.choice(ROWS).name)
+    slot = VirtualDrive("/redfish/v1/slot", "Cd", "cd")
+    facts = MachineFacts("/redfish/v1/x", ("/redfish/v1/m",), slots=(slot,), quirks=random.choice(ROWS).name)
     said_so: list[str] = []
     async with babbler(random) as url:
         bmc = Bmc(url, "user", "password", "SN-1", unidentified=True)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from chargehand.doors.provisioning.registry.collector import Collector
-from chargehand.doors.provisioning.registry.errors import Code, Refused
 from chargehand.doors.provisioning.registry.layout import LAYERS, MANIFESTS, Layout
+from chargehand.doors.provisioning.registry.refusals import Code, RegistryRefused
 from chargehand.doors.provisioning.registry.shelves import Shelves
 from tests.conftest import Clock
 from tests.provisioning.registering import CONFIG, IMAGE, INDEX, LAYER, described, digest, image, index
@@ -90,7 +90,7 @@ class Collections(RuleBasedStateMachine):
 
     @rule(name=NAMES, tag=st.sampled_from(["1", "2"]))
     def delete_tag(self, name: str, tag: str) -> None:
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(RegistryRefused):
             self.manifests.delete(name, tag)
             self.since[name, self.tags[name].pop(tag)] = self.clock.now
 
@@ -104,7 +104,7 @@ class Collections(RuleBasedStateMachine):
 
     @rule(name=NAMES, data=DATA)
     def delete_blob(self, name: str, data: bytes) -> None:
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(RegistryRefused):
             self.blobs.delete(name, digits(data))
             self.since.pop((name, digits(data)), None)
 
@@ -142,7 +142,7 @@ class Collections(RuleBasedStateMachine):
     def put(self, name: str, tag: str, body: bytes, media_type: str) -> None:
         try:
             self.manifests.put(name, tag or digest(body), body, media_type)
-        except Refused as refused:
+        except RegistryRefused as refused:
             assert refused.oci_code is Code.MANIFEST_BLOB_UNKNOWN  # noqa: PT017
             return
         self.pushed[digits(body)] = body

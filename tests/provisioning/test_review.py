@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from chargehand.config import load_config
-from chargehand.doors.provisioning.job.ledger import Ledger, Ledgers
+from chargehand.doors.provisioning.job.ledger import JobLedger, JobLedgers
 from chargehand.doors.provisioning.job.reports import MAX_EVENTS
 from chargehand.doors.provisioning.job.retention import Retention
 from chargehand.doors.provisioning.media.files import MediaFiles, Medium
@@ -251,8 +251,8 @@ async def test_a_machine_that_reports_for_ever_does_not_fill_the_log_of_its_job(
         job_id = await failed(room)
         assert room.server.provisioning is not None
 
-        def nearly_full(ledger: Ledger) -> Ledger:
-            return Ledger(ledger.generation, ledger.verdict, ledger.deliveries, told=MAX_EVENTS - 2)
+        def nearly_full(ledger: JobLedger) -> JobLedger:
+            return JobLedger(ledger.generation, ledger.verdict, ledger.deliveries, told=MAX_EVENTS - 2)
 
         before = len(await room.told(job_id, "webhook"))
         await room.server.provisioning._ledgers.amend("default", job_id, nearly_full)
@@ -315,7 +315,7 @@ async def test_a_node_removes_its_own_copy_of_a_task_although_another_one_saw_to
         files = room.server.provisioning._files
         gone, active = files._tasks / "01ARZ3NDEKTSV4RRFFQ69G5FAV", files._tasks / job_id
         gone.mkdir()  # of a job that was deleted since
-        retention = Retention(room.server.engine, files._runs, Ledgers(files._store), files, media_keep_seconds=0)
+        retention = Retention(room.server.engine, files._runs, JobLedgers(files._store), files, media_keep_seconds=0)
         await retention.tidy()
         assert (gone.exists(), active.exists()) == (False, True)
         (await as_machine(room, FAILED)).good()

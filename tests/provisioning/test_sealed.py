@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from chargehand.doors.provisioning.errors import Refused
 from chargehand.doors.provisioning.job.orders import Orders, order_of
 from chargehand.doors.provisioning.recipe.recipe import judge
+from chargehand.doors.provisioning.refusals import ProvisioningRefused
 from chargehand.doors.provisioning.vault import Vault
 from chargehand.engine.job import Job, State
 from tests.api.serving import on_sqlite
@@ -57,9 +57,9 @@ def test_a_recipe_is_sealed_as_it_was_sent_and_opens_for_its_own_job_alone() -> 
     assert orders.open(sealed).plain == PLAIN
     assert (order_of(sealed).server_serial, order_of(sealed).recipe) == ("SN-OLD", SHOWN)
     assert len(payload) < len(TEXT.encode()) + 200  # not in base64
-    with pytest.raises(Refused):
+    with pytest.raises(ProvisioningRefused):
         orders.open(replace(sealed, id=JOB_ID[:-1] + "B"))
-    with pytest.raises(Refused):
+    with pytest.raises(ProvisioningRefused):
         Orders(Vault(KEY[::-1])).open(sealed)
 
 

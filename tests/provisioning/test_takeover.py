@@ -9,9 +9,9 @@ from aiohttp import web
 
 from chargehand.config import load_config
 from chargehand.doors.provisioning.job.boot import was_reset
-from chargehand.doors.provisioning.job.ledger import Ledger, Ledgers, Verdict
-from chargehand.doors.provisioning.job.run import ResetIntent, Run
-from chargehand.doors.provisioning.job.waiting import Waiting
+from chargehand.doors.provisioning.job.ledger import JobLedger, JobLedgers, Verdict
+from chargehand.doors.provisioning.job.run import JobRun, ResetIntent
+from chargehand.doors.provisioning.job.waiting import ReportWait
 from chargehand.doors.provisioning.media.fetches import Fetches
 from chargehand.doors.provisioning.redfish.facts import Glance
 from chargehand.engine.engine import Engine
@@ -58,11 +58,11 @@ def test_a_look_at_the_machine_tells_whether_a_reset_happened_or_that_it_cannot_
     assert was_reset(intent, glance) is happened
 
 
-def waiting(**settings: float) -> Waiting:
+def waiting(**settings: float) -> ReportWait:
     overrides = {f"provisioning.{name}_seconds": value for name, value in settings.items()}
     config = load_config(environ={}, overrides=overrides)
     nothing: Any = None  # deadlines need no machines
-    return Waiting(config.provisioning, nothing, nothing)
+    return ReportWait(config.provisioning, nothing, nothing)
 
 
 RESET = ResetIntent(100 * SECOND, "On", BEFORE)
@@ -72,39 +72,39 @@ RESET = ResetIntent(100 * SECOND, "On", BEFORE)
     ("ledger", "taken_at", "at", "reason"),
     [
         # Nobody was away: each clock runs from what it is about.
-        (Ledger(), 90, 100 + 20, "never_fetched"),
-        (Ledger(heard_at=150 * SECOND), 90, 150 + 10, "agent_silent"),
-        (Ledger(heard_at=995 * SECOND), 90, 100 + 900, "no_report"),
+        (JobLedger(), 90, 100 + 20, "never_fetched"),
+        (JobLedger(heard_at=150 * SECOND), 90, 150 + 10, "agent_silent"),
+        (JobLedger(heard_at=995 * SECOND), 90, 100 + 900, "no_report"),
         # Somebody was: a machine that nobody could hear gets as long again.
-        (Ledger(), 700, 700 + 20, "never_fetched"),
-        (Ledger(heard_at=150 * SECOND), 700, 700 + 10, "agent_silent"),
-        (Ledger(heard_at=150 * SECOND), 5000, 5000 + 10, "no_report"),
+        (JobLedger(), 700, 700 + 20, "never_fetched"),
+        (JobLedger(heard_at=150 * SECOND), 700, 700 + 10, "agent_silent"),
+        (JobLedger(heard_at=150 * SECOND), 5000, 5000 + 10, "no_report"),
     ],
 )
 def test_a_machine_is_not_blamed_for_the_time_in_which_nobody_listened(
-    ledger: Ledger, taken_at: int, at: int, reason: str
+    ledger: JobLedger, taken_at: int, at: int, reason: str
 ) -> None:
-    run = Run(reset=RESET, booted_at=100 * SECOND, taken_at=taken_at * SECOND)
+    run = JobRun(reset=RESET, booted_at=100 * SECOND, taken_at=taken_at * SECOND)
     told = waiting(fetch=20, silence=10, install=900).deadline(run, "install", None, ledger)
     assert (told.at / SECOND, told.reason) == (at, reason)
 
 
 async def test_an_owner_that_comes_late_wipes_out_no_verdict(store: Store) -> None:
-    ledgers = Ledgers(store)
+    ledgers = JobLedgers(store)
     verdict = Verdict("succeeded", 1, "webhook")
     await ledgers.begin("t", "j", 1)
     await ledgers.amend("t", "j", lambda ledger: ledger.with_verdict(verdict))
     await ledgers.begin("t", "j", 1)  # by one that was replaced before it came to this
-    assert await ledgers.get("t", "j") == Ledger(1, verdict)
+    assert await ledgers.get("t", "j") == JobLedger(1, verdict)
     await ledgers.begin("t", "j", 2)  # another start that was asked for
-    assert await ledgers.get("t", "j") == Ledger(2)
+    assert await ledgers.get("t", "j") == JobLedger(2)
 
 
 async def test_what_was_fetched_before_a_reset_is_no_sign_of_the_boot_after_it(store: Store, clock: Clock) -> None:
     engine = Engine(store, policy=RetryPolicy(0, 0), now=clock)
     job_id = engine.new_id()
     await engine.submit(NewJob(job_id, "t", "provision", "provision/t/SN-1", b"{}"))
-    ledgers = Ledgers(store)
+    ledgers = JobLedgers(store)
     await ledgers.begin("t", job_id, 1)
     fetches = Fetches(engine, ledgers)
     fetched_at = engine.now()
@@ -112,7 +112,7 @@ async def test_what_was_fetched_before_a_reset_is_no_sign_of_the_boot_after_it(s
     clock.advance(1)  # it is written down later
     asked_at = engine.now()
 
-    async def written() -> Ledger | None:
+    async def written() -> JobLedger | None:
         ledger = await ledgers.get("t", job_id)
         return ledger if ledger and ledger.fetches else None
 

@@ -9,7 +9,7 @@ import pytest
 from chargehand.config import load_config
 from chargehand.doors.provisioning.redfish.errors import Untrusted
 from chargehand.doors.provisioning.redfish.facts import Bmc
-from chargehand.doors.provisioning.redfish.transport import Transport
+from chargehand.doors.provisioning.redfish.transport import RedfishTransport
 from chargehand.doors.tasks.names import BASE
 from chargehand.engine.delivery import endpoint_id
 from chargehand.engine.job import NewJob, Report
@@ -136,7 +136,7 @@ async def test_a_tenant_cannot_register_a_service_of_this_machine_as_a_bmc(tenan
     assert b"webhooks.allow_networks" in refused.body
     # … nor by a name that resolves to one.
     bmcs = EgressPolicy.of(load_config(environ={}, overrides=TOKENS)).for_bmcs()
-    transport = Transport(Bmc(receiver.url("", "localhost"), "u", "p", SERIAL), bmcs, 1)
+    transport = RedfishTransport(Bmc(receiver.url("", "localhost"), "u", "p", SERIAL), bmcs, 1)
     with pytest.raises(Untrusted, match=r"webhooks\.allow_networks"):
         await transport.ask("GET", "/redfish/v1/")
     await transport.close()

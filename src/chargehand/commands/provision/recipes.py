@@ -22,13 +22,13 @@ def validate(
     Example: chargehand provision recipe validate linux.json
     """
     from chargehand.commands.text import clean
-    from chargehand.doors.provisioning.errors import Refused
     from chargehand.doors.provisioning.recipe.recipe import Recipe, check
+    from chargehand.doors.provisioning.refusals import ProvisioningRefused
 
     given = read_file(file)
     try:
         recipe = check(given)
-    except Refused as error:
+    except ProvisioningRefused as error:
         if json:
             show_json({"valid": False, "schema_id": Recipe.schema_id, "details": error.details})
         else:

@@ -13,7 +13,7 @@ from rich.text import Text
 from chargehand.client.types.provisioning import Event, Job, Step
 from chargehand.commands.provision.job_text import stands, step_word
 from chargehand.commands.text import between, clean, clock, lasted
-from chargehand.doors.provisioning.job.run import Step as Known
+from chargehand.doors.provisioning.job.run import RunStep as Known
 
 PLAN = tuple(str(step) for step in Known if step is not Known.DONE)  # what the controller does, in its order
 WAIT = str(Known.WAIT)

@@ -10,21 +10,21 @@ from urllib.parse import urlsplit
 from chargehand.config import Config
 from chargehand.doors.provisioning import views
 from chargehand.doors.provisioning.adopting import adopt
-from chargehand.doors.provisioning.job.boot import Boot
-from chargehand.doors.provisioning.job.cleanup import Cleanup
-from chargehand.doors.provisioning.job.ledger import Ledgers
+from chargehand.doors.provisioning.job.boot import BootSteps
+from chargehand.doors.provisioning.job.cleanup import CleanupSteps
+from chargehand.doors.provisioning.job.ledger import JobLedgers
 from chargehand.doors.provisioning.job.lifecycle import Lifecycle
 from chargehand.doors.provisioning.job.occupancy import Occupancy
 from chargehand.doors.provisioning.job.orders import Orders
-from chargehand.doors.provisioning.job.reports import Reports
+from chargehand.doors.provisioning.job.reports import MachineReports
 from chargehand.doors.provisioning.job.retention import Retention
-from chargehand.doors.provisioning.job.run import Runs
-from chargehand.doors.provisioning.job.waiting import Waiting
+from chargehand.doors.provisioning.job.run import JobRuns
+from chargehand.doors.provisioning.job.waiting import ReportWait
 from chargehand.doors.provisioning.jobs import ProvisioningJobs
 from chargehand.doors.provisioning.machines import Machines
 from chargehand.doors.provisioning.media.fetches import Fetches
 from chargehand.doors.provisioning.media.files import MediaFiles
-from chargehand.doors.provisioning.media.serving import Media, MediaUrls
+from chargehand.doors.provisioning.media.serving import MediaServer, MediaUrls
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
 from chargehand.doors.provisioning.names import KIND, PULL, QUEUES, READ, WRITE
 from chargehand.doors.provisioning.redfish.turns import Turns
@@ -60,8 +60,8 @@ class ProvisioningDoor:
         self.metrics = ProvisioningMetrics(metrics.registry)
         vault = Vault.of(config)
         orders = Orders(vault)
-        runs = Runs(engine.store)
-        self._ledgers = ledgers = Ledgers(engine.store)
+        runs = JobRuns(engine.store)
+        self._ledgers = ledgers = JobLedgers(engine.store)
         self._tokens = JobTokens(vault.key("job-token"))
         bmcs = policy.for_bmcs()
         turns = Turns()
@@ -70,9 +70,9 @@ class ProvisioningDoor:
         self._files = MediaFiles(config, engine.store, orders, runs, self._tokens, self.metrics)
         urls = MediaUrls(vault.key("media"), lambda: self._files.base_url, engine.now)
         occupancy = Occupancy(engine)
-        boot = Boot(settings, servers, machines, occupancy, urls, self._files)
-        waiting = Waiting(settings, servers, machines)
-        cleanup = Cleanup(settings, servers, machines, occupancy, urls, self._files, boot)
+        boot = BootSteps(settings, servers, machines, occupancy, urls, self._files)
+        waiting = ReportWait(settings, servers, machines)
+        cleanup = CleanupSteps(settings, servers, machines, occupancy, urls, self._files, boot)
         self._lifecycle = Lifecycle(
             engine, settings, orders, runs, ledgers, servers, boot, waiting, cleanup, self.metrics
         )
@@ -86,8 +86,10 @@ class ProvisioningDoor:
         self._parts = (
             self._jobs,
             servers,
-            Reports(engine, settings, self._tokens, runs, ledgers, servers, self._lifecycle, self.metrics, turns),
-            Media(urls, self._files.find, self._fetches.heard),
+            MachineReports(
+                engine, settings, self._tokens, runs, ledgers, servers, self._lifecycle, self.metrics, turns
+            ),
+            MediaServer(urls, self._files.find, self._fetches.heard),
             self._registry,
         )
         engine.judge_by(KIND, self._lifecycle.judge)

@@ -9,16 +9,16 @@ from msgspec.structs import replace
 
 from chargehand.config import Config
 from chargehand.doors.provisioning import views
-from chargehand.doors.provisioning.errors import Refused, write_error
-from chargehand.doors.provisioning.job.ledger import Ledgers
+from chargehand.doors.provisioning.job.ledger import JobLedgers
 from chargehand.doors.provisioning.job.lifecycle import Lifecycle
-from chargehand.doors.provisioning.job.orders import Asked, Orders, order_of
-from chargehand.doors.provisioning.job.run import Runs, Step
-from chargehand.doors.provisioning.job.waiting import Waiting
+from chargehand.doors.provisioning.job.orders import JobMetadata, Orders, order_of
+from chargehand.doors.provisioning.job.run import JobRuns, RunStep
+from chargehand.doors.provisioning.job.waiting import ReportWait
 from chargehand.doors.provisioning.names import BASE, KIND, READ, TAG, WRITE, server_queue
 from chargehand.doors.provisioning.recipe.recipe import Recipe, judged
 from chargehand.doors.provisioning.recipe.schema import SCHEMA_BYTES
-from chargehand.doors.provisioning.servers import Kept, Servers, checked_serial
+from chargehand.doors.provisioning.refusals import ProvisioningRefused, write_error
+from chargehand.doors.provisioning.servers import ServerRecord, Servers, checked_serial
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.doors.provisioning.vault import Vault
 from chargehand.engine.delivery import endpoint_id
@@ -51,7 +51,7 @@ SCHEMA_MEDIA = "application/schema+json"
 StatusName = Literal["queued", "provisioning", "succeeded", "failed", "complete"]
 
 
-class WebhookTarget(msgspec.Struct, forbid_unknown_fields=True):
+class ProvisioningWebhook(msgspec.Struct, forbid_unknown_fields=True):
     url: Annotated[
         str,
         Meta(max_length=2048, description="Told of every change of status", examples=["http://127.0.0.1:9000/hook"]),
@@ -62,49 +62,49 @@ class WebhookTarget(msgspec.Struct, forbid_unknown_fields=True):
     )
 
 
-class SubmitJob(msgspec.Struct, forbid_unknown_fields=True):
+class SubmitProvisioning(msgspec.Struct, forbid_unknown_fields=True):
     server_serial: Annotated[str, Meta(max_length=1024)]
     recipe: Annotated[msgspec.Raw, Meta(description="See docs/provisioning.md and GET /api/v1/recipe-schema")]
-    webhook: WebhookTarget | None = None
+    webhook: ProvisioningWebhook | None = None
     priority: Annotated[int, Meta(ge=0, le=9, description="9 goes first")] = 0
     metadata: Annotated[
         msgspec.Raw, Meta(description="A JSON object of at most 16 KiB: kept with the job, and sent with its webhooks")
     ] = msgspec.field(default_factory=absent)
 
 
-class Submitted(msgspec.Struct):
+class ProvisioningSubmitted(msgspec.Struct):
     job_id: str
     status: str
     server_serial: str
     created_at: str
 
 
-class JobQuery(msgspec.Struct, forbid_unknown_fields=True):
+class ProvisioningJobQuery(msgspec.Struct, forbid_unknown_fields=True):
     status: StatusName | None = None
     server_serial: str | None = None
     cursor: Cursor | None = None
     limit: Limit = 50
 
 
-class JobPage(msgspec.Struct):
-    jobs: list[views.Summary]
+class ProvisioningJobPage(msgspec.Struct):
+    jobs: list[views.ProvisioningJobSummary]
     next: str | None
 
 
-class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):
+class ProvisioningEventsQuery(msgspec.Struct, forbid_unknown_fields=True):
     after: Annotated[int, Meta(ge=0, le=2**31 - 1, description="Only events with a higher number")] = 0
 
 
-class EventPage(msgspec.Struct):
-    events: list[views.EventView]
+class ProvisioningEventPage(msgspec.Struct):
+    events: list[views.ProvisioningEventView]
 
 
-class Valid(msgspec.Struct):
+class RecipeValid(msgspec.Struct):
     valid: bool
     schema_id: str
 
 
-_submit = msgspec.json.Decoder(SubmitJob)
+_submit = msgspec.json.Decoder(SubmitProvisioning)
 _object = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -117,11 +117,11 @@ class ProvisioningJobs:
         tracing: Tracing,
         vault: Vault,
         orders: Orders,
-        runs: Runs,
-        ledgers: Ledgers,
+        runs: JobRuns,
+        ledgers: JobLedgers,
         servers: Servers,
         lifecycle: Lifecycle,
-        waiting: Waiting,
+        waiting: ReportWait,
     ) -> None:
         self._engine = engine
         self._settings = config.provisioning
@@ -141,23 +141,23 @@ class ProvisioningJobs:
         # fmt: off
         rows: list[dict[str, Any]] = [
             {"method": "POST", "path": jobs, "handler": self.submit_job, "summary": "Provision a server by a recipe",
-             "scope": WRITE, "request": SubmitJob, "status": 202, "reply": Submitted,
+             "scope": WRITE, "request": SubmitProvisioning, "status": 202, "reply": ProvisioningSubmitted,
              "description": "Durable when the 202 is there; its webhooks too. One job at a time for each server.",
              "headers": {"Idempotency-Key": IDEMPOTENCY_KEY}, "errors": (NotFound, Conflict, EgressRefused, IdempotencyMismatch)},
             {"method": "GET", "path": jobs, "handler": self.list_jobs, "summary": "List jobs, newest first",
-             "scope": READ, "query": JobQuery, "reply": JobPage},
+             "scope": READ, "query": ProvisioningJobQuery, "reply": ProvisioningJobPage},
             {"method": "GET", "path": one, "handler": self.get_job, "summary": "Read a job, with its progress step by step",
-             "scope": READ, "reply": views.JobView, "errors": (NotFound,)},
+             "scope": READ, "reply": views.ProvisioningJobView, "errors": (NotFound,)},
             {"method": "GET", "path": f"{one}/events", "handler": self.list_events, "summary": "The log of a job",
-             "scope": READ, "query": EventsQuery, "reply": EventPage, "errors": (NotFound,),
+             "scope": READ, "query": ProvisioningEventsQuery, "reply": ProvisioningEventPage, "errors": (NotFound,),
              "description": "With `Accept: text/event-stream` they come as they happen."},
             {"method": "POST", "path": f"{one}/cancel", "handler": self.cancel_job, "summary": "Cancel a job",
-             "scope": WRITE, "reply": views.Summary, "errors": (NotFound, Conflict),
+             "scope": WRITE, "reply": views.ProvisioningJobSummary, "errors": (NotFound, Conflict),
              "description": "Media are ejected before it is complete. A machine that is at work already goes on unless the recipe's on_failure says otherwise."},
             {"method": "POST", "path": f"{one}/retry", "handler": self.retry_job, "summary": "Start a failed or cancelled job again, from the beginning",
-             "scope": WRITE, "reply": views.Summary, "errors": (NotFound, Conflict)},
+             "scope": WRITE, "reply": views.ProvisioningJobSummary, "errors": (NotFound, Conflict)},
             {"method": "POST", "path": f"{BASE}/recipes/validate", "handler": self.validate_recipe, "summary": "Check a recipe without submitting it",
-             "scope": READ, "request": dict[str, Any], "reply": Valid},
+             "scope": READ, "request": dict[str, Any], "reply": RecipeValid},
             {"method": "GET", "path": f"{BASE}/recipe-schema", "handler": self.get_schema, "summary": "The JSON Schema of recipes",
              "scope": READ, "reply": dict[str, Any], "reply_media": SCHEMA_MEDIA},
         ]
@@ -174,16 +174,16 @@ class ProvisioningJobs:
             submitted = await self._engine.submit(new)
             span.set("job_id", submitted.job_id)
         if (made := submitted.moved) is not None:  # what was just stored is not read again
-            reply(resp, Submitted(made.job_id, "queued", serial, rfc3339(made.created_at)), 202)
+            reply(resp, ProvisioningSubmitted(made.job_id, "queued", serial, rfc3339(made.created_at)), 202)
             return
         job = await self._engine.get(submitted.job_id, caller.tenant)
         if key is None or job.idempotency_key != key:
-            raise Refused(
+            raise ProvisioningRefused(
                 409,
                 Key.CONFLICT_ACTIVE_JOB,
                 f"job {job.id} is active for server {serial}; wait, or cancel it",
             )
-        reply(resp, Submitted(job.id, views.status_of(job), serial, rfc3339(job.created_at)), 202)
+        reply(resp, ProvisioningSubmitted(job.id, views.status_of(job), serial, rfc3339(job.created_at)), 202)
 
     async def _ordered(self, req: Request, key: str | None) -> tuple[str, NewJob]:
         """In a call of its own: while the job is stored, its request is no longer held."""
@@ -192,7 +192,7 @@ class ProvisioningJobs:
         asked, printed = _asked(body), fingerprint(body) if key else None
         self._vault.require_open()
         if self.unreachable:
-            raise Refused(503, "config.missing", self.unreachable)
+            raise ProvisioningRefused(503, "config.missing", self.unreachable)
         shown = await judged(memoryview(asked.recipe), "/recipe")
         serial = asked.server_serial
         server = await self._server(tenant, serial)
@@ -211,17 +211,17 @@ class ProvisioningJobs:
             unique_key="active",  # of the server's own queue
         )
 
-    async def _server(self, tenant: str, serial: str) -> Kept:
+    async def _server(self, tenant: str, serial: str) -> ServerRecord:
         try:
             return await self._servers.get(tenant, checked_serial(serial))
         except InvalidField as error:
-            raise Refused(404, Key.VALIDATION_SERVER, error.message) from None
+            raise ProvisioningRefused(404, Key.VALIDATION_SERVER, error.message) from None
         except NotFound:
-            raise Refused(
+            raise ProvisioningRefused(
                 404, Key.VALIDATION_SERVER, f"there is no server {serial}; register it with PUT {BASE}/servers/{serial}"
             ) from None
 
-    def _reports(self, tenant: str, webhook: WebhookTarget | None) -> tuple[Report, ...]:
+    def _reports(self, tenant: str, webhook: ProvisioningWebhook | None) -> tuple[Report, ...]:
         if webhook is None:
             return ()
         url = self._policy.check_url("webhook.url", webhook.url)
@@ -231,11 +231,11 @@ class ProvisioningJobs:
     # reading ------------------------------------------------------------------------------------------------------------
 
     async def list_jobs(self, req: Request, resp: Response) -> None:
-        by, tenant = query(req, JobQuery), req.caller.tenant
+        by, tenant = query(req, ProvisioningJobQuery), req.caller.tenant
         queue = None if by.server_serial is None else server_queue(tenant, checked_serial(by.server_serial))
         # Of `complete` there are three topics: those jobs are looked through, and they are nearly all there are.
         topic = None if by.status in (None, "complete") else views.BY_STATUS[by.status][0]
-        jobs: list[views.Summary] = []
+        jobs: list[views.ProvisioningJobSummary] = []
         before, more = cursor(by.cursor), True
         while more and len(jobs) < by.limit:
             found = await self._engine.store.list_jobs(
@@ -247,7 +247,7 @@ class ProvisioningJobs:
                     before = job.id
                     if by.status in (None, views.status_of(job)):
                         jobs.append(views.summary(job, await self._ledger(job)))
-        reply(resp, JobPage(jobs, before if more or len(jobs) == by.limit else None))
+        reply(resp, ProvisioningJobPage(jobs, before if more or len(jobs) == by.limit else None))
 
     async def _ledger(self, job: Job) -> Any:
         """A finished job says its outcome itself."""
@@ -257,7 +257,7 @@ class ProvisioningJobs:
         job = await self._job(req, job_id)
         found = await self._runs.get(job.tenant, job.id)
         run = found[0] if found else None
-        if run is not None and run.step is Step.DONE and job.topic == "queued":
+        if run is not None and run.step is RunStep.DONE and job.topic == "queued":
             run = None  # of the start before this one
         ledger = await self._ledgers.get(job.tenant, job.id) if run else None
         deadlines: dict[str, int] = {}
@@ -266,11 +266,11 @@ class ProvisioningJobs:
             settings = self._settings
             if run.cleanup_at is not None:
                 deadlines[Key.CLEANUP_UNMOUNT] = run.cleanup_at + int(settings.cleanup_seconds * SECOND)
-            elif run.step is Step.WAIT and ledger is not None:
+            elif run.step is RunStep.WAIT and ledger is not None:
                 recipe = Recipe.of(order.recipe)
                 deadline = self._waiting.deadline(run, recipe.kind, recipe.timeout_minutes, ledger)
                 deadlines[deadline.key] = deadline.at
-            elif run.step is Step.POLL and run.reset is not None:
+            elif run.step is RunStep.POLL and run.reset is not None:
                 since = max(run.reset.asked_at, run.taken_at)
                 deadlines[Key.REDFISH_POLL] = since + int(settings.bmc_back_seconds * SECOND)
             else:
@@ -278,13 +278,13 @@ class ProvisioningJobs:
         reply(resp, views.job_view(job, order.recipe, run, ledger, deadlines))
 
     async def list_events(self, req: Request, resp: Response, job_id: str) -> None:
-        after = query(req, EventsQuery).after
+        after = query(req, ProvisioningEventsQuery).after
         job = await self._job(req, job_id)
         if "text/event-stream" in (req.get_header("accept") or ""):
             sse.send_events(req, resp, self._follow(job, max(after, last_event_id(req))))
             return
         events = await self._engine.store.list_events(job.id, after, EVENTS_PAGE, EVENTS_BYTES)
-        reply(resp, EventPage([views.event_view(event) for event in events]))
+        reply(resp, ProvisioningEventPage([views.event_view(event) for event in events]))
 
     async def _follow(self, job: Job, after: int) -> AsyncGenerator[sse.Event, None]:
         async for event in self._engine.watch(job.id, after, job.tenant):
@@ -301,7 +301,7 @@ class ProvisioningJobs:
     async def retry_job(self, req: Request, resp: Response, job_id: str) -> None:
         job = await self._job(req, job_id)
         if job.state not in (State.FAILED, State.CANCELLED):
-            raise Refused(
+            raise ProvisioningRefused(
                 409,
                 "conflict.state",
                 f"the job is {views.status_of(job)}; only one that failed or was cancelled can be tried again",
@@ -309,7 +309,7 @@ class ProvisioningJobs:
         await self._server(job.tenant, order_of(job).server_serial)
         active = await self._servers.active_job(job.tenant, order_of(job).server_serial)
         if active is not None:
-            raise Refused(
+            raise ProvisioningRefused(
                 409, Key.CONFLICT_ACTIVE_JOB, f"job {active.id} is active for this server; wait, or cancel it"
             )
         message = f"to be tried again, says {req.caller.subject}"
@@ -330,20 +330,20 @@ class ProvisioningJobs:
 
     async def validate_recipe(self, req: Request, resp: Response) -> None:
         await judged(await read_body(req, MAX_BODY))
-        reply(resp, Valid(True, Recipe.schema_id))
+        reply(resp, RecipeValid(True, Recipe.schema_id))
 
     async def get_schema(self, req: Request, resp: Response) -> None:
         resp.content_type = SCHEMA_MEDIA
         resp.data = SCHEMA_BYTES
 
 
-def _asked(body: bytes) -> SubmitJob:
+def _asked(body: bytes) -> SubmitProvisioning:
     asked = decode(_submit, body)
     if len(asked.recipe) <= len(b"null") and bytes(asked.recipe) in (b"", b"null"):
         raise InvalidField("recipe", "must be a JSON object")
     return asked
 
 
-def _metadata(asked: SubmitJob, recipe: Recipe, system_uuid: str | None) -> bytes:
+def _metadata(asked: SubmitProvisioning, recipe: Recipe, system_uuid: str | None) -> bytes:
     metadata = decode(_object, json_object("metadata", asked.metadata) or b"{}")
-    return msgspec.json.encode(Asked(asked.server_serial, recipe.target, system_uuid, metadata))
+    return msgspec.json.encode(JobMetadata(asked.server_serial, recipe.target, system_uuid, metadata))

@@ -6,11 +6,11 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from chargehand.doors.provisioning.errors import Refused, write_error
 from chargehand.doors.provisioning.machines import Machines
 from chargehand.doors.provisioning.names import BASE, KIND, READ, SERIAL, SERVERS, TAG, server_queue
 from chargehand.doors.provisioning.redfish.errors import RedfishError
-from chargehand.doors.provisioning.redfish.facts import Bmc, Facts
+from chargehand.doors.provisioning.redfish.facts import Bmc, MachineFacts
+from chargehand.doors.provisioning.refusals import ProvisioningRefused, write_error
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.doors.provisioning.vault import Vault
 from chargehand.engine.engine import Engine
@@ -70,7 +70,7 @@ class PutServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     labels: Annotated[dict[Label, Label], Meta(max_length=64)] = {}
 
 
-class Kept(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class ServerRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The body of a record."""
 
     bmc_address: str
@@ -81,7 +81,7 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     tls: str = "verify"
     unidentified: bool = False
     labels: dict[str, str] = {}
-    facts: Facts | None = None
+    facts: MachineFacts | None = None
     probed_at: int | None = None
     problem: str = ""  # why the last probe found nothing
 
@@ -91,11 +91,11 @@ class Owner(msgspec.Struct, frozen=True):
     job_id: str = ""  # the job that this machine was last started for
 
 
-class Probe(msgspec.Struct):
+class ServerProbe(msgspec.Struct):
     at: str
     ok: bool
     problem: str
-    facts: Facts | None
+    facts: MachineFacts | None
 
 
 class ServerView(msgspec.Struct, kw_only=True):
@@ -108,13 +108,13 @@ class ServerView(msgspec.Struct, kw_only=True):
     tls: str
     unidentified: bool
     labels: dict[str, str]
-    probe: Annotated[Probe, Meta(description="What was found when it was last probed")] | None
+    probe: Annotated[ServerProbe, Meta(description="What was found when it was last probed")] | None
     active_job: str | None
     created_at: str
     updated_at: str
 
 
-class ServerPage(msgspec.Struct):
+class RegisteredServers(msgspec.Struct):
     servers: list[ServerView]
     next: str | None
 
@@ -125,7 +125,7 @@ class ServerQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _put = msgspec.json.Decoder(PutServer)
-_kept = msgspec.json.Decoder(Kept)
+_kept = msgspec.json.Decoder(ServerRecord)
 _owner = msgspec.json.Decoder(Owner)
 
 
@@ -142,7 +142,7 @@ class Servers:
         # fmt: off
         rows: list[dict[str, Any]] = [
             {"method": "GET", "path": f"{BASE}/servers", "handler": self.list_servers, "summary": "List the servers",
-             "scope": READ, "query": ServerQuery, "reply": ServerPage},
+             "scope": READ, "query": ServerQuery, "reply": RegisteredServers},
             {"method": "GET", "path": one, "handler": self.get_server, "summary": "Read a server",
              "scope": READ, "reply": ServerView, "errors": (NotFound,)},
             {"method": "PUT", "path": one, "handler": self.put_server, "summary": "Register a server, or change it",
@@ -152,7 +152,7 @@ class Servers:
             {"method": "POST", "path": f"{one}/probe", "handler": self.probe_server, "summary": "Ask its BMC what it is and what it can do",
              "scope": SERVERS,
              "description": "Nothing is changed at the machine. Answers 200 also when the BMC could not be asked: `ok` is false then.",
-             "reply": Probe, "errors": (NotFound,)},
+             "reply": ServerProbe, "errors": (NotFound,)},
         ]
         # fmt: on
         return [Route(**row, tag=TAG, error_writer=write_error) for row in rows]
@@ -163,7 +163,7 @@ class Servers:
         by, tenant = query(req, ServerQuery), req.caller.tenant
         found = await self._store.list_records(RECORD, tenant, by.after, by.limit)
         servers = [await self._view(record) for record in found]
-        reply(resp, ServerPage(servers, found[-1].name if len(found) == by.limit else None))
+        reply(resp, RegisteredServers(servers, found[-1].name if len(found) == by.limit else None))
 
     async def get_server(self, req: Request, resp: Response, server_serial: str) -> None:
         reply(resp, await self._view(await self._record(req.caller.tenant, server_serial)))
@@ -198,7 +198,9 @@ class Servers:
         tenant = req.caller.tenant
         record = await self._record(tenant, server_serial)
         if (job := await self.active_job(tenant, record.name)) is not None:
-            raise Refused(409, Key.CONFLICT_ACTIVE_JOB, f"job {job.id} is active for this server; cancel it, or wait")
+            raise ProvisioningRefused(
+                409, Key.CONFLICT_ACTIVE_JOB, f"job {job.id} is active for this server; cancel it, or wait"
+            )
         await self._store.drop_record(DropRecord(RECORD, tenant, record.name))
         await self._store.drop_record(DropRecord(OWNER, tenant, record.name.lower()))
         resp.status = 204
@@ -215,11 +217,11 @@ class Servers:
             problem = error.message
         at = self._engine.now()
         await self._remember(tenant, record.name, facts, problem, at)
-        reply(resp, Probe(rfc3339(at), facts is not None, problem, facts))
+        reply(resp, ServerProbe(rfc3339(at), facts is not None, problem, facts))
 
     # for the rest of the door -------------------------------------------------------------------------------------------
 
-    async def get(self, tenant: str, serial: str) -> Kept:
+    async def get(self, tenant: str, serial: str) -> ServerRecord:
         record = await self._store.get_record(RECORD, tenant, serial)
         if record is None:
             raise NotFound(f"there is no server {serial}")
@@ -228,7 +230,7 @@ class Servers:
     async def bmc(self, tenant: str, serial: str) -> Bmc:
         return self.bmc_of(tenant, serial, await self.get(tenant, serial))
 
-    def bmc_of(self, tenant: str, serial: str, kept: Kept) -> Bmc:
+    def bmc_of(self, tenant: str, serial: str, kept: ServerRecord) -> Bmc:
         sealed = kept.sealed_password
         password = self._vault.open(_context(tenant, serial), sealed).decode() if sealed else ""
         return Bmc(
@@ -272,17 +274,17 @@ class Servers:
         if await self._store.put_record(PutRecord(OWNER, tenant, serial.lower(), body, expected=0)) is None:
             owner = await self.owner(tenant, serial)
             if owner is not None and owner.serial != serial:
-                raise Refused(409, "conflict.serial", f"this serial is registered as {owner.serial}")
+                raise ProvisioningRefused(409, "conflict.serial", f"this serial is registered as {owner.serial}")
 
     async def _require_calm(self, tenant: str, serial: str) -> None:
         """A job that has begun must find the machine that it began with, and clean up that one."""
         job = await self.active_job(tenant, serial)
         if job is not None and job.topic != State.QUEUED:
-            raise Refused(
+            raise ProvisioningRefused(
                 409, Key.CONFLICT_ACTIVE_JOB, f"job {job.id} is at work on this server; cancel it, or wait for its end"
             )
 
-    async def _remember(self, tenant: str, serial: str, facts: Facts | None, problem: str, at: int) -> None:
+    async def _remember(self, tenant: str, serial: str, facts: MachineFacts | None, problem: str, at: int) -> None:
         while (record := await self._store.get_record(RECORD, tenant, serial)) is not None:
             kept = _kept.decode(record.body)
             kept = replace(kept, facts=facts or kept.facts, probed_at=at, problem=problem)
@@ -295,7 +297,7 @@ class Servers:
         active = await self.active_job(record.tenant, record.name)
         probe = None
         if kept.probed_at is not None:
-            probe = Probe(rfc3339(kept.probed_at), not kept.problem, kept.problem, kept.facts)
+            probe = ServerProbe(rfc3339(kept.probed_at), not kept.problem, kept.problem, kept.facts)
         return ServerView(
             server_serial=record.name,
             bmc_address=kept.bmc_address,
@@ -321,12 +323,12 @@ def checked_serial(serial: str) -> str:
     return serial
 
 
-def _who(kept: Kept) -> tuple[str, str | None, bool]:
+def _who(kept: ServerRecord) -> tuple[str, str | None, bool]:
     """By which a machine is found and known."""
     return kept.bmc_address, kept.system_uuid, kept.unidentified
 
 
-def _redirects(before: Kept, after: Kept) -> str:
+def _redirects(before: ServerRecord, after: ServerRecord) -> str:
     """The field by which somebody else could get to hear the password. What was sent to anybody can only be sent to fewer."""
     if before.bmc_address != after.bmc_address:
         return "bmc_address"
@@ -335,10 +337,10 @@ def _redirects(before: Kept, after: Kept) -> str:
     return "tls" if before.tls not in (after.tls, "insecure") else ""
 
 
-def _changed(kept: Kept | None, asked: PutServer, address: str) -> Kept:
+def _changed(kept: ServerRecord | None, asked: PutServer, address: str) -> ServerRecord:
     """What is given replaces all but the password. What was found by probing another address is forgotten."""
     same = kept is not None and kept.bmc_address == address
-    return Kept(
+    return ServerRecord(
         bmc_address=address,
         bmc_username=asked.bmc_username,
         sealed_password=kept.sealed_password if kept else b"",

@@ -12,7 +12,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from chargehand.config import Config
-from chargehand.doors.provisioning.errors import Refused
+from chargehand.doors.provisioning.refusals import ProvisioningRefused
 from chargehand.errors import ConfigError
 from chargehand.private import close_to_others
 
@@ -40,7 +40,7 @@ class Vault:
 
     def require_open(self) -> None:
         if not self.is_open:
-            raise Refused(503, "config.missing", MISSING)
+            raise ProvisioningRefused(503, "config.missing", MISSING)
 
     def key(self, purpose: str) -> bytes:
         """Keys for different things have nothing to do with each other."""
@@ -58,7 +58,7 @@ class Vault:
         try:
             return AESGCM(self.key("seal")).decrypt(nonce, rest, context.encode())
         except InvalidTag:
-            raise Refused(
+            raise ProvisioningRefused(
                 503,
                 "config.key",
                 "what is stored was encrypted with another provisioning.key; give this server that key",

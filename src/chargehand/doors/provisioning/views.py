@@ -5,9 +5,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from chargehand.doors.provisioning.job.ledger import Ledger
-from chargehand.doors.provisioning.job.orders import asked_of
-from chargehand.doors.provisioning.job.run import Run, Step
+from chargehand.doors.provisioning.job.ledger import JobLedger
+from chargehand.doors.provisioning.job.orders import metadata_of
+from chargehand.doors.provisioning.job.run import JobRun, RunStep
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.engine.delivery import Outgoing
 from chargehand.engine.job import FINAL, Event, Job, State, rfc3339
@@ -41,7 +41,7 @@ class StepView(msgspec.Struct):
     message: str = ""
 
 
-class ProgressView(msgspec.Struct):
+class ProvisioningProgressView(msgspec.Struct):
     step: Annotated[str, Meta(description="Where the job is")]
     trouble: Annotated[str, Meta(description="What keeps the step that is being taken, if something does")]
     steps: list[StepView]
@@ -49,7 +49,7 @@ class ProgressView(msgspec.Struct):
     log_tail: Annotated[str, Meta(description="The end of the machine's own log, as it sent it")]
 
 
-class ErrorView(msgspec.Struct):
+class FailureView(msgspec.Struct):
     failed_step: str | None
     unit: str
     message: str
@@ -59,7 +59,7 @@ class ErrorView(msgspec.Struct):
     can_retry: bool
 
 
-class Summary(msgspec.Struct, kw_only=True):
+class ProvisioningJobSummary(msgspec.Struct, kw_only=True):
     job_id: str
     server_serial: str
     task_target: str
@@ -73,17 +73,17 @@ class Summary(msgspec.Struct, kw_only=True):
     finished_at: str | None
 
 
-class JobView(Summary, kw_only=True):
+class ProvisioningJobView(ProvisioningJobSummary, kw_only=True):
     attempt: Annotated[int, Meta(description="1, and one more with each retry that was asked for")]
-    failure: ErrorView | None
+    failure: FailureView | None
     warnings: list[str]
-    progress: ProgressView
+    progress: ProvisioningProgressView
     deadlines: Annotated[dict[str, str], Meta(description="When what is waited for now is given up, by its key")]
     recipe: Annotated[dict[str, Any], Meta(description="Without what may hold secrets")]
     metadata: dict[str, Any]
 
 
-class EventView(msgspec.Struct):
+class ProvisioningEventView(msgspec.Struct):
     sequence: int
     time: str
     level: str
@@ -98,14 +98,14 @@ def status_of(job: Job) -> str:
     return "complete" if job.state in FINAL else TOPICS.get(job.topic, "queued")
 
 
-def summary(job: Job, ledger: Ledger | None = None) -> Summary:
-    return Summary(**_common(job, ledger))
+def summary(job: Job, ledger: JobLedger | None = None) -> ProvisioningJobSummary:
+    return ProvisioningJobSummary(**_common(job, ledger))
 
 
 def job_view(
-    job: Job, recipe: dict[str, Any], run: Run | None, ledger: Ledger | None, deadlines: dict[str, int]
-) -> JobView:
-    return JobView(
+    job: Job, recipe: dict[str, Any], run: JobRun | None, ledger: JobLedger | None, deadlines: dict[str, int]
+) -> ProvisioningJobView:
+    return ProvisioningJobView(
         **_common(job, ledger),
         attempt=run.generation if run else 1,
         failure=_failure(job, ledger),
@@ -113,12 +113,12 @@ def job_view(
         progress=_progress(run, ledger),
         deadlines={key: rfc3339(at) for key, at in deadlines.items()},
         recipe=recipe,
-        metadata=asked_of(job).metadata,
+        metadata=metadata_of(job).metadata,
     )
 
 
-def _common(job: Job, ledger: Ledger | None) -> dict[str, Any]:
-    asked = asked_of(job)
+def _common(job: Job, ledger: JobLedger | None) -> dict[str, Any]:
+    asked = metadata_of(job)
     verdict = ledger.verdict if ledger and job.topic != "queued" else None
     return {
         "job_id": job.id,
@@ -141,12 +141,12 @@ def _shown_outcome(job: Job) -> str | None:
     return status if status in ("succeeded", "failed") else None
 
 
-def _failure(job: Job, ledger: Ledger | None) -> ErrorView | None:
+def _failure(job: Job, ledger: JobLedger | None) -> FailureView | None:
     verdict = ledger.verdict if ledger and job.topic != "queued" else None
     if verdict is None or verdict.outcome == "succeeded":
         return None
     meaning, advice, can_retry = advise(verdict.failed_step)
-    return ErrorView(verdict.failed_step, verdict.unit, verdict.error, verdict.reason, meaning, advice, can_retry)
+    return FailureView(verdict.failed_step, verdict.unit, verdict.error, verdict.reason, meaning, advice, can_retry)
 
 
 def advise(failed_step: str | None) -> tuple[str, str, bool]:
@@ -158,7 +158,7 @@ def advise(failed_step: str | None) -> tuple[str, str, bool]:
     return entry.meaning, entry.advice, entry.can_retry
 
 
-def _progress(run: Run | None, ledger: Ledger | None) -> ProgressView:
+def _progress(run: JobRun | None, ledger: JobLedger | None) -> ProvisioningProgressView:
     steps = [
         StepView(
             str(mark.step),
@@ -185,31 +185,31 @@ def _progress(run: Run | None, ledger: Ledger | None) -> ProgressView:
             )
         )
     steps.sort(key=lambda each: each.began_at)
-    now = run.step if run else Step.BUILD
-    at = ledger.steps[-1].step if now is Step.WAIT and ledger and ledger.steps else str(now)
+    now = run.step if run else RunStep.BUILD
+    at = ledger.steps[-1].step if now is RunStep.WAIT and ledger and ledger.steps else str(now)
     heard = ledger.heard_at if ledger else None
-    return ProgressView(
+    return ProvisioningProgressView(
         at, run.trouble if run else "", steps, None if heard is None else rfc3339(heard), ledger.tail if ledger else ""
     )
 
 
-class _Said(msgspec.Struct):
+class _OutcomeData(msgspec.Struct):
     """What the data of an event may say of the verdict."""
 
     outcome: str | None = None
     failed_step: str | None = None
 
 
-_said = msgspec.json.Decoder(_Said)
+_said = msgspec.json.Decoder(_OutcomeData)
 
 
-def event_view(event: Event) -> EventView:
+def event_view(event: Event) -> ProvisioningEventView:
     data = None if event.data is None else msgspec.json.decode(event.data)
     kind = (data or {}).get("kind", "") if isinstance(data, dict) else ""
     if not kind:
         kind = "step" if event.move == "note" and data else "note" if event.move == "note" else "transition"
     status = "complete" if event.state in FINAL else TOPICS.get(_topic(event), "")
-    return EventView(
+    return ProvisioningEventView(
         event.seq, rfc3339(event.at), event.level, kind, event.step, event.message or event.move, status, data
     )
 
@@ -224,9 +224,9 @@ def _topic(event: Event) -> str:
 def render(outgoing: Outgoing) -> bytes:
     """What a caller's webhook says of a change of state."""
     job, event = outgoing.job, outgoing.event
-    asked = asked_of(job)
+    asked = metadata_of(job)
     status = "complete" if event.state in FINAL else TOPICS.get(_topic(event), "queued")
-    said = _said.decode(event.data) if event.data else _Said()
+    said = _said.decode(event.data) if event.data else _OutcomeData()
     return msgspec.json.encode(
         {
             "job_id": job.id,

@@ -12,15 +12,15 @@ from msgspec.structs import replace
 
 from chargehand.config import ProvisioningConfig
 from chargehand.doors.provisioning.job.journey import Journey, StepFailed, again_until
-from chargehand.doors.provisioning.job.ledger import Ledger
+from chargehand.doors.provisioning.job.ledger import JobLedger
 from chargehand.doors.provisioning.job.occupancy import Occupancy, Occupant, spot_of
-from chargehand.doors.provisioning.job.run import AFTER, BOOTING, KEYS, ResetIntent, Step
+from chargehand.doors.provisioning.job.run import AFTER, BOOTING, KEYS, ResetIntent, RunStep
 from chargehand.doors.provisioning.machines import Machines
 from chargehand.doors.provisioning.media.files import MediaFiles, MediaMissing, Medium
 from chargehand.doors.provisioning.media.iso import IsoError
 from chargehand.doors.provisioning.media.serving import MediaUrls
-from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused
-from chargehand.doors.provisioning.redfish.facts import Facts, Glance, Slot
+from chargehand.doors.provisioning.redfish.errors import RedfishError, RedfishRefused
+from chargehand.doors.provisioning.redfish.facts import Glance, MachineFacts, VirtualDrive
 from chargehand.doors.provisioning.redfish.machine import Machine
 from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.taxonomy import Key
@@ -34,7 +34,7 @@ UNKNOWN = "sent before, and nothing shows whether it happened: not sent again"
 T = TypeVar("T")
 
 
-class Boot:
+class BootSteps:
     def __init__(
         self,
         settings: ProvisioningConfig,
@@ -53,7 +53,7 @@ class Boot:
 
     async def go(self, journey: Journey) -> None:
         """From the step where the run is up to WAIT. StepFailed says which one could not be done."""
-        if journey.run.step is Step.BUILD:
+        if journey.run.step is RunStep.BUILD:
             await self._build(journey)
         if journey.run.step not in BOOTING:
             return
@@ -63,23 +63,23 @@ class Boot:
             raise StepFailed(Key.REDFISH_DISCOVER, error.message) from None
         async with self._machines.open(bmc, self._settings.boot_seconds, journey.require) as machine:
             facts = journey.run.facts
-            if facts is not None and journey.run.step is not Step.DISCOVER:
+            if facts is not None and journey.run.step is not RunStep.DISCOVER:
                 await self._persist(journey, journey.run.step, lambda: machine.resume(facts))
             for step in BOOTING[BOOTING.index(journey.run.step) :]:
                 await self._take(journey, machine, step)
 
-    async def _take(self, journey: Journey, machine: Machine, step: Step) -> None:
+    async def _take(self, journey: Journey, machine: Machine, step: RunStep) -> None:
         await journey.enter(step)
         match step:
-            case Step.DISCOVER:
+            case RunStep.DISCOVER:
                 message = await self._discover(journey, machine)
-            case Step.MOUNT_MAINTENANCE:
+            case RunStep.MOUNT_MAINTENANCE:
                 message = await self._mount(journey, machine, step, self._first_medium(journey))
-            case Step.MOUNT_TASK:
+            case RunStep.MOUNT_TASK:
                 message = await self._mount_task(journey, machine)
-            case Step.BOOT_OVERRIDE:
+            case RunStep.BOOT_OVERRIDE:
                 message = await self._override(journey, machine)
-            case Step.RESET:
+            case RunStep.RESET:
                 message = await self._reset(journey, machine)
             case _:
                 message = await self._poll(journey, machine)
@@ -88,7 +88,7 @@ class Boot:
     # media --------------------------------------------------------------------------------------------------------------
 
     async def _build(self, journey: Journey) -> None:
-        await journey.enter(Step.BUILD)
+        await journey.enter(RunStep.BUILD)
         try:
             built = await self._files.build(journey.job, journey.recipe, journey.run.generation)
             await self._files.check(journey.job, journey.recipe)
@@ -97,7 +97,7 @@ class Boot:
         except MediaMissing as error:
             raise StepFailed(Key.ISO_SERVE, str(error)) from None
         message = f"built the task medium: {built.size} bytes, sha256 {built.sha256}, {built.path}"
-        await journey.leave(message, to=Step.DISCOVER, iso_size=built.size, iso_sha256=built.sha256)
+        await journey.leave(message, to=RunStep.DISCOVER, iso_size=built.size, iso_sha256=built.sha256)
 
     def _first_medium(self, journey: Journey) -> str:
         if journey.recipe.kind == "esxi":
@@ -105,7 +105,7 @@ class Boot:
         return Medium.BOOT if journey.run.combined else Medium.MAINTENANCE
 
     async def _discover(self, journey: Journey, machine: Machine) -> str:
-        facts = await self._persist(journey, Step.DISCOVER, machine.discover)
+        facts = await self._persist(journey, RunStep.DISCOVER, machine.discover)
         if not facts.cds:
             raise StepFailed(
                 Key.REDFISH_DISCOVER, "the BMC offers no virtual CD drive that an image can be inserted into"
@@ -115,7 +115,7 @@ class Boot:
         drives = ", ".join(f"{slot.name} ({slot.kind})" for slot in facts.slots)
         return f"found {facts.vendor} {facts.model} at {facts.system}, power {facts.power}, drives {drives}"
 
-    async def _occupy(self, journey: Journey, machine: Machine, facts: Facts) -> None:
+    async def _occupy(self, journey: Journey, machine: Machine, facts: MachineFacts) -> None:
         spot = spot_of(machine.address, facts)
         taken = await self._occupancy.take(journey.job.tenant, spot, Occupant(journey.job.id, journey.serial))
         if taken:
@@ -126,9 +126,11 @@ class Boot:
         drive = second_drive(_facts(journey))
         if drive is None:
             return "the BMC has one drive: the task medium is part of the image in it"
-        return await self._mount(journey, machine, Step.MOUNT_TASK, Medium.TASK, drive)
+        return await self._mount(journey, machine, RunStep.MOUNT_TASK, Medium.TASK, drive)
 
-    async def _mount(self, journey: Journey, machine: Machine, step: Step, name: str, drive: Slot | None = None) -> str:
+    async def _mount(
+        self, journey: Journey, machine: Machine, step: RunStep, name: str, drive: VirtualDrive | None = None
+    ) -> str:
         drive = drive or _facts(journey).cds[0]
         # Written down first: whatever happens now, cleaning up knows where to look.
         await journey.save(slots={**journey.run.slots, name: drive.path})
@@ -154,13 +156,13 @@ class Boot:
     async def _override(self, journey: Journey, machine: Machine) -> str:
         drive = _facts(journey).cds[0]
         await journey.save(override=True)
-        await self._persist(journey, Step.BOOT_OVERRIDE, lambda: machine.boot_from_cd(drive))
+        await self._persist(journey, RunStep.BOOT_OVERRIDE, lambda: machine.boot_from_cd(drive))
         return f"the next boot is from {drive.name}, once"
 
     # the reset ----------------------------------------------------------------------------------------------------------
 
     async def _reset(self, journey: Journey, machine: Machine) -> str:
-        sent = await self._persist(journey, Step.RESET, lambda: self.reset_once(journey, machine, "reset"))
+        sent = await self._persist(journey, RunStep.RESET, lambda: self.reset_once(journey, machine, "reset"))
         return f"reset: {sent}"
 
     async def reset_once(self, journey: Journey, machine: Machine, which: str) -> str:
@@ -271,7 +273,7 @@ class Boot:
 
     # trying again -------------------------------------------------------------------------------------------------------
 
-    async def _persist(self, journey: Journey, step: Step, do: Callable[[], Awaitable[T]]) -> T:
+    async def _persist(self, journey: Journey, step: RunStep, do: Callable[[], Awaitable[T]]) -> T:
         """What is worth trying again is tried while the budget of the boot phase lasts."""
         key = KEYS[step]
         trouble = ""
@@ -296,19 +298,21 @@ class Boot:
 
 def _refused(error: RedfishError) -> bool:
     """The BMC did not like the request, and so did nothing. A conflict may be with something that we did before."""
-    return isinstance(error, Refused) and not error.unclear and error.status in (400, 403, 404, 405, 415, 422, 501)
+    return (
+        isinstance(error, RedfishRefused) and not error.unclear and error.status in (400, 403, 404, 405, 415, 422, 501)
+    )
 
 
 def transient(error: BaseException) -> str | None:
     return error.message if isinstance(error, RedfishError) and error.transient else None
 
 
-def second_drive(facts: Facts) -> Slot | None:
+def second_drive(facts: MachineFacts) -> VirtualDrive | None:
     """For the task medium: another CD drive, else a USB one."""
     return next(iter((*facts.cds[1:], *facts.usbs)), None)
 
 
-def signs_of_life(ledger: Ledger, since: int) -> bool:
+def signs_of_life(ledger: JobLedger, since: int) -> bool:
     return (ledger.heard_at or 0) >= since or ledger.fetched_since(since)
 
 
@@ -334,7 +338,7 @@ def _still_the_same(intent: ResetIntent, glance: Glance) -> bool:
     return same and not _used_up(intent, glance)
 
 
-def _facts(journey: Journey) -> Facts:
+def _facts(journey: Journey) -> MachineFacts:
     if journey.run.facts is None:
         raise StepFailed(Key.REDFISH_DISCOVER, "nothing is known of the machine yet")
     return journey.run.facts

@@ -7,25 +7,25 @@ import asyncio
 from collections.abc import Callable
 
 from chargehand.config import ProvisioningConfig
-from chargehand.doors.provisioning.job.boot import LOOKS, UNKNOWN, Boot, transient
+from chargehand.doors.provisioning.job.boot import LOOKS, UNKNOWN, BootSteps, transient
 from chargehand.doors.provisioning.job.journey import Journey, again_until
 from chargehand.doors.provisioning.job.ledger import Verdict
 from chargehand.doors.provisioning.job.occupancy import Occupancy
-from chargehand.doors.provisioning.job.run import AFTER, KEYS, Step
+from chargehand.doors.provisioning.job.run import AFTER, KEYS, RunStep
 from chargehand.doors.provisioning.machines import Machines
 from chargehand.doors.provisioning.media.files import MediaFiles
 from chargehand.doors.provisioning.media.serving import MediaUrls
 from chargehand.doors.provisioning.redfish.errors import RedfishError
-from chargehand.doors.provisioning.redfish.facts import Slot
+from chargehand.doors.provisioning.redfish.facts import VirtualDrive
 from chargehand.doors.provisioning.redfish.machine import Machine
 from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.errors import ChargehandError, StoreError
 
-MOUNTS = (Step.MOUNT_MAINTENANCE, Step.MOUNT_TASK)
+MOUNTS = (RunStep.MOUNT_MAINTENANCE, RunStep.MOUNT_TASK)
 
 
-class Cleanup:
+class CleanupSteps:
     def __init__(
         self,
         settings: ProvisioningConfig,
@@ -34,7 +34,7 @@ class Cleanup:
         occupancy: Occupancy,
         urls: MediaUrls,
         files: MediaFiles,
-        boot: Boot,
+        boot: BootSteps,
     ) -> None:
         self._settings = settings
         self._occupancy = occupancy
@@ -46,7 +46,7 @@ class Cleanup:
 
     async def run(self, journey: Journey, verdict: Verdict) -> None:
         if journey.run.cleanup_at is None:
-            await journey.save(step=Step.EJECT, cleanup_at=journey.engine.now())
+            await journey.save(step=RunStep.EJECT, cleanup_at=journey.engine.now())
         if not (journey.run.slots or journey.run.override or journey.run.reset):
             return  # nothing was done to the machine
         try:
@@ -57,7 +57,7 @@ class Cleanup:
             await journey.warn(Key.CLEANUP_UNMOUNT, f"the machine is left as it is: {error.message}")
             return
         async with self._machines.open(bmc, self._settings.cleanup_seconds, journey.require) as machine:
-            while journey.run.step is not Step.DONE:
+            while journey.run.step is not RunStep.DONE:
                 await self._take(journey, machine, verdict)
 
     async def tidy(self, journey: Journey) -> None:
@@ -87,14 +87,14 @@ class Cleanup:
             await journey.warn(KEYS[step], f"{step}: {problem}")
             await journey.leave("", ok=False, to=AFTER[step])
 
-    async def _do(self, journey: Journey, machine: Machine, verdict: Verdict, step: Step) -> str:
+    async def _do(self, journey: Journey, machine: Machine, verdict: Verdict, step: RunStep) -> str:
         facts = journey.run.facts
         if facts is not None and not machine.is_known:
             await machine.resume(facts)
         match step:
-            case Step.EJECT:
+            case RunStep.EJECT:
                 return await self._eject(journey, machine)
-            case Step.CLEAR_OVERRIDE:
+            case RunStep.CLEAR_OVERRIDE:
                 if not journey.run.override:
                     return "no boot override was set"
                 await machine.clear_override()
@@ -108,7 +108,7 @@ class Cleanup:
         problems = []
         for name, path in journey.run.slots.items():
             try:
-                if await self._out(journey, machine, drives.get(path) or Slot(path, path, "cd"), name):
+                if await self._out(journey, machine, drives.get(path) or VirtualDrive(path, path, "cd"), name):
                     ejected.append(name)
             except RedfishError as error:
                 problems.append(error)
@@ -116,7 +116,7 @@ class Cleanup:
             raise problems[0]
         return f"ejected {', '.join(ejected)}" if ejected else "there was nothing of ours to eject"
 
-    async def _out(self, journey: Journey, machine: Machine, drive: Slot, name: str) -> bool:
+    async def _out(self, journey: Journey, machine: Machine, drive: VirtualDrive, name: str) -> bool:
         """A BMC goes on with an insert that nobody waits for any more: then the medium is looked for again."""
         marks = [mark for mark in journey.run.marks if mark.step in MOUNTS]
         cut_short = bool(marks) and (marks[-1].ended_at is None or not marks[-1].ok)

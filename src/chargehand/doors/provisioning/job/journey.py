@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from chargehand.doors.provisioning.job.ledger import Ledger, Ledgers, Outcome, Verdict
-from chargehand.doors.provisioning.job.run import KEYS, Mark, Run, Runs, Step
+from chargehand.doors.provisioning.job.ledger import JobLedger, JobLedgers, Outcome, Verdict
+from chargehand.doors.provisioning.job.run import KEYS, JobRun, JobRuns, Mark, RunStep
 from chargehand.doors.provisioning.recipe.recipe import Recipe
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.engine.engine import Engine
@@ -44,12 +44,12 @@ class Journey:
     def __init__(
         self,
         engine: Engine,
-        runs: Runs,
-        ledgers: Ledgers,
+        runs: JobRuns,
+        ledgers: JobLedgers,
         job: Job,
         serial: str,
         recipe: Recipe,
-        run: Run,
+        run: JobRun,
         version: int,
     ) -> None:
         self.engine = engine
@@ -68,9 +68,9 @@ class Journey:
 
     async def close(self, due_at: int) -> None:
         """The last word; `due_at`: when retention must look at it."""
-        await self._write(replace(self.run, step=Step.DONE), due_at)
+        await self._write(replace(self.run, step=RunStep.DONE), due_at)
 
-    async def _write(self, run: Run, due_at: int | None = None) -> None:
+    async def _write(self, run: JobRun, due_at: int | None = None) -> None:
         put = self._runs.put(self.job.tenant, self.job.id, run, self._version, due_at=due_at)
         writing = asyncio.ensure_future(put)
         try:
@@ -87,13 +87,13 @@ class Journey:
         if not await self.engine.store.holds(self.job.id, self.job.lease):
             raise StaleLease(f"job {self.job.id} has another owner now")
 
-    async def enter(self, step: Step) -> None:
+    async def enter(self, step: RunStep) -> None:
         marks = self.run.marks
         if not marks or marks[-1].step is not step or marks[-1].ended_at is not None:
             marks = (*marks, Mark(step, self.engine.now()))[-MAX_MARKS:]
         await self.save(step=step, marks=marks)
 
-    async def leave(self, message: str, *, to: Step, ok: bool = True, **changes: Any) -> None:
+    async def leave(self, message: str, *, to: RunStep, ok: bool = True, **changes: Any) -> None:
         """The step is over: its time, its line in the log of the job and in ours."""
         step, now = self.run.step, self.engine.now()
         last = self.run.marks[-1]
@@ -127,8 +127,8 @@ class Journey:
 
     # the verdict --------------------------------------------------------------------------------------------------------
 
-    async def ledger(self) -> Ledger:
-        return await self.ledgers.get(self.job.tenant, self.job.id) or Ledger(self.run.generation)
+    async def ledger(self) -> JobLedger:
+        return await self.ledgers.get(self.job.tenant, self.job.id) or JobLedger(self.run.generation)
 
     async def judge(self, outcome: Outcome, *, key: str | None = None, error: str = "", reason: str = "") -> Verdict:
         """Our own word, unless somebody was quicker: then theirs."""

@@ -53,7 +53,7 @@ class Fetch(msgspec.Struct, frozen=True):
     whole: bool = False  # all of it was read
 
 
-class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
+class JobLedger(msgspec.Struct, frozen=True, omit_defaults=True):
     generation: int = 1  # one more with each retry that an operator asks for
     verdict: Verdict | None = None
     deliveries: tuple[str, ...] = ()
@@ -67,34 +67,34 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     def knows(self, delivery_id: str) -> bool:
         return delivery_id in self.deliveries
 
-    def with_delivery(self, delivery_id: str) -> "Ledger":
+    def with_delivery(self, delivery_id: str) -> "JobLedger":
         if not delivery_id or self.knows(delivery_id):
             return self
         return replace(self, deliveries=(*self.deliveries, delivery_id)[-WINDOW:])
 
-    def with_verdict(self, verdict: Verdict) -> "Ledger":
+    def with_verdict(self, verdict: Verdict) -> "JobLedger":
         return self if self.verdict is not None else replace(self, verdict=verdict)
 
     def fetched_since(self, at: int) -> bool:
         return any(fetch.last_at >= at for fetch in self.fetches)
 
-    def with_fetch(self, name: str, at: int, whole: bool) -> "Ledger":
+    def with_fetch(self, name: str, at: int, whole: bool) -> "JobLedger":
         others = tuple(fetch for fetch in self.fetches if fetch.name != name)
         known = next((fetch for fetch in self.fetches if fetch.name == name), Fetch(name, at, at))
         return replace(self, fetches=(*others, Fetch(name, known.first_at, at, known.whole or whole)))
 
 
-Amend = Callable[[Ledger], Ledger]
-_decoder = msgspec.json.Decoder(Ledger)
+Amend = Callable[[JobLedger], JobLedger]
+_decoder = msgspec.json.Decoder(JobLedger)
 
 
-class Ledgers:
+class JobLedgers:
     def __init__(self, store: Store) -> None:
         self._store = store
         # So that a hundred copies of one webhook do not race a hundred times for the same record.
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
 
-    async def get(self, tenant: str, job_id: str) -> Ledger | None:
+    async def get(self, tenant: str, job_id: str) -> JobLedger | None:
         record = await self._store.get_record(RECORD, tenant, job_id)
         return None if record is None else _decoder.decode(record.body)
 
@@ -107,11 +107,11 @@ class Ledgers:
             if record is not None and _decoder.decode(record.body).generation >= generation:
                 return
             expected = 0 if record is None else record.version
-            body = msgspec.json.encode(Ledger(generation))
+            body = msgspec.json.encode(JobLedger(generation))
             if await self._store.put_record(PutRecord(RECORD, tenant, job_id, body, expected=expected)) is not None:
                 return
 
-    async def amend(self, tenant: str, job_id: str, amend: Amend) -> tuple[Ledger, Ledger] | None:
+    async def amend(self, tenant: str, job_id: str, amend: Amend) -> tuple[JobLedger, JobLedger] | None:
         """What it was and what it is now. None: there is none, for the job never began."""
         async with AsyncExitStack() as stack:
             stack.callback(self._leave, job_id)

@@ -11,17 +11,17 @@ import contextlib
 import msgspec
 
 from chargehand.config import ProvisioningConfig
-from chargehand.doors.provisioning.errors import Refused
-from chargehand.doors.provisioning.job.boot import Boot
-from chargehand.doors.provisioning.job.cleanup import Cleanup
+from chargehand.doors.provisioning.job.boot import BootSteps
+from chargehand.doors.provisioning.job.cleanup import CleanupSteps
 from chargehand.doors.provisioning.job.journey import Journey, Overtaken, StepFailed
-from chargehand.doors.provisioning.job.ledger import Ledgers, Verdict
-from chargehand.doors.provisioning.job.orders import Orders, asked_of, order_of
-from chargehand.doors.provisioning.job.run import CLEANUP, KEYS, Run, Runs, Step
-from chargehand.doors.provisioning.job.waiting import Waiting
+from chargehand.doors.provisioning.job.ledger import JobLedgers, Verdict
+from chargehand.doors.provisioning.job.orders import Orders, metadata_of, order_of
+from chargehand.doors.provisioning.job.run import CLEANUP, KEYS, JobRun, JobRuns, RunStep
+from chargehand.doors.provisioning.job.waiting import ReportWait
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
 from chargehand.doors.provisioning.names import Stage
 from chargehand.doors.provisioning.recipe.recipe import Recipe
+from chargehand.doors.provisioning.refusals import ProvisioningRefused
 from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.engine.engine import Engine
@@ -46,12 +46,12 @@ class Lifecycle:
         engine: Engine,
         settings: ProvisioningConfig,
         orders: Orders,
-        runs: Runs,
-        ledgers: Ledgers,
+        runs: JobRuns,
+        ledgers: JobLedgers,
         servers: Servers,
-        boot: Boot,
-        waiting: Waiting,
-        cleanup: Cleanup,
+        boot: BootSteps,
+        waiting: ReportWait,
+        cleanup: CleanupSteps,
         metrics: ProvisioningMetrics,
     ) -> None:
         self._engine = engine
@@ -85,15 +85,15 @@ class Lifecycle:
     # beginning ----------------------------------------------------------------------------------------------------------
 
     async def _begin(self, job: Job) -> Journey:
-        serial = asked_of(job).server_serial
+        serial = metadata_of(job).server_serial
         recipe = await self._recipe(job)
         found = await self._runs.get(job.tenant, job.id)
         now = self._engine.now()
-        if found is None or (found[0].step is Step.DONE and job.topic == "queued"):
+        if found is None or (found[0].step is RunStep.DONE and job.topic == "queued"):
             # A first start, or another one that an operator asked for: nothing of the last one counts. A job of which more
             # was shown since it was queued is no new start, even if its run is over: its end was not written yet.
             generation, expected = (found[0].generation + 1, found[1]) if found else (1, 0)
-            run = Run(generation=generation, began_at=now, taken_at=now, lease=job.lease)
+            run = JobRun(generation=generation, began_at=now, taken_at=now, lease=job.lease)
         else:
             run, expected = found
             began_at = run.began_at if run.marks else now  # the budget of what was never begun is whole
@@ -110,14 +110,14 @@ class Lifecycle:
         """Without the key that sealed it a job can do nothing more, but end: for that, what may be shown of it will do."""
         try:
             return self._orders.open(job)
-        except Refused:
+        except ProvisioningRefused:
             ledger = None if job.topic == "queued" else await self._ledgers.get(job.tenant, job.id)
             if ledger is None or ledger.verdict is None:
                 raise
             return Recipe.of(order_of(job).recipe)
 
     async def _show_provisioning(self, journey: Journey) -> None:
-        fresh = journey.run.step is Step.BUILD and not journey.run.marks
+        fresh = journey.run.step is RunStep.BUILD and not journey.run.marks
         message = "provisioning begins" if fresh else f"taken up again at {journey.run.step}"
         await self._engine.advance(Guard.held(journey.job), Stage.PROVISIONING, message=message)
         if fresh:

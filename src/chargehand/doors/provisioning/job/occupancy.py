@@ -12,7 +12,7 @@ import hashlib
 import msgspec
 from yarl import URL
 
-from chargehand.doors.provisioning.redfish.facts import Facts
+from chargehand.doors.provisioning.redfish.facts import MachineFacts
 from chargehand.doors.provisioning.redfish.identity import uuid_of
 from chargehand.engine.engine import Engine
 from chargehand.engine.record import DropRecord, PutRecord
@@ -80,7 +80,7 @@ class Occupancy:
             await self._store.drop_record(DropRecord(kind, tenant, name, record.version))
 
 
-def spot_of(address: str, facts: Facts) -> Spot:
+def spot_of(address: str, facts: MachineFacts) -> Spot:
     """A machine goes by what the BMC reports of it, which is the same by whatever address the BMC is reached. By serial and UUID, for
     there are boards that share a UUID with all others of their kind.
     """

@@ -19,7 +19,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     sealed: bytes = b""  # where releases before 0.2 have the whole, in base64
 
 
-class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
+class JobMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     """The metadata of a job: enough for a list."""
 
     server_serial: str = ""
@@ -29,7 +29,7 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _orders = msgspec.json.Decoder(Order)
-_asked = msgspec.json.Decoder(Asked)
+_asked = msgspec.json.Decoder(JobMetadata)
 
 
 class Orders:
@@ -49,12 +49,12 @@ def order_of(job: Job) -> Order:
     return _orders.decode(shown_payload(job.payload))
 
 
-def asked_of(job: Job) -> Asked:
+def metadata_of(job: Job) -> JobMetadata:
     return _decode_asked(job.metadata or b"{}")
 
 
 @lru_cache(maxsize=4096)
-def _decode_asked(metadata: bytes) -> Asked:
+def _decode_asked(metadata: bytes) -> JobMetadata:
     return _asked.decode(metadata)
 
 

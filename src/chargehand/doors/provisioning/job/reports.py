@@ -15,15 +15,15 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from chargehand.config import ProvisioningConfig
-from chargehand.doors.provisioning.errors import write_error
 from chargehand.doors.provisioning.job.journey import one_line
-from chargehand.doors.provisioning.job.ledger import MAX_STEPS, MAX_TAIL, Ledger, Ledgers, UnitProgress, Verdict
+from chargehand.doors.provisioning.job.ledger import MAX_STEPS, MAX_TAIL, JobLedger, JobLedgers, UnitProgress, Verdict
 from chargehand.doors.provisioning.job.lifecycle import Lifecycle
-from chargehand.doors.provisioning.job.orders import asked_of
-from chargehand.doors.provisioning.job.run import Runs
+from chargehand.doors.provisioning.job.orders import metadata_of
+from chargehand.doors.provisioning.job.run import JobRuns
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
 from chargehand.doors.provisioning.names import BASE, KIND, TAG, Stage
 from chargehand.doors.provisioning.redfish.turns import Turns
+from chargehand.doors.provisioning.refusals import write_error
 from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.taxonomy import of_unit
 from chargehand.doors.provisioning.tokens import PREFIX, JobTokens, Meant
@@ -56,7 +56,7 @@ LINES = ("job_id", "task_target", "dispatcher_version", "schema_id", "started_at
 Debugging = msgspec.Raw  # a text or a number, where it is as it should be; whatever else it is, it is not built
 
 
-class Status(msgspec.Struct):
+class StatusReport(msgspec.Struct):
     """Other members are ignored, and so is what is not as it should be in those that only help with debugging: a sender that is
     refused gives up in the end, and the outcome would be lost for that.
     """
@@ -78,7 +78,7 @@ class Status(msgspec.Struct):
     )
 
 
-class Said(msgspec.Struct):
+class Reported(msgspec.Struct):
     """What is made of it."""
 
     status: str
@@ -94,7 +94,7 @@ class Said(msgspec.Struct):
     log_tail: str | None
 
     @classmethod
-    def of(cls, status: Status) -> "Said":
+    def of(cls, status: StatusReport) -> "Reported":
         # It becomes a key, and stands in messages and on screens: of what a machine sends there, only what can be seen.
         failed_step = one_line(status.failed_step or "") or None
         lines = {name: _text(getattr(status, name), MAX_LINE) for name in LINES}
@@ -118,7 +118,7 @@ def _exit_code(raw: msgspec.Raw) -> int | None:
         return None
 
 
-class Progress(msgspec.Struct):
+class ProgressReport(msgspec.Struct):
     step: Annotated[str, Meta(min_length=1, max_length=256, description="The unit that is at work")]
     percent: Annotated[float, Meta(ge=0, le=100)] | None = None
     message: Annotated[str, Meta(max_length=2000)] = ""
@@ -133,13 +133,13 @@ class Progress(msgspec.Struct):
     job_id: Annotated[str, Meta(max_length=MAX_LINE)] | None = None
 
 
-class Accepted(msgspec.Struct):
+class StatusAccepted(msgspec.Struct):
     job_id: str
     status: str
     duplicate: bool
 
 
-class Going(msgspec.Struct):
+class ProgressAnswer(msgspec.Struct):
     job_id: str
     go_on: Annotated[bool, Meta(description="False: the job is over or belongs to another boot; touch nothing")]
     reason: str
@@ -147,18 +147,18 @@ class Going(msgspec.Struct):
 
 _string = msgspec.json.Decoder(str)
 _small = msgspec.json.Decoder(Annotated[int, Meta(gt=-(2**31), lt=2**31)])
-_status = msgspec.json.Decoder(Status)
-_progress = msgspec.json.Decoder(Progress)
+_status = msgspec.json.Decoder(StatusReport)
+_progress = msgspec.json.Decoder(ProgressReport)
 
 
-class Reports:
+class MachineReports:
     def __init__(
         self,
         engine: Engine,
         settings: ProvisioningConfig,
         tokens: JobTokens,
-        runs: Runs,
-        ledgers: Ledgers,
+        runs: JobRuns,
+        ledgers: JobLedgers,
         servers: Servers,
         lifecycle: Lifecycle,
         metrics: ProvisioningMetrics,
@@ -192,9 +192,9 @@ class Reports:
         }
         # fmt: off
         return [
-            Route("POST", path, self.take_status, "For machines: how the job ended", request=Status, reply=Accepted,
+            Route("POST", path, self.take_status, "For machines: how the job ended", request=StatusReport, reply=StatusAccepted,
                   description="200 also for a repeated one. Without valid credentials 401 or 403.", **common),
-            Route("POST", f"{path}/progress", self.take_progress, "For machines: where they are", request=Progress, reply=Going, **common),
+            Route("POST", f"{path}/progress", self.take_progress, "For machines: where they are", request=ProgressReport, reply=ProgressAnswer, **common),
         ]
         # fmt: on
 
@@ -203,7 +203,7 @@ class Reports:
     async def take_status(self, req: Request, resp: Response, server_serial: str) -> None:
         try:
             meant, scheme = self._admit(req, server_serial)
-            said = Said.of(decode(_status, await read_body(req, MAX_BODY), MAX_BODY))
+            said = Reported.of(decode(_status, await read_body(req, MAX_BODY), MAX_BODY))
             if said.status == "failed" and said.failed_step is None:
                 raise InvalidField("failed_step", "is required when status is failed: the unit that failed")
             job = await self._job(server_serial, meant, said.job_id)
@@ -213,9 +213,9 @@ class Reports:
         with self._turns.answering():
             duplicate = await self._judge(job, meant, said, scheme)
         self._metrics.webhooks.labels("duplicate" if duplicate else said.status).inc()
-        reply(resp, Accepted(job.id, said.status, duplicate))
+        reply(resp, StatusAccepted(job.id, said.status, duplicate))
 
-    async def _judge(self, job: Job, meant: Meant | None, said: Said, scheme: str) -> bool:
+    async def _judge(self, job: Job, meant: Meant | None, said: Reported, scheme: str) -> bool:
         """False: this was the word that decided."""
         now = self._engine.now()
         unit = said.failed_step or ""
@@ -231,7 +231,7 @@ class Reports:
             else "",
         )
 
-        def amend(ledger: Ledger) -> Ledger:
+        def amend(ledger: JobLedger) -> JobLedger:
             if not _is_for(ledger, meant) or (said.delivery_id and ledger.knows(said.delivery_id)):
                 return ledger
             if ledger.verdict is None and said.log_tail:
@@ -241,7 +241,7 @@ class Reports:
 
         amended = await self._ledgers.amend(job.tenant, job.id, amend) if await self._may_mean(job, meant) else None
         if amended is None:
-            raise NotFound(f"no job is active for server {asked_of(job).server_serial}")
+            raise NotFound(f"no job is active for server {metadata_of(job).server_serial}")
         before, after = amended
         if not _is_for(before, meant) or (said.delivery_id and before.knows(said.delivery_id)):
             return True
@@ -254,7 +254,7 @@ class Reports:
             log.info(
                 "a machine reported",
                 job_id=job.id,
-                server_serial=asked_of(job).server_serial,
+                server_serial=metadata_of(job).server_serial,
                 status=said.status,
                 step=verdict.failed_step,
                 auth=scheme,
@@ -276,7 +276,7 @@ class Reports:
         found = await self._runs.get(job.tenant, job.id)
         return found is not None and found[0].reset is not None
 
-    async def _note(self, job: Job, said: Said, scheme: str, decided: bool) -> None:
+    async def _note(self, job: Job, said: Reported, scheme: str, decided: bool) -> None:
         told = f"webhook: {said.status}" + (f", {said.failed_step}" if said.failed_step else "")
         message = told if decided else f"{told}; the outcome was known already, nothing changed"
         data = {
@@ -306,7 +306,7 @@ class Reports:
         )
         await self._engine.note(note)
 
-    def _observe(self, said: Said, now: int) -> None:
+    def _observe(self, said: Reported, now: int) -> None:
         try:
             finished = datetime.fromisoformat(said.finished_at or "")
             seconds = now / SECOND - finished.timestamp()
@@ -339,7 +339,7 @@ class Reports:
             await self._engine.note(
                 Note(Guard.seen(job), step=said.step, message=one_line(message), data=msgspec.json.encode(data))
             )
-        reply(resp, Going(job.id, not reason, reason), 409 if reason else 200)
+        reply(resp, ProgressAnswer(job.id, not reason, reason), 409 if reason else 200)
 
     # who, and about what ------------------------------------------------------------------------------------------------
 
@@ -383,19 +383,19 @@ class Reports:
             or owner is None
             or job.kind != KIND
             or job.tenant != tenant
-            or asked_of(job).server_serial != serial
+            or metadata_of(job).server_serial != serial
         ):
             raise NotFound(f"no job is active for server {one_line(serial)[:64]}")
         return job
 
 
-def _is_for(ledger: Ledger, meant: Meant | None) -> bool:
+def _is_for(ledger: JobLedger, meant: Meant | None) -> bool:
     """A token of an earlier start says nothing about this one."""
     return meant is None or meant.generation == ledger.generation
 
 
-def _hear(said: Progress, meant: Meant | None, now: int) -> Callable[[Ledger], Ledger]:
-    def amend(ledger: Ledger) -> Ledger:
+def _hear(said: ProgressReport, meant: Meant | None, now: int) -> Callable[[JobLedger], JobLedger]:
+    def amend(ledger: JobLedger) -> JobLedger:
         if ledger.verdict is not None or not _is_for(ledger, meant):
             return ledger
         if said.boot_id:
@@ -419,7 +419,7 @@ def _hear(said: Progress, meant: Meant | None, now: int) -> Callable[[Ledger], L
     return amend
 
 
-def _objection(ledger: Ledger, said: Progress, meant: Meant | None, job: Job) -> str:
+def _objection(ledger: JobLedger, said: ProgressReport, meant: Meant | None, job: Job) -> str:
     if not _is_for(ledger, meant):
         return "this start of the job is over"
     if ledger.verdict is not None or job.finished:
@@ -429,7 +429,7 @@ def _objection(ledger: Ledger, said: Progress, meant: Meant | None, job: Job) ->
     return ""
 
 
-def _worth_telling(known: UnitProgress | None, said: Progress) -> bool:
+def _worth_telling(known: UnitProgress | None, said: ProgressReport) -> bool:
     if known is None or said.finished != known.finished:
         return True
     return int((said.percent or 0) / EVENT_PERCENT) > int((known.percent or 0) / EVENT_PERCENT)

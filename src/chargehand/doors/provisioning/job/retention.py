@@ -4,8 +4,8 @@ import asyncio
 
 from msgspec.structs import replace
 
-from chargehand.doors.provisioning.job.ledger import Ledgers
-from chargehand.doors.provisioning.job.run import Run, Runs
+from chargehand.doors.provisioning.job.ledger import JobLedgers
+from chargehand.doors.provisioning.job.run import JobRun, JobRuns
 from chargehand.doors.provisioning.media.files import MediaFiles
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND
@@ -22,7 +22,7 @@ log = get_logger(__name__)
 
 class Retention:
     def __init__(
-        self, engine: Engine, runs: Runs, ledgers: Ledgers, files: MediaFiles, media_keep_seconds: float
+        self, engine: Engine, runs: JobRuns, ledgers: JobLedgers, files: MediaFiles, media_keep_seconds: float
     ) -> None:
         self._engine = engine
         self._runs = runs
@@ -58,7 +58,7 @@ class Retention:
             if job is None or (job.finished_at is not None and job.finished_at + self._keep <= self._engine.now()):
                 await self._files.remove(job_id)
 
-    async def _look(self, record: Record, run: Run | None) -> None:
+    async def _look(self, record: Record, run: JobRun | None) -> None:
         tenant, job_id = record.tenant, record.name
         await self._files.remove(job_id)
         if run is None or await self._engine.store.get_job(job_id) is None:

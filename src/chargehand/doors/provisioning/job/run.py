@@ -9,7 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from chargehand.doors.provisioning.job.occupancy import Spot
-from chargehand.doors.provisioning.redfish.facts import Facts
+from chargehand.doors.provisioning.redfish.facts import MachineFacts
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.engine.store import Store
@@ -21,7 +21,7 @@ RECORD = "provision-run"
 log = get_logger(__name__)
 
 
-class Step(StrEnum):
+class RunStep(StrEnum):
     BUILD = "build-media"
     DISCOVER = "discover"
     MOUNT_MAINTENANCE = "mount-maintenance"
@@ -37,28 +37,35 @@ class Step(StrEnum):
 
 
 # What a failure of a step is called. A medium that is not there to be served is found while building.
-KEYS: dict[Step, Key] = {
-    Step.BUILD: Key.ISO_BUILD,
-    Step.DISCOVER: Key.REDFISH_DISCOVER,
-    Step.MOUNT_MAINTENANCE: Key.REDFISH_MOUNT_MAINTENANCE,
-    Step.MOUNT_TASK: Key.REDFISH_MOUNT_TASK,
-    Step.BOOT_OVERRIDE: Key.REDFISH_BOOT_OVERRIDE,
-    Step.RESET: Key.REDFISH_RESET,
-    Step.POLL: Key.REDFISH_POLL,
-    Step.WAIT: Key.WEBHOOK_WAIT,
-    Step.EJECT: Key.CLEANUP_UNMOUNT,
-    Step.CLEAR_OVERRIDE: Key.CLEANUP_UNMOUNT,
-    Step.FINAL_RESET: Key.CLEANUP_RESET,
+KEYS: dict[RunStep, Key] = {
+    RunStep.BUILD: Key.ISO_BUILD,
+    RunStep.DISCOVER: Key.REDFISH_DISCOVER,
+    RunStep.MOUNT_MAINTENANCE: Key.REDFISH_MOUNT_MAINTENANCE,
+    RunStep.MOUNT_TASK: Key.REDFISH_MOUNT_TASK,
+    RunStep.BOOT_OVERRIDE: Key.REDFISH_BOOT_OVERRIDE,
+    RunStep.RESET: Key.REDFISH_RESET,
+    RunStep.POLL: Key.REDFISH_POLL,
+    RunStep.WAIT: Key.WEBHOOK_WAIT,
+    RunStep.EJECT: Key.CLEANUP_UNMOUNT,
+    RunStep.CLEAR_OVERRIDE: Key.CLEANUP_UNMOUNT,
+    RunStep.FINAL_RESET: Key.CLEANUP_RESET,
 }
-AFTER: dict[Step, Step] = dict(zip(list(Step)[:-1], list(Step)[1:], strict=True))
-BOOTING = (Step.DISCOVER, Step.MOUNT_MAINTENANCE, Step.MOUNT_TASK, Step.BOOT_OVERRIDE, Step.RESET, Step.POLL)
-CLEANUP = frozenset({Step.EJECT, Step.CLEAR_OVERRIDE, Step.FINAL_RESET, Step.DONE})
+AFTER: dict[RunStep, RunStep] = dict(zip(list(RunStep)[:-1], list(RunStep)[1:], strict=True))
+BOOTING = (
+    RunStep.DISCOVER,
+    RunStep.MOUNT_MAINTENANCE,
+    RunStep.MOUNT_TASK,
+    RunStep.BOOT_OVERRIDE,
+    RunStep.RESET,
+    RunStep.POLL,
+)
+CLEANUP = frozenset({RunStep.EJECT, RunStep.CLEAR_OVERRIDE, RunStep.FINAL_RESET, RunStep.DONE})
 
 
 class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
     """A step that was begun, for whoever watches."""
 
-    step: Step
+    step: RunStep
     began_at: int
     ended_at: int | None = None
     ok: bool = True
@@ -75,14 +82,14 @@ class ResetIntent(msgspec.Struct, frozen=True, omit_defaults=True):
     tries: int = 1
 
 
-class Run(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class JobRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     generation: int = 1
     lease: int = 0  # under which it was last written
-    step: Step = Step.BUILD
+    step: RunStep = RunStep.BUILD
     began_at: int = 0
     taken_at: int = 0  # when its owner took it up: nobody listened for a while before that, perhaps
     cleanup_at: int | None = None  # when cleaning up began
-    facts: Facts | None = None  # what the BMC showed
+    facts: MachineFacts | None = None  # what the BMC showed
     spot: Spot | None = None  # what the job occupies
     trouble: str = ""  # what keeps the step that is being taken, for whoever watches
     combined: bool = False  # one drive: both media in one image
@@ -101,18 +108,18 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     media_gone: bool = False  # retention took the files
 
 
-_decoder = msgspec.json.Decoder(Run)
+_decoder = msgspec.json.Decoder(JobRun)
 
 
-class Runs:
+class JobRuns:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def get(self, tenant: str, job_id: str) -> "tuple[Run, int] | None":
+    async def get(self, tenant: str, job_id: str) -> "tuple[JobRun, int] | None":
         record = await self._store.get_record(RECORD, tenant, job_id)
         return None if record is None else (_decoder.decode(record.body), record.version)
 
-    async def put(self, tenant: str, job_id: str, run: Run, expected: int, *, due_at: int | None = None) -> int:
+    async def put(self, tenant: str, job_id: str, run: JobRun, expected: int, *, due_at: int | None = None) -> int:
         """The new version. An owner that was replaced does not get past this, and so does nothing more."""
         body = msgspec.json.encode(run)
         record = await self._store.put_record(PutRecord(RECORD, tenant, job_id, body, expected=expected, due_at=due_at))
@@ -120,7 +127,7 @@ class Runs:
             raise StaleLease(f"job {job_id} has another owner now")
         return record.version
 
-    async def due(self, limit: int) -> list[tuple[Record, Run | None]]:
+    async def due(self, limit: int) -> list[tuple[Record, JobRun | None]]:
         """None: a run that cannot be read."""
         return [(record, _read(record)) for record in await self._store.due_records(RECORD, limit)]
 
@@ -128,7 +135,7 @@ class Runs:
         await self._store.drop_record(DropRecord(RECORD, tenant, job_id))
 
 
-def _read(record: Record) -> Run | None:
+def _read(record: Record) -> JobRun | None:
     try:
         return _decoder.decode(record.body)
     except msgspec.DecodeError as error:

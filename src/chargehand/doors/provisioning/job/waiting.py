@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from chargehand.config import ProvisioningConfig
 from chargehand.doors.provisioning.job.boot import signs_of_life
 from chargehand.doors.provisioning.job.journey import LOOK_SECONDS, Journey, StepFailed
-from chargehand.doors.provisioning.job.ledger import Ledger, Verdict
-from chargehand.doors.provisioning.job.run import Run, Step
+from chargehand.doors.provisioning.job.ledger import JobLedger, Verdict
+from chargehand.doors.provisioning.job.run import JobRun, RunStep
 from chargehand.doors.provisioning.machines import Machines
 from chargehand.doors.provisioning.redfish.errors import RedfishError
 from chargehand.doors.provisioning.redfish.facts import Glance
@@ -37,16 +37,18 @@ class Deadline(NamedTuple):
     message: str
 
 
-class Waiting:
+class ReportWait:
     def __init__(self, settings: ProvisioningConfig, servers: Servers, machines: Machines) -> None:
         self._settings = settings
         self._servers = servers
         self._machines = machines
 
     async def wait(self, journey: Journey) -> Verdict:
-        await journey.enter(Step.WAIT)
+        await journey.enter(RunStep.WAIT)
         verdict = await (self._for_installer(journey) if journey.recipe.kind == "esxi" else self._for_report(journey))
-        await journey.leave(f"the outcome is known: {verdict.outcome}", ok=verdict.outcome != "failed", to=Step.EJECT)
+        await journey.leave(
+            f"the outcome is known: {verdict.outcome}", ok=verdict.outcome != "failed", to=RunStep.EJECT
+        )
         return verdict
 
     async def _for_report(self, journey: Journey) -> Verdict:
@@ -68,7 +70,7 @@ class Waiting:
         finally:
             stop()
 
-    def deadline(self, run: Run, kind: str, timeout_minutes: int | None, ledger: Ledger) -> Deadline:
+    def deadline(self, run: JobRun, kind: str, timeout_minutes: int | None, ledger: JobLedger) -> Deadline:
         """The next moment at which something is amiss, and what that would be."""
         settings = self._settings
         reset_at = run.reset.asked_at if run.reset else run.began_at
@@ -180,12 +182,12 @@ def rebooted(before: Glance, seen: Glance, unreset: str = "") -> bool:
     return seen.boot_progress in _EARLY and before.boot_progress.startswith("OS")
 
 
-def _cached(ledger: Ledger) -> bool:
+def _cached(ledger: JobLedger) -> bool:
     """The BMC has read all of a medium when it was inserted: that it reads no more afterwards shows nothing."""
     return any(fetch.whole for fetch in ledger.fetches)
 
 
-def _turned(run: Run) -> bool:
+def _turned(run: JobRun) -> bool:
     """Whether anything showed that the machine was really reset."""
     intent = run.reset
     return intent is not None and (bool(intent.last_reset_at) or intent.power != "On")

@@ -24,13 +24,13 @@ SEARCHED_SECTORS = 16  # from the end: drives may add some
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-class Part(NamedTuple):
+class ImagePart(NamedTuple):
     source: Path | bytes
     start: int  # in the image, or for a piece, in the source
     length: int
 
 
-class Task(NamedTuple):
+class TaskExtent(NamedTuple):
     offset: int
     length: int
     sha256: str
@@ -48,30 +48,30 @@ class Combined:
             ) from error
         boot = found.st_size
         padding = -boot % SECTOR
-        trailer = _trailer(Task(boot + padding, task.size, task.sha256))
+        trailer = _trailer(TaskExtent(boot + padding, task.size, task.sha256))
         sources = ((maintenance, boot), (bytes(padding), padding), (task.path, task.size), (trailer, SECTOR))
-        self._parts: list[Part] = []
+        self._parts: list[ImagePart] = []
         self.size = 0
         for source, length in sources:
             if length:
-                self._parts.append(Part(source, self.size, length))
+                self._parts.append(ImagePart(source, self.size, length))
             self.size += length
         identity = f"{found.st_ino} {boot} {found.st_mtime_ns} {task.sha256}"
         self.etag = f'"{hashlib.sha256(identity.encode()).hexdigest()[:32]}"'
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[ImagePart]:
         """In order and without gaps; `start` is where each lies in the image."""
         return list(self._parts)
 
-    def pieces(self, start: int, end: int) -> Iterator[Part]:
+    def pieces(self, start: int, end: int) -> Iterator[ImagePart]:
         """What the range from `start` up to, not including, `end` is made of; `start` of a piece is in its source."""
         for source, at, length in self._parts:
             first, last = max(start, at), min(end, at + length)
             if first < last:
-                yield Part(source, first - at, last - first)
+                yield ImagePart(source, first - at, last - first)
 
 
-def find_task(read: Callable[[int, int], bytes], size: int) -> Task | None:
+def find_task(read: Callable[[int, int], bytes], size: int) -> TaskExtent | None:
     """Where on a medium the task lies: `read(offset, n)` reads from it. None: it is not a combined one."""
     for sector in range(size // SECTOR - 1, max(-1, size // SECTOR - 1 - SEARCHED_SECTORS), -1):
         block = read(sector * SECTOR, SECTOR)
@@ -80,11 +80,11 @@ def find_task(read: Callable[[int, int], bytes], size: int) -> Task | None:
     return None
 
 
-def _trailer(task: Task) -> bytes:
+def _trailer(task: TaskExtent) -> bytes:
     return (MAGIC + json.dumps(task._asdict()).encode()).ljust(SECTOR, b"\0")
 
 
-def _task(block: bytes, end: int) -> Task | None:
+def _task(block: bytes, end: int) -> TaskExtent | None:
     try:
         said = json.loads(block[len(MAGIC) :].rstrip(b"\0"))
         offset, length, sha256 = said["offset"], said["length"], said["sha256"]
@@ -93,4 +93,4 @@ def _task(block: bytes, end: int) -> Task | None:
     if type(offset) is not int or type(length) is not int or not _SHA256.fullmatch(str(sha256)):
         return None
     fits = offset >= 0 and offset % SECTOR == 0 and 0 < length <= MAX_BYTES and offset + length <= end
-    return Task(offset, length, sha256) if fits else None
+    return TaskExtent(offset, length, sha256) if fits else None

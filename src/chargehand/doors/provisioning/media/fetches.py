@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from chargehand.doors.provisioning.job.ledger import Ledger, Ledgers
+from chargehand.doors.provisioning.job.ledger import JobLedger, JobLedgers
 from chargehand.engine.engine import Engine
 from chargehand.errors import StoreError
 from chargehand.observability.logs import get_logger
@@ -16,7 +16,7 @@ log = get_logger(__name__)
 
 
 class Fetches:
-    def __init__(self, engine: Engine, ledgers: Ledgers) -> None:
+    def __init__(self, engine: Engine, ledgers: JobLedgers) -> None:
         self._engine = engine
         self._ledgers = ledgers
         # Job and medium -> when it was last read, and whether all of it was. The time is that of the reading: what was read
@@ -52,5 +52,5 @@ class Fetches:
             await self._ledgers.amend(job.tenant, job_id, _fetched(name, at, whole))
 
 
-def _fetched(name: str, at: int, whole: bool) -> Callable[[Ledger], Ledger]:
-    return partial(Ledger.with_fetch, name=name, at=at, whole=whole)
+def _fetched(name: str, at: int, whole: bool) -> Callable[[JobLedger], JobLedger]:
+    return partial(JobLedger.with_fetch, name=name, at=at, whole=whole)

@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 
 from chargehand.config import Config
-from chargehand.doors.provisioning.job.orders import Orders, asked_of
-from chargehand.doors.provisioning.job.run import Runs
+from chargehand.doors.provisioning.job.orders import Orders, metadata_of
+from chargehand.doors.provisioning.job.run import JobRuns
 from chargehand.doors.provisioning.media.authorities import NAME as AUTHORITIES
 from chargehand.doors.provisioning.media.authorities import read_authorities
 from chargehand.doors.provisioning.media.combined import Combined
 from chargehand.doors.provisioning.media.iso import Built, IsoError, build_task_iso
-from chargehand.doors.provisioning.media.source import Source
+from chargehand.doors.provisioning.media.source import MediaSource
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
 from chargehand.doors.provisioning.names import BASE, KIND
 from chargehand.doors.provisioning.recipe.recipe import Recipe
@@ -44,7 +44,13 @@ class MediaMissing(Exception):
 
 class MediaFiles:
     def __init__(
-        self, config: Config, store: Store, orders: Orders, runs: Runs, tokens: JobTokens, metrics: ProvisioningMetrics
+        self,
+        config: Config,
+        store: Store,
+        orders: Orders,
+        runs: JobRuns,
+        tokens: JobTokens,
+        metrics: ProvisioningMetrics,
     ) -> None:
         data = Path(config.server.data_dir)
         self._settings = config.provisioning
@@ -72,7 +78,7 @@ class MediaFiles:
         return self._remember(job.id, built)
 
     def _report(self, job: Job, generation: int) -> bytes:
-        asked = asked_of(job)
+        asked = metadata_of(job)
         serial = asked.server_serial
         url = f"{self.base_url}{BASE}/status-webhook/{serial}"
         report = {
@@ -95,7 +101,7 @@ class MediaFiles:
 
     # serving ------------------------------------------------------------------------------------------------------------
 
-    async def find(self, job_id: str, name: str) -> Source | None:
+    async def find(self, job_id: str, name: str) -> MediaSource | None:
         """None: there is no such medium, or the job is over and nobody has a reason to ask."""
         job = await self._store.get_job(job_id) if is_ulid(job_id) else None
         if job is None or job.kind != KIND or job.finished:
@@ -132,20 +138,20 @@ class MediaFiles:
         self._built[job_id] = built
         return built
 
-    async def _whole(self, path: Path | None) -> Source | None:
+    async def _whole(self, path: Path | None) -> MediaSource | None:
         size, changed = await asyncio.to_thread(_stat, path)
         if path is None or size is None:
             return None
-        return Source(size, f'"{size:x}-{changed:x}"', [(path, 0, size)])
+        return MediaSource(size, f'"{size:x}-{changed:x}"', [(path, 0, size)])
 
-    async def _both(self, maintenance: Path | None, task: Built | None) -> Source | None:
+    async def _both(self, maintenance: Path | None, task: Built | None) -> MediaSource | None:
         if maintenance is None or task is None:
             return None
         try:
             combined = await asyncio.to_thread(Combined, maintenance, task)
         except IsoError:
             return None
-        return Source(combined.size, combined.etag, list(combined.pieces(0, combined.size)))
+        return MediaSource(combined.size, combined.etag, list(combined.pieces(0, combined.size)))
 
     # retention ----------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from chargehand.doors.provisioning.media.source import ISO, Source
+from chargehand.doors.provisioning.media.source import ISO, MediaSource
 from chargehand.doors.provisioning.names import TAG
 from chargehand.engine.job import SECOND
 from chargehand.errors import Forbidden, NotFound
@@ -26,7 +26,7 @@ PATH = "/media/{job_id}/{permit}/{name}"
 _PASS = re.compile(r"([0-9]{1,12})-([A-Za-z0-9_-]{24})")
 _URL = re.compile(r"(.*)/media/([^/]+)/([^/]+)/([^/]+)")
 
-Find = Callable[[str, str], Awaitable[Source | None]]  # job id, name
+Find = Callable[[str, str], Awaitable[MediaSource | None]]  # job id, name
 Fetched = Callable[
     [str, str, int, int, bool], None
 ]  # job id, name, first byte, bytes sent, whether all of the medium was
@@ -84,7 +84,7 @@ class MediaUrls:
         return urlsafe_b64encode(hmac.digest(self._key, text, "sha256")[:SIGNATURE_BYTES]).decode()
 
 
-class Media:
+class MediaServer:
     """Serves them. `fetched` hears of the first bytes of each answer, and of its end."""
 
     def __init__(self, urls: MediaUrls, find: Find, fetched: Fetched) -> None:

@@ -17,7 +17,7 @@ from chargehand.http.response import BreakOff, Piece, Span
 from chargehand.http.spans import PIECE_BYTES, read_piece
 from chargehand.observability.logs import get_logger
 
-Part = tuple[Path | bytes, int, int]  # where from, the first byte there, and how many
+MediaPart = tuple[Path | bytes, int, int]  # where from, the first byte there, and how many
 
 ISO = "application/x-iso9660-image"
 SPAN_BYTES = 1 << 20  # is sent before it is known whether the file has changed
@@ -26,10 +26,10 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MediaSource:
     size: int
     etag: str  # with its quotes
-    parts: Sequence[Part]
+    parts: Sequence[MediaPart]
     media_type: str = ISO
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class _Opened(NamedTuple):
             raise BreakOff(f"{self.path} changed while it was sent")
 
 
-def _open(parts: Sequence[Part], start: int, end: int) -> list[tuple[_Opened | bytes, int, int]]:
+def _open(parts: Sequence[MediaPart], start: int, end: int) -> list[tuple[_Opened | bytes, int, int]]:
     """The parts between start and end, cut to them. A file stays the same one even if another gets its name."""
     cut: list[tuple[_Opened | bytes, int, int]] = []
     at = 0

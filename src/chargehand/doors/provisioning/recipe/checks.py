@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from chargehand.doors.provisioning.errors import Detail
 from chargehand.doors.provisioning.recipe.partitions import bytes_of, fixed_bytes, layout_problems
 from chargehand.doors.provisioning.recipe.payloads import payload_problems
+from chargehand.doors.provisioning.refusals import RefusalDetail
 from chargehand.errors import EgressRefused
 from chargehand.webhooks.egress import EgressPolicy
 
@@ -31,7 +31,7 @@ _PARTITION = re.compile(
 _NO_DISK = re.compile(r"/dev/(?:sr[0-9]+|cdrom|dvd|ram[0-9]+|zram[0-9]+|null|zero|mem|fd[0-9]+)(?:/.*)?")
 
 
-def cross_problems(document: dict[str, Any], broken: set[str], sizes: Mapping[str, int]) -> Iterator[Detail]:
+def cross_problems(document: dict[str, Any], broken: set[str], sizes: Mapping[str, int]) -> Iterator[RefusalDetail]:
     """`broken`: the members that the schema has refused already. `sizes`: the bytes of each payload that it has not."""
     sound = {name: value for name, value in document.items() if name not in broken}
     for name, size in sizes.items():
@@ -40,7 +40,7 @@ def cross_problems(document: dict[str, Any], broken: set[str], sizes: Mapping[st
         yield from _address_problems("firmware_url", sound["firmware_url"])
         if "env" not in broken and not _SHA256.fullmatch(sound.get("env", {}).get(FIRMWARE_DIGEST, "")):
             message = f"nothing is flashed without its digest: give {FIRMWARE_DIGEST} in env, 64 hexadecimal digits"
-            yield Detail("/firmware_url", "conflict", message)
+            yield RefusalDetail("/firmware_url", "conflict", message)
     if "oci_url" in sound:
         yield from _address_problems("oci_url", "http://" + sound["oci_url"].partition("/")[0])
     if "target_disk" in sound:
@@ -50,32 +50,32 @@ def cross_problems(document: dict[str, Any], broken: set[str], sizes: Mapping[st
         yield from _fit_problems(sound["partition_layout"], sound.get("target_disk"))
 
 
-def _address_problems(name: str, url: str) -> Iterator[Detail]:
+def _address_problems(name: str, url: str) -> Iterator[RefusalDetail]:
     """Names are not resolved: what they mean on the machine's network is not known here."""
     at = "/" + name
     try:
         host = _policy.check_url(name, url).partition("://")[2].partition("/")[0].partition(":")[0]
     except EgressRefused as error:
-        yield Detail(at, "address", error.message.removeprefix(f"{name}: "))
+        yield RefusalDetail(at, "address", error.message.removeprefix(f"{name}: "))
         return
     if host.removesuffix(".") in _METADATA_NAMES:
-        yield Detail(at, "address", "the host is a cloud's metadata service and is never called")
+        yield RefusalDetail(at, "address", "the host is a cloud's metadata service and is never called")
 
 
-def _disk_problems(disk: str | dict[str, Any]) -> Iterator[Detail]:
+def _disk_problems(disk: str | dict[str, Any]) -> Iterator[RefusalDetail]:
     at, path = ("/target_disk", disk) if isinstance(disk, str) else ("/target_disk/path", disk.get("path", ""))
     if _NO_DISK.fullmatch(path):
-        yield Detail(at, "conflict", "is not a disk that can be installed to")
+        yield RefusalDetail(at, "conflict", "is not a disk that can be installed to")
     elif _PARTITION.fullmatch(path):
-        yield Detail(at, "conflict", "is a partition; name the whole disk")
+        yield RefusalDetail(at, "conflict", "is a partition; name the whole disk")
     limits = (
         [bytes_of(disk[name]) for name in ("min_size", "max_size") if name in disk] if isinstance(disk, dict) else []
     )
     if limits != sorted(limits):
-        yield Detail("/target_disk/min_size", "conflict", "is more than max_size, so no disk can fit")
+        yield RefusalDetail("/target_disk/min_size", "conflict", "is more than max_size, so no disk can fit")
 
 
-def _fit_problems(layout: list[dict[str, Any]], disk: object) -> Iterator[Detail]:
+def _fit_problems(layout: list[dict[str, Any]], disk: object) -> Iterator[RefusalDetail]:
     if isinstance(disk, dict) and "max_size" in disk and fixed_bytes(layout) >= bytes_of(disk["max_size"]):
         message = "the sizes add up to more than target_disk/max_size leaves room for"
-        yield Detail("/partition_layout", "conflict", message)
+        yield RefusalDetail("/partition_layout", "conflict", message)

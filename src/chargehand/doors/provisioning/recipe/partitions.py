@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from chargehand.doors.provisioning.errors import Detail
 from chargehand.doors.provisioning.recipe.text import pointer
+from chargehand.doors.provisioning.refusals import RefusalDetail
 
 REST = "100%"
 MIB = 1 << 20
@@ -34,7 +34,7 @@ def fixed_bytes(layout: Sequence[Partition]) -> int:
     return sum(bytes_of(part["size"]) for part in layout if part["size"] != REST)
 
 
-def layout_problems(layout: Sequence[Partition], target: str) -> Iterator[Detail]:
+def layout_problems(layout: Sequence[Partition], target: str) -> Iterator[RefusalDetail]:
     for index, part in enumerate(layout):
         yield from _of_one(part, pointer("partition_layout", index), last=index == len(layout) - 1)
     yield from _twice(layout, "label")
@@ -47,7 +47,7 @@ def layout_problems(layout: Sequence[Partition], target: str) -> Iterator[Detail
         yield from _of_windows(layout)
 
 
-def _of_one(part: Partition, at: str, *, last: bool) -> Iterator[Detail]:
+def _of_one(part: Partition, at: str, *, last: bool) -> Iterator[RefusalDetail]:
     kind, made, size = part["type_guid"].lower(), part["format"], part["size"]
     if size == REST:
         if not last:
@@ -71,7 +71,7 @@ def _of_one(part: Partition, at: str, *, last: bool) -> Iterator[Detail]:
         yield _conflict(at + "/mountpoint", "the kernel fills /proc, /sys, /dev and /run: mount it elsewhere")
 
 
-def _of_linux(layout: Sequence[Partition]) -> Iterator[Detail]:
+def _of_linux(layout: Sequence[Partition]) -> Iterator[RefusalDetail]:
     kinds = {part["type_guid"].lower() for part in layout}
     if not kinds & (_ESP | _BIOS_BOOT):
         message = (
@@ -86,7 +86,7 @@ def _of_linux(layout: Sequence[Partition]) -> Iterator[Detail]:
             yield _conflict(pointer("partition_layout", index, "format"), '"/" must be ext4, xfs or btrfs')
 
 
-def _of_windows(layout: Sequence[Partition]) -> Iterator[Detail]:
+def _of_windows(layout: Sequence[Partition]) -> Iterator[RefusalDetail]:
     if not {part["type_guid"].lower() for part in layout} & _ESP:
         yield _conflict("/partition_layout", "nothing to boot from: add an EFI system partition (ef00, vfat)")
     systems = [part for part in layout if part["format"] == "ntfs"]
@@ -102,7 +102,7 @@ def _of_windows(layout: Sequence[Partition]) -> Iterator[Detail]:
             )
 
 
-def _twice(layout: Sequence[Partition], member: str) -> Iterator[Detail]:
+def _twice(layout: Sequence[Partition], member: str) -> Iterator[RefusalDetail]:
     first: dict[str, int] = {}
     for index, part in enumerate(layout):
         if member not in part:
@@ -115,9 +115,9 @@ def _twice(layout: Sequence[Partition], member: str) -> Iterator[Detail]:
         first.setdefault(value, index)
 
 
-def _too_small(at: str, message: str) -> Detail:
-    return Detail(at + "/size", "too_small", message)
+def _too_small(at: str, message: str) -> RefusalDetail:
+    return RefusalDetail(at + "/size", "too_small", message)
 
 
-def _conflict(at: str, message: str) -> Detail:
-    return Detail(at, "conflict", message)
+def _conflict(at: str, message: str) -> RefusalDetail:
+    return RefusalDetail(at, "conflict", message)

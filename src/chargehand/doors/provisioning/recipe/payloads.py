@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from chargehand.doors.provisioning.errors import Detail
 from chargehand.doors.provisioning.recipe.schema import FIELDS, PAYLOADS
 from chargehand.doors.provisioning.recipe.text import LONG, Text, ascii_only, pointer, texts
+from chargehand.doors.provisioning.refusals import RefusalDetail
 
 # The field, the file on the task medium, and the most bytes: all three as the schema has them.
 FILES: dict[str, str] = {name: FIELDS[name]["properties"]["file"]["const"] for name in PAYLOADS}
@@ -54,27 +54,29 @@ def _size(value: str | Mapping[str, str], raw: msgspec.Raw) -> int:
     return sum(len(piece.encode()) for piece in texts(memoryview(raw)))
 
 
-def payload_problems(name: str, value: Any, size: int) -> Iterator[Detail]:
+def payload_problems(name: str, value: Any, size: int) -> Iterator[RefusalDetail]:
     at = pointer(name)
     if isinstance(value, dict) and "file" in value:
-        yield Detail(
+        yield RefusalDetail(
             at + "/file", "conflict", "is what the controller writes onto the task medium; give content or base64"
         )
         return
     if size > LIMITS[name]:
-        yield Detail(at, "too_large", f"has {size} bytes; at most {LIMITS[name]} are allowed")
+        yield RefusalDetail(at, "too_large", f"has {size} bytes; at most {LIMITS[name]} are allowed")
         return
     try:
         text = searchable(value)
     except ValueError:
-        yield Detail(at + "/base64", "pattern", "is not base64")
+        yield RefusalDetail(at + "/base64", "pattern", "is not base64")
         return
     if name == "unattend_xml" and (b"<!DOCTYPE" in text or b"<!ENTITY" in text):
-        yield Detail(at, "xml_doctype", "has a document type or entities, which can grow without bound; leave them out")
+        yield RefusalDetail(
+            at, "xml_doctype", "has a document type or entities, which can grow without bound; leave them out"
+        )
     if name in ("meta_data", "network_config") or (name == "user_data" and b"#cloud-config" in text):
         used = aliases(text)
         if used > MAX_ALIASES:
-            yield Detail(
+            yield RefusalDetail(
                 at,
                 "yaml_aliases",
                 f"uses YAML anchors (&name) {used} times by aliases (*name); at most {MAX_ALIASES} are allowed, because "

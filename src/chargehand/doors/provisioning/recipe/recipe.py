@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from chargehand.doors.provisioning.errors import Detail, Refused
 from chargehand.doors.provisioning.recipe.checks import cross_problems
 from chargehand.doors.provisioning.recipe.payloads import FILES, content, payload_sizes
 from chargehand.doors.provisioning.recipe.schema import SCHEMA_BYTES, SCHEMA_ID, problems
 from chargehand.doors.provisioning.recipe.text import Text, Unreadable, read
+from chargehand.doors.provisioning.refusals import ProvisioningRefused, RefusalDetail
 from chargehand.doors.provisioning.taxonomy import Key
 
 MAX_PROBLEMS = 50
@@ -76,13 +76,13 @@ async def judged(recipe: Text, at: str = "") -> Recipe:
 
 
 def check(recipe: Text, at: str = "") -> Recipe:
-    """The whole recipe, or Refused. It takes several times its size in memory: a server that only keeps one judges it."""
+    """The whole recipe, or ProvisioningRefused. It takes several times its size in memory: a server that only keeps one judges it."""
     judge(recipe, at)
     return Recipe.of(msgspec.json.decode(recipe))
 
 
 def judge(recipe: Text, at: str = "") -> Recipe:
-    """What may be shown of the recipe, or Refused with everything that is wrong with it.
+    """What may be shown of the recipe, or ProvisioningRefused with everything that is wrong with it.
 
     `at`: where in the caller's document it stands. Payloads never become objects of the size they could have in Python.
     """
@@ -113,14 +113,14 @@ def _public(plain: dict[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
     return shown
 
 
-def _refused(found: list[Detail], at: str) -> Refused:
+def _refused(found: list[RefusalDetail], at: str) -> ProvisioningRefused:
     count = len(found)
     first = found[0]
     message = f"the recipe cannot be used: {first.path.lstrip('/') or 'it'} {first.message}"
     if count > 1:
         message += f" (and {count - 1} more)" if count < MAX_COUNTED else f" (and {MAX_COUNTED - 1} more at least)"
-    details = [Detail(at + detail.path, detail.code, detail.message) for detail in found[:MAX_PROBLEMS]]
-    return Refused(400, Key.VALIDATION_SCHEMA, message, details)
+    details = [RefusalDetail(at + detail.path, detail.code, detail.message) for detail in found[:MAX_PROBLEMS]]
+    return ProvisioningRefused(400, Key.VALIDATION_SCHEMA, message, details)
 
 
 def _pretty(document: dict[str, Any]) -> bytes:

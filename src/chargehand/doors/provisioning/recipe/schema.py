@@ -14,8 +14,8 @@ import msgspec
 from jsonschema_rs import ValidationError
 from jsonschema_rs import ValidationErrorKind as Kind
 
-from chargehand.doors.provisioning.errors import Detail
 from chargehand.doors.provisioning.recipe.text import LONG, pointer, shown
+from chargehand.doors.provisioning.refusals import RefusalDetail
 
 SCHEMA_BYTES = files("chargehand.doors.provisioning.recipe").joinpath("recipe.schema.json").read_bytes()
 SCHEMA: dict[str, Any] = msgspec.json.decode(SCHEMA_BYTES)
@@ -57,7 +57,7 @@ _SHOWN = {"task_target", "schema_version", "image_format", "on_success", "on_fai
 _SHOWN |= {"wim_index", "timeout_minutes", "hostname", "installer_iso", "target_disk"}
 
 
-def problems(document: Any) -> Iterator[Detail]:
+def problems(document: Any) -> Iterator[RefusalDetail]:
     """Everything in which the document does not fit; at most one of a kind for each place."""
     short = _shortened(document)
     if not _validator.is_valid(short):
@@ -108,25 +108,27 @@ def _meant(document: Any) -> Any:
     return document if near in (given, "") else {**document, "task_target": near}
 
 
-def _details(error: ValidationError, document: Any) -> Iterator[Detail]:
+def _details(error: ValidationError, document: Any) -> Iterator[RefusalDetail]:
     at = pointer(*error.instance_path)
     allowed = _description(error.evaluation_path, error.instance_path)
     match error.kind:
         case Kind.Required(property=name):
             wanted = _description([*error.schema_path[:-1], "properties", name], [*error.instance_path, name])
             options = _options(error.schema_path, name)
-            yield Detail(at + pointer(name), "required", f"is missing{_who_needs(error, document)}{wanted}{options}")
+            yield RefusalDetail(
+                at + pointer(name), "required", f"is missing{_who_needs(error, document)}{wanted}{options}"
+            )
         case Kind.AdditionalProperties(unexpected=names):
             fields = _fields(error.schema_path)
             for name in names:
-                yield Detail(at + pointer(name), "unknown_field", _unknown(name, fields))
+                yield RefusalDetail(at + pointer(name), "unknown_field", _unknown(name, fields))
         case Kind.PropertyNames(error=cause):
             name = str(cause.instance)
-            yield Detail(at + pointer(name), "pattern", f"the name {shown(name)} is not allowed{allowed}")
+            yield RefusalDetail(at + pointer(name), "pattern", f"the name {shown(name)} is not allowed{allowed}")
         case Kind.FalseSchema():
-            yield Detail(at, "conflict", _without_meaning(error.schema_path, document))
+            yield RefusalDetail(at, "conflict", _without_meaning(error.schema_path, document))
         case kind:
-            yield Detail(at, _CODES.get(type(kind), "invalid"), f"{_wrong(error)}{allowed}{_hint(error, at)}")
+            yield RefusalDetail(at, _CODES.get(type(kind), "invalid"), f"{_wrong(error)}{allowed}{_hint(error, at)}")
 
 
 def _wrong(error: ValidationError) -> str:

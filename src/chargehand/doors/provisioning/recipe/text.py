@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from chargehand.doors.provisioning.errors import Detail
+from chargehand.doors.provisioning.refusals import RefusalDetail
 
 MAX_BYTES = 4 << 20
 MAX_MARKS = 20_000  # strings, commas and brackets; the largest sensible recipe has about 2,500
@@ -40,7 +40,7 @@ class Unreadable(Exception):
 
     def __init__(self, code: str, message: str, path: str = "") -> None:
         super().__init__(message)
-        self.detail = Detail(path, code, message)
+        self.detail = RefusalDetail(path, code, message)
 
 
 class _Open:
@@ -52,7 +52,7 @@ class _Open:
         self.at: str | int = 0
 
 
-def read(text: Text) -> tuple[Any, list[Detail]]:
+def read(text: Text) -> tuple[Any, list[RefusalDetail]]:
     """The document, and the members that are given twice in it: parsers differ in which one they take.
 
     It is there to be judged: in its long texts (of more than `LONG` bytes) a "?" stands for every character beyond ASCII.
@@ -75,14 +75,14 @@ def read(text: Text) -> tuple[Any, list[Detail]]:
     return document, twice
 
 
-def _scan(text: Text) -> tuple[list[Detail], list[slice]]:
+def _scan(text: Text) -> tuple[list[RefusalDetail], list[slice]]:
     """Members that are given twice, and where the long strings are that have more than ASCII. Nothing is built of the text:
     what comes out is meant for JSON, and is thrown away if the text turns out to be none.
     """
     if len(text) > MAX_BYTES:
         raise Unreadable("too_large", f"has {len(text)} bytes; at most {MAX_BYTES} are read")
     containers: list[_Open] = []
-    twice: dict[str, Detail] = {}
+    twice: dict[str, RefusalDetail] = {}
     long_strings: list[slice] = []
     for count, mark in enumerate(_MARKS.finditer(text)):
         if count >= MAX_MARKS:
@@ -101,7 +101,7 @@ def _scan(text: Text) -> tuple[list[Detail], list[slice]]:
                 inner.wants_name = False
                 if name in inner.names:
                     at = pointer(*(container.at for container in containers))
-                    twice[at] = Detail(at, "duplicate", "is given more than once; give it once")
+                    twice[at] = RefusalDetail(at, "duplicate", "is given more than once; give it once")
                 inner.names.add(name)
         elif inner is not None and byte in b",":
             inner.wants_name = inner.is_object

@@ -1,11 +1,11 @@
 """Booting from the virtual CD once, and no longer."""
 
-from chargehand.doors.provisioning.redfish.client import Client
-from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused
-from chargehand.doors.provisioning.redfish.facts import Facts, Slot
+from chargehand.doors.provisioning.redfish.client import RedfishClient
+from chargehand.doors.provisioning.redfish.errors import RedfishError, RedfishRefused
+from chargehand.doors.provisioning.redfish.facts import MachineFacts, VirtualDrive
 from chargehand.doors.provisioning.redfish.quirks import Quirks
 from chargehand.doors.provisioning.redfish.resources import link, links, part, text, texts
-from chargehand.doors.provisioning.redfish.transport import Answer
+from chargehand.doors.provisioning.redfish.transport import RedfishAnswer
 
 LOOK_SECONDS = 10.0
 CLEAR_LOOK_SECONDS = 3.0
@@ -17,13 +17,13 @@ _OTHER_WORDS = (400, 409, 415, 422)
 _LEGAL_MODES = ("UEFI", "Legacy")
 
 
-class Boot:
-    def __init__(self, client: Client, facts: Facts, quirks: Quirks) -> None:
+class BootOverride:
+    def __init__(self, client: RedfishClient, facts: MachineFacts, quirks: Quirks) -> None:
         self._client = client
         self._facts = facts
         self._quirks = quirks
 
-    async def once_from(self, slot: Slot, mode: str | None) -> None:
+    async def once_from(self, slot: VirtualDrive, mode: str | None) -> None:
         """Set the override and see that it is set. Asked again while the BMC is in trouble: twice the same is the same."""
         while True:
             try:
@@ -58,7 +58,7 @@ class Boot:
                 for wanted in self._ways_to_clear(system):
                     try:
                         await self._client.patch(system, {"Boot": wanted})
-                    except Refused as error:
+                    except RedfishRefused as error:
                         if error.status not in _OTHER_WORDS:
                             raise
                         refused = refused or error
@@ -72,13 +72,15 @@ class Boot:
 
     # setting ----------------------------------------------------------------------------------------------------------
 
-    def _wanted(self, system: Answer, slot: Slot, mode: str | None) -> dict[str, str]:
+    def _wanted(self, system: RedfishAnswer, slot: VirtualDrive, mode: str | None) -> dict[str, str]:
         boot = part(system.data, "Boot")
         allowed = texts(boot.get(f"{TARGET}@Redfish.AllowableValues"))
         names = self._quirks.cd_targets if slot.kind == "cd" else self._quirks.usb_targets
         target = next((name for name in names if name in allowed), "" if allowed else names[0])
         if not target:
-            raise Refused(f"the system cannot be told to boot from a {slot.kind} drive: it knows {', '.join(allowed)}")
+            raise RedfishRefused(
+                f"the system cannot be told to boot from a {slot.kind} drive: it knows {', '.join(allowed)}"
+            )
         often = texts(boot.get(f"{ENABLED}@Redfish.AllowableValues"))
         lasting = often and "Once" not in often
         wanted = {ENABLED: "Continuous" if lasting else "Once", TARGET: target}
@@ -87,10 +89,10 @@ class Boot:
             wanted[MODE] = mode or (shown if shown in _LEGAL_MODES else "UEFI")
         return wanted
 
-    async def _set(self, system: Answer, wanted: dict[str, str]) -> None:
+    async def _set(self, system: RedfishAnswer, wanted: dict[str, str]) -> None:
         try:
             await self._client.patch(system, {"Boot": wanted})
-        except Refused as error:
+        except RedfishRefused as error:
             missing, unwanted = error.said.blames((MODE,))
             shown = text(part(system.data, "Boot"), MODE)
             if error.status not in _OTHER_WORDS or not (missing if MODE not in wanted else unwanted):
@@ -109,7 +111,7 @@ class Boot:
 
     # clearing ---------------------------------------------------------------------------------------------------------
 
-    def _ways_to_clear(self, system: Answer) -> list[dict[str, str]]:
+    def _ways_to_clear(self, system: RedfishAnswer) -> list[dict[str, str]]:
         boot = part(system.data, "Boot")
         allowed = texts(boot.get(f"{TARGET}@Redfish.AllowableValues"))
         to_disk = {TARGET: "Hdd", ENABLED: text(boot, ENABLED) or "Continuous"}
@@ -146,7 +148,7 @@ class Boot:
             return True
         return False
 
-    async def _dell_attributes(self, manager: str) -> Answer | None:
+    async def _dell_attributes(self, manager: str) -> RedfishAnswer | None:
         found = await self._client.find(manager)
         if found is None:
             return None
@@ -156,21 +158,21 @@ class Boot:
         return await self._client.find(path) if path else None
 
 
-def _is_set(system: Answer, wanted: dict[str, str]) -> bool:
+def _is_set(system: RedfishAnswer, wanted: dict[str, str]) -> bool:
     boot = part(system.data, "Boot")
     return text(boot, TARGET) == wanted[TARGET] and text(boot, ENABLED) in ("Once", "Continuous")
 
 
-def _often(system: Answer) -> str:
+def _often(system: RedfishAnswer) -> str:
     return text(part(system.data, "Boot"), ENABLED)
 
 
-def _is_clear(system: Answer) -> bool:
+def _is_clear(system: RedfishAnswer) -> bool:
     boot = part(system.data, "Boot")
     enabled, target = text(boot, ENABLED), text(boot, TARGET)
     return enabled in ("", "Disabled") or target in ("", "None") or (enabled == "Continuous" and target == "Hdd")
 
 
-def _describe(system: Answer) -> str:
+def _describe(system: RedfishAnswer) -> str:
     boot = part(system.data, "Boot")
     return f"{text(boot, TARGET) or 'nothing'} ({text(boot, ENABLED) or 'not enabled'})"

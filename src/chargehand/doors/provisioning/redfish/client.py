@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from random import Random
 from typing import Any
 
-from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused, Unreachable
+from chargehand.doors.provisioning.redfish.errors import RedfishError, RedfishRefused, RedfishUnreachable
 from chargehand.doors.provisioning.redfish.facts import Bmc
 from chargehand.doors.provisioning.redfish.login import ROOT, Login, bad_credentials
 from chargehand.doors.provisioning.redfish.patience import Patience
 from chargehand.doors.provisioning.redfish.quirks import vendor_of
-from chargehand.doors.provisioning.redfish.transport import Answer, Observe, Transport
+from chargehand.doors.provisioning.redfish.transport import Observe, RedfishAnswer, RedfishTransport
 
 _RUNNING = ("New", "Starting", "Running", "Pending", "Stopping", "Suspended", "Service", "Interrupted", "Cancelling")
 _FAILED = ("Exception", "Killed", "Cancelled")
@@ -23,11 +23,11 @@ Permit = Callable[[], Awaitable[None]]  # raises, if what was begun is no longer
 Turn = Callable[[], Awaitable[None]]  # returns when the next request may begin
 
 
-class Client:
+class RedfishClient:
     def __init__(
         self,
         bmc: Bmc,
-        transport: Transport,
+        transport: RedfishTransport,
         observe: Observe,
         random: Random,
         sleep: Callable[[float], Awaitable[None]],
@@ -48,7 +48,7 @@ class Client:
         self._permit = permit
         self._turn = turn
         self._operation = ""
-        self._root: Answer | None = None
+        self._root: RedfishAnswer | None = None
         self.begin("")
 
     def begin(self, operation: str, patience_seconds: float | None = None) -> None:
@@ -68,24 +68,24 @@ class Client:
 
     # reading ----------------------------------------------------------------------------------------------------------
 
-    async def root(self) -> Answer:
+    async def root(self) -> RedfishAnswer:
         if self._root is None:
             self._root = await self._patiently(self._read_root)
         return self._root
 
-    async def get(self, path: str) -> Answer:
+    async def get(self, path: str) -> RedfishAnswer:
         root = await self.root()
 
-        async def read() -> Answer:
+        async def read() -> RedfishAnswer:
             return self._checked("GET", path, await self._as_user("GET", path, None, {}, root))
 
         return await self._patiently(read)
 
-    async def find(self, path: str) -> Answer | None:
+    async def find(self, path: str) -> RedfishAnswer | None:
         """As `get`; None when there is nothing of that name."""
         try:
             return await self.get(path)
-        except Refused as error:
+        except RedfishRefused as error:
             if error.status in (404, 405, 410, 501):
                 return None
             raise
@@ -95,19 +95,19 @@ class Client:
     async def post(self, path: str, body: Any = None) -> None:
         await self._write("POST", path, body, {})
 
-    async def patch(self, seen: Answer, body: Any) -> None:
+    async def patch(self, seen: RedfishAnswer, body: Any) -> None:
         """Change what was seen: with the ETag it had, and where that does not do, with what BMCs want instead."""
-        refused: Refused | None = None
+        refused: RedfishRefused | None = None
         async for tag in self._tags(seen):
             try:
                 return await self._write("PATCH", seen.path, body, {"If-Match": tag} if tag else {})
-            except Refused as error:
+            except RedfishRefused as error:
                 if error.status not in (412, 428):
                     raise
                 refused = refused or error
-        raise refused or Refused(f"PATCH {seen.path}: no ETag does")
+        raise refused or RedfishRefused(f"PATCH {seen.path}: no ETag does")
 
-    async def _tags(self, seen: Answer) -> AsyncIterator[str]:
+    async def _tags(self, seen: RedfishAnswer) -> AsyncIterator[str]:
         yield seen.etag
         if seen.etag.startswith("W/"):
             yield seen.etag[2:]  # some compare their own weak tag as if it were a strong one
@@ -122,7 +122,7 @@ class Client:
         if answer.status == 202:
             await self._follow(answer)
 
-    async def _follow(self, answer: Answer) -> None:
+    async def _follow(self, answer: RedfishAnswer) -> None:
         """Stay with the task that a 202 names until it has ended. Without a name, looking is the caller's."""
         monitor = answer.headers.get("Location") or answer.data.get("TaskMonitor") or answer.data.get("@odata.id")
         if not isinstance(monitor, str) or (not answer.headers.get("Location") and not _is_task(answer.data)):
@@ -131,36 +131,36 @@ class Client:
         while True:
             try:
                 answer = await self.get(monitor)
-            except Refused as error:
+            except RedfishRefused as error:
                 if error.status in (404, 410):
                     return  # ended, and tidied away
                 error.unclear = True  # what was asked for was taken on; only of its end we know nothing
                 raise
-            except Unreachable as error:
+            except RedfishUnreachable as error:
                 error.unclear = True
                 raise
             state = str(answer.data.get("TaskState", ""))
             if state in _FAILED or (state == "Completed" and answer.data.get("TaskStatus") == "Critical"):
                 words = answer.said
                 text = self._transport.clean(words.text) or "without a word"
-                raise Refused(f"the BMC's task ended as {state}: {text}", status=answer.status, said=words)
+                raise RedfishRefused(f"the BMC's task ended as {state}: {text}", status=answer.status, said=words)
             if answer.status != 202 and state not in _RUNNING:
                 return
             if not await patience.pause(answer.retry_after_seconds):
-                raise Unreachable("the BMC's task has not ended in time", unclear=True)
+                raise RedfishUnreachable("the BMC's task has not ended in time", unclear=True)
 
     # one request ------------------------------------------------------------------------------------------------------
 
-    async def _patiently(self, read: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def _patiently(self, read: Callable[[], Awaitable[RedfishAnswer]]) -> RedfishAnswer:
         while True:
             try:
                 return await read()
-            except Unreachable as error:
+            except RedfishUnreachable as error:
                 error.unclear = False  # reading changes nothing
                 if not error.transient or not await self.patience.pause(error.retry_after_seconds):
                     raise
 
-    async def _read_root(self) -> Answer:
+    async def _read_root(self) -> RedfishAnswer:
         """The root is open to all by the standard. Not by every BMC."""
         await self._wait_for_turn()
         answer = await self._timed("GET", ROOT, None, {})
@@ -170,7 +170,9 @@ class Client:
             raise bad_credentials()
         return self._checked("GET", ROOT, answer)
 
-    async def _as_user(self, method: str, path: str, body: Any, headers: Mapping[str, str], root: Answer) -> Answer:
+    async def _as_user(
+        self, method: str, path: str, body: Any, headers: Mapping[str, str], root: RedfishAnswer
+    ) -> RedfishAnswer:
         answer = await self._permitted(method, path, body, {**headers, **await self._login.headers(root)})
         if answer.status == 401 and self._login.expired():
             answer = await self._permitted(method, path, body, {**headers, **await self._login.headers(root)})
@@ -178,7 +180,7 @@ class Client:
             raise bad_credentials()
         return answer
 
-    async def _permitted(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Answer:
+    async def _permitted(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> RedfishAnswer:
         """A BMC knows nothing of our leases, so the last thing before a change is to ask whether we may still make it."""
         await self._wait_for_turn()
         if method != "GET" and self._permit is not None:
@@ -189,7 +191,7 @@ class Client:
         if self._turn is not None:
             await self._turn()
 
-    async def _timed(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Answer:
+    async def _timed(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> RedfishAnswer:
         began = time.monotonic()
         ok = False
         try:
@@ -199,18 +201,18 @@ class Client:
         finally:
             self._observe(self._operation, self.vendor, time.monotonic() - began, ok)
 
-    def _checked(self, method: str, path: str, answer: Answer) -> Answer:
+    def _checked(self, method: str, path: str, answer: RedfishAnswer) -> RedfishAnswer:
         if answer.ok:
             return answer
         raise self._complaint(method, path, answer)
 
-    def _complaint(self, method: str, path: str, answer: Answer) -> RedfishError:
+    def _complaint(self, method: str, path: str, answer: RedfishAnswer) -> RedfishError:
         status, words = answer.status, answer.said
         text = self._transport.clean(
             f"{method} {path}: the BMC answered {status}" + (f": {words.text}" if words.text else "")
         )
         if status == 429 or (status >= 500 and status not in (501, 505)):
-            return Unreachable(
+            return RedfishUnreachable(
                 text,
                 status=status,
                 unclear=status >= 500,
@@ -218,7 +220,7 @@ class Client:
                 said=words,
             )
         # 409 is how many say "busy", so it is worth another look later.
-        return Refused(
+        return RedfishRefused(
             text, status=status, transient=status == 409, retry_after_seconds=answer.retry_after_seconds, said=words
         )
 

@@ -1,17 +1,17 @@
 """What can go wrong with a BMC, by what the caller can do about it.
 
     RedfishError
-    ├── Unreachable   no answer, or "not now": worth trying again later
-    ├── Refused       the BMC understood and said no
-    ├── Mismatch      an answer, but of another machine than the record names
-    └── Untrusted     not asked at all: its certificate, or where it would send us, is not what the record allows
+    ├── RedfishUnreachable   no answer, or "not now": worth trying again later
+    ├── RedfishRefused       the BMC understood the request and refused it
+    ├── Mismatch             the BMC answered for another machine than the record names
+    └── Untrusted            not asked at all: its certificate, or where it redirects to, is not what the record allows
 
 The message is for people. It says what the BMC said, and never holds a password, a token or a signed URL.
 """
 
 from typing import ClassVar
 
-from chargehand.doors.provisioning.redfish.messages import NOTHING, Said
+from chargehand.doors.provisioning.redfish.messages import NOTHING, RedfishMessages
 
 
 class RedfishError(Exception):
@@ -25,7 +25,7 @@ class RedfishError(Exception):
         transient: bool | None = None,
         unclear: bool = False,
         retry_after_seconds: float | None = None,
-        said: Said = NOTHING,
+        said: RedfishMessages = NOTHING,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -36,11 +36,11 @@ class RedfishError(Exception):
         self.said = said
 
 
-class Unreachable(RedfishError):
+class RedfishUnreachable(RedfishError):
     lasting = False
 
 
-class Refused(RedfishError):
+class RedfishRefused(RedfishError):
     """The BMC understood and said no."""
 
 

@@ -24,7 +24,7 @@ class Bmc(msgspec.Struct, frozen=True):
         return [("address", self.address), ("serial", self.serial)]
 
 
-class Slot(msgspec.Struct, frozen=True):
+class VirtualDrive(msgspec.Struct, frozen=True):
     """A virtual drive."""
 
     path: str
@@ -32,7 +32,7 @@ class Slot(msgspec.Struct, frozen=True):
     kind: Literal["cd", "usb"]
 
 
-class Facts(msgspec.Struct, frozen=True):
+class MachineFacts(msgspec.Struct, frozen=True):
     """What a BMC turned out to be."""
 
     system: str
@@ -48,15 +48,15 @@ class Facts(msgspec.Struct, frozen=True):
     reset_types: tuple[str, ...] = ()
     boot_targets: tuple[str, ...] = ()
     boot_modes: tuple[str, ...] = ()
-    slots: tuple[Slot, ...] = ()
+    slots: tuple[VirtualDrive, ...] = ()
     quirks: str = ""
 
     @property
-    def cds(self) -> tuple[Slot, ...]:
+    def cds(self) -> tuple[VirtualDrive, ...]:
         return tuple(slot for slot in self.slots if slot.kind == "cd")
 
     @property
-    def usbs(self) -> tuple[Slot, ...]:
+    def usbs(self) -> tuple[VirtualDrive, ...]:
         return tuple(slot for slot in self.slots if slot.kind == "usb")
 
 

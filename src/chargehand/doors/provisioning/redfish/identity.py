@@ -8,7 +8,7 @@ from chargehand.doors.provisioning.redfish.facts import Bmc
 from chargehand.doors.provisioning.redfish.messages import one_line
 from chargehand.doors.provisioning.redfish.quirks import quirks_of, vendor_of
 from chargehand.doors.provisioning.redfish.resources import text
-from chargehand.doors.provisioning.redfish.transport import Answer
+from chargehand.doors.provisioning.redfish.transport import RedfishAnswer
 
 # What boards say whose maker has filled in nothing.
 _BLANK = re.compile(
@@ -31,7 +31,7 @@ def uuid_of(data: dict[str, Any]) -> str:
     return "" if uuid in _BLANK_UUIDS else uuid
 
 
-def choose(bmc: Bmc, systems: list[Answer]) -> Answer:
+def choose(bmc: Bmc, systems: list[RedfishAnswer]) -> RedfishAnswer:
     """The one system that is the machine on record, or Mismatch with what was found instead."""
     fitting = [system for system in systems if is_it(bmc, system.data)]
     if len(fitting) == 1:

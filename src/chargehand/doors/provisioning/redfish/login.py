@@ -8,9 +8,9 @@ import asyncio
 from base64 import b64encode
 from collections.abc import Mapping
 
-from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused, Unreachable
+from chargehand.doors.provisioning.redfish.errors import RedfishError, RedfishRefused, RedfishUnreachable
 from chargehand.doors.provisioning.redfish.facts import Bmc
-from chargehand.doors.provisioning.redfish.transport import Answer, Transport
+from chargehand.doors.provisioning.redfish.transport import RedfishAnswer, RedfishTransport
 
 ROOT = "/redfish/v1/"
 CLOSE_SECONDS = 3.0
@@ -18,14 +18,14 @@ _NOT_NOW = (429, 503)
 
 
 class Login:
-    def __init__(self, bmc: Bmc, transport: Transport) -> None:
+    def __init__(self, bmc: Bmc, transport: RedfishTransport) -> None:
         self._bmc = bmc
         self._transport = transport
         self._token = ""
         self._made: list[tuple[str, str]] = []  # (token, path) of every session that may still be there
         self._basic = not (bmc.username or bmc.password)
 
-    async def headers(self, root: Answer) -> Mapping[str, str]:
+    async def headers(self, root: RedfishAnswer) -> Mapping[str, str]:
         """What to send with a request; makes a session if there should be one."""
         if not self._token and not self._basic:
             await self._open(root)
@@ -52,7 +52,7 @@ class Login:
         except (TimeoutError, RedfishError):
             return
 
-    async def _open(self, root: Answer) -> None:
+    async def _open(self, root: RedfishAnswer) -> None:
         path = await self._collection(root)
         if not path:
             self._basic = True
@@ -61,7 +61,7 @@ class Login:
             answer = await self._transport.ask(
                 "POST", path, {"UserName": self._bmc.username, "Password": self._bmc.password}
             )
-        except Unreachable as error:
+        except RedfishUnreachable as error:
             # It may have been made all the same, and is then one that we cannot delete: no second one.
             self._basic = error.unclear
             error.unclear = False  # nothing but the session was asked for
@@ -69,7 +69,7 @@ class Login:
         if answer.status == 401:
             raise bad_credentials()
         if answer.status in _NOT_NOW and not answer.said.has("SessionLimitExceeded"):
-            raise Unreachable(
+            raise RedfishUnreachable(
                 f"the BMC makes no session now: it answered {answer.status}",
                 status=answer.status,
                 retry_after_seconds=answer.retry_after_seconds,
@@ -84,7 +84,7 @@ class Login:
         if isinstance(where, str) and where:
             self._made.append((token, where))
 
-    async def _collection(self, root: Answer) -> str:
+    async def _collection(self, root: RedfishAnswer) -> str:
         links = root.data.get("Links")
         direct = _link(links.get("Sessions")) if isinstance(links, dict) else ""
         service = _link(root.data.get("SessionService"))
@@ -94,8 +94,8 @@ class Login:
         return _link(answer.data.get("Sessions")) if answer.ok else ""
 
 
-def bad_credentials() -> Refused:
-    return Refused("the BMC does not accept the user name and password on record", status=401)
+def bad_credentials() -> RedfishRefused:
+    return RedfishRefused("the BMC does not accept the user name and password on record", status=401)
 
 
 def _link(value: object) -> str:

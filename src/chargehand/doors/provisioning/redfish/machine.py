@@ -20,20 +20,18 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
-from chargehand.doors.provisioning.redfish.boot_override import Boot
-from chargehand.doors.provisioning.redfish.client import Client, Permit, Turn
+from chargehand.doors.provisioning.redfish.boot_override import BootOverride
+from chargehand.doors.provisioning.redfish.client import Permit, RedfishClient, Turn
 from chargehand.doors.provisioning.redfish.errors import RedfishError
-from chargehand.doors.provisioning.redfish.facts import Bmc, Facts, Glance, Slot, power_of
+from chargehand.doors.provisioning.redfish.facts import Bmc, Glance, MachineFacts, VirtualDrive, power_of
 from chargehand.doors.provisioning.redfish.identity import check
 from chargehand.doors.provisioning.redfish.power import Power
 from chargehand.doors.provisioning.redfish.quirks import quirks_named
 from chargehand.doors.provisioning.redfish.resources import part, text
-from chargehand.doors.provisioning.redfish.transport import Observe, Transport
-from chargehand.doors.provisioning.redfish.virtual_media import Media, Same
+from chargehand.doors.provisioning.redfish.transport import Observe, RedfishTransport
+from chargehand.doors.provisioning.redfish.virtual_media import Same, VirtualMedia
 from chargehand.doors.provisioning.redfish.walk import walk
 from chargehand.webhooks.egress import EgressPolicy
-
-__all__ = ["Bmc", "Facts", "Glance", "Machine", "Slot"]
 
 
 def _unobserved(operation: str, vendor: str, seconds: float, ok: bool) -> None:
@@ -62,10 +60,10 @@ class Machine:
         turn: Turn | None = None,
     ) -> None:
         self._bmc = bmc
-        transport = Transport(bmc, policy, timeout_seconds)
-        self._client = Client(bmc, transport, observe, random, sleep, patience_seconds, clock, permit, turn)
-        self._media = Media(self._client)
-        self._facts: Facts | None = None
+        transport = RedfishTransport(bmc, policy, timeout_seconds)
+        self._client = RedfishClient(bmc, transport, observe, random, sleep, patience_seconds, clock, permit, turn)
+        self._media = VirtualMedia(self._client)
+        self._facts: MachineFacts | None = None
         self._one_at_a_time = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -85,13 +83,13 @@ class Machine:
         """Whether it was discovered, or resumed."""
         return self._facts is not None
 
-    async def discover(self) -> Facts:
+    async def discover(self) -> MachineFacts:
         """Who this is and what it can do. Mismatch if it is not the machine on record."""
         async with self._operation("discover"):
             self._facts = await walk(self._client, self._bmc)
             return self._facts
 
-    async def resume(self, facts: Facts) -> None:
+    async def resume(self, facts: MachineFacts) -> None:
         """Go on with what was discovered before, after a look that it is still that machine."""
         async with self._operation("resume"):
             self._client.vendor = facts.vendor
@@ -99,19 +97,19 @@ class Machine:
             check(self._bmc, system.data)
             self._facts = facts
 
-    async def insert(self, slot: Slot, url: str, same: Same = _equal) -> str:
+    async def insert(self, slot: VirtualDrive, url: str, same: Same = _equal) -> str:
         """See that the image is in the drive. `same(there, wanted)` says whether what is there already will do; what was there
         instead, and had to go, is returned.
         """
         async with self._operation("insert"):
             return await self._media.insert(slot, url, same)
 
-    async def eject(self, slot: Slot, only: Callable[[str], bool] | None = None) -> bool:
+    async def eject(self, slot: VirtualDrive, only: Callable[[str], bool] | None = None) -> bool:
         """See that the drive is empty, or holds nothing that `only` says is ours. False when there was nothing to do."""
         async with self._operation("eject"):
             return await self._media.eject(slot, only)
 
-    async def boot_from_cd(self, slot: Slot, mode: str | None = None) -> None:
+    async def boot_from_cd(self, slot: VirtualDrive, mode: str | None = None) -> None:
         """Once, at the next boot. `mode` is "UEFI" or "Legacy"; None leaves it as it is where the BMC lets us."""
         async with self._operation("boot-override"):
             await self._boot().once_from(slot, mode)
@@ -146,11 +144,11 @@ class Machine:
             self._client.begin(name, patience_seconds)
             yield
 
-    def _boot(self) -> Boot:
+    def _boot(self) -> BootOverride:
         facts = self._known()
-        return Boot(self._client, facts, quirks_named(facts.quirks))
+        return BootOverride(self._client, facts, quirks_named(facts.quirks))
 
-    def _known(self) -> Facts:
+    def _known(self) -> MachineFacts:
         if self._facts is None:
             raise RedfishError("the machine was not discovered yet")
         return self._facts

@@ -24,15 +24,15 @@ _IMAGE = re.compile(
 )
 
 
-class Message(msgspec.Struct, frozen=True):
+class RedfishMessage(msgspec.Struct, frozen=True):
     id: str  # without registry and version: "ActionParameterMissing"
     text: str
     names: tuple[str, ...] = ()  # the parameters or properties that it is about
 
 
-class Said(msgspec.Struct, frozen=True):
+class RedfishMessages(msgspec.Struct, frozen=True):
     text: str = ""
-    messages: tuple[Message, ...] = ()
+    messages: tuple[RedfishMessage, ...] = ()
 
     def has(self, *ids: str) -> bool:
         return any(message.id in ids for message in self.messages)
@@ -57,10 +57,10 @@ class Said(msgspec.Struct, frozen=True):
         return frozenset(missing), frozenset(unwanted)
 
 
-NOTHING = Said()
+NOTHING = RedfishMessages()
 
 
-def said(data: Any) -> Said:
+def said(data: Any) -> RedfishMessages:
     """The words of an answer or of a task, whatever of the usual shapes they have."""
     messages = tuple(_messages(data))
     texts = dict.fromkeys(message.text or message.id for message in messages)
@@ -68,7 +68,7 @@ def said(data: Any) -> Said:
     # A general error says "see the extended information"; where that has no words of its own, it is all there is.
     if whole and not any(message.text for message in messages):
         texts = {whole: None}
-    return Said("; ".join(texts)[:_READ], messages or ((Message("", whole),) if whole else ()))
+    return RedfishMessages("; ".join(texts)[:_READ], messages or ((RedfishMessage("", whole),) if whole else ()))
 
 
 def one_line(text: str) -> str:
@@ -77,7 +77,7 @@ def one_line(text: str) -> str:
     return clean if len(clean) <= LONGEST else clean[: LONGEST - 1] + "…"
 
 
-def _messages(data: Any) -> Iterator[Message]:
+def _messages(data: Any) -> Iterator[RedfishMessage]:
     if not isinstance(data, dict):
         return
     error = data.get("error")
@@ -88,7 +88,7 @@ def _messages(data: Any) -> Iterator[Message]:
             if isinstance(item, dict):
                 names = [str(arg) for arg in _list(item, "MessageArgs")]
                 names += [str(path).rpartition("/")[2] for path in _list(item, "RelatedProperties")]
-                yield Message(_text(item, "MessageId").rpartition(".")[2], _text(item, "Message"), tuple(names))
+                yield RedfishMessage(_text(item, "MessageId").rpartition(".")[2], _text(item, "Message"), tuple(names))
 
 
 def _text(data: Any, key: str) -> str:

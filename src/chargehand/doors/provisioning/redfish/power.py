@@ -6,11 +6,11 @@ that something broke, nobody knows whether it happened; that is told (`unclear`)
 
 from collections.abc import Callable
 
-from chargehand.doors.provisioning.redfish.client import Client
-from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused, Unreachable
-from chargehand.doors.provisioning.redfish.facts import Facts, power_of
-from chargehand.doors.provisioning.redfish.resources import Action, action
-from chargehand.doors.provisioning.redfish.transport import Answer
+from chargehand.doors.provisioning.redfish.client import RedfishClient
+from chargehand.doors.provisioning.redfish.errors import RedfishError, RedfishRefused, RedfishUnreachable
+from chargehand.doors.provisioning.redfish.facts import MachineFacts, power_of
+from chargehand.doors.provisioning.redfish.resources import RedfishAction, action
+from chargehand.doors.provisioning.redfish.transport import RedfishAnswer
 from chargehand.doors.provisioning.redfish.walk import RESET
 
 SETTLE_SECONDS = 10.0  # a system that is going on or off is given so long to arrive
@@ -25,7 +25,7 @@ _NEXT_ONE = (400, 405, 422, 501)
 
 
 class Power:
-    def __init__(self, client: Client, facts: Facts) -> None:
+    def __init__(self, client: RedfishClient, facts: MachineFacts) -> None:
         self._client = client
         self._facts = facts
 
@@ -33,11 +33,11 @@ class Power:
         system = await self._settled()
         reset = await self._action(system)
         off = power_of(system.data.get("PowerState")) == "Off"
-        refused: Refused | None = None
+        refused: RedfishRefused | None = None
         for kind in _offered(reset, _WAKE if off else _AGAIN):
             try:
                 await self._send(reset, "ForceOff" if kind == OFF_THEN_ON else kind)
-            except Refused as error:  # it said no, so nothing happened and another kind may be asked for
+            except RedfishRefused as error:  # it said no, so nothing happened and another kind may be asked for
                 if error.unclear or error.status not in _NEXT_ONE:
                     raise
                 refused = refused or error
@@ -45,11 +45,11 @@ class Power:
             if kind == OFF_THEN_ON:
                 await self._on_after_off(reset)
             return kind
-        raise refused or Refused(
+        raise refused or RedfishRefused(
             f"the system offers no reset that boots it; it has {', '.join(_allowed(reset)) or 'none'}"
         )
 
-    async def _on_after_off(self, reset: Action) -> None:
+    async def _on_after_off(self, reset: RedfishAction) -> None:
         try:
             await self._until_off()
             await self._send(reset, "On")
@@ -64,24 +64,26 @@ class Power:
         reset = await self._action(system)
         kind = next(iter(_offered(reset, _OFF)), "")
         if not kind:
-            raise Refused(f"the system cannot be switched off; it has {', '.join(_allowed(reset)) or 'no reset'}")
+            raise RedfishRefused(
+                f"the system cannot be switched off; it has {', '.join(_allowed(reset)) or 'no reset'}"
+            )
         try:
             await self._send(reset, kind)
-        except Unreachable as error:
+        except RedfishUnreachable as error:
             if not error.unclear:
                 raise
         await self._until_off()
 
-    async def _action(self, system: Answer) -> Action:
+    async def _action(self, system: RedfishAnswer) -> RedfishAction:
         reset = await action(self._client, system.data, RESET)
         if reset is None:
-            raise Refused("the system offers no reset")
+            raise RedfishRefused("the system offers no reset")
         return reset
 
-    async def _send(self, reset: Action, kind: str) -> None:
+    async def _send(self, reset: RedfishAction, kind: str) -> None:
         await self._client.post(reset.target, {"ResetType": kind})
 
-    async def _settled(self) -> Answer:
+    async def _settled(self) -> RedfishAnswer:
         """The system, once its power is not on the way to somewhere; as it is, if it never arrives."""
         return await self._look(lambda power: power not in _MOVING, SETTLE_SECONDS)
 
@@ -90,7 +92,7 @@ class Power:
         if power_of(system.data.get("PowerState")) != "Off":
             raise RedfishError("the system was told to go off and is not off", transient=True, unclear=True)
 
-    async def _look(self, so: Callable[[str], bool], seconds: float) -> Answer:
+    async def _look(self, so: Callable[[str], bool], seconds: float) -> RedfishAnswer:
         patience = self._client.patience.within(seconds)
         while True:
             system = await self._client.get(self._facts.system)
@@ -98,11 +100,11 @@ class Power:
                 return system
 
 
-def _allowed(reset: Action) -> tuple[str, ...]:
+def _allowed(reset: RedfishAction) -> tuple[str, ...]:
     return reset.allowed.get("ResetType", ())
 
 
-def _offered(reset: Action, wanted: tuple[str, ...]) -> list[str]:
+def _offered(reset: RedfishAction, wanted: tuple[str, ...]) -> list[str]:
     """Those of the wanted kinds that the system has, in our order; the first, where it does not say what it has."""
     allowed = _allowed(reset)
     if not allowed:

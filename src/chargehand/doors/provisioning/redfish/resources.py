@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from chargehand.doors.provisioning.redfish.client import Client
-from chargehand.doors.provisioning.redfish.errors import Refused
-from chargehand.doors.provisioning.redfish.transport import Answer
+from chargehand.doors.provisioning.redfish.client import RedfishClient
+from chargehand.doors.provisioning.redfish.errors import RedfishRefused
+from chargehand.doors.provisioning.redfish.transport import RedfishAnswer
 
 MAX_MEMBERS = 64
 MAX_PAGES = 8
@@ -15,7 +15,7 @@ MAX_TEXT = 2048
 MAX_WORD = 64
 
 
-class Action(msgspec.Struct, frozen=True):
+class RedfishAction(msgspec.Struct, frozen=True):
     """Something a resource can do: where to ask for it, and what may be said."""
 
     target: str
@@ -55,7 +55,7 @@ def texts(value: Any) -> tuple[str, ...]:
     return tuple(item for item in items if isinstance(item, str) and item.isprintable() and len(item) <= MAX_WORD)
 
 
-async def members(client: Client, path: str) -> AsyncIterator[Answer]:
+async def members(client: RedfishClient, path: str) -> AsyncIterator[RedfishAnswer]:
     """Each member of a collection that can be read, page by page, up to a number that no machine reaches."""
     count = 0
     for _ in range(MAX_PAGES):
@@ -73,7 +73,7 @@ async def members(client: Client, path: str) -> AsyncIterator[Answer]:
             return
 
 
-async def action(client: Client, data: dict[str, Any], name: str) -> Action | None:
+async def action(client: RedfishClient, data: dict[str, Any], name: str) -> RedfishAction | None:
     """The action of that name, with the values it allows; those may be in a resource of their own."""
     offered = part(data, "Actions", f"#{name}")
     target = text(offered, "target")
@@ -93,12 +93,12 @@ async def action(client: Client, data: dict[str, Any], name: str) -> Action | No
                     allowed.setdefault(key, values)
                 if parameter.get("Required") is True:
                     required.add(key)
-    return Action(target, allowed, frozenset(required))
+    return RedfishAction(target, allowed, frozenset(required))
 
 
-async def _info(client: Client, path: str) -> Answer | None:
+async def _info(client: RedfishClient, path: str) -> RedfishAnswer | None:
     """What an action takes is good to know, and no reason to fail where it cannot be read."""
     try:
         return await client.find(path)
-    except Refused:
+    except RedfishRefused:
         return None

@@ -13,9 +13,9 @@ import msgspec
 from yarl import URL
 
 from chargehand import __version__
-from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused, Unreachable, Untrusted
+from chargehand.doors.provisioning.redfish.errors import RedfishError, RedfishRefused, RedfishUnreachable, Untrusted
 from chargehand.doors.provisioning.redfish.facts import Bmc
-from chargehand.doors.provisioning.redfish.messages import Said, one_line, said
+from chargehand.doors.provisioning.redfish.messages import RedfishMessages, one_line, said
 from chargehand.doors.provisioning.redfish.patience import retry_after
 from chargehand.webhooks.egress import EgressPolicy, make_connector, refusal
 
@@ -31,7 +31,7 @@ _PROBLEMS = {RecursionError: "nested too deeply", OverflowError: f"made of more 
 _REDIRECTS = (301, 302, 303, *_KEEPS_METHOD)
 
 
-class Answer(msgspec.Struct, frozen=True):
+class RedfishAnswer(msgspec.Struct, frozen=True):
     path: str
     status: int
     headers: Mapping[str, str]
@@ -47,7 +47,7 @@ class Answer(msgspec.Struct, frozen=True):
         return tag if isinstance(tag, str) and tag.isprintable() else ""
 
     @property
-    def said(self) -> Said:
+    def said(self) -> RedfishMessages:
         return said(self.data)
 
     @property
@@ -55,7 +55,7 @@ class Answer(msgspec.Struct, frozen=True):
         return retry_after(self.headers.get("Retry-After"), self.headers.get("Date"), time.time())
 
 
-class Transport:
+class RedfishTransport:
     def __init__(self, bmc: Bmc, policy: EgressPolicy, timeout_seconds: float) -> None:
         self._bmc = bmc
         self._policy = policy
@@ -79,7 +79,9 @@ class Transport:
         if http is not None:
             await http.close()
 
-    async def ask(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
+    async def ask(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> RedfishAnswer:
         """The answer, whatever its status. Redirects are followed on the same host only: that is where the credentials go."""
         url = self._located(path)
         trust = _ssl(self._bmc.tls, url.scheme)
@@ -89,9 +91,9 @@ class Transport:
             status, answered, content = await self._send(method, url, data, given, trust)
             target = answered.get("Location")
             if status not in (_REDIRECTS if method == "GET" else _KEEPS_METHOD) or not target:
-                return Answer(url.raw_path_qs, status, answered, self._decode(method, url, status, content))
+                return RedfishAnswer(url.raw_path_qs, status, answered, self._decode(method, url, status, content))
             url = self._redirected(target, url)
-        raise Refused(f"{method} {self._shown(url)}: more than {MAX_REDIRECTS} redirects, one after another")
+        raise RedfishRefused(f"{method} {self._shown(url)}: more than {MAX_REDIRECTS} redirects, one after another")
 
     def _located(self, link: str) -> URL:
         """Where a link of the BMC leads, on the host that we know: many write another of their names into it."""
@@ -102,7 +104,7 @@ class Transport:
                 raise ValueError
             return self._origin().join(URL(path, encoded=True)).with_fragment(None)
         except ValueError:
-            raise Refused(f"the BMC names a link that is none: {one_line(link)[:100]!r}") from None
+            raise RedfishRefused(f"the BMC names a link that is none: {one_line(link)[:100]!r}") from None
 
     def _redirected(self, target: str, base: URL) -> URL:
         """Unlike a link, a redirect says that somebody else has it."""
@@ -110,7 +112,7 @@ class Transport:
             url = base.join(URL(target, encoded=True))
             same = url.origin() == self._origin()
         except ValueError:
-            raise Refused(f"the BMC redirects to what is no URL: {one_line(target)[:100]!r}") from None
+            raise RedfishRefused(f"the BMC redirects to what is no URL: {one_line(target)[:100]!r}") from None
         if not same:
             raise Untrusted(
                 f"the BMC sends us to {url.host}:{url.port} ({url.scheme}), and credentials go to no other host: if that "
@@ -143,7 +145,7 @@ class Transport:
                 response.close()  # the rest is not worth a connection
                 if method != "GET":
                     return b""  # the status says whether it was done, and nothing is read from the words
-                raise Refused(f"{method} {self._shown(url)}: the answer is over {MAX_BODY_BYTES >> 20} MiB long")
+                raise RedfishRefused(f"{method} {self._shown(url)}: the answer is over {MAX_BODY_BYTES >> 20} MiB long")
         return bytes(content)
 
     def _failure(self, error: Exception, method: str, url: URL) -> RedfishError:
@@ -155,12 +157,12 @@ class Transport:
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
             return Untrusted(f"the BMC's certificate is not trusted: {self.clean(str(error.certificate_error))}")
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
-            return Unreachable(f"{what}: no connection to the BMC: {self.clean(_reason(error))}")
+            return RedfishUnreachable(f"{what}: no connection to the BMC: {self.clean(_reason(error))}")
         if isinstance(error, TimeoutError):
-            return Unreachable(f"{what}: no answer within {self._timeout_seconds:g} s", unclear=True)
+            return RedfishUnreachable(f"{what}: no answer within {self._timeout_seconds:g} s", unclear=True)
         if isinstance(error, aiohttp.InvalidURL):
-            return Refused(f"{what}: this is no URL")
-        return Unreachable(f"{what}: the connection broke: {self.clean(_reason(error))}", unclear=True)
+            return RedfishRefused(f"{what}: this is no URL")
+        return RedfishUnreachable(f"{what}: the connection broke: {self.clean(_reason(error))}", unclear=True)
 
     def _decode(self, method: str, url: URL, status: int, content: bytes) -> dict[str, Any]:
         try:
@@ -172,7 +174,7 @@ class Transport:
             if status >= 300 or method != "GET":
                 return {}
             problem = _PROBLEMS.get(type(error), "not JSON")
-            raise Refused(f"{method} {self._shown(url)}: the answer is {problem}", status=status) from None
+            raise RedfishRefused(f"{method} {self._shown(url)}: the answer is {problem}", status=status) from None
         return data if isinstance(data, dict) else {}
 
     def _session(self) -> aiohttp.ClientSession:
@@ -206,7 +208,7 @@ def _origin(address: str) -> URL:
         return url.origin()
     except ValueError:
         # Without the address: it may hold a password.
-        raise Refused(
+        raise RedfishRefused(
             "the BMC's address must be http:// or https:// with a host, without user name and password"
         ) from None
 
@@ -218,7 +220,7 @@ def _ssl(tls: str, scheme: str) -> bool | aiohttp.Fingerprint:
         return False
     pinned = _FINGERPRINT.fullmatch(tls)
     if pinned is None:
-        raise Refused(
+        raise RedfishRefused(
             'tls must be "verify", "insecure" or "sha256:" with the 64 hex digits of the certificate\'s digest'
         )
     if scheme != "https":

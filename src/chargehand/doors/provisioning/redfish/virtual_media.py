@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from chargehand.doors.provisioning.redfish.client import Client
-from chargehand.doors.provisioning.redfish.errors import RedfishError, Refused
-from chargehand.doors.provisioning.redfish.facts import Slot
-from chargehand.doors.provisioning.redfish.resources import Action, action, text
-from chargehand.doors.provisioning.redfish.transport import Answer
+from chargehand.doors.provisioning.redfish.client import RedfishClient
+from chargehand.doors.provisioning.redfish.errors import RedfishError, RedfishRefused
+from chargehand.doors.provisioning.redfish.facts import VirtualDrive
+from chargehand.doors.provisioning.redfish.resources import RedfishAction, action, text
+from chargehand.doors.provisioning.redfish.transport import RedfishAnswer
 
 INSERT = "VirtualMedia.InsertMedia"
 EJECT = "VirtualMedia.EjectMedia"
@@ -52,18 +52,18 @@ class Shown(msgspec.Struct, frozen=True):
     image: str
 
     @classmethod
-    def of(cls, answer: Answer) -> "Shown":
+    def of(cls, answer: RedfishAnswer) -> "Shown":
         image = text(answer.data, "Image")
         flag = answer.data.get("Inserted")
         return cls(flag if isinstance(flag, bool) else bool(image), image)
 
 
-class Media:
-    def __init__(self, client: Client) -> None:
+class VirtualMedia:
+    def __init__(self, client: RedfishClient) -> None:
         self._client = client
         self._liked: dict[str, Keys] = {}  # by method: what this BMC took last time
 
-    async def insert(self, slot: Slot, url: str, same: Same) -> str:
+    async def insert(self, slot: VirtualDrive, url: str, same: Same) -> str:
         """What had to be taken out for it; empty: nothing."""
         displaced = ""
         self._client.hide(url, "the image")
@@ -71,7 +71,7 @@ class Media:
         def arrived(now: Shown) -> bool:
             return now.inserted and (same(now.image, url) or _abbreviates(now.image, url))
 
-        async def ask(member: Answer) -> None:
+        async def ask(member: RedfishAnswer) -> None:
             nonlocal displaced
             if (now := Shown.of(member)).inserted:
                 displaced = displaced or now.image.partition("?")[0] or "an image without a name"
@@ -89,13 +89,13 @@ class Media:
         await self._until(slot, there, ask, arrived, f"{slot.name} took the image, but does not show it")
         return "" if _abbreviates(displaced, url) else displaced
 
-    async def eject(self, slot: Slot, only: Callable[[str], bool] | None) -> bool:
+    async def eject(self, slot: VirtualDrive, only: Callable[[str], bool] | None) -> bool:
         found = False
 
         def gone(now: Shown) -> bool:
             return not now.inserted or (only is not None and not only(now.image))
 
-        async def ask(member: Answer) -> None:
+        async def ask(member: RedfishAnswer) -> None:
             nonlocal found
             found = True
             self._client.hide(text(member.data, "Image"), "the image")
@@ -106,9 +106,9 @@ class Media:
 
     async def _until(
         self,
-        slot: Slot,
+        slot: VirtualDrive,
         already: Callable[[Shown], bool],
-        ask: Callable[[Answer], Awaitable[None]],
+        ask: Callable[[RedfishAnswer], Awaitable[None]],
         done: Callable[[Shown], bool],
         problem: str,
     ) -> None:
@@ -134,7 +134,7 @@ class Media:
             if not await self._client.patience.pause(trouble.retry_after_seconds):
                 raise trouble
 
-    async def _shows(self, slot: Slot, so: Callable[[Shown], bool]) -> bool:
+    async def _shows(self, slot: VirtualDrive, so: Callable[[Shown], bool]) -> bool:
         patience = self._client.patience.within(LOOK_SECONDS)
         while not so(Shown.of(await self._client.get(slot.path))):
             if not await patience.pause():
@@ -143,14 +143,14 @@ class Media:
 
     # asking -----------------------------------------------------------------------------------------------------------
 
-    async def _put_in(self, member: Answer, url: str) -> None:
+    async def _put_in(self, member: RedfishAnswer, url: str) -> None:
         offered = await action(self._client, member.data, INSERT)
         if offered is not None:
             try:
                 return await self._negotiate(
                     "POST", POSTED, offered, url, lambda body: self._client.post(offered.target, body)
                 )
-            except Refused as error:
+            except RedfishRefused as error:
                 if error.status not in _NO_ACTION:
                     raise
         return await self._negotiate("PATCH", PATCHED, None, url, lambda body: self._client.patch(member, body))
@@ -159,7 +159,7 @@ class Media:
         self,
         method: str,
         rungs: Sequence[Keys],
-        offered: Action | None,
+        offered: RedfishAction | None,
         url: str,
         send: Callable[[dict[str, Any]], Awaitable[None]],
     ) -> None:
@@ -169,7 +169,7 @@ class Media:
         first = self._liked.get(method) or (rungs[0] | (offered.required & known if offered else frozenset()))
         waiting = [first, *(rung for rung in rungs if rung != first)]
         tried: set[Keys] = set()
-        refused: Refused | None = None
+        refused: RedfishRefused | None = None
         while waiting:
             keys = waiting.pop(0)
             if keys in tried:
@@ -177,7 +177,7 @@ class Media:
             tried.add(keys)
             try:
                 await send({key: values[key] for key in values if key in keys})
-            except Refused as error:
+            except RedfishRefused as error:
                 if error.status not in _OTHER_WORDS:
                     raise
                 refused = refused or error
@@ -189,33 +189,33 @@ class Media:
             else:
                 self._liked[method] = keys
                 return
-        raise refused or Refused("the BMC offers no way to insert an image")
+        raise refused or RedfishRefused("the BMC offers no way to insert an image")
 
-    async def _take_out(self, member: Answer) -> None:
+    async def _take_out(self, member: RedfishAnswer) -> None:
         offered = await action(self._client, member.data, EJECT)
         if offered is not None:
             try:
                 return await _any_of((None, {}), lambda body: self._client.post(offered.target, body))
-            except Refused as error:
+            except RedfishRefused as error:
                 if error.status not in _NO_ACTION:
                     raise
         return await _any_of(EMPTIED, lambda body: self._client.patch(member, body))
 
 
 async def _any_of(bodies: Sequence[Any], send: Callable[[Any], Awaitable[None]]) -> None:
-    refused: Refused | None = None
+    refused: RedfishRefused | None = None
     for body in bodies:
         try:
             await send(body)
             return
-        except Refused as error:
+        except RedfishRefused as error:
             if error.status not in _OTHER_WORDS:
                 raise
             refused = refused or error
-    raise refused or Refused("the BMC offers no way to eject")
+    raise refused or RedfishRefused("the BMC offers no way to eject")
 
 
-def _values(url: str, offered: Action | None) -> dict[str, Any]:
+def _values(url: str, offered: RedfishAction | None) -> dict[str, Any]:
     """Everything that may be said about an image, in a fixed order."""
     allowed = offered.allowed if offered else {}
     methods = allowed.get("TransferMethod", ())

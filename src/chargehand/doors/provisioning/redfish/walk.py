@@ -3,24 +3,26 @@
 import re
 from typing import Any, Literal
 
-from chargehand.doors.provisioning.redfish.client import Client
-from chargehand.doors.provisioning.redfish.errors import Refused
-from chargehand.doors.provisioning.redfish.facts import Bmc, Facts, Slot, power_of
+from chargehand.doors.provisioning.redfish.client import RedfishClient
+from chargehand.doors.provisioning.redfish.errors import RedfishRefused
+from chargehand.doors.provisioning.redfish.facts import Bmc, MachineFacts, VirtualDrive, power_of
 from chargehand.doors.provisioning.redfish.identity import choose
 from chargehand.doors.provisioning.redfish.quirks import Quirks, quirks_of, vendor_of
 from chargehand.doors.provisioning.redfish.resources import action, link, links, members, part, text, texts
-from chargehand.doors.provisioning.redfish.transport import Answer
+from chargehand.doors.provisioning.redfish.transport import RedfishAnswer
 
 RESET = "ComputerSystem.Reset"
 _OPTICAL = ("CD", "DVD")
 _USB = "USBSTICK"
 
 
-async def walk(client: Client, bmc: Bmc) -> Facts:
+async def walk(client: RedfishClient, bmc: Bmc) -> MachineFacts:
     root = await client.root()
     collection = link(root.data, "Systems")
     if not collection:
-        raise Refused("what answers at the BMC's address names no systems in its root: it may be no Redfish service")
+        raise RedfishRefused(
+            "what answers at the BMC's address names no systems in its root: it may be no Redfish service"
+        )
     systems = [answer async for answer in members(client, collection)]
     system = choose(bmc, systems)
     data = system.data
@@ -31,7 +33,7 @@ async def walk(client: Client, bmc: Bmc) -> Facts:
     managers = await _managers(client, root, system, len(systems))
     reset = await action(client, data, RESET)
     boot = part(data, "Boot")
-    return Facts(
+    return MachineFacts(
         system=system.path,
         managers=tuple(manager.path for manager in managers),
         vendor=vendor,
@@ -51,7 +53,9 @@ async def walk(client: Client, bmc: Bmc) -> Facts:
     )
 
 
-async def _managers(client: Client, root: Answer, system: Answer, systems: int) -> list[Answer]:
+async def _managers(
+    client: RedfishClient, root: RedfishAnswer, system: RedfishAnswer, systems: int
+) -> list[RedfishAnswer]:
     """Those the system names; else those that name the system; else, where there is just one system, all of them."""
     named = links(part(system.data, "Links"), "ManagedBy")
     if named:
@@ -62,7 +66,7 @@ async def _managers(client: Client, root: Answer, system: Answer, systems: int) 
     return mine or (every if systems == 1 else [])
 
 
-async def _slots(client: Client, owners: list[Answer], quirks: Quirks) -> tuple[Slot, ...]:
+async def _slots(client: RedfishClient, owners: list[RedfishAnswer], quirks: Quirks) -> tuple[VirtualDrive, ...]:
     """The drives of the first owner that has any. They are not mixed: many BMCs show the same drives under both."""
     seen: set[str] = set()
     for owner in owners:
@@ -76,12 +80,12 @@ async def _slots(client: Client, owners: list[Answer], quirks: Quirks) -> tuple[
     return ()
 
 
-def _slot(answer: Answer, quirks: Quirks) -> Slot | None:
+def _slot(answer: RedfishAnswer, quirks: Quirks) -> VirtualDrive | None:
     name = text(answer.data, "Id") or answer.path.rstrip("/").rpartition("/")[2]
     if quirks.skip_slots and re.search(quirks.skip_slots, name):
         return None
     kind = _kind(answer.data, name)
-    return Slot(answer.path, name, kind) if kind else None
+    return VirtualDrive(answer.path, name, kind) if kind else None
 
 
 def _kind(data: dict[str, Any], name: str) -> Literal["cd", "usb"] | None:

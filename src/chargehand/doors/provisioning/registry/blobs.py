@@ -5,8 +5,8 @@ from collections.abc import Callable
 from io import FileIO
 
 from chargehand.doors.provisioning.registry.disk import SHARED, stamp, sync, translated
-from chargehand.doors.provisioning.registry.errors import Code, Refused
 from chargehand.doors.provisioning.registry.layout import Layout
+from chargehand.doors.provisioning.registry.refusals import Code, RegistryRefused
 from chargehand.doors.provisioning.registry.uploads import link
 
 
@@ -58,5 +58,5 @@ class Blobs:
         sync(path.parent)
 
 
-def _unknown() -> Refused:
-    return Refused(404, Code.BLOB_UNKNOWN, "the repository has no such blob")
+def _unknown() -> RegistryRefused:
+    return RegistryRefused(404, Code.BLOB_UNKNOWN, "the repository has no such blob")

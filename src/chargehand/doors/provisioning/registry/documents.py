@@ -2,8 +2,8 @@
 
 import msgspec
 
-from chargehand.doors.provisioning.registry.errors import Code, Refused
 from chargehand.doors.provisioning.registry.names import digest_hex
+from chargehand.doors.provisioning.registry.refusals import Code, RegistryRefused
 
 MAX_BYTES = 4 << 20  # what the spec asks of every registry, and no more
 MAX_REFERENCES = 10_000
@@ -128,5 +128,5 @@ def served_as(media_type: str) -> str:
     return media_type if media_type in IMAGES + INDEXES else UNKNOWN
 
 
-def _invalid(message: str) -> Refused:
-    return Refused(400, Code.MANIFEST_INVALID, message)
+def _invalid(message: str) -> RegistryRefused:
+    return RegistryRefused(400, Code.MANIFEST_INVALID, message)

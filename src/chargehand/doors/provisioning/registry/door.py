@@ -15,10 +15,10 @@ from chargehand.doors.provisioning.names import PULL, PUSH, TAG
 from chargehand.doors.provisioning.registry import receiving, sending, uploads
 from chargehand.doors.provisioning.registry.collector import Collected, Collector
 from chargehand.doors.provisioning.registry.documents import INDEX, MAX_BYTES
-from chargehand.doors.provisioning.registry.errors import API_VERSION, CHALLENGE, Code, Refused, write_oci
 from chargehand.doors.provisioning.registry.layout import DEFAULT, Layout
 from chargehand.doors.provisioning.registry.names import SHA256, checked_name, digest_hex, is_hex, is_name
 from chargehand.doors.provisioning.registry.paths import Thing, parse, scope
+from chargehand.doors.provisioning.registry.refusals import API_VERSION, CHALLENGE, Code, RegistryRefused, write_oci
 from chargehand.doors.provisioning.registry.shelves import Shelf, Shelves
 from chargehand.doors.provisioning.registry.uploads import location, range_of
 from chargehand.errors import Forbidden, StoreError
@@ -162,10 +162,10 @@ class Registry:
             span = sending.span(req, resp, digits, size)
             if span is None:
                 headers = {"content-range": f"bytes */{size}"}
-                raise Refused(416, Code.SIZE_INVALID, f"the blob has {size} bytes", headers=headers)
+                raise RegistryRefused(416, Code.SIZE_INVALID, f"the blob has {size} bytes", headers=headers)
             resp.content_type = "application/octet-stream"
             resp.set_header("content-length", str(span[1] - span[0]))
-            sent = resp.stream = sending.Sent(file, *span)
+            sent = resp.stream = sending.FileBody(file, *span)
         finally:
             if sent is None:
                 file.close()
@@ -199,11 +199,11 @@ class Registry:
         try:
             _, whole = await self._receive(req, shelf, name, upload, 0)
             if not whole:
-                raise Refused(400, Code.SIZE_INVALID, "the body was cut off")
+                raise RegistryRefused(400, Code.SIZE_INVALID, "the body was cut off")
             await asyncio.to_thread(shelf.uploads.finish, name, upload, digits)
         except BaseException:
             # Nobody knows of this upload, so nobody could resume it.
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(RegistryRefused):
                 await asyncio.to_thread(shelf.uploads.cancel, name, upload)
             raise
 
@@ -220,13 +220,13 @@ class Registry:
     async def _finish(self, req: Request, resp: Response, shelf: Shelf, name: str, upload: str) -> None:
         digest = req.get_param("digest")
         if not digest:
-            raise Refused(400, Code.DIGEST_INVALID, "`?digest=` is missing: with what the upload is compared")
+            raise RegistryRefused(400, Code.DIGEST_INVALID, "`?digest=` is missing: with what the upload is compared")
         digits = digest_hex(digest)
         size = await asyncio.to_thread(shelf.uploads.size, name, upload)
         _, whole = await self._receive(req, shelf, name, upload, size)
         if not whole:
             # What arrived is kept: the client comes back, asks how far it was, and sends the rest.
-            raise Refused(400, Code.SIZE_INVALID, "the body was cut off")
+            raise RegistryRefused(400, Code.SIZE_INVALID, "the body was cut off")
         await asyncio.to_thread(shelf.uploads.finish, name, upload, digits)
         _created(resp, f"/v2/{name}/blobs/{digest}", digest)
 
@@ -248,12 +248,14 @@ class Registry:
             async for piece in pieces:
                 received += len(piece)
                 if expected is not None and received > expected:
-                    raise Refused(
+                    raise RegistryRefused(
                         400, Code.SIZE_INVALID, f"the body is longer than the {expected} bytes of Content-Range"
                     )
                 size = await asyncio.to_thread(shelf.uploads.append, name, upload, size, piece)
         if incoming.is_whole and expected is not None and received != expected:
-            raise Refused(400, Code.SIZE_INVALID, f"{received} bytes came instead of the {expected} of Content-Range")
+            raise RegistryRefused(
+                400, Code.SIZE_INVALID, f"{received} bytes came instead of the {expected} of Content-Range"
+            )
         return size, incoming.is_whole
 
     # manifests --------------------------------------------------------------------------------------------------------
@@ -279,7 +281,7 @@ class Registry:
     async def _referrers(self, req: Request, resp: Response, shelf: Shelf, name: str, digest: str) -> None:
         kind, after = req.get_param("artifactType"), req.get_param("last") or ""
         if after and not is_hex(after):
-            raise Refused(400, Code.UNSUPPORTED, "`last` must be what the answer before had in its Link")
+            raise RegistryRefused(400, Code.UNSUPPORTED, "`last` must be what the answer before had in its Link")
         found, last = await asyncio.to_thread(
             shelf.manifests.referrers, name, digest_hex(digest), kind, after, REFERRER_BYTES
         )
@@ -323,7 +325,7 @@ def _accepted(resp: Response, name: str, upload: str, size: int) -> None:
 def _page(req: Request, resp: Response, path: str, sorted_names: list[str]) -> list[str]:
     asked, last = req.get_param("n"), req.get_param("last") or ""
     if asked is not None and not (asked.isascii() and asked.isdigit() and len(asked) < 10):
-        raise Refused(400, Code.UNSUPPORTED, "`n` must be a number from 0 on")
+        raise RegistryRefused(400, Code.UNSUPPORTED, "`n` must be a number from 0 on")
     count = min(PAGE, PAGE if asked is None else int(asked))
     rest = [name for name in sorted_names if name > last]
     if 0 < count < len(rest):

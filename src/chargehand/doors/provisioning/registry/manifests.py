@@ -19,9 +19,9 @@ from chargehand.doors.provisioning.registry.documents import (
     check,
     served_as,
 )
-from chargehand.doors.provisioning.registry.errors import Code, Refused
 from chargehand.doors.provisioning.registry.layout import MANIFESTS, TAGS, Layout
 from chargehand.doors.provisioning.registry.names import SHA256, digest_hex, is_hex, is_tag
+from chargehand.doors.provisioning.registry.refusals import Code, RegistryRefused
 
 
 class Stored(NamedTuple):
@@ -114,7 +114,7 @@ class Manifests:
     def tags(self, name: str) -> list[str]:
         found = sorted(entry.name for entry in listed(self._layout.repository(name) / TAGS) if is_tag(entry.name))
         if not found and not self.has_any(name):
-            raise Refused(404, Code.NAME_UNKNOWN, "there is no such repository")
+            raise RegistryRefused(404, Code.NAME_UNKNOWN, "there is no such repository")
         return found
 
     def tagged(self, name: str) -> set[str]:
@@ -189,7 +189,7 @@ class Manifests:
             count += len(current.content) + len(current.children)
             if count > MAX_REFERENCES:
                 message = f"the manifest and what it lists refer to more than {MAX_REFERENCES} others in all"
-                raise Refused(400, Code.MANIFEST_INVALID, message)
+                raise RegistryRefused(400, Code.MANIFEST_INVALID, message)
             missing += [each for each in current.content if not self._has(name, each, self._layout.layer)]
             for child in current.children:
                 if self._has(name, child, self._layout.manifest):
@@ -203,7 +203,7 @@ class Manifests:
             detail = [
                 {"digest": each.digest, "mediaType": each.media_type, "size": each.size} for each in missing[:100]
             ]
-            raise Refused(400, Code.MANIFEST_BLOB_UNKNOWN, message, detail)
+            raise RegistryRefused(400, Code.MANIFEST_BLOB_UNKNOWN, message, detail)
 
     def _has(self, name: str, each: Descriptor, linked: Callable[[str, str], os.PathLike[str]]) -> bool:
         digits = digest_hex(each.digest)
@@ -214,7 +214,7 @@ class Manifests:
             return False
         if size != each.size:
             message = f"the manifest says that {each.digest} has {each.size} bytes; it has {size}"
-            raise Refused(400, Code.MANIFEST_INVALID, message)
+            raise RegistryRefused(400, Code.MANIFEST_INVALID, message)
         return True
 
 
@@ -227,13 +227,13 @@ def _tag_for(reference: str, digits: str) -> str:
     """Empty when the manifest is put under its digest, which must be right."""
     if ":" in reference:
         if digest_hex(reference) != digits:
-            raise Refused(400, Code.DIGEST_INVALID, f"what arrived has the digest {SHA256}{digits}")
+            raise RegistryRefused(400, Code.DIGEST_INVALID, f"what arrived has the digest {SHA256}{digits}")
         return ""
     if not is_tag(reference):
         rule = "has 1 to 128 letters, digits, . _ or -, and begins with neither . nor -"
-        raise Refused(400, Code.MANIFEST_INVALID, f"a tag {rule}")
+        raise RegistryRefused(400, Code.MANIFEST_INVALID, f"a tag {rule}")
     return reference
 
 
-def _unknown() -> Refused:
-    return Refused(404, Code.MANIFEST_UNKNOWN, "the repository has no such manifest")
+def _unknown() -> RegistryRefused:
+    return RegistryRefused(404, Code.MANIFEST_UNKNOWN, "the repository has no such manifest")

@@ -2,7 +2,7 @@
 
 import re
 
-from chargehand.doors.provisioning.registry.errors import Code, Refused
+from chargehand.doors.provisioning.registry.refusals import Code, RegistryRefused
 
 MAX_NAME = 255
 SHA256 = "sha256:"
@@ -28,7 +28,9 @@ def is_hex(text: str) -> bool:
 def checked_name(text: str) -> str:
     if not is_name(text):
         rule = "lower-case letters and digits, with . _ - between them, in parts between slashes"
-        raise Refused(400, Code.NAME_INVALID, f"the name of a repository has {rule}, and at most {MAX_NAME} characters")
+        raise RegistryRefused(
+            400, Code.NAME_INVALID, f"the name of a repository has {rule}, and at most {MAX_NAME} characters"
+        )
     return text
 
 
@@ -38,5 +40,5 @@ def digest_hex(text: str) -> str:
     if value != text and is_hex(value):
         return value
     if _OTHER_DIGEST.fullmatch(text) and not text.startswith(SHA256):
-        raise Refused(400, Code.UNSUPPORTED, "only sha256 digests are served here")
-    raise Refused(400, Code.DIGEST_INVALID, "a digest is `sha256:` and 64 hexadecimal digits in lower case")
+        raise RegistryRefused(400, Code.UNSUPPORTED, "only sha256 digests are served here")
+    raise RegistryRefused(400, Code.DIGEST_INVALID, "a digest is `sha256:` and 64 hexadecimal digits in lower case")

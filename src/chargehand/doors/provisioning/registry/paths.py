@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from chargehand.doors.provisioning.names import PULL, PUSH
-from chargehand.doors.provisioning.registry.errors import Code, Refused
+from chargehand.doors.provisioning.registry.refusals import Code, RegistryRefused
 
 
 class Thing(StrEnum):
@@ -31,7 +31,7 @@ class Thing(StrEnum):
     BLOB = "blob"
 
 
-class Asked(NamedTuple):
+class RegistryCall(NamedTuple):
     thing: Thing
     name: str = ""
     item: str = ""
@@ -50,17 +50,17 @@ _TABLE = (
 )
 
 
-def parse(rest: str, method: str) -> Asked:
+def parse(rest: str, method: str) -> RegistryCall:
     """What is asked for by the part of the path behind /v2/."""
     for thing, pattern, methods in _TABLE:
         if match := pattern.fullmatch(rest):
             if method not in methods:
                 refusal = f"{method} is not for this; {', '.join(methods)} would be"
-                raise Refused(405, Code.UNSUPPORTED, refusal, headers={"allow": ", ".join(methods)})
-            return Asked(thing, match[1], match[2])
-    raise Refused(404, Code.NAME_UNKNOWN, "this is no path of a registry")
+                raise RegistryRefused(405, Code.UNSUPPORTED, refusal, headers={"allow": ", ".join(methods)})
+            return RegistryCall(thing, match[1], match[2])
+    raise RegistryRefused(404, Code.NAME_UNKNOWN, "this is no path of a registry")
 
 
-def scope(asked: Asked, method: str) -> str:
+def scope(asked: RegistryCall, method: str) -> str:
     """How far an upload is concerns only those who may push."""
     return PULL if method in ("GET", "HEAD") and asked.thing is not Thing.UPLOAD else PUSH

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from chargehand.doors.provisioning.registry.disk import listed, stamp
 from chargehand.doors.provisioning.registry.documents import Manifest, parse
-from chargehand.doors.provisioning.registry.errors import Refused
 from chargehand.doors.provisioning.registry.layout import Layout
 from chargehand.doors.provisioning.registry.names import digest_hex, is_hex
+from chargehand.doors.provisioning.registry.refusals import RegistryRefused
 from chargehand.errors import StoreCorrupt
 
 
@@ -45,7 +45,7 @@ def read(layout: Layout, digits: str) -> Manifest:
         return parse(layout.blob(digits).read_bytes())
     except FileNotFoundError:
         return Manifest()
-    except Refused as error:
+    except RegistryRefused as error:
         raise StoreCorrupt(f"the registry's manifest {layout.blob(digits)} is damaged: {error.message}") from None
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncGenerator
 
-from chargehand.doors.provisioning.registry.errors import Code, Refused
+from chargehand.doors.provisioning.registry.refusals import Code, RegistryRefused
 from chargehand.doors.provisioning.registry.uploads import PIECE_BYTES
 from chargehand.http.request import Disconnected, Request
 
@@ -39,10 +39,12 @@ def content_range(req: Request) -> tuple[int, int] | None:
         return None
     match = _CONTENT_RANGE.fullmatch(text.strip())
     if match is None or int(match[1]) > int(match[2]):
-        raise Refused(400, Code.BLOB_UPLOAD_INVALID, "Content-Range must be the first and the last byte: `0-1023`")
+        raise RegistryRefused(
+            400, Code.BLOB_UPLOAD_INVALID, "Content-Range must be the first and the last byte: `0-1023`"
+        )
     start, length = int(match[1]), int(match[2]) - int(match[1]) + 1
     if req.content_length is not None and req.content_length != length:
-        raise Refused(
+        raise RegistryRefused(
             400, Code.SIZE_INVALID, f"Content-Range speaks of {length} bytes, Content-Length of another number"
         )
     return start, length

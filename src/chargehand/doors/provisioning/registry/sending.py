@@ -48,7 +48,7 @@ def _ends(first: str, last: str, size: int) -> tuple[int, int]:
     return (max(0, size - int(last)), size) if last else (0, 0)
 
 
-class Sent:
+class FileBody:
     """The body of an answer, from a file that is closed in the end."""
 
     def __init__(self, file: FileIO, start: int, end: int) -> None:

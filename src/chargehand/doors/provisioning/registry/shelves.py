@@ -6,7 +6,7 @@ from typing import NamedTuple
 from chargehand.doors.provisioning.registry.blobs import Blobs
 from chargehand.doors.provisioning.registry.layout import Layout
 from chargehand.doors.provisioning.registry.manifests import Manifests
-from chargehand.doors.provisioning.registry.uploads import Hashes, Uploads
+from chargehand.doors.provisioning.registry.uploads import BlobUploads, Hashes
 
 
 class Shelf(NamedTuple):
@@ -15,7 +15,7 @@ class Shelf(NamedTuple):
     layout: Layout
     blobs: Blobs
     manifests: Manifests
-    uploads: Uploads
+    uploads: BlobUploads
 
 
 class Shelves:
@@ -33,5 +33,5 @@ class Shelves:
         return [self._shelf(layout) for layout in self._layout.of_all()]
 
     def _shelf(self, layout: Layout) -> Shelf:
-        uploads = Uploads(layout, self._max_blob_bytes, self._now, self._hashes)
+        uploads = BlobUploads(layout, self._max_blob_bytes, self._now, self._hashes)
         return Shelf(layout, Blobs(layout, self._now), Manifests(layout, self._now), uploads)

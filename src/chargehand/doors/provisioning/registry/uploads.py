@@ -18,9 +18,9 @@ from io import FileIO
 from typing import NamedTuple, Protocol
 
 from chargehand.doors.provisioning.registry.disk import FULL, SHARED, listed, make, stamp, stamped_at, sync, translated
-from chargehand.doors.provisioning.registry.errors import Code, Refused
 from chargehand.doors.provisioning.registry.layout import UPLOADS, Layout
 from chargehand.doors.provisioning.registry.names import is_hex
+from chargehand.doors.provisioning.registry.refusals import Code, RegistryRefused
 
 PIECE_BYTES = 1 << 20
 REMEMBERED = 256
@@ -58,7 +58,7 @@ class Hashes:
                 self._hashes.popitem(last=False)
 
 
-class Uploads:
+class BlobUploads:
     def __init__(self, layout: Layout, max_bytes: int, now: Callable[[], int], hashes: Hashes) -> None:
         self._layout = layout
         self._max_bytes = max_bytes
@@ -114,7 +114,9 @@ class Uploads:
         with self._opened(name, upload) as file:
             if self._hash_all(file, upload) != digits:
                 self._discard(name, upload)
-                raise Refused(400, Code.DIGEST_INVALID, "what arrived has another digest; the upload is discarded")
+                raise RegistryRefused(
+                    400, Code.DIGEST_INVALID, "what arrived has another digest; the upload is discarded"
+                )
             try:
                 os.fsync(file.fileno())
             except OSError:
@@ -146,7 +148,7 @@ class Uploads:
         """Removes uploads to which nothing was added since then."""
         count = 0
         for entry in listed(self._layout.repository(name) / UPLOADS):
-            with contextlib.suppress(Refused, FileNotFoundError):
+            with contextlib.suppress(RegistryRefused, FileNotFoundError):
                 if stamped_at(entry.stat()) <= before:
                     with self._opened(name, entry.name) as file:
                         if stamped_at(os.fstat(file.fileno())) <= before:
@@ -199,13 +201,13 @@ def range_of(size: int) -> str:
     return f"0-{max(0, size - 1)}"
 
 
-def out_of_order(name: str, upload: str, size: int) -> Refused:
+def out_of_order(name: str, upload: str, size: int) -> RegistryRefused:
     headers = {"location": location(name, upload), "range": range_of(size)}
-    return Refused(416, Code.BLOB_UPLOAD_INVALID, f"the upload goes on at byte {size}", headers=headers)
+    return RegistryRefused(416, Code.BLOB_UPLOAD_INVALID, f"the upload goes on at byte {size}", headers=headers)
 
 
-def too_large(max_bytes: int) -> Refused:
-    return Refused(
+def too_large(max_bytes: int) -> RegistryRefused:
+    return RegistryRefused(
         413,
         Code.SIZE_INVALID,
         f"the blob is over {max_bytes} bytes, the most that is accepted (provisioning.registry_max_blob_bytes)",
@@ -219,8 +221,8 @@ def _checked(upload: str) -> str:
     return upload
 
 
-def _unknown() -> Refused:
-    return Refused(404, Code.BLOB_UPLOAD_UNKNOWN, "there is no such upload here; begin a new one")
+def _unknown() -> RegistryRefused:
+    return RegistryRefused(404, Code.BLOB_UPLOAD_UNKNOWN, "there is no such upload here; begin a new one")
 
 
 def _lock(file: FileIO) -> None:
@@ -232,7 +234,9 @@ def _lock(file: FileIO) -> None:
             return
         except BlockingIOError:
             if time.monotonic() > until:
-                raise Refused(409, Code.BLOB_UPLOAD_INVALID, "another request is at work on this upload") from None
+                raise RegistryRefused(
+                    409, Code.BLOB_UPLOAD_INVALID, "another request is at work on this upload"
+                ) from None
             time.sleep(0.005)
 
 

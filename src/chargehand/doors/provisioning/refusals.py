@@ -10,7 +10,7 @@ from chargehand.errors import ChargehandError, InvalidField
 from chargehand.http.response import Response
 
 
-class Detail(msgspec.Struct, frozen=True):
+class RefusalDetail(msgspec.Struct, frozen=True):
     """One thing that is wrong: where (a JSON pointer), which rule, and what to do."""
 
     path: str
@@ -18,35 +18,35 @@ class Detail(msgspec.Struct, frozen=True):
     message: str
 
 
-class Refused(ChargehandError):
+class ProvisioningRefused(ChargehandError):
     """A request that did not become, or change, a job."""
 
     title = "Refused"
 
-    def __init__(self, status: int, key: Key | str, message: str, details: Sequence[Detail] = ()) -> None:
+    def __init__(self, status: int, key: Key | str, message: str, details: Sequence[RefusalDetail] = ()) -> None:
         super().__init__(message)
         self.http_status = status
         self.key = str(key)
         self.details = tuple(details)
 
 
-class ErrorBody(msgspec.Struct):
+class RefusalBody(msgspec.Struct):
     error: str
     message: str
-    details: tuple[Detail, ...] = ()
+    details: tuple[RefusalDetail, ...] = ()
 
 
 def write_error(resp: Response, error: ChargehandError) -> None:
-    if isinstance(error, Refused):
+    if isinstance(error, ProvisioningRefused):
         resp.status = error.http_status
-        body = ErrorBody(error.key, error.message, error.details)
+        body = RefusalBody(error.key, error.message, error.details)
     elif isinstance(error, InvalidField):
         resp.status = error.status
         pointer = "/" + error.field.replace(".", "/") if error.field != "body" else ""
-        body = ErrorBody(error.code, error.message, (Detail(pointer, error.code, error.message),))
+        body = RefusalBody(error.code, error.message, (RefusalDetail(pointer, error.code, error.message),))
     else:
         resp.status = error.status
-        body = ErrorBody(error.code, error.message)
+        body = RefusalBody(error.code, error.message)
     resp.content_type = "application/json"
     if error.retry_after_seconds is not None:
         resp.set_header("retry-after", str(max(1, math.ceil(error.retry_after_seconds))))

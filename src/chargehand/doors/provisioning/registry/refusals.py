@@ -45,7 +45,7 @@ _BY_STATUS = {
 }
 
 
-class Refused(ChargehandError):
+class RegistryRefused(ChargehandError):
     """A request that the registry will not do as it is."""
 
     title = "Refused"
@@ -65,24 +65,24 @@ class Refused(ChargehandError):
         self.headers = headers
 
 
-class OneError(msgspec.Struct, omit_defaults=True):
+class RegistryError(msgspec.Struct, omit_defaults=True):
     code: str
     message: str
     detail: Any = None
 
 
-class ErrorBody(msgspec.Struct):
-    errors: list[OneError]
+class RegistryErrors(msgspec.Struct):
+    errors: list[RegistryError]
 
 
 def write_oci(resp: Response, error: ChargehandError) -> None:
-    status = error.http_status if isinstance(error, Refused) else error.status
-    if isinstance(error, Refused):
-        errors = [OneError(error.oci_code, error.message, each) for each in error.detail or (None,)]
+    status = error.http_status if isinstance(error, RegistryRefused) else error.status
+    if isinstance(error, RegistryRefused):
+        errors = [RegistryError(error.oci_code, error.message, each) for each in error.detail or (None,)]
         for name, value in error.headers.items():
             resp.set_header(name, value)
     else:
-        errors = [OneError(_BY_STATUS.get(status, Code.UNKNOWN), error.message)]
+        errors = [RegistryError(_BY_STATUS.get(status, Code.UNKNOWN), error.message)]
     resp.status = status
     resp.content_type = "application/json"
     resp.set_header(*API_VERSION)
@@ -91,4 +91,4 @@ def write_oci(resp: Response, error: ChargehandError) -> None:
     if status == 401:
         resp.set_header(*CHALLENGE)
     resp.stream = None
-    resp.data = msgspec.json.encode(ErrorBody(errors))
+    resp.data = msgspec.json.encode(RegistryErrors(errors))
