@@ -1,4 +1,4 @@
-"""aiohttp's server with its parser in Python, as a process: `python -m tests.http.aiohttp_echo` prints its port and runs until it is ended."""
+"""aiohttp's server with its Python parser, as a process: `python -m tests.http.aiohttp_echo` prints its port and runs until killed."""
 
 import asyncio
 import json

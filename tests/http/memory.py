@@ -1,4 +1,4 @@
-"""A connection on a network in memory: what a client sends is split as the test likes, and nothing depends on the clock."""
+"""A connection over a transport in memory: the test decides how the client's bytes are split, and nothing depends on the clock."""
 
 import asyncio
 from collections.abc import Iterable
@@ -10,11 +10,11 @@ from chargehand.http.request import Request
 from chargehand.http.response import Response
 from tests.http.serving import WIDE
 
-PATIENCE = 10_000  # turns of the loop; no test comes near
+PATIENCE = 10_000  # iterations of the loop, far more than any test needs
 
 
 class Wire(asyncio.Transport):
-    """The server's end of a connection: it keeps what is written, and is as patient as its test."""
+    """The server's transport: it keeps what is written."""
 
     def __init__(self) -> None:
         super().__init__({})
@@ -75,7 +75,7 @@ class Asked:
 
 @dataclass
 class Recorder:
-    """The application: it reads each body and answers with how many requests it has had."""
+    """An application that reads each body and answers with the number of requests so far."""
 
     begun: list[Request] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
@@ -101,7 +101,7 @@ class Talk:
         self.connection.connection_made(self.wire)
 
     async def send(self, *pieces: bytes) -> None:
-        """Hand over each piece when the server is willing to read, and let it work before the next."""
+        """Deliver each piece when the server reads, and let it work before the next."""
         for piece in pieces:
             for _ in range(PATIENCE):
                 if not self.wire.paused or self.wire.closing:
@@ -114,7 +114,7 @@ class Talk:
             await self.settle()
 
     async def settle(self) -> None:
-        """Let the server do all that it can do without another byte."""
+        """Let the server do everything it can without another byte."""
         before: object = None
         quiet = 0
         for _ in range(PATIENCE):
@@ -147,7 +147,7 @@ class Talk:
 
 
 def statuses(written: bytes) -> list[int]:
-    """The final statuses of answers with a Content-Length, one behind the other and nothing between."""
+    """Return the final statuses of consecutive answers with a Content-Length; nothing may be between them."""
     found: list[int] = []
     while written:
         head, end, written = written.partition(b"\r\n\r\n")
@@ -166,7 +166,7 @@ def statuses(written: bytes) -> list[int]:
 
 
 async def talk(*pieces: bytes, bounds: Bounds = WIDE) -> Talk:
-    """Send the pieces on a connection of their own."""
+    """Send the pieces on a new connection."""
     one = Talk(bounds=bounds)
     await one.send(*pieces)
     return one

@@ -1,4 +1,4 @@
-"""Sequences of requests, whole and broken, and what comes of each: which requests are served, and which refusal follows."""
+"""Sequences of valid and malformed requests, with the expected result: which are served, and which refusal follows."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ class Sequence:
     name: str
     data: bytes
     served: tuple[tuple[str, str, bytes], ...]  # method, target, body
-    refusal: tuple[int, ...] = ()  # what is answered behind them; empty: nothing
+    refusal: tuple[int, ...] = ()  # the answers after them; empty: none
     stays_open: bool = True
 
 

@@ -1,4 +1,4 @@
-"""A server in a thread of its own and clients on plain sockets: what the tests of the HTTP layer share."""
+"""A server in its own thread, and clients on plain sockets, for the tests of the HTTP layer."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ CHUNKED = b"POST %s HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n
 
 
 class Handlers:
-    """The application under test; what is set here is seen by the thread of the test."""
+    """The application under test; the thread of the test sees what its handlers set."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -133,7 +133,7 @@ class Client:
         return self.answer()
 
     def trickle(self, piece: bytes) -> bytes:
-        """Sends the piece again and again, until the server says something or closes."""
+        """Send the piece again and again, until the server answers or closes."""
         self.socket.settimeout(0.05)
         while True:
             try:
@@ -145,7 +145,7 @@ class Client:
                 return b""
 
     def is_closed(self) -> bool:
-        """Waits for the server to close; False if it sends something instead."""
+        """Wait for the server to close the connection; return False if it sends something instead."""
         try:
             return self.reader.read(1) == b""
         except ConnectionResetError:
@@ -164,7 +164,7 @@ class Client:
 
 
 class Running:
-    """A server on a loop of its own in a thread of its own, so that the tests can use plain sockets."""
+    """A server on its own loop in its own thread, so that the tests can use plain sockets."""
 
     def __init__(self, loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
         self.loop = loop_factory()

@@ -1,4 +1,4 @@
-"""From a request to its answer: the route table, the gate, the handler, and what becomes of what goes wrong."""
+"""From a request to its answer: the route table, the gate, the handler, and how errors are answered."""
 
 import asyncio
 import gc
@@ -22,7 +22,7 @@ class Open:
 
 
 class Served:
-    """An application with a few routes; `seen` is what was observed."""
+    """An application with a few routes; `seen` is what its observer got."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, int]] = []
@@ -80,31 +80,31 @@ async def test_a_route_gets_the_parameters_of_its_path_and_is_observed() -> None
     assert served.seen == [("GET", "/things/{thing_id}", 200)]
 
 
-async def test_what_is_not_there_is_404_and_shortened() -> None:
+async def test_an_unknown_path_is_404_and_repeated_in_short() -> None:
     answer = await ask(Served(), "GET", "/" + "x" * 5000)
     assert answer.status == 404
     assert len(json.loads(answer.data)["detail"]) < 400
 
 
-async def test_another_method_is_405_and_told_which_are_allowed() -> None:
+async def test_another_method_is_405_with_the_allowed_methods() -> None:
     answer = await ask(Served(), "DELETE", "/things/1")
     assert answer.status == 405
     assert answer.headers["allow"] == "GET, HEAD, OPTIONS, PUT"
     assert (await ask(Served(), "GET", "/body")).headers["allow"] == "OPTIONS, POST"
 
 
-async def test_options_says_what_is_allowed() -> None:
+async def test_options_returns_the_allowed_methods() -> None:
     answer = await ask(Served(), "OPTIONS", "/body")
     assert (answer.status, answer.headers["allow"], answer.data) == (200, "OPTIONS, POST", b"")
 
 
-async def test_whom_the_gate_refuses_is_answered_and_observed() -> None:
+async def test_a_refusal_by_the_gate_is_answered_and_observed() -> None:
     served = Served()
     assert (await ask(served, "GET", "/closed")).status == 400
     assert served.seen == [("GET", "/closed", 400)]
 
 
-async def test_head_has_the_head_of_get_and_no_body() -> None:
+async def test_head_returns_the_headers_of_get_without_a_body() -> None:
     one = Talk(Served())
     await one.send(b"HEAD /things/1 HTTP/1.1\r\nX-Request-Id: a\r\n\r\n")
     head = one.wire.written
@@ -137,7 +137,7 @@ async def test_a_handler_that_raises_is_answered_with_a_problem(how: str, status
     assert served.closed == [f"{how}-stream"]
 
 
-async def test_a_caller_who_is_gone_is_counted_and_not_answered() -> None:
+async def test_a_caller_who_disconnected_is_counted_and_not_answered() -> None:
     served = Served()
     for path in ("/raises/gone", "/raises/gone-stream"):
         with pytest.raises(Disconnected):
@@ -151,7 +151,7 @@ async def test_a_caller_who_is_gone_is_counted_and_not_answered() -> None:
     await one.hang_up()
 
 
-async def test_a_caller_who_leaves_in_the_midst_of_a_body_is_counted() -> None:
+async def test_a_caller_who_disconnects_within_a_body_is_counted() -> None:
     served = Served()
     one = Talk(served)
     await one.send(b"POST /body HTTP/1.1\r\nContent-Length: 10\r\n\r\nhalf")
@@ -178,7 +178,7 @@ async def test_a_request_id_is_the_callers_or_a_new_one() -> None:
 # Streams that nobody reads
 
 
-async def test_a_stream_that_raises_at_once_leaves_no_task_that_nobody_asked() -> None:
+async def test_discarding_a_stream_that_raises_at_once_leaves_no_unretrieved_error() -> None:
     async def broken() -> AsyncGenerator[bytes, None]:
         for piece in list[bytes]():
             yield piece
@@ -191,7 +191,7 @@ async def test_a_stream_that_raises_at_once_leaves_no_task_that_nobody_asked() -
     assert told == []
 
 
-async def test_a_stream_that_waits_is_stopped_at_its_first_wait() -> None:
+async def test_discarding_a_stream_cancels_its_first_await() -> None:
     ended = asyncio.Event()
 
     async def waiting() -> AsyncGenerator[bytes, None]:

@@ -43,7 +43,7 @@ def asking(authorization: str | None, path: str = "/jobs") -> Request:
 
 
 class Door:
-    """An application with one closed and one open route, and whom it saw."""
+    """An application with one protected and one public route; it records its callers."""
 
     def __init__(self, clock: Clock | None = None, **auth: Any) -> None:
         clock = clock or Clock()
@@ -121,7 +121,7 @@ def test_scopes_allow_what_they_name(held: set[str], asked: str, allowed: bool) 
     assert Caller("x", "default", frozenset(held)).may(asked) is allowed
 
 
-# ── open mode and open routes ────────────────────────────────────────────────────────────────────────────────────────
+# ── open mode, public routes ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("header", [None, "Bearer junk", "Basic junk", "junk", "Bearer a.b.c"])
@@ -131,20 +131,20 @@ async def test_open_mode_lets_everybody_do_everything_and_ignores_a_token(header
     assert caller.scopes == caller.event_types == {"*"}
 
 
-async def test_open_mode_keeps_to_the_rate() -> None:
+async def test_open_mode_is_rate_limited() -> None:
     door = Door(rate_per_second=1.0, rate_burst=1)
     await door.admitted()
     await door.refused(429)
 
 
 @pytest.mark.parametrize("header", [None, "Bearer junk", f"Bearer {TOKEN}"])
-async def test_an_open_route_checks_nothing_and_its_caller_may_nothing(header: str | None) -> None:
+async def test_a_public_route_checks_nothing_and_its_caller_has_no_scopes(header: str | None) -> None:
     caller = await Door(tokens=[token()]).admitted(header, "/health")
     assert caller == Caller("anonymous", "")
     assert not caller.may("jobs:read")
 
 
-async def test_an_open_route_is_not_rate_limited() -> None:
+async def test_a_public_route_is_not_rate_limited() -> None:
     door = Door(tokens=[token()], rate_per_second=1.0, rate_burst=1)
     for _ in range(5):
         await door.admitted(path="/health")
@@ -154,7 +154,7 @@ async def test_an_open_route_is_not_rate_limited() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer "])
-async def test_a_known_token_is_its_caller(scheme: str) -> None:
+async def test_a_known_token_identifies_its_caller(scheme: str) -> None:
     settings: dict[str, Any] = {
         "tenant": "acme",
         "scopes": ["jobs:*"],
@@ -167,7 +167,7 @@ async def test_a_known_token_is_its_caller(scheme: str) -> None:
     )
 
 
-async def test_each_of_many_tokens_is_its_own_caller() -> None:
+async def test_each_of_many_tokens_identifies_its_own_caller() -> None:
     door = Door(tokens=[token(f"secret-{number}", name=f"token-{number}") for number in range(50)])
     for number in range(50):
         assert (await door.admitted(f"Bearer secret-{number}")).subject == f"token-{number}"
@@ -193,13 +193,13 @@ async def test_each_of_many_tokens_is_its_own_caller() -> None:
         (f"Bearer {hash_token(TOKEN)}", "unknown token"),
     ],
 )
-async def test_who_cannot_prove_a_name_gets_401_and_is_told_why(header: str | None, says: str) -> None:
+async def test_invalid_credentials_get_401_with_the_reason(header: str | None, says: str) -> None:
     door = Door(tokens=[token()])
     assert says in await door.refused(401, header)
     assert (await door.get(header)).headers["www-authenticate"].startswith("Bearer")
 
 
-async def test_the_right_token_with_the_wrong_scope_gets_403_and_the_scope_is_named() -> None:
+async def test_a_token_without_the_scope_gets_403_which_names_the_scope() -> None:
     says = await Door(tokens=[token(scopes=["jobs:write"])]).refused(403, f"Bearer {TOKEN}")
     assert says == "missing scope: this needs `jobs:read`"
 
@@ -210,7 +210,7 @@ async def test_a_digest_that_only_begins_like_a_known_one_is_refused() -> None:
     assert "unknown token" in await door.refused(401, f"Bearer {TOKEN}")
 
 
-def test_two_tokens_with_the_same_hash_are_not_started_with() -> None:
+def test_two_tokens_with_the_same_hash_are_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match="same hash"):
         Door(tokens=[token(name="one"), token(name="two")])
 
@@ -218,7 +218,7 @@ def test_two_tokens_with_the_same_hash_are_not_started_with() -> None:
 # ── rates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_too_many_requests_get_429_and_the_time_to_wait() -> None:
+async def test_too_many_requests_get_429_with_the_time_to_wait() -> None:
     clock = Clock()
     door = Door(clock, tokens=[token()], rate_per_second=0.1, rate_burst=2)
     await door.admitted(f"Bearer {TOKEN}")
@@ -231,7 +231,7 @@ async def test_too_many_requests_get_429_and_the_time_to_wait() -> None:
     await door.admitted(f"Bearer {TOKEN}")
 
 
-async def test_a_token_with_its_own_rate_keeps_to_that_one() -> None:
+async def test_a_token_with_its_own_rate_is_limited_to_that() -> None:
     tokens = [token("slow", name="slow"), token("fast", name="fast", rate_per_second=100.0)]
     door = Door(tokens=tokens, rate_per_second=1.0)
     for _ in range(2):
@@ -248,7 +248,7 @@ async def test_requests_that_are_forbidden_count_too() -> None:
     await door.refused(429, f"Bearer {TOKEN}")
 
 
-async def test_a_new_jwt_of_the_same_subject_is_no_new_bucket() -> None:
+async def test_a_new_jwt_of_the_same_subject_shares_its_bucket() -> None:
     door = Door(jwt_secret=SECRET, rate_per_second=1.0, rate_burst=1)
     await door.admitted(hs256(scope="*", jti="1"))
     await door.refused(429, hs256(scope="*", jti="2"))
@@ -257,7 +257,7 @@ async def test_a_new_jwt_of_the_same_subject_is_no_new_bucket() -> None:
 # ── JWTs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_jwt_is_the_caller_that_its_claims_tell() -> None:
+async def test_a_jwt_identifies_the_caller_by_its_claims() -> None:
     header = hs256(
         tid="acme", scope="jobs:read  codeq:claim", scopes=["x"], eventTypes=["*"], workerGroup="gpu", role="ADMIN"
     )
@@ -279,7 +279,7 @@ async def test_static_tokens_work_beside_jwts_even_with_two_dots() -> None:
     assert "unknown token" in await door.refused(401, "Bearer neither")
 
 
-async def test_a_jwt_without_scope_may_nothing() -> None:
+async def test_a_jwt_without_scope_allows_nothing() -> None:
     assert "jobs:read" in await Door(jwt_secret=SECRET).refused(403, hs256())
 
 
@@ -299,7 +299,7 @@ async def test_a_jwt_that_was_accepted_before_still_expires() -> None:
     assert "expired" in await door.refused(401, header)
 
 
-async def test_a_jwt_is_verified_once_and_again_when_its_key_may_have_been_withdrawn(tmp_path: Path) -> None:
+async def test_a_verified_jwt_is_cached_and_verified_again_after_five_minutes(tmp_path: Path) -> None:
     clock = Clock()
     keys = tmp_path / "jwks.json"
     old, new = RSAKey.generate_key(2048, {"kid": "old"}), RSAKey.generate_key(2048, {"kid": "new"})
@@ -318,7 +318,7 @@ async def test_a_jwt_is_verified_once_and_again_when_its_key_may_have_been_withd
 # ── passwords ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_with_the_name_token_the_password_of_basic_is_a_token_for_clients_that_know_nothing_else() -> None:
+async def test_the_password_of_basic_auth_is_a_token_if_the_name_is_token() -> None:
     door = Door(tokens=[token()])
     assert await door.admitted(basic("token", TOKEN)) == await door.admitted(f"Bearer {TOKEN}")
     for name, password in (("token", "ch_another"), ("token", "✓"), ("token", ""), ("somebody", TOKEN)):
@@ -326,7 +326,7 @@ async def test_with_the_name_token_the_password_of_basic_is_a_token_for_clients_
 
 
 @pytest.mark.parametrize("scheme", ["Basic", "basic"])
-async def test_the_right_password_is_its_user(scheme: str) -> None:
+async def test_the_right_password_identifies_its_user(scheme: str) -> None:
     door = Door(users=[user("p:w ✓", tenant="acme", scopes=["jobs:*"])])
     header = basic("ops", "p:w ✓").replace("Basic", scheme)
     for _ in range(2):
@@ -350,14 +350,14 @@ async def test_credentials_that_are_not_name_and_password_get_401(credentials: s
     assert "name:password" in await Door(users=[user()]).refused(401, f"Basic {credentials}")
 
 
-def test_a_malformed_password_hash_is_not_started_with_nor_repeated() -> None:
+def test_a_malformed_password_hash_is_a_configuration_error_that_does_not_repeat_it() -> None:
     with pytest.raises(ConfigError, match=r"auth\.users: ops: .*scrypt:<n>") as refused:
         Door(users=[{"name": "ops", "password_hash": "scrypt:SENTINEL"}])
     assert "SENTINEL" not in str(refused.value)
 
 
 class Watched(ThreadPoolExecutor):
-    """Counts what it runs, and how much of it at once."""
+    """Counts its runs, and how many are parallel."""
 
     def __init__(self) -> None:
         super().__init__(max_workers=16)
@@ -388,7 +388,7 @@ def credentials(password: str) -> str:
     return basic("ops", password).removeprefix("Basic ")
 
 
-async def test_the_event_loop_goes_on_while_a_password_is_checked() -> None:
+async def test_checking_a_password_does_not_block_the_event_loop() -> None:
     check = asyncio.create_task(passwords(Clock(), hash_password("pw")).check(credentials("pw")))
     turns = 0
     while not check.done():
@@ -398,7 +398,7 @@ async def test_the_event_loop_goes_on_while_a_password_is_checked() -> None:
     assert turns > 100
 
 
-async def test_few_passwords_are_checked_at_once() -> None:
+async def test_at_most_two_passwords_are_checked_in_parallel() -> None:
     asyncio.get_running_loop().set_default_executor(executor := Watched())
     door = passwords(Clock(), hash_password("pw"))
     tries = [door.check(credentials(f"wrong-{number}")) for number in range(PASSWORD_CHECKS * 2)]
@@ -416,7 +416,7 @@ async def test_a_flood_of_passwords_gets_429_and_leaves_nothing_behind() -> None
     assert (await door.check(credentials("pw"))).subject == "ops"
 
 
-async def test_an_outcome_is_remembered_for_five_minutes() -> None:
+async def test_the_result_of_a_password_check_is_cached_for_five_minutes() -> None:
     asyncio.get_running_loop().set_default_executor(executor := Watched())
     clock = Clock()
     door = passwords(clock, cheap_hash("pw"))
@@ -429,7 +429,7 @@ async def test_an_outcome_is_remembered_for_five_minutes() -> None:
         clock.at += 300
 
 
-async def test_a_fleet_with_one_password_costs_few_checks() -> None:
+async def test_concurrent_requests_with_one_password_need_few_checks() -> None:
     asyncio.get_running_loop().set_default_executor(executor := Watched())
     door = passwords(Clock(), cheap_hash("pw"))
     callers = await asyncio.gather(*(door.check(credentials("pw")) for _ in range(PASSWORD_QUEUE)))
@@ -440,7 +440,7 @@ async def test_a_fleet_with_one_password_costs_few_checks() -> None:
 # ── bounds and secrets ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_remembered_is_bounded_and_the_least_recently_used_goes_first() -> None:
+def test_the_cache_is_bounded_and_evicts_the_least_recently_used_first() -> None:
     kept: Remembered[int] = Remembered(3, Clock())
     for number in range(3):
         kept.put(bytes([number]), number, NOW + 1)
@@ -450,7 +450,7 @@ def test_what_is_remembered_is_bounded_and_the_least_recently_used_goes_first() 
     assert [kept.get(key) for key in (b"\0", b"\1", b"\2", b"x")] == [0, None, 2, 9]
 
 
-def test_what_is_remembered_is_forgotten_at_its_time() -> None:
+def test_a_cached_value_expires() -> None:
     clock = Clock()
     kept: Remembered[int] = Remembered(3, clock)
     kept.put(b"a", 1, NOW + 1)
@@ -473,7 +473,7 @@ def test_what_is_remembered_is_forgotten_at_its_time() -> None:
         hs256(exp="SENTINEL"),
     ],
 )
-async def test_no_secret_shows_in_an_answer_an_error_a_repr_or_a_log(header: str) -> None:
+async def test_no_answer_error_repr_or_log_contains_a_secret(header: str) -> None:
     door = Door(tokens=[token()], users=[user()], jwt_secret=SECRET)
     with structlog.testing.capture_logs() as logs, pytest.raises(ChargehandError) as refused:
         await door.gate.admit(asking(header), "jobs:read")

@@ -1,4 +1,4 @@
-"""Clients that ask and do not take the answer: what waits for them stays small, and they are given up in the end."""
+"""Clients that send requests and do not read the answers: their buffers stay small, and they are cut off in the end."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ MANY = 300  # pieces
 
 
 class Large:
-    """Answers in one piece, or as a stream that counts what it was asked for."""
+    """Answers in one piece, or as a stream that counts the pieces it yielded."""
 
     def __init__(self) -> None:
         self.answers = 0
@@ -59,7 +59,7 @@ def wait_until(holds: Callable[[], bool], seconds: float = 20) -> None:
 
 
 def come_to_rest(count: Callable[[], int]) -> int:
-    """Return a number that has grown and did not grow for a while."""
+    """Wait until a growing number stops growing, and return it."""
     wait_until(lambda: count() > 0)
     seen, since = count(), time.monotonic()
     while time.monotonic() - since < 0.5:
@@ -70,7 +70,7 @@ def come_to_rest(count: Callable[[], int]) -> int:
 
 
 def send_what_is_taken(client: Client, data: bytes, times: int) -> None:
-    """Send without reading, until the server takes no more."""
+    """Send without reading, until the server reads no more."""
     client.socket.settimeout(1)
     try:
         for _ in range(times):
@@ -80,7 +80,7 @@ def send_what_is_taken(client: Client, data: bytes, times: int) -> None:
     client.socket.settimeout(10)
 
 
-def test_a_client_that_reads_nothing_of_a_stream_stops_it(running: Running) -> None:
+def test_a_stream_pauses_while_its_client_reads_nothing(running: Running) -> None:
     app = Large()
     server = running.start(app)
     client = running.client(server)
@@ -91,7 +91,7 @@ def test_a_client_that_reads_nothing_of_a_stream_stops_it(running: Running) -> N
     assert app.closed.wait(10)
 
 
-def test_a_client_that_pipelines_and_reads_nothing_gets_no_further_answers(running: Running) -> None:
+def test_no_further_pipelined_requests_are_served_while_the_client_reads_nothing(running: Running) -> None:
     app = Large()
     server = running.start(app)
     client = running.client(server)
@@ -110,7 +110,7 @@ def test_a_client_that_pipelined_and_then_reads_gets_all_answers(running: Runnin
     assert client.ask(GET % b"/piece").status == 200
 
 
-def test_a_client_that_takes_nothing_for_long_is_given_up(running: Running) -> None:
+def test_a_client_that_reads_nothing_for_too_long_is_cut_off(running: Running) -> None:
     app = Large()
     server = running.start(app, replace(WIDE, stall_seconds=0.3))
     streaming, whole = running.client(server), running.client(server)

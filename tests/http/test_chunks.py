@@ -1,4 +1,4 @@
-"""Chunked bodies: how long each chunk is, what may stand beside its size, and what stands behind the last (RFC 9112, 7.1)."""
+"""Chunked bodies: sizes, extensions and trailers (RFC 9112, 7.1)."""
 
 import pytest
 
@@ -65,13 +65,13 @@ REFUSED = {
 
 
 def splits(data: bytes) -> list[tuple[bytes, ...]]:
-    """At once, in two at every place, and byte by byte."""
+    """Yield the data whole, split in two at every place, and byte by byte."""
     twice: list[tuple[bytes, ...]] = [(data[:place], data[place:]) for place in range(1, len(data))]
     return [(data,), *twice, tuple(data[place : place + 1] for place in range(len(data)))]
 
 
 @pytest.mark.parametrize(("chunks", "body"), READ.values(), ids=list(READ))
-async def test_a_chunked_body_is_read_and_the_request_behind_it_is_served(chunks: bytes, body: bytes) -> None:
+async def test_a_chunked_body_is_read_and_the_next_request_is_served(chunks: bytes, body: bytes) -> None:
     for pieces in splits(chunks + NEXT):
         one = await talk(CHUNKED % b"/first", *pieces)
         first, behind = one.recorder.asked
@@ -84,7 +84,7 @@ async def test_a_chunked_body_is_read_and_the_request_behind_it_is_served(chunks
 
 
 @pytest.mark.parametrize("chunks", REFUSED.values(), ids=list(REFUSED))
-async def test_a_broken_chunked_body_is_refused_and_nothing_behind_it_is_served(chunks: bytes) -> None:
+async def test_a_malformed_chunked_body_is_refused_and_nothing_after_it_is_served(chunks: bytes) -> None:
     for pieces in splits(chunks + NEXT):
         one = await talk(CHUNKED % b"/first", *pieces)
         assert one.recorder.asked == []
@@ -95,7 +95,7 @@ async def test_a_broken_chunked_body_is_refused_and_nothing_behind_it_is_served(
         assert [request.path for request in one.recorder.begun] == ["/first"]
 
 
-async def test_a_size_that_no_body_has_is_waited_for_and_not_made_room_for() -> None:
+async def test_a_chunk_with_a_huge_declared_size_is_waited_for() -> None:
     one = await talk(CHUNKED % b"/first" + b"7fffffffffffffff\r\nhello" + NEXT)
     assert one.recorder.asked == []
     assert [request.path for request in one.recorder.begun] == ["/first"]
@@ -103,7 +103,7 @@ async def test_a_size_that_no_body_has_is_waited_for_and_not_made_room_for() -> 
     assert one.statuses == []
 
 
-async def test_a_trailer_that_says_close_ends_the_connection_behind_its_request() -> None:
+async def test_a_trailer_with_connection_close_closes_the_connection_after_its_request() -> None:
     for pieces in splits(b"5\r\nhello\r\n0\r\nConnection: close\r\n\r\n" + NEXT):
         one = await talk(CHUNKED % b"/first", *pieces)
         assert [(asked.target, asked.body) for asked in one.recorder.asked] == [("/first", b"hello")]

@@ -1,4 +1,4 @@
-"""What a connection remembers between its requests: whose turn it is, who waits, and whether there is a next one."""
+"""The state of a connection between requests: order, waiting handlers, and whether another request may follow."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -17,7 +17,7 @@ OFFER = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
 
 
 class Waiting:
-    """Takes the body, and then waits until the caller hangs up."""
+    """Reads the body, and then waits until the caller disconnects."""
 
     def __init__(self) -> None:
         self.taken = 0
@@ -35,7 +35,7 @@ class Waiting:
 
 
 async def reading_late(req: Request) -> Response:
-    """Answers with a stream that reads the body once the answer has begun."""
+    """Answer with a stream that reads the body after the answer has begun."""
 
     async def pieces() -> AsyncGenerator[bytes, None]:
         yield b"begun"
@@ -55,7 +55,7 @@ async def without_reading(_req: Request) -> Response:
 
 
 @pytest.mark.parametrize("last", [KEEP % b"/last", CLOSE % b"/last"])
-async def test_nothing_behind_the_last_request_is_served_however_it_arrives(last: bytes) -> None:
+async def test_nothing_after_the_last_request_of_a_connection_is_served(last: bytes) -> None:
     data = GET % b"/first" + last + GET % b"/behind"
     for place in range(1, len(data)):
         one = await talk(data[:place], data[place:])
@@ -66,17 +66,17 @@ async def test_nothing_behind_the_last_request_is_served_however_it_arrives(last
         await one.hang_up()
 
 
-async def test_junk_behind_the_last_request_does_not_change_its_answer() -> None:
+async def test_junk_after_the_last_request_does_not_change_its_answer() -> None:
     one = await talk(CLOSE % b"/last" + b"\0\xffno HTTP at all")
     assert one.statuses == [200]
     await one.hang_up()
 
 
-# Waiting for the client to leave
+# Waiting for the client to disconnect
 
 
 @pytest.mark.parametrize("size", [1, BUFFERED, BUFFERED + 1, 10 * BUFFERED])
-async def test_a_handler_that_has_the_whole_body_hears_of_a_client_that_leaves(size: int) -> None:
+async def test_a_handler_that_has_read_the_whole_body_notices_a_disconnect(size: int) -> None:
     one = Talk(Waiting())
     await one.send(POST % (b"/", size) + b"x" * size)
     assert one.recorder.taken == size
@@ -88,7 +88,7 @@ async def test_a_handler_that_has_the_whole_body_hears_of_a_client_that_leaves(s
 # Expect: 100-continue
 
 
-async def test_a_client_is_told_to_go_on_when_its_body_is_wanted() -> None:
+async def test_100_continue_is_sent_when_the_handler_reads_the_body() -> None:
     one = await talk(EXPECT % b"/")
     assert one.wire.written == b"HTTP/1.1 100 Continue\r\n\r\n"
     await one.send(b"hello" + GET % b"/next")
@@ -97,7 +97,7 @@ async def test_a_client_is_told_to_go_on_when_its_body_is_wanted() -> None:
     await one.hang_up()
 
 
-async def test_a_client_that_does_not_wait_is_not_told_to_go_on() -> None:
+async def test_100_continue_is_not_sent_to_a_client_that_already_sends_the_body() -> None:
     one = await talk(EXPECT % b"/" + b"h")
     await one.send(b"ello")
     assert b"100 Continue" not in one.wire.written
@@ -106,14 +106,14 @@ async def test_a_client_that_does_not_wait_is_not_told_to_go_on() -> None:
     await one.hang_up()
 
 
-async def test_a_pipelined_client_is_told_to_go_on_behind_the_answers_before() -> None:
+async def test_100_continue_for_a_pipelined_request_follows_the_earlier_answers() -> None:
     one = await talk(GET % b"/first" + EXPECT % b"/second")
     assert one.statuses == [200]
     assert one.wire.written.endswith(b"HTTP/1.1 100 Continue\r\n\r\n")
     await one.hang_up()
 
 
-async def test_nothing_is_read_behind_a_body_that_was_expected_and_not_wanted() -> None:
+async def test_nothing_is_served_after_a_request_that_expected_100_continue_and_did_not_get_it() -> None:
     for behind in (b"hello" + GET % b"/behind", GET % b"/behind"):
         one = Talk(without_reading)
         await one.send(EXPECT % b"/", behind)
@@ -135,7 +135,7 @@ async def test_an_answer_that_has_begun_is_not_interrupted_by_100_continue() -> 
     await one.hang_up()
 
 
-async def test_http_1_0_is_not_told_to_go_on() -> None:
+async def test_100_continue_is_not_sent_to_http_1_0() -> None:
     one = await talk((EXPECT % b"/").replace(b"1.1", b"1.0"))
     assert one.wire.written == b""
     await one.send(b"hello")
@@ -143,10 +143,10 @@ async def test_http_1_0_is_not_told_to_go_on() -> None:
     await one.hang_up()
 
 
-# Bodies that nobody wants
+# Bodies that the handler does not read
 
 
-async def test_a_body_that_was_not_read_is_passed_over_up_to_the_next_request() -> None:
+async def test_a_body_that_the_handler_did_not_read_is_skipped() -> None:
     seen: list[str] = []
 
     async def app(req: Request) -> Response:
@@ -165,7 +165,7 @@ async def test_a_body_that_was_not_read_is_passed_over_up_to_the_next_request() 
         await one.hang_up()
 
 
-async def test_a_broken_body_that_nobody_reads_ends_the_connection_behind_the_answer() -> None:
+async def test_a_malformed_body_that_the_handler_does_not_read_closes_the_connection_after_the_answer() -> None:
     one = Talk(without_reading)
     await one.send(CHUNKED % b"/" + b"5\r\nhel", b"lo\r\nno size\r\n", GET % b"/behind")
     assert one.statuses[0] == 200
@@ -174,7 +174,7 @@ async def test_a_broken_body_that_nobody_reads_ends_the_connection_behind_the_an
     await one.hang_up()
 
 
-async def test_a_client_that_still_takes_its_answer_is_lingered_for() -> None:
+async def test_a_refused_client_that_is_still_reading_is_not_cut_off() -> None:
     one = Talk(without_reading)
     await one.send(b"POST / HTTP/1.1\r\nConnection: close\r\nContent-Length: 10\r\n\r\nhalf")
     assert one.wire.sent_eof
@@ -191,10 +191,10 @@ async def test_a_client_that_still_takes_its_answer_is_lingered_for() -> None:
     await one.hang_up()
 
 
-# Offers of other protocols
+# Upgrades to other protocols
 
 
-async def test_an_offer_is_declined_wherever_the_header_is_split() -> None:
+async def test_an_upgrade_is_declined_wherever_the_header_is_split() -> None:
     upgrade = b"POST /one?a=b HTTP/1.1\r\nHost: here\r\n" + OFFER + b"Content-Length: 5\r\n\r\nhello"
     chunked = b"POST /two HTTP/1.1\r\n" + OFFER + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
     data = upgrade + chunked + GET % b"/three"
@@ -219,7 +219,7 @@ async def test_an_offer_is_declined_wherever_the_header_is_split() -> None:
         b"Host: here\r\nHost: there\r\n",
     ],
 )
-async def test_an_offer_is_no_way_around_the_checks(headers: bytes) -> None:
+async def test_an_upgrade_does_not_bypass_the_checks_of_a_request(headers: bytes) -> None:
     for offer in (OFFER + headers, headers + OFFER):
         one = await talk(b"POST / HTTP/1.1\r\n" + offer + b"\r\n" + GET % b"/behind")
         assert one.recorder.begun == []
@@ -228,7 +228,7 @@ async def test_an_offer_is_no_way_around_the_checks(headers: bytes) -> None:
         await one.hang_up()
 
 
-async def test_many_offers_in_a_row_are_declined_as_far_as_requests_are_taken() -> None:
+async def test_many_pipelined_upgrades_are_declined_up_to_the_bound_of_pipelined_requests() -> None:
     offer = b"GET / HTTP/1.1\r\n" + OFFER + b"\r\n"
     one = await talk(offer * (MAX_PIPELINED // 2))
     assert one.statuses == [200] * (MAX_PIPELINED // 2)
@@ -239,16 +239,16 @@ async def test_many_offers_in_a_row_are_declined_as_far_as_requests_are_taken() 
     await one.hang_up()
 
 
-# What headers look like
+# Header values
 
 
-async def test_only_blanks_and_tabs_are_taken_off_a_value() -> None:
+async def test_only_spaces_and_tabs_are_stripped_from_a_header_value() -> None:
     one = await talk(b"GET / HTTP/1.1\r\nX: \t caf\xc3\xa0 \t \r\nY: \x85\r\nZ: \xa0\r\n\r\n")
     assert one.recorder.asked[0].headers == (("x", "caf\xc3\xa0"), ("y", "\x85"), ("z", "\xa0"))
     await one.hang_up()
 
 
-async def test_a_repeated_header_is_one_with_commas_and_cookies_with_semicolons() -> None:
+async def test_repeated_headers_are_joined_by_commas_and_cookies_by_semicolons() -> None:
     one = await talk(b"GET / HTTP/1.1\r\nA: 1\r\nCookie: a=b\r\na: 2\r\ncookie: c=d\r\nB:\r\nb:\r\n\r\n")
     assert dict(one.recorder.asked[0].headers) == {"a": "1, 2", "cookie": "a=b; c=d", "b": ", "}
     await one.hang_up()

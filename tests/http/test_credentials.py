@@ -15,7 +15,7 @@ from chargehand.http.credentials import (
 )
 
 
-def test_a_new_token_is_recognisable_random_and_fits_a_header() -> None:
+def test_a_new_token_has_a_prefix_is_random_and_fits_a_header() -> None:
     tokens = {new_token() for _ in range(100)}
     assert len(tokens) == 100
     for token in tokens:
@@ -42,7 +42,7 @@ def test_a_webhook_secret_is_what_standard_webhooks_libraries_expect() -> None:
     assert secret != new_webhook_secret()
 
 
-def test_a_password_is_verified_against_its_hash_and_no_other_is() -> None:
+def test_only_the_right_password_matches_its_hash() -> None:
     stored = hash_password("correct horse ✓")
     assert stored.startswith("scrypt:16384:8:5:")
     assert verify_password("correct horse ✓", stored)
@@ -72,14 +72,14 @@ def test_a_hash_made_elsewhere_with_other_costs_is_verified() -> None:
         "scrypt:16:8:1:AAAAA:AAAAAAAAAAAAAAAAAAAAAAAA",
     ],
 )
-def test_a_malformed_password_hash_is_refused_and_the_form_is_named(stored: str) -> None:
+def test_a_malformed_password_hash_is_refused_with_the_expected_form(stored: str) -> None:
     with pytest.raises(ValueError, match=r"scrypt:<n>:<r>:<p>:<salt in base64>:<hash in base64>") as refused:
         verify_password("pw", stored)
     assert stored == "scrypt:" or stored not in str(refused.value)
 
 
 @pytest.mark.parametrize("costs", ["15:8:1", "0:8:1", "1:8:1", "16:0:1", "16:8:0", "67108864:8:1", "16384:999:1"])
-def test_costs_that_scrypt_cannot_have_or_this_machine_cannot_pay_are_refused(costs: str) -> None:
+def test_invalid_or_too_expensive_scrypt_parameters_are_refused(costs: str) -> None:
     with pytest.raises(ValueError, match="power of two"):
         PasswordHash.parse(f"scrypt:{costs}:AAAAAAAAAAAAAAAA:AAAAAAAAAAAAAAAAAAAAAAAA")
 
@@ -89,7 +89,7 @@ def test_a_hash_too_short_to_prove_anything_is_refused() -> None:
         PasswordHash.parse("scrypt:16:8:1:AAAAAAAAAAAAAAAA:AAAA")
 
 
-def test_the_largest_costs_that_are_accepted_can_be_paid() -> None:
+def test_the_largest_accepted_scrypt_parameters_work() -> None:
     largest = PasswordHash.parse("scrypt:131072:8:1:AAAAAAAAAAAAAAAA:AAAAAAAAAAAAAAAAAAAAAAAA")
     assert not largest.matches("pw")
 
@@ -103,11 +103,11 @@ def test_every_byte_of_the_hash_counts(place: int) -> None:
     assert not replace(right, digest=bytes(wrong)).matches("pw")
 
 
-def test_a_stranger_hash_matches_nothing() -> None:
+def test_the_hash_for_unknown_users_matches_no_password() -> None:
     assert not PasswordHash.of_nobody().matches("")
 
 
-def test_neither_salt_nor_hash_shows_in_a_repr() -> None:
+def test_repr_shows_neither_salt_nor_hash() -> None:
     hashed = PasswordHash.of("pw")
     _, _, _, _, salt, digest = hashed.stored().split(":")
     shown = f"{hashed!r} {hashed}"

@@ -1,4 +1,4 @@
-"""Requests as real clients send them mean the same here and to aiohttp's server, whose parser is nobody's but its own."""
+"""Requests of real clients are parsed here as by aiohttp's server, which has a different parser."""
 
 import json
 import os
@@ -147,20 +147,22 @@ def other() -> Iterator[tuple[str, int]]:
 
 
 def expected(case: Case, theirs: Outcome) -> Outcome:
-    """What aiohttp's server made of it, but for what is meant to be different here."""
+    """Return how aiohttp's server parsed it, except for intended differences."""
     stays_open, seen = theirs.stays_open, list(theirs.seen)
     headers = dict(seen[3])  # type: ignore[call-overload]
     if case.client == "Java":
-        del headers["upgrade"]  # an offer is declined by serving the request as if it had not been made
+        del headers["upgrade"]  # an upgrade is declined by serving the request without it
     if case.client == "wget":
-        stays_open = False  # HTTP/1.0 always ends with one answer here: a stream could not tell its end otherwise
+        stays_open = (
+            False  # a connection with HTTP/1.0 always ends after one answer here: only that marks the end of a stream
+        )
     if case.client == "a proxy":
-        seen[1] = "/a"  # the target is read without scheme and host; theirs gives it to the application as it came
+        seen[1] = "/a"  # scheme and host of the target are ignored here; aiohttp passes them to the application
     seen[3] = headers
     return Outcome(theirs.status, seen, stays_open)
 
 
-def test_requests_of_real_clients_mean_the_same_to_another_server(running: Running, other: tuple[str, int]) -> None:
+def test_aiohttp_parses_requests_of_real_clients_as_we_do(running: Running, other: tuple[str, int]) -> None:
     server = running.start(echo)
     assert len(CASES) >= 200
     for case in CASES:

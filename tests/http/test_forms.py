@@ -1,4 +1,4 @@
-"""Forms with files: parts in any order, split anywhere, and refused when they are broken, too many or too large."""
+"""Forms with files: parts in any order, split anywhere, and refused if they are malformed, too many or too large."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ READ = [("purpose", "", b"batch"), ("file", "a.jsonl", b"line\r\n--edg\r\nline")
 
 
 class Arriving:
-    """A body that arrives piece by piece; without an end, the caller hangs up behind it."""
+    """A body that arrives piece by piece; if it has no end, the caller disconnects after it."""
 
     def __init__(self, pieces: list[bytes], *, has_end: bool = True) -> None:
         self._pieces = pieces
@@ -56,19 +56,19 @@ async def test_parts_are_read_in_any_order(turned: bool) -> None:
     assert await read(whole(both + END)) == (READ[::-1] if turned else READ)
 
 
-async def test_a_form_is_the_same_wherever_it_is_split() -> None:
+async def test_a_form_is_parsed_the_same_wherever_it_is_split() -> None:
     form = PURPOSE + FILE + END
     for place in range(1, len(form)):
         assert await read(Arriving([form[:place], form[place:]]).request) == READ
     assert await read(Arriving([form[place : place + 1] for place in range(len(form))]).request) == READ
 
 
-async def test_what_is_not_read_of_a_part_is_passed_over() -> None:
+async def test_the_unread_rest_of_a_part_is_skipped() -> None:
     assert await names(whole(FILE + PURPOSE + END)) == ["file", "purpose"]
     assert await read(whole(FILE + PURPOSE + END), most=2) == [("file", "a.jsonl", b"li"), ("purpose", "", b"ba")]
 
 
-async def test_what_stands_behind_a_form_is_nobodys() -> None:
+async def test_bytes_after_a_form_are_ignored() -> None:
     arriving = Arriving([PURPOSE + END, b"more", b"and more"])
     assert await names(arriving.request) == ["purpose"]
     assert arriving.request.is_whole
@@ -93,11 +93,11 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("form", BROKEN.values(), ids=list(BROKEN))
-async def test_a_broken_form_is_refused(form: bytes) -> None:
+async def test_a_malformed_form_is_refused(form: bytes) -> None:
     for read_form in (read, names):
-        with pytest.raises(BadRequest, match="the form cannot be read: "):
+        with pytest.raises(BadRequest, match="the form is malformed: "):
             await read_form(whole(form))
-        with pytest.raises(BadRequest, match="the form cannot be read: "):
+        with pytest.raises(BadRequest, match="the form is malformed: "):
             await read_form(Arriving([form[:20], form[20:60], form[60:]]).request)
 
 
@@ -107,10 +107,10 @@ async def test_a_form_without_a_boundary_is_refused(content_type: str) -> None:
         await read(whole(PURPOSE + END, content_type))
 
 
-async def test_a_form_whose_sender_hangs_up_is_not_a_bad_one() -> None:
+async def test_a_form_cut_off_by_a_disconnect_raises_disconnected() -> None:
     with pytest.raises(Disconnected):
         await read(Arriving([PURPOSE], has_end=False).request)
 
 
-async def test_as_many_parts_as_allowed_are_read() -> None:
+async def test_a_form_may_have_the_maximum_number_of_parts() -> None:
     assert len(await names(whole(PURPOSE * MAX_PARTS + END))) == MAX_PARTS

@@ -1,4 +1,4 @@
-"""Sequences of requests that nobody would think of, whole and damaged, cut anywhere."""
+"""Random sequences of requests, valid and damaged, split anywhere."""
 
 import asyncio
 from itertools import pairwise
@@ -46,7 +46,7 @@ ODDITIES = st.sampled_from(
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """A sequence of requests in which a few places were deleted, doubled, flipped or filled, or which ends early."""
+    """Generate a sequence of requests with some bytes deleted, doubled, flipped or inserted, or with its end cut off."""
     data = b"".join(draw(st.lists(REQUESTS, min_size=1, max_size=4)))
     for _ in range(draw(st.integers(0, 3))):
         if not data:
@@ -89,7 +89,7 @@ PLACES = st.lists(st.integers(0, 10_000), max_size=8)
 
 @given(requests=st.lists(REQUESTS, min_size=1, max_size=5), places=PLACES)
 @settings(max_examples=150)
-def test_sequences_of_good_requests_are_all_served(requests: list[bytes], places: list[int]) -> None:
+def test_all_requests_of_a_valid_sequence_are_served(requests: list[bytes], places: list[int]) -> None:
     one = asyncio.run(serve(cut(b"".join(requests), places)))
     assert len(one.recorder.asked) == len(requests)
     assert one.statuses == [200] * len(requests)
@@ -100,7 +100,9 @@ def test_sequences_of_good_requests_are_all_served(requests: list[bytes], places
 @given(data=damaged(), places=PLACES)
 @example(data=get(b"/a", b"Connection: keep-alive\r\n", b"1.0") + get(b"/b"), places=[60])
 @settings(max_examples=400)
-def test_damaged_requests_raise_nothing_and_mean_the_same_however_they_are_cut(data: bytes, places: list[int]) -> None:
+def test_damaged_requests_raise_nothing_and_are_parsed_the_same_however_they_are_split(
+    data: bytes, places: list[int]
+) -> None:
     whole = asyncio.run(serve([data] if data else []))
     pieces = asyncio.run(serve(cut(data, places)))
     assert pieces.recorder.asked == whole.recorder.asked

@@ -1,4 +1,4 @@
-"""A browser speaks for every page it shows. What it may have sent by itself is refused when a page of another site asked for it."""
+"""A browser sends its stored credentials for every page; requests by pages of other sites are refused."""
 
 import base64
 
@@ -22,17 +22,21 @@ TYPES = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data
         ("", "", ""),
         ("127.0.0.1:8484", "http://127.0.0.1:8484", ""),
         ("127.0.0.1:8484", "http://127.0.0.1:8484", "same-origin"),
-        ("127.0.0.1:8484", "null", "same-origin"),  # of a page that tells nobody where it is
-        ("127.0.0.1:8484", "", "none"),  # an address that somebody typed
-        ("127.0.0.1:8484", "app://obsidian.md", "cross-site"),  # a program with a browser in it
+        ("127.0.0.1:8484", "null", "same-origin"),  # of a page with an opaque origin
+        ("127.0.0.1:8484", "", "none"),  # a typed address
+        ("127.0.0.1:8484", "app://obsidian.md", "cross-site"),  # a program with an embedded browser
         ("127.0.0.1:8484", "vscode-webview://abc", ""),
         ("jobs.example.com", "https://jobs.example.com", ""),
-        ("127.0.0.1:8484", "https://jobs.example.com", ""),  # a proxy in front that has the name, and says its own
+        (
+            "127.0.0.1:8484",
+            "https://jobs.example.com",
+            "",
+        ),  # a proxy that has the public name, and sends its own as Host
         ("127.0.0.1:8484", "http://metal.example.com:8484", ""),
-        ("127.0.0.1:8484", "http://localhost:5173", "same-origin"),  # a proxy of somebody who builds a page
+        ("127.0.0.1:8484", "http://localhost:5173", "same-origin"),  # the proxy of a developer's web server
     ],
 )
-def test_programs_and_our_own_pages_may_ask(host: str, origin: str, site: str) -> None:
+def test_requests_of_programs_and_our_own_pages_are_accepted(host: str, origin: str, site: str) -> None:
     assert not is_foreign(host, origin, site, PLACES)
 
 
@@ -56,7 +60,7 @@ def test_programs_and_our_own_pages_may_ask(host: str, origin: str, site: str) -
         ("", "http://evil.example", ""),
     ],
 )
-def test_pages_of_other_sites_may_not(host: str, origin: str, site: str) -> None:
+def test_requests_of_pages_of_other_sites_are_refused(host: str, origin: str, site: str) -> None:
     assert is_foreign(host, origin, site, PLACES)
 
 
@@ -64,19 +68,19 @@ def test_pages_of_other_sites_may_not(host: str, origin: str, site: str) -> None
     "host",
     ["127.0.0.1:8484", "localhost:8484", "LOCALHOST.", "[::1]:8484", "", "a.localhost", "10.0.2.2", "jobs.example.com"],
 )
-def test_a_name_that_nobody_else_can_point_here_is_local(host: str) -> None:
+def test_addresses_localhost_and_configured_names_are_local(host: str) -> None:
     assert is_local_name(host, NAMES)
 
 
 @pytest.mark.parametrize(
     "host", ["rebound.evil.example:8484", "user@evil.example", "jobs.example.com.evil.example", "[", "127.0.0.1.evil.example"]
 )  # fmt: skip
-def test_a_name_that_somebody_else_may_own_is_not(host: str) -> None:
+def test_a_name_that_an_attacker_may_own_is_not_local(host: str) -> None:
     assert not is_local_name(host, NAMES)
 
 
 @on_sqlite
-async def test_without_auth_a_page_of_somebody_else_cannot_submit_and_is_told_why(store_url: str) -> None:
+async def test_without_auth_a_page_of_another_site_cannot_submit_and_gets_the_reason(store_url: str) -> None:
     body = {"queue": "q", "payload": None}
     settings = {"provisioning.public_url": "https://metal.example.com"}
     async with serving(store_url, settings) as server, talking(server) as api:
@@ -93,8 +97,8 @@ async def test_without_auth_a_page_of_somebody_else_cannot_submit_and_is_told_wh
 
 
 @on_sqlite
-async def test_a_password_that_a_browser_remembers_is_of_no_use_to_another_site(store_url: str) -> None:
-    """Nor is a token that it remembers as one. Programs have no Origin, and pages of ours have our own."""
+async def test_a_password_that_a_browser_stored_does_not_work_for_another_site(store_url: str) -> None:
+    """Nor does a token that it stored as one. Programs send no Origin, and our pages send ours."""
     users = [{"name": "ada", "password_hash": hash_password("secret"), "scopes": ["*"]}]
     settings = {"auth.users": users, "auth.tokens": [{"name": "ci", "hash": hash_token(TOKEN)}]}
     remembered = ["ada:secret", f"token:{TOKEN}"]
@@ -116,7 +120,7 @@ async def test_a_password_that_a_browser_remembers_is_of_no_use_to_another_site(
 
 
 @on_sqlite
-async def test_a_token_in_a_header_decides_and_sites_and_names_do_not_matter(store_url: str) -> None:
+async def test_a_token_in_a_header_is_accepted_from_any_site_and_by_any_host_name(store_url: str) -> None:
     settings = {"auth.tokens": [{"name": "ci", "hash": hash_token(TOKEN)}]}
     elsewhere = {"Host": "jobs.example.com", "Origin": "https://ui.example.com", "Sec-Fetch-Site": "cross-site"}
     async with serving(store_url, settings) as server, talking(server) as api:

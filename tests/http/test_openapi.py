@@ -135,7 +135,7 @@ def test_the_document_is_valid_openapi(document: dict[str, Any]) -> None:
     }
 
 
-def test_every_schema_is_valid_and_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+def test_every_schema_is_valid_and_every_reference_resolves(document: dict[str, Any]) -> None:
     for schema in [*values_of("schema", document), *document["components"]["schemas"].values()]:
         jsonschema_rs.meta.validate(schema)
     refs = set(values_of("$ref", document))
@@ -147,7 +147,7 @@ def test_the_document_is_plain_json(document: dict[str, Any]) -> None:
     assert json.loads(json.dumps(document)) == document
 
 
-def test_the_head_says_what_it_is_and_tags_keep_their_order(document: dict[str, Any]) -> None:
+def test_the_document_has_title_and_version_and_keeps_the_order_of_tags(document: dict[str, Any]) -> None:
     assert document["info"] == {"title": "Sample", "version": "1.2.3", "description": "What it does."}
     assert document["tags"] == [{"name": "jobs"}, {"name": "service"}]
 
@@ -220,7 +220,7 @@ def test_query_parameters_come_from_the_fields_of_the_query_type(document: dict[
     assert [row["required"] for row in operation(document, "metrics")["parameters"]] == [False]
 
 
-def test_headers_with_a_meaning_are_optional_parameters(document: dict[str, Any]) -> None:
+def test_headers_of_a_route_are_optional_parameters(document: dict[str, Any]) -> None:
     assert operation(document, "submit_job")["parameters"] == [
         {
             "name": "Idempotency-Key",
@@ -232,7 +232,7 @@ def test_headers_with_a_meaning_are_optional_parameters(document: dict[str, Any]
     ]
 
 
-def test_the_good_answer_has_its_status_and_type(document: dict[str, Any]) -> None:
+def test_the_successful_answer_has_its_status_and_type(document: dict[str, Any]) -> None:
     assert operation(document, "submit_job")["responses"]["202"] == {
         "description": "Accepted",
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Job"}}},
@@ -263,19 +263,19 @@ def test_errors_are_grouped_by_status_with_their_codes(document: dict[str, Any])
         ("upload", ["201", "400", "413"]),
     ],
 )
-def test_what_the_gate_and_the_decoders_answer_is_there_unasked(
+def test_errors_of_the_gate_and_the_decoders_are_included(
     document: dict[str, Any], operation_id: str, statuses: list[str]
 ) -> None:
     assert list(operation(document, operation_id)["responses"]) == statuses
 
 
-def test_a_refusal_tells_which_headers_come_with_it(document: dict[str, Any]) -> None:
+def test_error_answers_name_their_headers(document: dict[str, Any]) -> None:
     answers = operation(document, "show_job")["responses"]
     assert list(answers["401"]["headers"]) == ["WWW-Authenticate"]
     assert list(answers["429"]["headers"]) == list(answers["503"]["headers"]) == ["Retry-After"]
 
 
-def test_the_scope_is_named_and_open_routes_need_no_key(document: dict[str, Any]) -> None:
+def test_the_scope_is_named_and_public_routes_need_no_key(document: dict[str, Any]) -> None:
     assert operation(document, "submit_job")["security"] == [{"bearer": ["jobs:write"]}, {"basic": ["jobs:write"]}]
     assert operation(document, "metrics")["security"] == []
     assert set(document["components"]["securitySchemes"]) == {"bearer", "basic"}
@@ -301,12 +301,12 @@ def test_an_operation_is_named_after_its_handler() -> None:
     ) == ["list_get_a_id", "list_post_a_id"]
 
 
-def test_a_name_does_not_depend_on_the_order_of_the_routes() -> None:
+def test_operation_ids_do_not_depend_on_the_order_of_the_routes() -> None:
     routes = [Route("GET", f"/{tag}", list_jobs, "s", tag=tag) for tag in ("one", "two")]
     assert sorted(operation_ids(*routes)) == sorted(operation_ids(*reversed(routes)))
 
 
-def test_namesakes_of_different_modules_stay_apart() -> None:
+def test_types_of_the_same_name_get_different_schemas() -> None:
     class Inner:
         class Job(msgspec.Struct):
             other: int

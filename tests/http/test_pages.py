@@ -33,7 +33,7 @@ def source(name: str) -> str:
 
 
 class Page(HTMLParser):
-    """What the page consists of, as far as these tests ask."""
+    """The parts of the page that these tests check."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ async def test_a_page_is_served_with_its_type_and_strict_headers(path: str) -> N
 
 
 @pytest.mark.parametrize("form", ["{}", "W/{}", '"older", {}', "*"])
-async def test_a_page_the_browser_has_is_not_sent_again(form: str) -> None:
+async def test_a_page_in_the_cache_of_the_browser_is_not_sent_again(form: str) -> None:
     etag = (await get("/docs/docs.js")).headers["etag"]
     answer = await get("/docs/docs.js", form.format(etag))
     assert answer.status == 304
@@ -85,7 +85,7 @@ async def test_a_changed_page_is_sent() -> None:
     assert answer.data
 
 
-def test_the_pages_are_open_and_not_part_of_the_api() -> None:
+def test_the_pages_are_public_and_not_in_the_api_description() -> None:
     assert {route.path for route in pages.ROUTES} == set(FILES)
     assert all(route.scope is None for route in pages.ROUTES)
     assert describe(pages.ROUTES, title="t", version="1", description="d")["paths"] == {}
@@ -98,14 +98,14 @@ def test_the_page_has_nothing_inline_that_its_policy_would_refuse() -> None:
     assert not {name for _, attrs in page.elements for name in attrs if name == "style" or name.startswith("on")}
 
 
-def test_the_page_asks_only_for_what_this_server_has() -> None:
+def test_the_page_loads_only_files_of_this_server() -> None:
     wanted = {urljoin("/docs", link) for link in Page().values("src", "href") if not link.startswith(("#", "data:"))}
     assert wanted == {"/docs/docs.css", "/docs/docs.js", "/openapi.json"}
     assert not re.search(r"@import|url\(", source("docs.css"))
     assert not re.search(r"\bimport\b", source("docs.js"))
 
 
-def test_what_the_script_looks_for_is_on_the_page() -> None:
+def test_every_element_that_the_script_uses_is_on_the_page() -> None:
     script, ids = source("docs.js"), Page().values("id")
     assert set(re.findall(r'byId\("([\w-]+)"\)', script)) <= ids
     assert set(re.findall(r'"([ig]-(?:copy|check|done|failed|warn))"', script)) <= ids

@@ -1,4 +1,4 @@
-"""Many connections with deep pipelines: each answer comes in its order, whole, and to the request that asked for it."""
+"""Many connections with deep pipelines: answers come whole, in order, and to the right request."""
 
 import asyncio
 import random
@@ -19,7 +19,7 @@ DEPTH = 40
 
 
 async def mixed(req: Request) -> Response:
-    """Every kind of handler; each answer names its request."""
+    """Serve with every kind of handler; each answer names its request."""
     resp = Response()
     resp.set_header("x-target", f"{req.path}?{req.query_string}")
     kind = req.path[1:]
@@ -48,7 +48,7 @@ async def _stream(req: Request) -> AsyncGenerator[bytes, None]:
 
 
 def make(kind: str, tag: bytes, framing: int, body: bytes) -> tuple[bytes, str, bytes]:
-    """The request, its target, and the body of its answer."""
+    """Return a request, its target, and the body of its answer."""
     target = b"/" + kind.encode() + b"?" + tag
     data = (get(target), post(target, body), chunked(target, body[: len(body) // 2] or b"x", body or b"y"))[framing]
     sent = (b"", body, (body[: len(body) // 2] or b"x") + (body or b"y"))[framing]
@@ -102,7 +102,7 @@ def test_answers_come_in_order_on_many_connections(running: Running) -> None:
     assert len(serving.connections) == CONNECTIONS
 
 
-def test_nothing_is_answered_behind_close(running: Running) -> None:
+def test_nothing_is_answered_after_connection_close(running: Running) -> None:
     client = running.client(running.start(mixed))
     client.send(get(b"/awaiting?1") + get(b"/stream?2", CLOSE) + get(b"/at-once?3") * 5)
     assert client.answer().body == b"1"
@@ -112,7 +112,7 @@ def test_nothing_is_answered_behind_close(running: Running) -> None:
     assert client.is_closed()
 
 
-def test_nothing_is_answered_behind_a_body_that_was_expected_and_not_wanted(running: Running) -> None:
+def test_nothing_is_answered_after_a_request_that_expected_100_continue_and_did_not_get_it(running: Running) -> None:
     client = running.client(running.start(mixed))
     client.send(get(b"/awaiting?1") + EXPECT % b"/unread?2")
     assert client.answer().body == b"1"
@@ -124,7 +124,7 @@ def test_nothing_is_answered_behind_a_body_that_was_expected_and_not_wanted(runn
 
 
 @pytest.mark.parametrize("framing", [1, 2])
-def test_the_request_behind_an_unread_body_is_answered(running: Running, framing: int) -> None:
+def test_the_request_after_an_unread_body_is_answered(running: Running, framing: int) -> None:
     client = running.client(running.start(mixed))
     body = get(b"/inner") * 10_000
     for number in range(3):

@@ -15,13 +15,13 @@ class Clock:
         return self.at
 
 
-def test_a_burst_passes_and_the_next_call_is_told_how_long_to_wait() -> None:
+def test_a_burst_passes_and_the_next_call_gets_the_time_to_wait() -> None:
     limiter = RateLimiter(Clock())
     assert [limiter.take("a", rate=2, burst=3) for _ in range(3)] == [0, 0, 0]
     assert limiter.take("a", rate=2, burst=3) == pytest.approx(0.5)
 
 
-def test_waiting_as_told_is_enough() -> None:
+def test_a_call_passes_after_the_time_to_wait() -> None:
     clock = Clock()
     limiter = RateLimiter(clock)
     while not (wait := limiter.take("a", rate=3, burst=2)):
@@ -31,7 +31,7 @@ def test_waiting_as_told_is_enough() -> None:
     assert limiter.take("a", rate=3, burst=2) > 0
 
 
-def test_a_refused_call_costs_nothing() -> None:
+def test_a_refused_call_takes_no_token() -> None:
     clock = Clock()
     limiter = RateLimiter(clock)
     limiter.take("a", rate=1, burst=1)
@@ -39,7 +39,7 @@ def test_a_refused_call_costs_nothing() -> None:
     assert waits == {1.0}
 
 
-def test_idling_saves_up_no_more_than_the_burst() -> None:
+def test_an_idle_bucket_holds_at_most_the_burst() -> None:
     clock = Clock()
     limiter = RateLimiter(clock)
     limiter.take("a", rate=10, burst=4)
@@ -47,7 +47,7 @@ def test_idling_saves_up_no_more_than_the_burst() -> None:
     assert [limiter.take("a", rate=10, burst=4) == 0 for _ in range(6)] == [True] * 4 + [False] * 2
 
 
-def test_rounding_does_not_cost_the_last_of_a_burst() -> None:
+def test_rounding_does_not_refuse_the_last_call_of_a_burst() -> None:
     for rate in range(1, 200):
         limiter = RateLimiter(Clock())
         assert [limiter.take("a", rate, burst=rate) == 0 for _ in range(rate + 1)] == [True] * rate + [False]
@@ -67,13 +67,13 @@ def test_a_burst_of_zero_is_two_seconds_worth_and_at_least_one() -> None:
     assert limiter.take("b", rate=0.1) == pytest.approx(10)
 
 
-def test_a_rate_of_zero_is_no_limit_and_keeps_no_books() -> None:
+def test_a_rate_of_zero_is_no_limit_and_stores_nothing() -> None:
     limiter = RateLimiter(Clock())
     assert all(limiter.take("a", rate=0, burst=1) == 0 for _ in range(1000))
     assert len(limiter) == 0
 
 
-def test_the_number_of_keys_is_bounded_and_the_longest_unused_goes_first() -> None:
+def test_the_number_of_keys_is_bounded_and_the_least_recently_used_is_evicted_first() -> None:
     limiter = RateLimiter(Clock(), max_keys=3)
     for key in ("a", "b", "c", "a", "d"):
         limiter.take(key, rate=1, burst=1)

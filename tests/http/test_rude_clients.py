@@ -1,4 +1,4 @@
-"""Clients that close half of a connection, or all of it, at every moment: whoever waits is told, and nothing is left behind."""
+"""Clients that close one or both sides of a connection at any moment: handlers notice, and nothing leaks."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ from tests.http.serving import CHUNKED, GET, POST, Client, Running
 
 
 class Noted:
-    """An application that notes who was told, and which streams were closed."""
+    """An application that records which handlers noticed a disconnect, and which streams were closed."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -126,7 +126,7 @@ def test_a_client_that_closes_its_side_still_gets_its_answer(running: Running, r
     wait_until_nothing_is_left(running, server, app)
 
 
-def test_a_client_that_asks_and_closes_its_side_in_one_go_gets_all_answers(running: Running) -> None:
+def test_a_client_that_sends_requests_and_closes_its_side_at_once_gets_all_answers(running: Running) -> None:
     app = Noted()
     server = running.start(app)
     client = running.client(server)
@@ -140,7 +140,7 @@ def test_a_client_that_asks_and_closes_its_side_in_one_go_gets_all_answers(runni
 @pytest.mark.parametrize("path", [b"/wait", b"/leaving"])
 @pytest.mark.parametrize("leave", [half_close, reset, Client.close])
 @pytest.mark.parametrize("size", [0, 300_000])
-def test_a_handler_that_waits_is_told_at_once(
+def test_a_waiting_handler_notices_a_disconnect_at_once(
     running: Running, path: bytes, leave: Callable[[Client], None], size: int
 ) -> None:
     app = Noted()
@@ -156,7 +156,7 @@ def test_a_handler_that_waits_is_told_at_once(
 
 
 @pytest.mark.parametrize("begun", [b"GET /read HT", b"GET /read HTTP/1.1\r\nHost: h", b"\r\n", b""])
-def test_a_client_that_closes_its_side_in_a_header_is_closed(running: Running, begun: bytes) -> None:
+def test_a_client_that_closes_its_side_within_a_header_is_disconnected(running: Running, begun: bytes) -> None:
     app = Noted()
     server = running.start(app)
     client = running.client(server)
@@ -170,7 +170,7 @@ def test_a_client_that_closes_its_side_in_a_header_is_closed(running: Running, b
 @pytest.mark.parametrize(
     "begun", [POST % (b"/read", 9) + b"half", CHUNKED % b"/read" + b"5\r\nhel", CHUNKED % b"/read"]
 )
-def test_a_client_that_closes_its_side_in_a_body_gets_no_answer(running: Running, begun: bytes) -> None:
+def test_a_client_that_closes_its_side_within_a_body_gets_no_answer(running: Running, begun: bytes) -> None:
     app = Noted()
     server = running.start(app)
     client = running.client(server)
@@ -208,7 +208,7 @@ LISTENS = {"in a stream", "in a stream, with others in line", "behind the answer
 
 
 @pytest.mark.parametrize("leave", [reset, Client.close, half_close])
-def test_a_client_may_leave_at_any_moment(running: Running, leave: Callable[[Client], None]) -> None:
+def test_a_client_may_disconnect_at_any_moment(running: Running, leave: Callable[[Client], None]) -> None:
     app = Noted()
     server = running.start(app)
     for name, data in PHASES.items():
@@ -219,7 +219,7 @@ def test_a_client_may_leave_at_any_moment(running: Running, leave: Callable[[Cli
                 assert client.reader.readline().startswith(b"HTTP/1.1 ")
             leave(client)
             if leave is half_close and "stream" in name:
-                reset(client)  # such a stream goes on for as long as somebody listens
+                reset(client)  # such a stream goes on for as long as the client reads
     wait_until(lambda: app.begun == app.closed)
     for client in running.clients:
         client.close()
@@ -227,10 +227,10 @@ def test_a_client_may_leave_at_any_moment(running: Running, leave: Callable[[Cli
     assert running.client(server).ask(GET % b"/hello").body == b"hello"
 
 
-# Streams that nobody hears
+# Streams without a reader
 
 
-def test_a_stream_whose_listener_left_before_it_began_is_closed(running: Running) -> None:
+def test_a_stream_whose_client_disconnected_before_it_started_is_closed(running: Running) -> None:
     app = Noted()
     server = running.start(app)
     client = running.client(server)

@@ -1,4 +1,4 @@
-"""TLS knows no half-closed connection: who says goodbye has gone. All else is as without it."""
+"""Clients that disconnect over TLS. It has no half-closed connections: close_notify ends both sides."""
 
 import contextlib
 import socket
@@ -27,7 +27,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def goodbye(client: Client) -> None:
-    """Say that nothing more will come, and leave the connection open beneath."""
+    """Send close_notify, and leave the TCP connection open."""
     secured = client.socket
     assert isinstance(secured, ssl.SSLSocket)
     secured.setblocking(False)
@@ -51,7 +51,7 @@ def app() -> Noted:
 
 @pytest.mark.parametrize("leave", [goodbye, cut, reset, Client.close])
 @pytest.mark.parametrize("size", [0, 300_000])
-def test_a_handler_that_waits_is_told(
+def test_a_waiting_handler_notices_a_tls_close(
     running: Running, certificates: Certificates, app: Noted, leave: Callable[[Client], None], size: int
 ) -> None:
     server: HttpServer = running.start(app, tls=tls(certificates))
@@ -64,7 +64,9 @@ def test_a_handler_that_waits_is_told(
     wait_until_nothing_is_left(running, server, app, upkeep=2)
 
 
-def test_requests_are_split_and_pipelined(running: Running, certificates: Certificates, handlers: Handlers) -> None:
+def test_requests_over_tls_may_be_split_and_pipelined(
+    running: Running, certificates: Certificates, handlers: Handlers
+) -> None:
     client = running.client(running.start(handlers, tls=tls(certificates)), certificates.trusting())
     data = get(b"/one") + post(b"/echo", b"hello") + chunked(b"/echo", b"he", b"llo") + get(b"/two", CLOSE)
     for place in range(0, len(data), 5):

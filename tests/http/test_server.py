@@ -9,7 +9,7 @@ from chargehand.errors import ConfigError
 from chargehand.http.connection import MAX_PIPELINED
 from tests.http.serving import CHUNKED, GET, POST, WIDE, Handlers, Running, at_most
 
-# Nothing ordinary is disturbed
+# Ordinary requests
 
 
 def test_a_connection_serves_many_requests(running: Running, handlers: Handlers) -> None:
@@ -35,7 +35,7 @@ def test_pipelined_requests_are_answered_in_order(running: Running, handlers: Ha
         assert client.answer().body == b"%03d" % number
 
 
-def test_an_app_may_take_longer_than_every_bound(running: Running, handlers: Handlers) -> None:
+def test_a_handler_may_take_longer_than_every_timeout(running: Running, handlers: Handlers) -> None:
     short = replace(WIDE, header_timeout_seconds=0.5, body_timeout_seconds=0.5, keep_alive_seconds=0.5)
     server = running.start(handlers, short)
     polling, unread, streaming, pipelining = (running.client(server) for _ in range(4))
@@ -57,7 +57,9 @@ def test_a_large_body_is_read_whole(running: Running, handlers: Handlers) -> Non
     assert client.ask(CHUNKED % b"/echo" + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)).body == body
 
 
-def test_a_body_that_nobody_reads_does_not_end_the_connection(running: Running, handlers: Handlers) -> None:
+def test_a_body_that_the_handler_does_not_read_does_not_close_the_connection(
+    running: Running, handlers: Handlers
+) -> None:
     client = running.client(running.start(handlers))
     assert client.ask(POST % (b"/hello", 1 << 20)).status == 200
     client.send(b"x" * (1 << 20))
@@ -100,7 +102,7 @@ def test_a_header_over_the_bound_is_refused(running: Running, handlers: Handlers
     assert len(handlers.requests) == 1
 
 
-def test_a_header_over_the_bound_is_refused_behind_others(running: Running, handlers: Handlers) -> None:
+def test_a_header_over_the_bound_is_refused_after_other_requests(running: Running, handlers: Handlers) -> None:
     client = running.client(running.start(handlers))
     client.send(GET % b"/hello" + b"GET /hello HTTP/1.1\r\nX: %s\r\n\r\n" % (b"x" * 8200))
     assert client.answer().status == 200
@@ -108,7 +110,7 @@ def test_a_header_over_the_bound_is_refused_behind_others(running: Running, hand
     assert len(handlers.requests) == 1
 
 
-def test_many_small_headers_are_one_large_one(running: Running, handlers: Handlers) -> None:
+def test_the_bound_holds_for_the_sum_of_all_headers(running: Running, handlers: Handlers) -> None:
     client = running.client(running.start(handlers))
     client.send(b"GET /hello HTTP/1.1\r\n")
     for _ in range(1000):
@@ -147,7 +149,7 @@ def test_an_endless_header_costs_bounded_memory(
     assert client.answer().status == 431
 
 
-def test_a_refused_client_that_does_not_leave_is_cut_off(running: Running, handlers: Handlers) -> None:
+def test_a_refused_client_that_stays_connected_is_cut_off(running: Running, handlers: Handlers) -> None:
     client = running.client(running.start(handlers, replace(WIDE, keep_alive_seconds=0.2)))
     assert client.ask(b"no HTTP\r\n").status == 400
     with at_most(5):
@@ -155,7 +157,7 @@ def test_a_refused_client_that_does_not_leave_is_cut_off(running: Running, handl
             time.sleep(0.01)
 
 
-def test_too_many_pipelined_requests_are_answered_as_far_as_they_were_taken(
+def test_pipelined_requests_beyond_the_bound_are_refused_after_the_others_are_answered(
     running: Running, handlers: Handlers
 ) -> None:
     client = running.client(running.start(handlers))
@@ -191,13 +193,13 @@ def test_a_malformed_request_is_refused(running: Running, handlers: Handlers, re
     assert not handlers.requests
 
 
-def test_this_is_no_proxy(running: Running, handlers: Handlers) -> None:
+def test_connect_is_refused(running: Running, handlers: Handlers) -> None:
     client = running.client(running.start(handlers))
     assert client.ask(b"CONNECT there:443 HTTP/1.1\r\nHost: there\r\n\r\n").status == 501
     assert client.is_closed()
 
 
-def test_a_malformed_body_is_refused_and_the_app_sees_a_disconnect(running: Running, handlers: Handlers) -> None:
+def test_a_malformed_body_is_refused_and_the_handler_sees_a_disconnect(running: Running, handlers: Handlers) -> None:
     client = running.client(running.start(handlers))
     client.send(CHUNKED % b"/echo" + b"3\r\nabc\r\n")
     assert handlers.entered.wait(5)
@@ -206,7 +208,9 @@ def test_a_malformed_body_is_refused_and_the_app_sees_a_disconnect(running: Runn
     assert client.is_closed()
 
 
-def test_a_refusal_does_not_pass_for_the_answer_to_the_request_before(running: Running, handlers: Handlers) -> None:
+def test_a_malformed_request_closes_the_connection_after_the_earlier_answers(
+    running: Running, handlers: Handlers
+) -> None:
     client = running.client(running.start(handlers))
     client.send(GET % b"/held")
     assert handlers.entered.wait(5)
@@ -219,7 +223,7 @@ def test_a_refusal_does_not_pass_for_the_answer_to_the_request_before(running: R
 # Time
 
 
-def test_a_slow_header_is_given_up(running: Running, handlers: Handlers) -> None:
+def test_a_header_that_stops_times_out_with_408(running: Running, handlers: Handlers) -> None:
     server = running.start(handlers, replace(WIDE, header_timeout_seconds=0.2))
     client = running.client(server)
     with at_most(5):
@@ -230,7 +234,7 @@ def test_a_slow_header_is_given_up(running: Running, handlers: Handlers) -> None
     assert client.is_closed()
 
 
-def test_a_client_that_sends_nothing_is_given_up_without_a_word(running: Running, handlers: Handlers) -> None:
+def test_a_client_that_sends_nothing_is_disconnected_without_an_answer(running: Running, handlers: Handlers) -> None:
     server = running.start(handlers, replace(WIDE, header_timeout_seconds=0.2))
     silent, empty, served = (running.client(server) for _ in range(3))
     with at_most(5):
@@ -242,7 +246,7 @@ def test_a_client_that_sends_nothing_is_given_up_without_a_word(running: Running
         assert served.is_closed()
 
 
-def test_a_header_that_trickles_in_is_given_up(running: Running, handlers: Handlers) -> None:
+def test_a_header_that_arrives_slowly_times_out(running: Running, handlers: Handlers) -> None:
     client = running.client(running.start(handlers, replace(WIDE, header_timeout_seconds=0.2)))
     assert client.ask(GET % b"/hello").status == 200
     client.send(b"GET /hello HTTP/1.1\r\nX: ")
@@ -257,7 +261,7 @@ def test_an_idle_connection_is_closed(running: Running, handlers: Handlers) -> N
         assert client.is_closed()
 
 
-def test_a_body_that_stops_is_given_up_and_the_app_sees_a_disconnect(running: Running, handlers: Handlers) -> None:
+def test_a_body_that_stops_times_out_and_the_handler_sees_a_disconnect(running: Running, handlers: Handlers) -> None:
     client = running.client(running.start(handlers, replace(WIDE, body_timeout_seconds=0.2)))
     with at_most(5):
         client.send(POST % (b"/echo", 10) + b"half")
@@ -275,7 +279,7 @@ def test_a_request_that_makes_progress_may_take_longer_than_the_timeout_of_its_b
     assert client.answer().body == b"abcd"
 
 
-def test_the_timeout_of_a_body_runs_only_while_the_app_waits_for_it(running: Running, handlers: Handlers) -> None:
+def test_the_timeout_of_a_body_runs_only_while_the_handler_waits_for_it(running: Running, handlers: Handlers) -> None:
     client = running.client(running.start(handlers, replace(WIDE, body_timeout_seconds=0.6)))
     client.send(b"POST /slow-echo HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n")
     assert client.reader.read(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -283,16 +287,14 @@ def test_the_timeout_of_a_body_runs_only_while_the_app_waits_for_it(running: Run
     assert client.ask(b"abc").body == b"abc"
 
 
-def test_the_rest_of_a_body_that_nobody_reads_is_given_up_in_the_end(running: Running, handlers: Handlers) -> None:
+def test_the_unread_rest_of_a_body_times_out(running: Running, handlers: Handlers) -> None:
     client = running.client(running.start(handlers, replace(WIDE, body_timeout_seconds=0.2)))
     assert client.ask(CHUNKED % b"/hello" + b"3\r\nabc\r\n").status == 200
     with at_most(5):
         assert client.trickle(b"3\r\nabc\r\n") == b""
 
 
-def test_a_client_that_leaves_is_noticed_by_the_request_ahead_of_a_pipelined_one(
-    running: Running, handlers: Handlers
-) -> None:
+def test_a_disconnect_is_noticed_while_another_request_is_pipelined(running: Running, handlers: Handlers) -> None:
     client = running.client(running.start(handlers))
     client.send(GET % b"/ticks")
     assert client.reader.readline() == b"HTTP/1.1 200 OK\r\n"
@@ -350,7 +352,9 @@ def test_a_busy_port_is_a_configuration_error(running: Running, handlers: Handle
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
-def test_an_address_that_is_not_ours_is_a_configuration_error(running: Running, handlers: Handlers, host: str) -> None:
+def test_an_address_of_another_machine_is_a_configuration_error(
+    running: Running, handlers: Handlers, host: str
+) -> None:
     with pytest.raises(ConfigError, match=f"^{host}.* choose another with --listen$"):
         running.start(handlers, host=host)
 
@@ -361,7 +365,7 @@ def test_a_name_with_several_addresses_gets_one_port(running: Running, handlers:
     assert ("127.0.0.1", addresses[0][1]) in addresses
 
 
-def test_drain_answers_what_runs_and_accepts_nothing_new(running: Running, handlers: Handlers) -> None:
+def test_drain_answers_running_requests_and_accepts_no_new_ones(running: Running, handlers: Handlers) -> None:
     server = running.start(handlers)
     idle, fresh, busy = (running.client(server) for _ in range(3))
     assert idle.ask(GET % b"/hello").status == 200
@@ -381,7 +385,7 @@ def test_drain_answers_what_runs_and_accepts_nothing_new(running: Running, handl
     draining.result(timeout=5)
 
 
-def test_drain_cuts_off_what_takes_too_long(running: Running, handlers: Handlers) -> None:
+def test_drain_cuts_off_requests_that_take_too_long(running: Running, handlers: Handlers) -> None:
     server = running.start(handlers, replace(WIDE, drain_seconds=0.2))
     client = running.client(server)
     client.send(GET % b"/stuck")

@@ -1,7 +1,7 @@
-"""How long is a request? Whatever is unclear about that is refused, and nothing behind it is taken for another request.
+"""Request smuggling: a request whose length is ambiguous is refused, and nothing after it is served.
 
-The outcomes stand here as RFC 9112 has them (6.1, 6.3 and 7.1), not as the parser has them: a parser that becomes more
-lenient breaks these tests. Wherever the RFC lets a server choose, ours refuses.
+The expected results are those of RFC 9112 (6.1, 6.3 and 7.1), not the parser's: a parser that becomes more lenient breaks
+these tests. Where the RFC lets a server choose, ours refuses.
 """
 
 from collections.abc import Iterator
@@ -13,10 +13,10 @@ from tests.http.memory import talk
 from tests.http.serving import Handlers, Running
 
 BAD = (400,)
-BAD_CODING = (400, 501)  # RFC 9112, 6.1 asks for either, and a request can deserve both
+BAD_CODING = (400, 501)  # RFC 9112, 6.1 requires either, and both can apply to a request
 BAD_VERSION = (400, 505)
 
-# What stands in the header, and how long the body is because of it; or the refusal.
+# Header lines, and the length of the body that they mean, or the refusal.
 LENGTHS: list[tuple[str, list[bytes], int | None]] = [
     ("absent", [], 0),
     ("right", [b"Content-Length: 5"], 5),
@@ -45,7 +45,7 @@ LENGTHS: list[tuple[str, list[bytes], int | None]] = [
     ("with a folded line", [b"Content-Length:\r\n 5"], None),
 ]
 
-# What stands in the header of an HTTP/1.1 request without a length: whether the body is chunked; else it is refused.
+# Header lines of an HTTP/1.1 request without a length, and whether the body is chunked; if not, it is refused.
 CODINGS: list[tuple[str, list[bytes], bool]] = [
     ("chunked", [b"Transfer-Encoding: chunked"], True),
     ("in mixed case", [b"tRANSFER-eNCODING: cHuNKeD"], True),
@@ -86,7 +86,7 @@ NEXT = b"GET /next HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
 def ways(data: bytes) -> Iterator[tuple[bytes, ...]]:
-    """At once, in two at the end of the header, and byte by byte."""
+    """Yield the data whole, split in two at the end of the header, and byte by byte."""
     yield (data,)
     head, end, rest = data.partition(b"\r\n\r\n")
     yield head + end, rest
@@ -131,7 +131,7 @@ async def test_a_body_is_as_long_as_its_content_length_or_the_request_is_refused
             await expect_bodies(data, [("/first", b"hello"[:length])], stays_open=False)
 
 
-async def test_what_a_short_content_length_leaves_over_is_no_request() -> None:
+async def test_the_bytes_after_a_short_content_length_are_not_served_as_a_request() -> None:
     one = await talk(post(b"1.1", [b"Content-Length: 3"], b"hello" + SMUGGLED))
     assert [asked.body for asked in one.recorder.asked] == [b"hel"]
     assert not one.is_open
@@ -153,7 +153,7 @@ async def test_a_body_is_chunked_or_the_transfer_encoding_is_refused() -> None:
             await expect_refusal(post(b"1.1", headers, chunks + SMUGGLED), BAD_CODING)
 
 
-async def test_http_1_0_knows_no_transfer_encoding() -> None:
+async def test_transfer_encoding_in_http_1_0_is_refused() -> None:
     for _, headers, _ in CODINGS:
         one = await talk(post(b"1.0", headers, b"0\r\n\r\n" + SMUGGLED))
         assert one.recorder.begun == []
@@ -162,7 +162,7 @@ async def test_http_1_0_knows_no_transfer_encoding() -> None:
         await one.hang_up()
 
 
-async def test_a_length_beside_a_transfer_encoding_is_refused_whatever_both_say() -> None:
+async def test_content_length_together_with_transfer_encoding_is_refused() -> None:
     chunks = b"0\r\n\r\n" + SMUGGLED
     for (_, coding, _), (_, length, _), version in product(CODINGS, LENGTHS[1:], (b"1.0", b"1.1")):
         for headers in (length + coding, coding + length):
@@ -225,19 +225,19 @@ async def test_other_versions_of_http_are_refused(version: bytes) -> None:
 @pytest.mark.parametrize(
     "target", [b"http://there/path?a=b", b"https://there:8443/path?a=b", b"HTTP://x@there/path?a=b"]
 )
-async def test_a_target_with_a_host_is_read_without_it(target: bytes) -> None:
-    """RFC 9112, 3.2.2 lets it outweigh the header; here the header is what everything is checked by."""
+async def test_the_host_in_an_absolute_target_is_ignored(target: bytes) -> None:
+    """RFC 9112, 3.2.2 gives it precedence over Host; here Host counts, because all checks use it."""
     one = await talk(b"GET " + target + b" HTTP/1.1\r\nHost: here\r\n\r\n" + NEXT)
     assert [asked.target for asked in one.recorder.asked] == ["/path?a=b", "/next"]
     assert one.recorder.asked[0].headers == (("host", "here"),)
     await one.hang_up()
 
 
-async def test_an_empty_line_before_a_request_is_passed_over() -> None:
+async def test_an_empty_line_before_a_request_is_ignored() -> None:
     await expect_bodies(b"\r\n" + NEXT + b"\r\n\r\n" + NEXT, [("/next", b""), ("/next", b"")])
 
 
-def test_a_refusal_over_a_socket_ends_the_connection(running: Running, handlers: Handlers) -> None:
+def test_a_refusal_closes_the_connection(running: Running, handlers: Handlers) -> None:
     server = running.start(handlers)
     refused = [post(b"1.1", headers, b"hello" + SMUGGLED) for _, headers, length in LENGTHS if length is None]
     refused += [post(b"1.1", headers, b"0\r\n\r\n" + SMUGGLED) for _, headers, is_chunked in CODINGS if not is_chunked]

@@ -1,4 +1,4 @@
-"""Files that are sent by the system: the same bytes as if they had been read, for clients that take them fast, slowly, in part or not at all."""
+"""Files sent with sendfile: the same bytes as if they were read, for clients that read fast, slowly, in part or not at all."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ import pytest
 
 from chargehand.http.connection import Bounds
 from chargehand.http.request import Request
-from chargehand.http.response import Response, Span
+from chargehand.http.response import FileSpan, Response
 from chargehand.http.server import HttpServer
 from chargehand.http.spans import AT_ONCE, PIECE_BYTES, STRIDE
 from chargehand.http.tls import Tls
@@ -26,7 +26,7 @@ Piece = bytes | tuple[Path, int, int]
 
 
 class Pieces:
-    """Answers with bytes and spans in a row, and says what became of the stream."""
+    """Answers with a sequence of bytes and file spans, and records whether the stream was closed."""
 
     def __init__(self, *pieces: Piece, with_length: bool = True) -> None:
         self.pieces = pieces
@@ -42,7 +42,7 @@ class Pieces:
             resp.set_header("content-length", str(length))
         return resp
 
-    async def stream(self) -> AsyncGenerator[bytes | Span, None]:
+    async def stream(self) -> AsyncGenerator[bytes | FileSpan, None]:
         try:
             for piece in self.pieces:
                 if isinstance(piece, bytes):
@@ -50,7 +50,7 @@ class Pieces:
                 else:
                     with FileIO(piece[0]) as file:
                         self.begun.set()
-                        yield Span(file, *piece[1:])
+                        yield FileSpan(file, *piece[1:])
         finally:
             self.closed.set()
 
@@ -70,13 +70,13 @@ def large(tmp_path: Path) -> Path:
 
 
 def descriptors() -> list[str]:
-    """What this process has open, but for what comes and goes with the look itself."""
+    """Return the open descriptors of this process, except those opened by listing them."""
     links = [Path(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
     return sorted(os.readlink(link) for link in links if link.is_symlink())
 
 
 def slow_client(running: Running, app: Pieces, bounds: Bounds = WIDE) -> Client:
-    """Has asked, and takes nothing until it is told to."""
+    """A client that has sent a request and reads nothing until the test lets it."""
     client = running.client(running.start(app, bounds))
     client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     client.send(GET % b"/")
@@ -85,7 +85,7 @@ def slow_client(running: Running, app: Pieces, bounds: Bounds = WIDE) -> Client:
 
 
 @pytest.mark.parametrize("with_length", [True, False], ids=["length", "chunked"])
-def test_bytes_and_parts_of_files_arrive_in_their_order(running: Running, large: Path, with_length: bool) -> None:
+def test_bytes_and_parts_of_files_arrive_in_order(running: Running, large: Path, with_length: bool) -> None:
     app = Pieces(
         b"before",
         (large, 3, AT_ONCE + 1),
@@ -120,14 +120,14 @@ def test_head_sends_nothing_of_a_file(running: Running, large: Path) -> None:
     assert app.closed.wait(20)
 
 
-def test_a_client_that_reads_in_sips_gets_all_of_it(running: Running, large: Path) -> None:
+def test_a_client_that_reads_slowly_gets_the_whole_file(running: Running, large: Path) -> None:
     app = Pieces(b"x", (large, 1, LARGE - 1), with_length=False)
     client = slow_client(running, app)
     assert client.answer().body == app.whole
 
 
 class Overtaken:
-    """Yields a span when the transport has bytes that it could not write yet, and the socket has room for more."""
+    """Yields a span while the transport has unwritten bytes although the socket could accept more."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -141,15 +141,15 @@ class Overtaken:
         resp.stream = self.stream()
         return resp
 
-    async def stream(self) -> AsyncGenerator[bytes | Span, None]:
+    async def stream(self) -> AsyncGenerator[bytes | FileSpan, None]:
         assert self.server is not None
         while not await unsent(self.server):
-            self.bytes_before += 60_000  # less than what makes the transport ask for a pause
+            self.bytes_before += 60_000  # less than the transport's high-water mark
             yield b"x" * 60_000
         self.full.set()
-        assert self.has_room.wait(20)  # on the loop, so that the transport cannot write
+        assert self.has_room.wait(20)  # blocks the loop, so that the transport cannot write
         with FileIO(self.file) as file:
-            yield Span(file, 0, 1000)
+            yield FileSpan(file, 0, 1000)
 
 
 def test_a_part_of_a_file_does_not_overtake_the_bytes_before_it(running: Running, large: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_part_of_a_file_does_not_overtake_the_bytes_before_it(running: Running
     assert body == b"x" * app.bytes_before + large.read_bytes()[:1000]
 
 
-def test_a_file_that_is_not_in_memory_is_sent_too(running: Running, large: Path) -> None:
+def test_a_file_that_is_not_cached_is_sent_too(running: Running, large: Path) -> None:
     with FileIO(large, "r+") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -173,7 +173,7 @@ def test_a_file_that_is_not_in_memory_is_sent_too(running: Running, large: Path)
     assert body == app.whole
 
 
-def test_a_file_that_the_system_cannot_send_is_read(running: Running) -> None:
+def test_a_file_that_sendfile_does_not_support_is_read(running: Running) -> None:
     path = Path("/proc/self/auxv")
     size = len(path.read_bytes())
     with FileIO(path) as file, socket.socket() as other, pytest.raises(OSError, match="Invalid argument"):
@@ -182,7 +182,7 @@ def test_a_file_that_the_system_cannot_send_is_read(running: Running) -> None:
     assert running.client(running.start(app)).ask(GET % b"/").body == app.whole
 
 
-def test_files_are_the_same_over_tls(running: Running, large: Path, tmp_path: Path) -> None:
+def test_a_file_arrives_whole_over_tls(running: Running, large: Path, tmp_path: Path) -> None:
     app = Pieces(b"before", (large, 3, LARGE // 2), b"between", (large, 0, PIECE_BYTES + 1), with_length=False)
     certificates = Certificates(tmp_path)
     own = certificates.server
@@ -197,7 +197,7 @@ def test_files_are_the_same_over_tls(running: Running, large: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("read", ["nothing", "some"])
-def test_a_client_that_leaves_leaves_nothing_open(running: Running, large: Path, read: str) -> None:
+def test_no_file_stays_open_after_a_client_disconnects(running: Running, large: Path, read: str) -> None:
     app = Pieces((large, 0, LARGE))
     server = running.start(app)
     running.client(server).ask(GET % b"/")
@@ -215,7 +215,7 @@ def test_a_client_that_leaves_leaves_nothing_open(running: Running, large: Path,
     wait_until(lambda: descriptors() == before)
 
 
-def test_a_file_that_shrinks_ends_the_connection(running: Running, large: Path) -> None:
+def test_a_file_that_shrinks_closes_the_connection(running: Running, large: Path) -> None:
     app = Pieces((large, 0, LARGE))
     client = slow_client(running, app)
     os.truncate(large, LARGE // 2)
@@ -225,7 +225,7 @@ def test_a_file_that_shrinks_ends_the_connection(running: Running, large: Path) 
     assert app.closed.wait(20)
 
 
-def test_a_client_that_takes_nothing_of_a_file_is_given_up(running: Running, large: Path) -> None:
+def test_a_client_that_reads_nothing_of_a_file_is_cut_off(running: Running, large: Path) -> None:
     app = Pieces((large, 0, LARGE))
     client = slow_client(running, app, replace(WIDE, stall_seconds=0.3))
     with at_most(20):
@@ -234,19 +234,19 @@ def test_a_client_that_takes_nothing_of_a_file_is_given_up(running: Running, lar
         assert len(received(client)) < LARGE
 
 
-def test_a_client_that_takes_a_little_of_a_file_now_and_then_is_not_given_up(running: Running, large: Path) -> None:
+def test_a_client_that_reads_a_file_very_slowly_is_not_cut_off(running: Running, large: Path) -> None:
     app = Pieces((large, 0, LARGE))
     client = slow_client(running, app, replace(WIDE, stall_seconds=2.0))
     while client.reader.readline() != b"\r\n":
         pass
     body = b""
-    for _ in range(12):  # in all for longer than anybody may stall
+    for _ in range(12):  # in all for longer than stall_seconds
         body += client.reader.read(2 << 20)
         assert not app.closed.wait(0.25)
     assert body + client.reader.read(LARGE - len(body)) == app.whole
 
 
-def test_the_drain_ends_a_file_that_nobody_takes(running: Running, large: Path) -> None:
+def test_drain_cuts_off_a_file_that_the_client_does_not_read(running: Running, large: Path) -> None:
     app = Pieces((large, 0, LARGE))
     client = slow_client(running, app, replace(WIDE, drain_seconds=0.2))
     with at_most(10):
@@ -255,7 +255,7 @@ def test_the_drain_ends_a_file_that_nobody_takes(running: Running, large: Path) 
     assert len(received(client)) < LARGE
 
 
-def test_the_drain_lets_a_file_end_that_is_taken(running: Running, large: Path) -> None:
+def test_drain_waits_for_a_file_that_the_client_reads(running: Running, large: Path) -> None:
     app = Pieces((large, 0, LARGE))
     client = slow_client(running, app)
     answers: list[bytes] = []

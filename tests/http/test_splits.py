@@ -1,4 +1,4 @@
-"""A network may cut what a client sends anywhere. What is served, and what is refused, never depends on that."""
+"""A network may split a client's bytes anywhere; the result never depends on that."""
 
 from collections.abc import Iterator
 
@@ -12,21 +12,21 @@ ALL = WHOLE + BROKEN
 
 
 def splits(data: bytes) -> Iterator[tuple[bytes, ...]]:
-    """In two at every place, and byte by byte; a long one at every place near its ends."""
+    """Yield the data split in two at every place (if long, only near its ends), and byte by byte."""
     places = range(1, len(data)) if len(data) < 1000 else (*range(1, 100), *range(len(data) - 100, len(data)))
     yield from ((data[:place], data[place:]) for place in places)
     yield tuple(data[place : place + 1] for place in range(len(data)))
 
 
 def is_right(statuses: list[int], sequence: Sequence) -> bool:
-    """A refusal is only told to who waits for nothing else: it could be taken for the answer to another request."""
+    """Are these the expected statuses? A refusal may be missing after served requests: it could be mistaken for their answer."""
     count = len(sequence.served)
     told = statuses[count:]
     return statuses[:count] == [200] * count and (told == list(sequence.refusal) or (bool(count) and told == []))
 
 
 @pytest.mark.parametrize("sequence", ALL, ids=lambda sequence: sequence.name)
-async def test_requests_are_the_same_wherever_they_are_split(sequence: Sequence) -> None:
+async def test_requests_are_parsed_the_same_wherever_they_are_split(sequence: Sequence) -> None:
     seen: list[Asked] | None = None
     for pieces in ((sequence.data,), *splits(sequence.data)):
         one = await talk(*pieces)
@@ -40,7 +40,9 @@ async def test_requests_are_the_same_wherever_they_are_split(sequence: Sequence)
         await one.hang_up()
 
 
-def test_the_same_holds_over_sockets(running: Running, handlers: Handlers) -> None:
+def test_requests_over_sockets_are_parsed_the_same_wherever_they_are_split(
+    running: Running, handlers: Handlers
+) -> None:
     server = running.start(handlers)
     data = get(b"/one") + post(b"/echo", b"hello") + chunked(b"/echo", b"he", b"llo") + get(b"/two")
     for place in range(1, len(data), 7):

@@ -1,4 +1,4 @@
-"""HTTPS with real certificates: who is served, who is refused, what is said, and that a renewal needs no restart."""
+"""HTTPS with real certificates: who is served, who is refused and with which message, and renewal without a restart."""
 
 import asyncio
 import datetime
@@ -63,7 +63,7 @@ def pair(
     dns: tuple[str, ...] = (),
     days: tuple[int, int] = (-1, 1),
 ) -> Pair:
-    """An authority when nobody issues it, a server with a DNS name localhost, else a client; good in these days from now."""
+    """Make a certificate: of an authority if it has no issuer, of the server localhost, else of a client; valid for these days."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -97,7 +97,7 @@ def pair(
 
 
 def _uses(authority: bool) -> x509.KeyUsage:
-    """Python 3.13 and later trust no authority that does not say that it is one in this way too."""
+    """Return the key usage of a certificate; since Python 3.13 an authority must have it."""
     uses = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "crl_sign")
     never = dict.fromkeys((*uses, "encipher_only", "decipher_only"), False)
     return x509.KeyUsage(digital_signature=not authority, key_cert_sign=authority, **never)
@@ -127,7 +127,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 async def names_or_body(req: Request) -> Response:
-    """Tells the caller by which names it is known, or what it sent."""
+    """Answer with the names in the caller's certificate, or with its body."""
     resp = Response()
     if req.method == "GET":
         reply(resp, client_names(req))
@@ -137,7 +137,7 @@ async def names_or_body(req: Request) -> Response:
 
 
 class Endless:
-    """A body that goes on for as long as somebody takes it."""
+    """A body that goes on for as long as the client reads."""
 
     def __init__(self) -> None:
         self.ended = threading.Event()
@@ -156,7 +156,7 @@ class Endless:
 
 
 class Running:
-    """A server on a loop of its own in a thread of its own, so that the tests can use whatever client they like."""
+    """A server on its own loop in its own thread, so that the tests can use any client."""
 
     def __init__(self, loop_factory: Callable[[], asyncio.AbstractEventLoop], certificates: Certificates) -> None:
         self.certificates = certificates
@@ -213,7 +213,7 @@ def connected(port: int, context: ssl.SSLContext) -> ssl.SSLSocket:
 
 
 def shown(port: int, context: ssl.SSLContext) -> int:
-    """The number of the certificate that the server shows now."""
+    """Return the serial number of the certificate that the server uses now."""
     with connected(port, context) as secured:
         certificate = secured.getpeercert()
         assert certificate is not None
@@ -226,12 +226,12 @@ async def test_a_caller_without_a_certificate_is_served_and_has_no_name(
     assert await names(running.start(), certificates.trusting()) == []
 
 
-async def test_a_callers_certificate_tells_its_names(running: Running, certificates: Certificates) -> None:
+async def test_a_callers_certificate_gives_its_names(running: Running, certificates: Certificates) -> None:
     told = await names(running.start(), certificates.trusting(certificates.client))
     assert told == ["SERIAL-1", "one.example", "two.example"]
 
 
-async def test_a_browsers_certificate_is_of_no_use_to_pages_of_other_sites(
+async def test_a_certificate_does_not_count_for_requests_by_pages_of_other_sites(
     running: Running, certificates: Certificates
 ) -> None:
     port, context = running.start(), certificates.trusting(certificates.client)
@@ -241,21 +241,23 @@ async def test_a_browsers_certificate_is_of_no_use_to_pages_of_other_sites(
         assert len(await names(port, context, page)) == 3
 
 
-async def test_a_certificate_of_a_strange_authority_is_refused(running: Running, certificates: Certificates) -> None:
+async def test_a_client_certificate_of_an_unknown_authority_is_refused(
+    running: Running, certificates: Certificates
+) -> None:
     port = running.start()
     with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
         await names(port, certificates.trusting(certificates.stranger))
     assert await names(port, certificates.trusting()) == []
 
 
-async def test_the_certificate_of_a_server_does_not_pass_for_that_of_a_client(
+async def test_a_server_certificate_is_refused_as_a_client_certificate(
     running: Running, certificates: Certificates
 ) -> None:
     with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
         await names(running.start(), certificates.trusting(certificates.server))
 
 
-async def test_without_an_authority_no_certificate_is_asked_for_or_believed(
+async def test_without_a_client_ca_no_client_certificate_is_requested_or_trusted(
     running: Running, certificates: Certificates
 ) -> None:
     own = certificates.server
@@ -274,7 +276,9 @@ def test_curl_is_served_with_and_without_a_certificate(running: Running, certifi
         assert json.loads(printed) == told
 
 
-def test_plain_http_is_closed_and_harms_nobody(running: Running, certificates: Certificates) -> None:
+def test_plain_http_on_the_https_port_is_closed_and_disturbs_no_one_else(
+    running: Running, certificates: Certificates
+) -> None:
     port = running.start()
     with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
         plain.sendall(b"GET /names HTTP/1.1\r\nHost: here\r\n\r\n")
@@ -299,7 +303,7 @@ def test_old_versions_of_tls_are_refused(running: Running, certificates: Certifi
         connected(port, older)
 
 
-def test_a_handshake_that_does_not_come_is_given_up(running: Running) -> None:
+def test_a_missing_handshake_times_out(running: Running) -> None:
     port = running.start(bounds=replace(WIDE, header_timeout_seconds=0.3))
     began = time.monotonic()
     with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
@@ -310,7 +314,7 @@ def test_a_handshake_that_does_not_come_is_given_up(running: Running) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_a_header_that_does_not_come_is_given_up(running: Running, certificates: Certificates) -> None:
+def test_a_missing_header_over_tls_times_out(running: Running, certificates: Certificates) -> None:
     port = running.start(bounds=replace(WIDE, header_timeout_seconds=0.3))
     began = time.monotonic()
     with connected(port, certificates.trusting()) as slow:
@@ -327,7 +331,7 @@ def test_a_caller_that_stops_reading_is_cut_off(running: Running, certificates: 
         assert running.endless.ended.wait(10)
 
 
-def test_a_request_that_is_refused_is_told_why_and_cut_off(running: Running, certificates: Certificates) -> None:
+def test_a_refused_request_gets_the_reason_and_is_cut_off(running: Running, certificates: Certificates) -> None:
     port = running.start(bounds=replace(WIDE, keep_alive_seconds=0.2))
     with connected(port, certificates.trusting()) as wrong:
         wrong.sendall(b"no HTTP\r\n\r\n")
@@ -337,7 +341,7 @@ def test_a_request_that_is_refused_is_told_why_and_cut_off(running: Running, cer
         reader.close()
 
 
-async def test_a_large_body_goes_there_and_back(running: Running, certificates: Certificates) -> None:
+async def test_a_large_body_is_received_and_sent_over_tls(running: Running, certificates: Certificates) -> None:
     body = os.urandom(3 << 20)
     async with aiohttp.ClientSession() as session:
         url = f"https://localhost:{running.start()}/names"
@@ -349,7 +353,7 @@ async def test_a_large_body_goes_there_and_back(running: Running, certificates: 
 
 
 class Files:
-    """The files that a server is told of, which change while it runs."""
+    """The certificate files of a server, which change while it runs."""
 
     def __init__(self, folder: Path, first: Pair) -> None:
         self.certificate, self.key = folder / "server.pem", folder / "server.key"
@@ -362,11 +366,11 @@ class Files:
             replacement.rename(target)
 
 
-def test_a_renewed_certificate_is_shown_without_a_restart(
+def test_a_renewed_certificate_is_used_without_a_restart(
     running: Running, certificates: Certificates, tmp_path: Path
 ) -> None:
     files = Files(tmp_path, certificates.server)
-    port = running.start(Tls(files.certificate, files.key, certificates.authority.certificate_path, look_seconds=0.05))
+    port = running.start(Tls(files.certificate, files.key, certificates.authority.certificate_path, check_seconds=0.05))
     trusting = certificates.trusting()
     assert shown(port, trusting) == certificates.server.certificate.serial_number
     with connected(port, trusting) as open_before:
@@ -379,7 +383,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(
         assert open_before.recv(12) == b"HTTP/1.1 200"
 
 
-async def test_another_authority_is_believed_after_the_renewal_and_the_old_one_is_not(
+async def test_only_the_new_client_authority_is_trusted_after_a_renewal(
     running: Running, certificates: Certificates, tmp_path: Path
 ) -> None:
     authority = tmp_path / "clients.pem"
@@ -396,14 +400,14 @@ async def test_another_authority_is_believed_after_the_renewal_and_the_old_one_i
         await names(port, old)
 
 
-def test_files_that_do_not_belong_together_do_not_replace_those_that_do(
+def test_a_certificate_without_its_key_does_not_replace_the_old_pair(
     running: Running, certificates: Certificates, tmp_path: Path
 ) -> None:
     files = Files(tmp_path, certificates.server)
     tls = Tls(files.certificate, files.key, None)
     port, trusting = running.start(tls), certificates.trusting()
     new = certificates.renewed()
-    shutil.copyfile(new.certificate_path, files.certificate)  # and the key is still on its way
+    shutil.copyfile(new.certificate_path, files.certificate)  # and the key is not replaced yet
     tls.refresh()
     assert shown(port, trusting) == certificates.server.certificate.serial_number
     shutil.copyfile(new.key_path, files.key)
@@ -417,7 +421,7 @@ def test_files_that_do_not_belong_together_do_not_replace_those_that_do(
 def test_a_new_authority_that_openssl_cannot_use_does_not_replace_the_old_one(
     running: Running, certificates: Certificates, tmp_path: Path
 ) -> None:
-    """And above all does not end the watch for new files, unseen until the certificate expires."""
+    """Nor does it end the watch for new files, which would be noticed only when the certificate expires."""
     files, authority = Files(tmp_path, certificates.server), tmp_path / "clients.pem"
     shutil.copyfile(certificates.authority.certificate_path, authority)
     tls = Tls(files.certificate, files.key, authority)
@@ -431,7 +435,7 @@ def test_a_new_authority_that_openssl_cannot_use_does_not_replace_the_old_one(
 # Files that cannot be used
 
 
-def test_a_file_that_is_not_there_is_named(certificates: Certificates, tmp_path: Path) -> None:
+def test_a_missing_file_is_named(certificates: Certificates, tmp_path: Path) -> None:
     own, missing = certificates.server, tmp_path / "missing.pem"
     for setting, arguments in (
         ("tls_certificate", (missing, own.key_path, None)),
@@ -443,23 +447,23 @@ def test_a_file_that_is_not_there_is_named(certificates: Certificates, tmp_path:
         assert str(refused.value) == f"server.{setting}: {missing} cannot be read: No such file or directory"
 
 
-def test_a_file_with_something_else_in_it_is_named(certificates: Certificates, tmp_path: Path) -> None:
+def test_a_file_with_the_wrong_content_is_named(certificates: Certificates, tmp_path: Path) -> None:
     own, other, empty = certificates.server, tmp_path / "other.pem", tmp_path / "empty.pem"
     other.write_text("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")
     empty.touch()
     for wrong in other, empty, own.key_path:
-        with pytest.raises(ConfigError, match=r"^server\.tls_certificate: .* is no certificate in PEM$"):
+        with pytest.raises(ConfigError, match=r"^server\.tls_certificate: .* is not a certificate in PEM$"):
             Tls(wrong, own.key_path, None)
-        with pytest.raises(ConfigError, match=r"^server\.tls_client_ca: .* is no certificate in PEM$"):
+        with pytest.raises(ConfigError, match=r"^server\.tls_client_ca: .* is not a certificate in PEM$"):
             Tls(own.certificate_path, own.key_path, wrong)
     for wrong in other, empty, own.certificate_path:
-        with pytest.raises(ConfigError, match=r"^server\.tls_key: .* is no key in PEM without a passphrase$"):
+        with pytest.raises(
+            ConfigError, match=r"^server\.tls_key: .* is not a private key in PEM without a passphrase$"
+        ):
             Tls(own.certificate_path, wrong, None)
 
 
-def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(
-    certificates: Certificates, tmp_path: Path
-) -> None:
+def test_a_key_with_a_passphrase_is_refused_without_a_prompt(certificates: Certificates, tmp_path: Path) -> None:
     locked = tmp_path / "locked.key"
     secret = serialization.BestAvailableEncryption(b"passphrase")
     locked.write_bytes(
@@ -469,7 +473,7 @@ def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(
         Tls(certificates.server.certificate_path, locked, None)
 
 
-def test_a_key_of_another_certificate_is_refused(certificates: Certificates) -> None:
+def test_a_key_that_does_not_match_the_certificate_is_refused(certificates: Certificates) -> None:
     with pytest.raises(ConfigError, match=r"^server\.tls_key: .* is not the key of server\.tls_certificate$"):
         Tls(certificates.server.certificate_path, certificates.client.key_path, None)
 
@@ -477,7 +481,7 @@ def test_a_key_of_another_certificate_is_refused(certificates: Certificates) -> 
 # The whole server
 
 
-async def test_the_server_serves_https_and_says_so(certificates: Certificates, tmp_path: Path) -> None:
+async def test_the_whole_server_serves_https_and_its_url_is_https(certificates: Certificates, tmp_path: Path) -> None:
     own = certificates.server
     config = load_config(
         environ={},

@@ -12,7 +12,7 @@ from chargehand.doors.provisioning.job.reports import MAX_EVENTS
 from chargehand.doors.provisioning.job.retention import Retention
 from chargehand.doors.provisioning.media.files import MediaFiles, Medium
 from chargehand.engine.record import PutRecord
-from chargehand.http.response import Span
+from chargehand.http.response import FileSpan
 from tests.api.serving import Answer, Api, on_sqlite
 from tests.inference.calling import a_token, token_of
 from tests.provisioning.bmc import FakeBmc
@@ -279,7 +279,7 @@ async def test_names_that_machines_make_up_are_no_labels_of_metrics(store_url: s
 async def token_on(files: MediaFiles, job_id: str) -> str:
     source = await files.find(job_id, Medium.TASK)
     assert source is not None
-    content = b"".join([piece async for piece in source.read(0, source.size) if not isinstance(piece, Span)])
+    content = b"".join([piece async for piece in source.read(0, source.size) if not isinstance(piece, FileSpan)])
     return cast(str, json.loads(task_files(content)["report.json"])["token"])
 
 

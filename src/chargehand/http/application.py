@@ -1,4 +1,4 @@
-"""The way of every request: route table, gate, handler. What goes wrong on it becomes an answer of the route's own shape."""
+"""Every request passes the route table, the gate and a handler. An error on that way becomes an answer in the route's own format."""
 
 import sys
 import time
@@ -21,22 +21,24 @@ Observe = Callable[[int, float], None]  # status, seconds
 ObserverOf = Callable[[str, str], Observe]  # method, path of a route
 Respond = Callable[..., Awaitable[Response]]  # with the request and the parameters of its path
 
-_RUN = token_hex(8)  # what tells one server's requests from another's
+_RUN = token_hex(8)  # distinguishes the request ids of this process from all others
 _numbers = count(1)
 
-CALLER_GONE = 499  # no status of the standard: it is only counted, and nobody gets it
+CALLER_GONE = 499  # not a standard status: it is only counted in the metrics, never sent
 
 log = get_logger(__name__)
 
 
-class Gate(Protocol):
-    """Who may pass: sets `req.caller` or raises."""
+class Admission(Protocol):
+    """What an application needs of a gate: it sets `req.caller` or raises."""
 
     async def admit(self, req: Request, scope: str | None) -> None: ...
 
 
 class Application:
-    def __init__(self, routes: Iterable[Route], gate: Gate, observer_of: ObserverOf, room: Room | None = None) -> None:
+    def __init__(
+        self, routes: Iterable[Route], gate: Admission, observer_of: ObserverOf, room: Room | None = None
+    ) -> None:
         by_path: dict[str, dict[str, Respond]] = {}
         for route in routes:
             by_path.setdefault(route.path, {})[route.method] = _responder(
@@ -52,16 +54,18 @@ class Application:
     def __call__(self, req: Request) -> Awaitable[Response]:
         found = self._table.find(req.path)
         if found is None:
-            return _refused(HTTPStatus.NOT_FOUND, f"nothing is served at {shortened(req.path)}")
+            return _refused(HTTPStatus.NOT_FOUND, f"there is nothing at {shortened(req.path)}")
         responders, parameters = found
         respond = responders.get(req.method)
         if respond is None:
             allowed = _allowed(responders)
-            return _refused(HTTPStatus.METHOD_NOT_ALLOWED, f"allowed here: {allowed}", allowed)
+            return _refused(
+                HTTPStatus.METHOD_NOT_ALLOWED, f"this method is not allowed here; allowed are {allowed}", allowed
+            )
         return respond(req, **parameters)
 
 
-def _responder(route: Route, gate: Gate, observe: Observe, room: Room) -> Respond:
+def _responder(route: Route, gate: Admission, observe: Observe, room: Room) -> Respond:
     handler, scope, method, path, write_error = route.handler, route.scope, route.method, route.path, route.error_writer
     has_request_id = route.request_id
     takes_body = route.method in ("POST", "PUT", "PATCH", "DELETE")
@@ -89,7 +93,7 @@ def _responder(route: Route, gate: Gate, observe: Observe, room: Room) -> Respon
             write_error(resp, ChargehandError("an internal error; the server's log has the details"))
         finally:
             if takes_body:
-                room.leave(req)
+                room.release(req)
             observe(resp.status, time.perf_counter() - began)
         return resp
 
@@ -103,7 +107,7 @@ async def _drop_stream(resp: Response) -> None:
 
 
 def _request_id(req: Request) -> str:
-    """The caller's own, or a new one."""
+    """Return the caller's own request id if it is usable, else a new one."""
     given = req.headers.get("x-request-id")
     if given and len(given) <= 200 and given.isprintable():
         return given

@@ -1,4 +1,4 @@
-"""Who is calling, and may they: the gate that every request passes."""
+"""Authentication and authorization: the gate that every request passes."""
 
 import asyncio
 import base64
@@ -22,19 +22,19 @@ from chargehand.http.scopes import SCOPES
 
 REMEMBER_SECONDS = 300.0
 REMEMBERED = 4096
-PASSWORD_CHECKS = 2  # at once; each keeps a core busy for a fifth of a second
-PASSWORD_QUEUE = 32  # checks under way or waiting
+PASSWORD_CHECKS = 2  # in parallel; each keeps a core busy for a fifth of a second
+PASSWORD_QUEUE = 32  # checks running or waiting
 
 TOKEN_USER = "token"  # noqa: S105 - the name, of HTTP Basic
 _EVERYTHING = frozenset({"*"})
-_OUR_SCOPES = frozenset({"*", *(scope.partition(":")[0] for scope in SCOPES)})  # up to the colon
+_OUR_SCOPES = frozenset({"*", *(scope.partition(":")[0] for scope in SCOPES)})  # the part before the colon
 _OTHER_NAME = (
-    "without [auth] this server is reached by an address, as localhost, or by the name in a public_url: "
-    "the Host of this request is another name; set up [auth] to be reached by it"
+    "without [auth] this server can be called by an IP address, as localhost, or by the name in a public_url: "
+    "the Host of this request is another name; configure [auth] to allow it"
 )
 _OTHER_SITE = (
-    "a page of another site made the browser send this (Sec-Fetch-Site or Origin says so): without a token in a header "
-    "only pages of this server are served"
+    "a page of another site made the browser send this request (see Sec-Fetch-Site or Origin): without a token in a header "
+    "only pages of this server may do so"
 )
 _HINT = "send `Authorization: Bearer <token>`"
 
@@ -52,18 +52,18 @@ class Caller:
     role: str = ""
     rate_key: str = ""  # callers with the same key share one bucket
     rate_per_second: float = 0.0  # 0: no limit
-    stranger: bool = False  # proved by a JWT whose scopes name nothing of this server
+    stranger: bool = False  # has a valid JWT, but none of its scopes is one of this server's
 
     def may(self, scope: str) -> bool:
-        """`*` allows everything, `jobs:*` everything that begins with `jobs:`."""
+        """Does the caller hold this scope? `*` allows everything, `jobs:*` everything that begins with `jobs:`."""
         held = self.scopes
         return scope in held or "*" in held or any(each.endswith(":*") and scope.startswith(each[:-1]) for each in held)
 
 
 class Gate:
-    """Lets in whoever can prove a name; without any [auth] everybody is let in, and may do everything.
+    """Admits callers that authenticate; if no [auth] is configured, it admits everybody with all scopes.
 
-    `now` is the date, by which tokens expire; `clock` only counts seconds, and nobody sets it back.
+    `now` is the date, by which tokens expire; `clock` is monotonic.
     """
 
     def __init__(self, config: Config, *, now: Clock = time.time, clock: Clock = time.monotonic) -> None:
@@ -82,7 +82,7 @@ class Gate:
         self._now = now
 
     async def admit(self, req: Request, scope: str | None) -> None:
-        """None: whoever it is; empty: whoever can prove a name, and the handler looks further."""
+        """Set `req.caller` or raise. A scope of None admits everybody, "" any authenticated caller; the handler may check more."""
         if scope is None:
             req.caller = self._nobody
             return
@@ -101,7 +101,7 @@ class Gate:
         req.caller = caller
 
     def _by_token(self, header: str | None) -> Caller | None:
-        """Whom a token of the configuration names, as most requests have one: the shortest way, and nothing to wait for."""
+        """Return the caller of a configured token, or None. Most requests have one, so this is the fast path without awaits."""
         if header is None or not header.startswith("Bearer "):
             return None
         return self._holder_of(_digest(header[7:].strip()))
@@ -115,7 +115,7 @@ class Gate:
             raise Unauthenticated(f"missing Authorization header; {_HINT}", short="missing Authorization header")
         scheme, _, credentials = header.partition(" ")
         credentials = credentials.strip()
-        # What was sent is not repeated: people forget the scheme, and then the token stands in its place.
+        # The message does not repeat what was sent: if the scheme is missing, that is the token.
         if not credentials:
             raise Unauthenticated(
                 f"invalid Authorization header: a scheme and a token are expected; {_HINT}",
@@ -140,22 +140,22 @@ class Gate:
         if caller is None:
             claims = await self._jwt.verify(token)
             caller = _from_claims(claims, self._rate)
-            # Not until `exp` if that is far off: a key that its issuer withdraws must stop opening doors.
+            # Not cached until a distant `exp`: a key that its issuer withdraws must soon stop working.
             until = min(claims.exp + LEEWAY_SECONDS, self._now() + REMEMBER_SECONDS)
             self._jwt_callers.put(digest, caller, until)
         return caller
 
 
 class Passwords:
-    """HTTP Basic. scrypt is slow by design: outcomes are remembered, and few checks run at once, off the event loop."""
+    """HTTP Basic. scrypt is slow by design: results are cached, and few checks run in parallel, in threads."""
 
     def __init__(self, users: Iterable[User], rate: float, clock: Clock) -> None:
         self._users = {user.name: (_password_hash(user), _from_user(user, rate)) for user in users}
         self._stranger = (PasswordHash.of_nobody(), None)
-        self._key = os.urandom(32)  # so that what is remembered cannot be used to try out passwords elsewhere
+        self._key = os.urandom(32)  # so that the cached digests are useless for guessing passwords elsewhere
         self._clock = clock
         self._right: Remembered[Caller] = Remembered(REMEMBERED, clock)
-        # Apart, so that a flood of wrong passwords cannot push out the right ones.
+        # A separate cache, so that a flood of wrong passwords cannot evict the right ones.
         self._wrong: Remembered[bool] = Remembered(REMEMBERED, clock)
         self._turns = asyncio.Semaphore(PASSWORD_CHECKS)
         self._queued = 0
@@ -192,7 +192,7 @@ class Passwords:
 
 
 class Remembered(Generic[V]):
-    """The most recently used values, up to `size` of them, each until its time."""
+    """A cache of the `size` most recently used values, each with an expiry."""
 
     def __init__(self, size: int, clock: Clock) -> None:
         self._size = size
@@ -225,7 +225,7 @@ def _everybody(rate: float) -> Caller:
 
 
 def _by_digest(tokens: Iterable[Token], default_rate: float) -> dict[bytes, tuple[bytes, Caller]]:
-    """Found by the digest's first bytes, proved by all of them."""
+    """Return digests and callers by the first bytes of the digest; a lookup must then compare the whole digest."""
     found: dict[bytes, tuple[bytes, Caller]] = {}
     for token in tokens:
         digest = _token_digest(token)
@@ -281,21 +281,21 @@ def _from_claims(claims: Claims, rate: float) -> Caller:
         event_types=frozenset(claims.event_types),
         worker_group=claims.worker_group,
         role=claims.role,
-        rate_key=f"jwt:{claims.tenant}:{claims.sub}",  # of the subject, not the token: a new token is no new bucket
+        rate_key=f"jwt:{claims.tenant}:{claims.sub}",  # by subject, so that a new token does not bring a new bucket
         rate_per_second=rate,
         stranger=not any(scope.partition(":")[0] in _OUR_SCOPES for scope in scopes),
     )
 
 
 def _digest(token: str) -> bytes:
-    """Hashed each time, which takes less than a microsecond: a table of the tokens themselves would show, by the time that a
-    lookup takes, how much of a guess is right. Nobody can guess towards a digest.
+    """Return the SHA-256 of a token. A lookup by the token itself would reveal, by its timing, how much of a guess is right;
+    nobody can guess towards a digest. Hashing takes less than a microsecond.
     """
     return hashlib.sha256(token.encode("latin-1")).digest()
 
 
 def _authorization(req: Request) -> str | None:
-    """Anthropic's clients have a header of their own for the same thing."""
+    """Return the Authorization header, or x-api-key, which Anthropic's clients send instead, as a bearer token."""
     if given := req.get_header("authorization"):
         return given
     key = req.get_header("x-api-key")
@@ -303,18 +303,18 @@ def _authorization(req: Request) -> str | None:
 
 
 def _is_token(header: str | None) -> bool:
-    """Whether this can only come from whoever knows it. All other schemes are such that a browser remembers them."""
+    """Is this a bearer token? Browsers remember the credentials of all other schemes and send them by themselves."""
     return header is not None and header[:7].lower() == "bearer "
 
 
 def token_of(req: Request) -> str:
-    """The token that a request carries, if it carries one."""
+    """Return the token in the Authorization header, or ""."""
     scheme, _, credentials = (req.get_header("authorization") or "").partition(" ")
     return _token(scheme, credentials.strip())
 
 
 def _token(scheme: str, credentials: str) -> str:
-    """Registry clients know only names and passwords: with the name `token`, the password is one."""
+    """Return a bearer token, or "". Registry clients can only send a name and a password: for the name `token` that is one."""
     if scheme.lower() == "bearer":
         return credentials
     if scheme.lower() != "basic":

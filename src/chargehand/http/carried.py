@@ -1,4 +1,4 @@
-"""Answers that repeat a large value go out by pieces: as one they would hold it three times, as text up to ten times."""
+"""Send answers that contain a large stored value in pieces: whole, they would hold it three times in memory, as text up to ten times."""
 
 from collections.abc import AsyncGenerator, Iterator
 from secrets import token_hex
@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 PIECE = 65_536
-_PLACE = f'"{token_hex(16)}"'.encode()  # where a carried value goes; nobody who sends one knows it
+_PLACE = f'"{token_hex(16)}"'.encode()  # placeholder for a carried value; random, so that no caller can send it
 
 
 class Carried:
-    """JSON that stands in an answer as it is, or as the text of a string."""
+    """Stored JSON that an answer contains as it is, or as the text of a string."""
 
     __slots__ = ("_data", "_is_text")
 
@@ -34,25 +34,25 @@ def carried_json(data: bytes) -> Any:
 
 
 def carried_text(data: bytes) -> Any:
-    """JSON in UTF-8, to be shown as a string."""
+    """Return a value that encodes as a string with this JSON as its text."""
     return data.decode() if len(data) <= PIECE else Carried(data, is_text=True)
 
 
 def _escaped(piece: bytes) -> bytes:
-    """JSON has no control characters but those that may stand between its tokens."""
+    """Escape JSON text for a JSON string. Its only control characters are white space between tokens."""
     piece = piece.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
     return piece.replace(b"\n", b"\\n").replace(b"\r", b"\\r").replace(b"\t", b"\\t")
 
 
 def whole(value: Any) -> msgspec.Raw:
-    """As an encoder's hook: for an answer that has to be in one piece."""
+    """Encoder hook that puts carried values into the text, for answers that must be in one piece."""
     if isinstance(value, Carried):
         return msgspec.Raw(b"".join(value.pieces()))
     raise NotImplementedError(f"{type(value).__name__} is not JSON")
 
 
-class Answer:
-    """Encodes values; what is carried in one comes out beside the text, in the order of its places."""
+class CarryingEncoder:
+    """Encodes values with a placeholder for each carried value, and returns those separately, in order."""
 
     def __init__(self) -> None:
         self._found: list[Carried] = []

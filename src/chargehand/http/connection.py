@@ -1,8 +1,8 @@
-"""One connection: bytes in, requests to the application, answers out in the order in which they were asked for.
+"""One connection: parses bytes into requests, passes them to the application, writes the answers in the order of the requests.
 
-llhttp (httptools) reads the wire and refuses what is ambiguous. One request is served at a time; those that a client sends ahead wait
-in line. What is read next is a new request (IDLE), more of a header (HEADER) or more of a body (BODY); `since` is when the wait began
-that the server's sweep measures, so no request pays for timers of its own.
+llhttp (httptools) parses and refuses what is ambiguous. One request is served at a time; pipelined requests wait. What is read next
+is a new request (IDLE), more of a header (HEADER) or more of a body (BODY). The server's sweep checks how long that takes, by
+`_since`, so that no request needs timers of its own.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import httptools
 
 from chargehand.http.framing import NAMES, Refusal, check_framing, refusal_for, target_of
 from chargehand.http.request import Disconnected, Request
-from chargehand.http.response import BreakOff, Response, Span, Stream, discard
+from chargehand.http.response import BreakOff, FileSpan, Response, Stream, discard
 from chargehand.http.spans import SpanWriter
 from chargehand.http.tls import names_of
 from chargehand.observability.logs import get_logger
@@ -27,9 +27,9 @@ IDLE: Final = 0
 HEADER: Final = 1
 BODY: Final = 2
 
-BUFFERED = 65_536  # of a body that nobody has taken yet; then the client has to wait
-LARGE = 65_536  # a piece that is worth a system call of its own: to join it with others would copy it
-LINGER_SECONDS = 1.0  # how long a refused client has to read why
+BUFFERED = 65_536  # bytes of a body that the handler has not read; beyond that the connection stops reading
+LARGE = 65_536  # a piece of this size is written by itself: joining it with others would copy it
+LINGER_SECONDS = 1.0  # how long a refused client has to read the refusal
 MAX_PIPELINED = 128  # a read of 256 KiB holds 14,000 small requests, and each costs kilobytes while it queues
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -45,7 +45,7 @@ class Bounds:
     keep_alive_seconds: float
     max_connections: int
     drain_seconds: float
-    stall_seconds: float = 300.0  # in which a client takes nothing of what waits for it
+    stall_seconds: float = 300.0  # how long a client may read nothing of its answer
 
 
 @dataclass(slots=True)
@@ -55,9 +55,9 @@ class Serving:
     app: App
     bounds: Bounds
     connections: "set[Connection]" = field(default_factory=set)
-    turned_away: "set[Connection]" = field(default_factory=set)  # told 503 and not served
+    turned_away: "set[Connection]" = field(default_factory=set)  # answered with 503 because there are too many
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    date: bytes = b""  # the header, as it is at this second
+    date: bytes = b""  # the Date header of this second
 
 
 class Connection(asyncio.Protocol):
@@ -69,31 +69,31 @@ class Connection(asyncio.Protocol):
         self._since = self._unsent_since = loop.time()
         self._url = b""
         self._headers: dict[str, str] = {}
-        self._head_bytes = 0  # received since the feed that had the end of a header, of a body or of a piece of one
+        self._head_bytes = 0  # received after the feed that last ended a header, a body or a piece of one
         self._unsure_bytes = 0  # the size of that feed: the next header may have begun in it
-        self._reading: Request | None = None  # whose body arrives
-        self._line: deque[Request] = deque()  # read, and not begun
+        self._reading: Request | None = None  # the request whose body is arriving
+        self._pipelined: deque[Request] = deque()  # requests that wait for the running one
         self._running: Request | None = None
         self._task: asyncio.Task[None] | None = None
         self._started = False  # whether the answer to the running request has begun
         self._expects = False  # whether the client waits for `100 Continue` before it sends the body
-        self._last = False  # whether no request is taken behind the one that was read last
+        self._last = False  # whether the request that was read last is the last of this connection
         self._half_closed = False  # whether the client has closed its side
-        self._refused = False  # whether all that still comes is thrown away
+        self._refused = False  # whether everything that still arrives is discarded
         self._ended = False
         self._was_served = False
-        self._paused = False  # whether the client has to wait with what it sends
-        self._drained: asyncio.Future[None] | None = None  # while the client takes nothing
-        self._spans: SpanWriter | None = None  # once a part of a file was sent
-        self._unsent = 0  # bytes that waited for the client when the sweep last saw a change
+        self._paused = False  # whether reading from the client is paused
+        self._drained: asyncio.Future[None] | None = None  # while the write buffer is full
+        self._spans: SpanWriter | None = None  # created when the first part of a file is sent
+        self._unsent = 0  # bytes in the write buffer when the sweep last saw that number change
 
-    # what the transport tells -----------------------------------------------------------------------------------------
+    # called by the transport ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._client_names = names_of(transport)
         self._scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
-        self._since = self._loop.time()  # a handshake has its own bound
+        self._since = self._loop.time()  # the TLS handshake has its own timeout
         serving, most = self._serving, self._serving.bounds.max_connections
         if len(serving.connections) < most:
             serving.connections.add(self)
@@ -107,14 +107,14 @@ class Connection(asyncio.Protocol):
         self._ended = True
         self._serving.connections.discard(self)
         self._serving.turned_away.discard(self)
-        self._line.clear()
+        self._pipelined.clear()
         self.resume_writing()
         if self._spans is not None:
             self._spans.wake()
         self._hung_up()
 
     def eof_received(self) -> bool:
-        """The client closed its side: what it asked for is still answered, and whoever waits for it is told."""
+        """The client closed its side: answer its requests, and let handlers that wait for it know."""
         self._half_closed = True
         self._hung_up()
         return self._scheme == "http" and self._running is not None
@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
     def _hung_up(self) -> None:
         if self._reading is not None:
             self._reading.cut()
-        for request in (self._running, *self._line):
+        for request in (self._running, *self._pipelined):
             if request is not None:
                 request.leave()
 
@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
         if self._running is None:
             self._begin()
 
-    # what the parser tells; each request comes through here -----------------------------------------------------------
+    # called by the parser, for each request ---------------------------------------------------------------------------
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
         if key not in headers:
             headers[key] = text
         elif key == "host":
-            raise Refusal(HTTPStatus.BAD_REQUEST, "the header Host must be there once")
+            raise Refusal(HTTPStatus.BAD_REQUEST, "the header Host must occur exactly once")
         else:
             headers[key] = f"{headers[key]}{'; ' if key == 'cookie' else ', '}{text}"
 
@@ -189,11 +189,11 @@ class Connection(asyncio.Protocol):
         if parser.should_upgrade():
             return  # llhttp is about to raise HttpParserUpgrade
         if self._last and self._phase == IDLE:
-            raise Refusal(HTTPStatus.BAD_REQUEST, "the request before was the last of this connection")  # is not told
+            raise Refusal(HTTPStatus.BAD_REQUEST, "the request before was the last of this connection")  # never sent
         if self._head_bytes + self._unsure_bytes > self._serving.bounds.max_header_bytes:
             self._measure_header()
-        if len(self._line) >= MAX_PIPELINED:
-            raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, f"more than {MAX_PIPELINED} requests wait for their answer")
+        if len(self._pipelined) >= MAX_PIPELINED:
+            raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, f"more than {MAX_PIPELINED} pipelined requests are waiting")
         version = parser.get_http_version()
         if version != "1.1" or "transfer-encoding" in headers:
             check_framing(version, headers.get("transfer-encoding"))
@@ -201,7 +201,7 @@ class Connection(asyncio.Protocol):
         self._reading = Request(
             method, target_of(self._url), headers, b"", version, self._scheme, self._client_names, self
         )
-        self._line.append(self._reading)
+        self._pipelined.append(self._reading)
         self._expects = "expect" in headers and headers["expect"].lower() == "100-continue" and version != "1.0"
         self._last = self._last or version == "1.0" or not parser.should_keep_alive()
         self._phase = BODY
@@ -213,7 +213,7 @@ class Connection(asyncio.Protocol):
         self._head_bytes = 0
         request = self._reading
         if request is None:
-            return  # it was answered: the rest of its body has one timeout in all
+            return  # it was answered: one timeout holds for the whole rest of its body
         self._since = self._loop.time()
         self._expects = False
         request.add(body)
@@ -222,7 +222,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._phase != BODY:
-            return  # the header of an upgrade, which will be read again
+            return  # the header of an upgrade, which will be parsed again
         self._phase = IDLE
         self._head_bytes = 0
         self._expects = False
@@ -231,12 +231,12 @@ class Connection(asyncio.Protocol):
             self._reading = None
         if self._running is None:
             self._begin()
-        if self._line:
+        if self._pipelined:
             self._pause_reading()
         else:
-            self._resume_reading()  # only a connection that is read tells of a client who leaves
+            self._resume_reading()  # a client that disconnects is noticed only while reading
 
-    # what a request asks for ------------------------------------------------------------------------------------------
+    # called by the request --------------------------------------------------------------------------------------------
 
     def want_body(self) -> None:
         """The handler waits for more of the body."""
@@ -246,7 +246,7 @@ class Connection(asyncio.Protocol):
         self._resume_reading()
 
     def body_taken(self) -> None:
-        """The handler took what had arrived of the body."""
+        """The handler has read what had arrived of the body."""
         if self._paused and self._reading is self._running:
             self._resume_reading()
 
@@ -263,10 +263,10 @@ class Connection(asyncio.Protocol):
     # answering --------------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Begin with the next request in line."""
-        if not self._line:
+        """Start to serve the next request, if there is one."""
+        if not self._pipelined:
             return
-        self._running = request = self._line.popleft()
+        self._running = request = self._pipelined.popleft()
         self._started = False
         self._task = self._loop.create_task(self._serve(request))
         self._serving.tasks.add(self._task)
@@ -278,18 +278,20 @@ class Connection(asyncio.Protocol):
             if response.stream is None:
                 is_whole = self._write_whole(request, response)
                 if self._drained is not None:
-                    await self._drained  # else a client that asks and reads nothing could fill the memory with answers
+                    await (
+                        self._drained
+                    )  # else a client that sends requests and reads nothing could fill the memory with answers
             else:
                 is_whole = await self._write_stream(request, response, response.stream)
         except (BreakOff, Disconnected):
-            pass  # whoever raised it has said why, and nobody is there who could be told
+            pass  # it was logged where it was raised, and there is no client left to answer
         except Exception:
             log.exception("an answer could not be completed", method=request.method, path=request.path[:200])
         finally:
             self._answered(request, is_whole)
 
     def _is_answerable(self, request: Request) -> bool:
-        """Whether there is somebody who can be answered, and nothing else was answered in this request's place."""
+        """Is the client still connected, and was no refusal sent in place of this request's answer?"""
         return self._running is request and not self._ended
 
     def _write_whole(self, request: Request, response: Response) -> bool:
@@ -314,20 +316,20 @@ class Connection(asyncio.Protocol):
         try:
             sent = await self._write_pieces(request, stream, is_chunked)
             if sent is not None and length is not None and sent != int(length):
-                log.error("an answer has another length than its head says", path=request.path[:200], sent=sent)
+                log.error("an answer is not as long as its Content-Length", path=request.path[:200], sent=sent)
                 return False
             return sent is not None
         finally:
             await stream.aclose()
 
     async def _write_pieces(self, request: Request, stream: Stream, is_chunked: bool) -> int | None:
-        """The number of bytes that were sent; None if nobody is there any more."""
+        """Return the number of bytes sent, or None if the client has disconnected."""
         transport, sent = self._transport, 0
         async for piece in stream:
             if not self._is_answerable(request):
                 return None
             sent += len(piece)
-            if isinstance(piece, Span):
+            if isinstance(piece, FileSpan):
                 await self._write_span(piece, is_chunked)
             elif not is_chunked:
                 transport.write(piece)
@@ -341,7 +343,7 @@ class Connection(asyncio.Protocol):
             transport.write(b"0\r\n\r\n")
         return sent
 
-    async def _write_span(self, span: Span, is_chunked: bool) -> None:
+    async def _write_span(self, span: FileSpan, is_chunked: bool) -> None:
         if self._spans is None:
             self._spans = SpanWriter(self._transport, self._loop, self._drain)
         if not is_chunked:
@@ -357,34 +359,34 @@ class Connection(asyncio.Protocol):
 
     def _head(self, request: Request, response: Response, *, is_chunked: bool) -> bytes:
         if self._expects and self._reading is request:
-            self._last = True  # a client that was not told to go on may send the body or leave it out: both are right
+            self._last = True  # without `100 Continue` a client may send the body or not: what follows is ambiguous
             self._expects = False
         self._started = True
         return response.head(self._serving.date, is_last=self._is_last(), is_chunked=is_chunked)
 
     def _is_last(self) -> bool:
-        """Whether the connection is closed behind the answer to the running request."""
-        return (self._last or self._refused) and not self._line and self._reading in (None, self._running)
+        """Will the connection be closed after the answer to the running request?"""
+        return (self._last or self._refused) and not self._pipelined and self._reading in (None, self._running)
 
     def _answered(self, request: Request, is_whole: bool) -> None:
-        """Go on with the next request, or close the connection."""
+        """After an answer, serve the next request or close the connection."""
         if self._task is not None:
             self._serving.tasks.discard(self._task)
         if self._running is not request:
-            return  # it was refused meanwhile
+            return  # it was refused in the meantime
         self._was_served = True
         self._since = self._loop.time()
         is_last = self._is_last()
         self._running = None
         if self._reading is request:
-            self._reading = None  # what is left of its body is thrown away
+            self._reading = None  # the rest of its body is discarded
         if self._ended:
             return
         if not is_whole:
             self._transport.abort() if request.version == "1.0" else self._transport.close()
         elif is_last:
             self._finish()
-        elif self._line:
+        elif self._pipelined:
             self._begin()
         elif self._half_closed:
             self._transport.close()
@@ -394,7 +396,7 @@ class Connection(asyncio.Protocol):
     # ending -----------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Close, but let a client that is still sending read its answer: a reset could destroy that on its way."""
+        """Close, but let a client that is still sending read its answer: a reset could discard it in transit."""
         if self._half_closed or (self._phase == IDLE and not self._refused):
             self._transport.close()
             return
@@ -403,16 +405,16 @@ class Connection(asyncio.Protocol):
         if self._transport.can_write_eof():
             self._transport.write_eof()
         else:
-            self._transport.close()  # TLS knows no half-closed connection, but reads on until the client has closed too
+            self._transport.close()  # TLS has no half-closed connections, but reads on until the client has closed too
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answer if it is this request's turn, and read no more of the connection."""
+        """Send the refusal unless earlier requests must be answered first, and read no more from the connection."""
         broken = self._reading
         self._refused = True
         self._reading = None
         self._since = self._loop.time()
         if broken is not None and broken is not self._running:
-            self._line.remove(broken)
+            self._pipelined.remove(broken)
             broken = None
         if broken is not None:
             broken.cut()
@@ -422,14 +424,14 @@ class Connection(asyncio.Protocol):
                 return
             self._running = None
         if self._running is not None:
-            return  # what was asked before is answered first
+            return  # earlier requests are answered, and then the connection is closed
         self._transport.write(
             refusal.response.head(self._serving.date, is_last=True, is_chunked=False) + refusal.response.data
         )
         self._finish()
 
     def shut_down(self) -> None:
-        """Take no further request; close as soon as nothing is left to answer."""
+        """Accept no further request; close as soon as nothing is left to answer."""
         if self._running is None:
             self._transport.close()
         else:
@@ -439,7 +441,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def expire(self, now: float) -> None:
-        """Close the connection if it waited too long for its client; called by the sweep."""
+        """Close the connection if it has waited too long for its client. The server's sweep calls this."""
         waited = now - self._since
         bounds, running = self._serving.bounds, self._running
         if self._is_stalled(now):
@@ -449,7 +451,7 @@ class Connection(asyncio.Protocol):
                 self._linger(now)
         elif running is not None:
             if self._reading is not running or not running.is_awaited:
-                self._since = now  # the application is at work, for as long as it likes
+                self._since = now  # a handler may take as long as it likes
             elif waited > bounds.body_timeout_seconds:
                 self._transport.close()
         elif self._refused:
@@ -465,7 +467,7 @@ class Connection(asyncio.Protocol):
 
     def _linger(self, now: float) -> None:
         if self._unsent:
-            self._since = now  # it still takes what it is told
+            self._since = now  # the client is still reading the refusal
         elif now - self._since > LINGER_SECONDS:
             self._transport.abort()
 
@@ -481,19 +483,19 @@ class Connection(asyncio.Protocol):
         if self._url:
             self._refuse(Refusal(HTTPStatus.REQUEST_TIMEOUT, "the header did not arrive in time"))
         else:
-            self._transport.close()  # but for an empty line nothing came: an answer could be taken for that to the next
+            self._transport.close()  # at most an empty line came: an answer could be mistaken for the answer to the next request
 
-    # odd headers ------------------------------------------------------------------------------------------------------
+    # unusual headers --------------------------------------------------------------------------------------------------
 
     def _decline_upgrade(self, rest: bytes) -> None:
         """Serve a request as if it had not offered another protocol (RFC 9110, 7.8).
 
-        llhttp takes all behind such a header for that protocol, a body too, and Java's HttpClient offers h2c with
-        the first POST of each connection. So the header is parsed again without the offer.
+        llhttp takes everything after such a header, even a body, for the other protocol, and Java's HttpClient offers h2c
+        with the first POST of each connection. So the header is parsed again without the offer.
         """
         method = self._parser.get_method()
         if method == b"CONNECT":
-            self._refuse(Refusal(HTTPStatus.NOT_IMPLEMENTED, "this is no proxy: CONNECT is not served"))
+            self._refuse(Refusal(HTTPStatus.NOT_IMPLEMENTED, "this server is not a proxy: CONNECT is not supported"))
             return
         head = [b"%b %b HTTP/%b\r\n" % (method, self._url, self._parser.get_http_version().encode())]
         head += [f"{name}: {value}\r\n".encode("latin-1") for name, value in self._headers.items() if name != "upgrade"]

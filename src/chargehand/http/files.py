@@ -1,6 +1,6 @@
-"""Sending what has a size, an ETag and a reader: conditions, one range, and an end when the caller has gone.
+"""Send content that has a size, an ETag and a reader, with conditional requests and a single range; stop if the caller disconnects.
 
-`send_file` is that for stored files. Nothing here is ever shown in a browser as a page of ours.
+`send_file` does so for stored files, as attachments that a browser never shows as a page.
 """
 
 import re
@@ -11,13 +11,13 @@ from urllib.parse import quote
 from chargehand.engine.file import File
 from chargehand.files import PIECE_BYTES, Files
 from chargehand.http.request import Request
-from chargehand.http.response import Piece, Response, Span
+from chargehand.http.response import FileSpan, Piece, Response
 from chargehand.observability.logs import get_logger
 
 _RANGE = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
 
-# Called with where the answer began, the bytes handed over so far, and whether that is all of them: once with False when
-# the first are on their way, and once when the answer ended or broke.
+# Called with the offset of the answer, the bytes sent so far, and whether that is all of them: once with False after the
+# first piece, and once when the answer ended or was broken off.
 Sent = Callable[[int, int, bool], None]
 
 log = get_logger(__name__)
@@ -32,13 +32,13 @@ class Content:
 
 
 def is_known(req: Request, etag: str) -> bool:
-    """Whether the caller has what this ETag, with its quotes, names."""
+    """Does If-None-Match contain this ETag (with its quotes)?"""
     known = [each.strip().removeprefix("W/") for each in (req.get_header("if-none-match") or "").split(",")]
     return etag in known or "*" in known
 
 
 def send_asset(req: Request, resp: Response, body: bytes, etag: str, media_type: str) -> None:
-    """Answer with a small file that is in memory, or with 304 to whoever has it."""
+    """Answer with a small file from memory, or with 304 if the caller has it."""
     resp.set_header("etag", etag)
     if is_known(req, etag):
         resp.status = 304
@@ -56,13 +56,13 @@ async def send_file(req: Request, resp: Response, files: Files, file: File) -> N
     await send_content(req, resp, Content(file.size, f'"{file.sha256}"', file.media_type, read))
 
 
-async def _large(files: Files, file: File, start: int, end: int) -> AsyncGenerator[Span, None]:
+async def _large(files: Files, file: File, start: int, end: int) -> AsyncGenerator[FileSpan, None]:
     with await files.open(file) as opened:
-        yield Span(opened, start, end - start)
+        yield FileSpan(opened, start, end - start)
 
 
 async def send_content(req: Request, resp: Response, content: Content, sent: Sent | None = None) -> None:
-    """What the reader raises before its first piece becomes the answer; after that only the connection can be closed."""
+    """Answer with the content. An error before the first piece becomes the answer; after that the connection is closed."""
     resp.set_header("etag", content.etag)
     resp.set_header("accept-ranges", "bytes")
     if is_known(req, content.etag):
@@ -79,7 +79,7 @@ async def send_content(req: Request, resp: Response, content: Content, sent: Sen
         resp.set_header("content-range", f"bytes {start}-{end - 1}/{content.size}")
     reader = content.read(start, end)
     if req.method == "HEAD":
-        await anext(reader, b"")  # so that what cannot be read is not promised
+        await anext(reader, b"")  # so that HEAD fails too if the content cannot be read
         await reader.aclose()
     else:
         resp.stream = Body(req, await anext(reader, b""), reader, start, end, sent)
@@ -88,7 +88,7 @@ async def send_content(req: Request, resp: Response, content: Content, sent: Sen
 
 
 class Body:
-    """The body of an answer, which tells `sent` what became of it."""
+    """The body of an answer; it reports its progress to `sent`."""
 
     def __init__(
         self, req: Request, first: Piece, rest: AsyncGenerator[Piece, None], start: int, end: int, sent: Sent | None
@@ -99,13 +99,13 @@ class Body:
         self._start = start
         self._length = end - start
         self._sent = sent
-        self._given = 0  # to the connection, with the last piece perhaps still on its way
-        self._told = False
+        self._given = 0  # bytes passed to the connection, which may still be sending the last piece
+        self._reported = False
 
     async def __aiter__(self) -> AsyncIterator[Piece]:
         self._given = len(self._first)
         yield self._first
-        self._tell_first()
+        self._report_first()
         async for piece in self._rest:
             self._given += len(piece)
             yield piece
@@ -114,27 +114,27 @@ class Body:
         try:
             await self._rest.aclose()
         finally:
-            self._tell_first()
-            self._tell(whole=not self._req.gone and self._given == self._length)
+            self._report_first()
+            self._report(whole=not self._req.gone and self._given == self._length)
 
-    def _tell_first(self) -> None:
-        if not self._told and self._given:
-            self._told = True
-            self._tell(whole=False)
+    def _report_first(self) -> None:
+        if not self._reported and self._given:
+            self._reported = True
+            self._report(whole=False)
 
-    def _tell(self, *, whole: bool) -> None:
+    def _report(self, *, whole: bool) -> None:
         if self._sent is None:
             return
         try:
             self._sent(self._start, self._given, whole)
         except Exception:
-            log.exception("what was sent could not be noted")  # which is no reason to break the answer
+            log.exception("the progress of an answer could not be recorded")  # which must not break the answer
 
 
 def _span(req: Request, content: Content) -> tuple[int, int] | None:
-    """Start and end of the one range asked for, with nothing between them when it cannot be had; None: all is sent.
+    """Return start and end of the requested range, an empty one if it cannot be satisfied; None to send everything.
 
-    So it is when several ranges are asked for, in another unit, of an older version, or with another method than GET.
+    That is done for several ranges, another unit, an outdated If-Range, or a method other than GET.
     """
     asked = (req.get_header("range") or "").strip().lower()
     if req.method != "GET" or not asked.startswith("bytes=") or "," in asked:

@@ -1,4 +1,4 @@
-"""Forms with files in them (multipart/form-data), read part by part as they arrive."""
+"""Parse forms with files (multipart/form-data) part by part, as they arrive."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 
@@ -35,7 +35,7 @@ class Part:
 
 
 async def parts(req: Request) -> AsyncIterator[Part]:
-    """The parts in their order. What is not read of one is passed over."""
+    """Yield the parts in order. Skip what the caller does not read of a part."""
     events = _events(req)
     try:
         async for event in events:
@@ -50,13 +50,13 @@ async def parts(req: Request) -> AsyncIterator[Part]:
 
 async def _events(req: Request) -> _Events:
     _, options = parse_options_header(req.content_type or "")
-    try:  # here, as whoever reads a part gets the error too
+    try:  # here, because readers of a part must get the error too
         with PushMultipartParser(options.get("boundary", ""), max_segment_count=MAX_PARTS) as parser:
             while not parser.closed:
                 piece = await req.next_piece()
                 for event in parser.parse(piece):
                     yield bytes(event) if isinstance(event, (bytearray, memoryview)) else event
     except MultipartError as error:
-        raise BadRequest(f"the form cannot be read: {error}") from None
+        raise BadRequest(f"the form is malformed: {error}") from None
     while await req.next_piece():
-        pass  # what stands behind the form is nobody's
+        pass  # ignore what follows the form

@@ -1,4 +1,4 @@
-"""How a request is read where llhttp leaves a choice, and what is said of one that cannot be read."""
+"""Rules for requests that llhttp accepts but others may parse differently, and the refusals for malformed requests."""
 
 from http import HTTPStatus
 
@@ -6,7 +6,7 @@ import httptools
 
 from chargehand.http.problems import refuse
 
-# The names that most requests have, in the spellings that most clients use: to look one up takes half the time of making it.
+# The most common header names as most clients write them: a lookup takes half the time of decoding the name.
 _COMMON = (
     "Host", "User-Agent", "Accept", "Accept-Encoding", "Connection", "Authorization", "Content-Type", "Content-Length",
     "Transfer-Encoding", "X-Api-Key", "X-Request-Id", "Idempotency-Key", "Traceparent", "Tracestate", "Origin", "Sec-Fetch-Site",
@@ -15,7 +15,7 @@ NAMES = {spelling.encode(): name.lower() for name in _COMMON for spelling in (na
 
 
 class Refusal(Exception):
-    """An answer of the connection itself; the application never hears of the request."""
+    """An error that the connection answers itself; the application never sees the request."""
 
     def __init__(self, status: HTTPStatus, detail: str, *, retry_after_seconds: int | None = None) -> None:
         super().__init__(detail)
@@ -23,31 +23,29 @@ class Refusal(Exception):
 
 
 def refusal_for(error: httptools.HttpParserError) -> Refusal:
-    cause = error.__context__  # what a callback raised: a refusal, or what a bad URL led to
+    cause = error.__context__  # what a callback raised: a refusal, or the error of a bad URL
     if isinstance(cause, Refusal):
         return cause
     why = error if cause is None else "Invalid URL"
-    return Refusal(HTTPStatus.BAD_REQUEST, f"this is not a valid HTTP/1.1 request: {why}")
+    return Refusal(HTTPStatus.BAD_REQUEST, f"not a valid HTTP/1.1 request: {why}")
 
 
 def check_framing(version: str, transfer_encoding: str | None) -> None:
-    """Refuse what llhttp lets pass and others may read in another way: that is how requests are smuggled past a proxy."""
+    """Raise Refusal for framing that llhttp accepts and a proxy may parse differently, which allows request smuggling."""
     if version not in ("1.0", "1.1"):
         raise Refusal(
-            HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, f"HTTP/{version} is not spoken here, only HTTP/1.1 and 1.0"
+            HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, f"HTTP/{version} is not supported, only HTTP/1.1 and HTTP/1.0"
         )
     if transfer_encoding is None:
         return
     if version == "1.0":
-        raise Refusal(HTTPStatus.BAD_REQUEST, "HTTP/1.0 knows no Transfer-Encoding")
+        raise Refusal(HTTPStatus.BAD_REQUEST, "Transfer-Encoding is not allowed in HTTP/1.0")
     if transfer_encoding.lower() != "chunked":
-        raise Refusal(
-            HTTPStatus.NOT_IMPLEMENTED, "a body is sent as it is or chunked: no other Transfer-Encoding is read"
-        )
+        raise Refusal(HTTPStatus.NOT_IMPLEMENTED, "the only supported Transfer-Encoding is chunked")
 
 
 def target_of(url: bytes) -> str:
-    """Path and query as they were sent. A proxy's form with scheme and host is understood; whom it names is the header Host."""
+    """Return path and query as sent. An absolute URL, as sent to proxies, is accepted; its host is ignored in favour of Host."""
     text = url.decode("ascii")
     if not text.startswith(("/", "*")):
         parsed = httptools.parse_url(url)

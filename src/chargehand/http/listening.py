@@ -1,4 +1,4 @@
-"""Sockets to listen on: all addresses of a name, with one port, or one line that says why not."""
+"""Open sockets to listen on: one for each address of a name, all with the same port."""
 
 import asyncio
 import errno
@@ -18,7 +18,7 @@ async def bind(host: str, port: int) -> list[socket.socket]:
         raise ConfigError(f"{host} cannot be listened on: {error.strerror}; choose another with --listen") from None
     bound: list[socket.socket] = []
     for family, kind, protocol, _, address in dict.fromkeys(found):
-        # A free port that was given for the first address is asked for by number for the others.
+        # With port 0 the system chooses a free port for the first address; the others must get the same.
         wanted = (address[0], port or (bound[0].getsockname()[1] if bound else 0), *address[2:])
         try:
             bound.append(_listen(family, kind, protocol, wanted))
@@ -31,7 +31,7 @@ async def bind(host: str, port: int) -> list[socket.socket]:
             why = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be listened on: {error.strerror}"
             raise ConfigError(f"{where} {why}; choose another with --listen") from None
     if not bound:
-        raise ConfigError(f"{host} is no address of this machine; choose another with --listen")
+        raise ConfigError(f"{host} is not an address of this machine; choose another with --listen")
     return bound
 
 
@@ -43,7 +43,7 @@ def _listen(family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> 
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.bind(address)
-        # With SO_REUSEADDR two sockets can be bound to one port; it is only the second listen that fails.
+        # With SO_REUSEADDR two sockets can be bound to one port; only the second listen() fails.
         listening.listen(BACKLOG)
     except OSError:
         listening.close()

@@ -1,15 +1,15 @@
-"""Which requests a page of somebody else's may have made a browser send.
+"""Detect requests that a page of another site may have made a browser send (CSRF, DNS rebinding).
 
-A browser sends requests for every page that it shows, and adds by itself what it remembers: a password of HTTP Basic, a client
-certificate, or, where there is no [auth], its place on this machine. It never adds a token in a header (`Authorization: Bearer`,
-`x-api-key`): the script that asks has to know it. So a request without such a token is refused, whatever its method is,
+A browser sends requests for every page that it shows, and adds credentials by itself: a password of HTTP Basic, a client
+certificate, or, without [auth], the fact that it runs on this machine. It never adds a token in a header (`Authorization: Bearer`,
+`x-api-key`): the page's script has to know it. So a request without such a token is refused, whatever its method is,
 
-- when a page of another site asks. `Sec-Fetch-Site`, which browsers send to loopback and over HTTPS, then says neither `same-origin`
-  nor `none` (somebody typed the address); where it is missing, `Origin` is neither the Host nor a place that the operator says is ours;
-- without [auth], when `Host` is a name that is not this machine's. Whoever owns a name can let it point here (DNS rebinding), and then
-  their page and we are one site. With [auth] that gains nothing: browsers remember passwords and certificates by name.
+- if a page of another site sent it. `Sec-Fetch-Site`, which browsers send to loopback and over HTTPS, is then neither `same-origin`
+  nor `none` (a typed address); if it is missing, `Origin` is neither the Host nor in a `public_url` of the configuration;
+- without [auth], if `Host` is a name that is not this machine's. The owner of a name can let it resolve to us (DNS rebinding), and
+  then their page and we are one site. With [auth] that gains nothing: browsers store passwords and certificates by name.
 
-What has neither header comes from a program, or is a GET over plain HTTP: a page cannot read its answer, and no GET changes anything.
+A request with neither header comes from a program, or is a GET over plain HTTP: a page cannot read its answer, and no GET changes anything.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ from chargehand.http.request import Request
 _PORTS = {
     "http": 80,
     "https": 443,
-}  # other schemes are of programs (app://, tauri://, vscode-webview://): no page has them
+}  # only programs have other schemes (app://, tauri://, vscode-webview://), no web page
 _OWN = ("same-origin", "none")
 NOWHERE: frozenset[str] = frozenset()
 
@@ -32,9 +32,9 @@ def asked_by_another_site(req: Request, places: frozenset[str] = NOWHERE) -> boo
     return is_foreign(get("host") or "", get("origin") or "", get("sec-fetch-site") or "", places)
 
 
-@lru_cache(maxsize=1024)  # the same few come with every request
+@lru_cache(maxsize=1024)  # most requests have the same few values
 def is_foreign(host: str, origin: str, site: str, places: frozenset[str] = NOWHERE) -> bool:
-    """Whether these headers say that a page of another site asks. `places`: of pages that are ours, beside the Host's."""
+    """Do these headers show that a page of another site sent the request? `places`: host:port of our pages, beside the Host's."""
     scheme, _, place = origin.partition("://")
     if place and scheme.lower() not in _PORTS:
         return False
@@ -45,18 +45,18 @@ def is_foreign(host: str, origin: str, site: str, places: frozenset[str] = NOWHE
 
 @lru_cache(maxsize=1024)
 def is_local_name(host: str, names: frozenset[str] = NOWHERE) -> bool:
-    """Whether nobody else can let this Host point here: an address, `localhost`, or one of `names`. None: it is no browser's."""
+    """Is this Host one that no attacker can own: an address, `localhost`, one of `names`, or missing (so not from a browser)?"""
     name = _name(f"//{host}")
     return not host or name == "localhost" or name.endswith(".localhost") or name in names or _is_address(name)
 
 
 def names_of(urls: Iterable[str]) -> frozenset[str]:
-    """The hosts of the URLs by which the operator says that we are reached."""
+    """Return the host names of the URLs that the operator configured for this server."""
     return frozenset(_name(url) for url in urls if url)
 
 
 def places_of(urls: Iterable[str]) -> frozenset[str]:
-    """The same with their ports, as browsers write them in `Origin`."""
+    """Return host and port of the URLs, as browsers write them in `Origin`."""
     return frozenset(_place(url) for url in urls if url)
 
 

@@ -1,4 +1,4 @@
-"""The API description, OpenAPI 3.1, from the rows that serve the requests: it cannot promise what is not there."""
+"""Generate the API description, OpenAPI 3.1, from the same routes that serve the requests, so that they cannot disagree."""
 
 import re
 from collections import defaultdict
@@ -36,7 +36,7 @@ _SECURITY = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "The key as a bearer token."},
     "basic": {"type": "http", "scheme": "basic", "description": "For callers that cannot send a bearer token."},
 }
-# On wires that are not ours: every one of them has this member, with a text or an object in it.
+# In protocols that are not ours: every one has this member, which holds a text or an object.
 _ERROR: Schema = {"type": "object", "properties": {"error": {}}, "required": ["error"]}
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait, when known.", "schema": {"type": "integer"}}}
 _REFUSAL_HEADERS: dict[int, dict[str, Any]] = {
@@ -48,7 +48,7 @@ _REFUSAL_HEADERS: dict[int, dict[str, Any]] = {
 
 def describe(routes: Iterable[Route], *, title: str, version: str, description: str) -> dict[str, Any]:
     shown = [route for route in routes if not route.hidden]
-    # One call for all types: msgspec then tells namesakes apart, and every $ref agrees on how.
+    # One call for all types, so that msgspec gives types of the same name different ones in every $ref.
     kinds = [kind for route in shown for kind in (route.request, route.query, route.reply)]
     (problem, *schemas), components = msgspec.json.schema_components([Problem, *kinds], ref_template=_REF)
 
@@ -73,12 +73,12 @@ def describe(routes: Iterable[Route], *, title: str, version: str, description: 
         "paths": paths,
         "components": {"schemas": components, "securitySchemes": _SECURITY},
     }
-    # Defaults arrive as the Python values they are, such as tuples; one trip through JSON makes all of it plain.
+    # Defaults are Python values such as tuples; encoding and decoding makes them plain JSON.
     return msgspec.json.decode(msgspec.json.encode(document), type=dict[str, Any])
 
 
 def _operation_ids(routes: list[Route]) -> Iterator[str]:
-    """The handler's name; namesakes are told apart by their tag, and the same handler twice in a tag by its path."""
+    """Yield the handlers' names; if that is ambiguous prefix the tag, and if that is too append method and path."""
     candidates = []
     owners: dict[str, set[int]] = defaultdict(set)
     for index, route in enumerate(routes):
@@ -116,7 +116,7 @@ def _query_parameters(query: Schema, components: dict[str, Schema]) -> Iterator[
 
 
 def _without_null(schema: Schema) -> Schema:
-    """A query string says null by leaving the name out."""
+    """Return a field's schema without null: a query string expresses null by leaving the name out."""
     kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
     kept = {key: value for key, value in schema.items() if key != "anyOf" and (key, value) != ("default", None)}
     if len(kinds) == 1:
@@ -130,7 +130,7 @@ def _headers(route: Route) -> Iterator[dict[str, Any]]:
 
 
 def _content(kind: Any, schema: Schema, media: str = JSON) -> dict[str, Any]:
-    if kind is bytes:  # as it is: msgspec's schema would say base64, which holds only inside JSON
+    if kind is bytes:  # raw bytes: msgspec's schema would say base64, which is true only inside JSON
         return {"application/octet-stream" if media == JSON else media: {}}
     return {media: {"schema": schema}}
 
@@ -160,7 +160,7 @@ def _refusals(route: Route, problem: Schema) -> dict[str, Any]:
 
 
 def _implied(route: Route) -> Iterator[type[ChargehandError]]:
-    """What the gate, the body reader and the decoders may answer before a handler has its say."""
+    """Yield the errors that the gate, the body reader and the decoders may raise before the handler runs."""
     if route.request is not None:
         yield from (BadRequest, InvalidField, TooLarge)
     if route.query is not None or route.headers or "{" in route.path:

@@ -1,4 +1,4 @@
-"""The API reference at /docs: three files of this package that work with no network, no build and no inline script."""
+"""The API reference at /docs: three files of this package that need no other network resource, no build and no inline script."""
 
 import hashlib
 from importlib.resources import files

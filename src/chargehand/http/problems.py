@@ -1,4 +1,4 @@
-"""Errors become answers here and nowhere else: RFC 9457 problem documents with a stable `code`."""
+"""Turn errors into answers: RFC 9457 problem documents with a stable `code`."""
 
 import math
 from http import HTTPStatus

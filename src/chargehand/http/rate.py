@@ -1,4 +1,4 @@
-"""How often a caller may ask: a token bucket per key, in memory."""
+"""Rate limits: a token bucket for each key, in memory."""
 
 import time
 from collections import OrderedDict
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class RateLimiter:
-    """Each bucket is kept as one number, the instant at which it will be full again; there is nothing to refill."""
+    """Stores each bucket as the instant at which it will be full again, so that nothing has to refill it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, max_keys: int = 10_000) -> None:
         self._clock = clock
@@ -17,17 +17,17 @@ class RateLimiter:
         return len(self._full_at)
 
     def take(self, key: str, rate: float, burst: float = 0) -> float:
-        """Seconds to wait; 0: one token was taken. A rate of 0 is no limit, a burst of 0 two seconds' worth."""
+        """Take one token and return 0, or return the seconds to wait. A rate of 0: no limit; a burst of 0: two seconds' worth."""
         if rate <= 0:
             return 0.0
         now = self._clock()
         room = max(1.0, burst or 2 * rate) / rate
         full_at = max(self._full_at.pop(key, now), now)
         wait = full_at + 1 / rate - (now + room)
-        if wait < 1e-6:  # sums of 1/rate are not exact: without slack the last token of a burst could be refused
+        if wait < 1e-6:  # sums of 1/rate are inexact: without slack the last token of a burst could be refused
             full_at += 1 / rate
             wait = 0.0
-        # Put back at the end: the first is the one unused for longest, so the nearest to full, and the one to forget.
+        # Moved to the end: the first is the least recently used, so the nearest to full, and evicted first.
         self._full_at[key] = full_at
         if len(self._full_at) > self._max_keys:
             self._full_at.popitem(last=False)

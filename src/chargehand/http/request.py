@@ -1,4 +1,4 @@
-"""A request as handlers see it: its head at once, its body as it arrives, and word of a caller who hangs up."""
+"""A request as handlers see it: its head, its body as it arrives, and a signal when the caller disconnects."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Mapping
@@ -13,17 +13,17 @@ T = TypeVar("T")
 
 
 class Disconnected(Exception):
-    """The caller hung up: nobody is left to answer."""
+    """The caller disconnected: there is nobody left to answer."""
 
 
 class Source(Protocol):
-    """Where the rest of a body comes from."""
+    """Supplies the rest of a body: the connection."""
 
     def want_body(self) -> None:
         """The handler waits for more of the body."""
 
     def body_taken(self) -> None:
-        """The handler took what had arrived."""
+        """The handler has read what had arrived."""
 
 
 class Request:
@@ -65,15 +65,15 @@ class Request:
         path, _, self.query_string = target.partition("?")
         self.method = method
         self.path = unquote(path) if "%" in path else path
-        self.headers = headers  # by lower-case name; repeated ones are one, with commas
+        self.headers = headers  # by lower-case name; repeated headers are joined by commas
         self.version = version
         self.scheme = scheme
-        self.client_names = client_names  # of the certificate that the caller showed
+        self.client_names = client_names  # of the caller's certificate
         length = headers.get("content-length")
         self.content_length = None if length is None else int(length)
-        self.gone = False  # whether the caller has hung up
+        self.gone = False  # whether the caller has disconnected
         self.is_whole = source is None  # whether all of the body has arrived
-        self._body: bytes | bytearray = body  # what has arrived and was not taken yet
+        self._body: bytes | bytearray = body  # what has arrived and the handler has not read yet
         self._cut = False
         self._source = source
         self._waiter: asyncio.Future[None] | None = None
@@ -83,7 +83,7 @@ class Request:
     # the head ---------------------------------------------------------------------------------------------------------
 
     def get_header(self, name: str) -> str | None:
-        """Return the value of a header, however its name is spelt."""
+        """Return the value of a header; its name may be in any case."""
         return self.headers.get(name.lower())
 
     @property
@@ -92,7 +92,7 @@ class Request:
 
     @property
     def params(self) -> dict[str, str | list[str]]:
-        """The query string; a name that is repeated has a list of values."""
+        """The decoded query string; a repeated name has a list of values."""
         if self._params is None:
             params: dict[str, str | list[str]] = {}
             for name, value in parse_qsl(self.query_string, keep_blank_values=True):
@@ -113,7 +113,7 @@ class Request:
 
     @property
     def base_url(self) -> str:
-        """How the caller reached this server, as the proxies in front of it say."""
+        """The URL by which the caller reached this server, according to the proxies' headers."""
         get = self.headers.get
         forwarded = {
             name.strip().lower(): value.strip().strip('"')
@@ -128,7 +128,7 @@ class Request:
     async def next_piece(self) -> bytes:
         """Return what has arrived of the body since the last call, or wait for more; b"" at its end.
 
-        Raises Disconnected if the caller hung up before the end.
+        Raise Disconnected if the caller disconnects before the end.
         """
         while not self._body:
             if self.is_whole:
@@ -144,7 +144,7 @@ class Request:
         return self.take()
 
     def take(self) -> bytes:
-        """Return what has arrived and was not taken yet."""
+        """Return what has arrived and was not read yet."""
         taken, self._body = self._body, b""
         if self._source is not None:
             self._source.body_taken()
@@ -154,11 +154,11 @@ class Request:
         while piece := await self.next_piece():
             yield piece
 
-    # what the connection tells ----------------------------------------------------------------------------------------
+    # called by the connection -----------------------------------------------------------------------------------------
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the handler waits for more of the body."""
+        """Is the handler waiting for more of the body?"""
         return self._waiter is not None
 
     @property
@@ -167,11 +167,11 @@ class Request:
 
     def add(self, piece: bytes) -> None:
         if not self._body:
-            self._body = piece  # as most bodies come: in one piece, which is not copied
+            self._body = piece  # most bodies come in one piece, which is not copied
         else:
             if isinstance(self._body, bytes):
                 self._body = bytearray(self._body)
-            self._body += piece  # a list of pieces of two bytes would have twenty times their size
+            self._body += piece  # not a list: pieces of two bytes would take twenty times their size
         self._wake()
 
     def complete(self) -> None:
@@ -187,7 +187,7 @@ class Request:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # hanging up -------------------------------------------------------------------------------------------------------
+    # disconnecting ----------------------------------------------------------------------------------------------------
 
     def leave(self) -> None:
         self.gone = True
@@ -197,7 +197,7 @@ class Request:
         self._leaving.clear()
 
     def leaving(self) -> "asyncio.Future[None]":
-        """Return a future of the asker's own that is done once the caller has hung up."""
+        """Return a new future that is done once the caller has disconnected."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.gone:
             future.set_result(None)
@@ -206,7 +206,7 @@ class Request:
         return future
 
     async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result; if the caller hangs up first, cancel the work and raise Disconnected."""
+        """Return the result; if the caller disconnects first, cancel the work and raise Disconnected."""
         doing = asyncio.ensure_future(work)
         leaving = self.leaving()
         try:

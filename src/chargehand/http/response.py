@@ -1,4 +1,4 @@
-"""An answer as handlers fill it in, and its head as bytes."""
+"""An answer, as handlers fill it in, and how its head is encoded."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -12,12 +12,12 @@ _WITHOUT_BODY = frozenset({204, 304})  # and without a length
 
 
 class BreakOff(Exception):
-    """Raised by a streamed answer that cannot be completed: the connection is closed, which is all that can still be said."""
+    """Raised by a streamed answer that cannot be completed: closing the connection is the only signal left."""
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """A piece of an answer that lies in an open file. Whoever yields it closes the file, and not before it is asked for the next."""
+class FileSpan:
+    """A piece of an answer in an open file. The generator that yields it closes the file, after it was asked for the next piece."""
 
     file: FileIO
     offset: int
@@ -27,11 +27,11 @@ class Span:
         return self.count
 
 
-Piece = bytes | Span
+Piece = bytes | FileSpan
 
 
 class Stream(Protocol):
-    """The body of an answer, piece by piece. It is closed in the end, whatever happens."""
+    """The body of an answer, piece by piece. The connection always closes it."""
 
     def __aiter__(self) -> AsyncIterator[Piece]: ...
 
@@ -39,7 +39,7 @@ class Stream(Protocol):
 
 
 async def discard(stream: Stream) -> None:
-    """Close a stream that nobody reads. One that was never begun would not clean up: it is begun, and stopped at its first wait."""
+    """Close a stream that nobody reads. A generator that never started would not clean up, so start it and cancel its first await."""
     beginning = asyncio.ensure_future(anext(aiter(stream), b""))
     try:
         await asyncio.sleep(0)
@@ -59,9 +59,9 @@ class Response:
         self.stream: Stream | None = None  # instead of data
 
     def set_header(self, name: str, value: str) -> None:
-        """Set a header, however its name is spelt."""
+        """Set a header; its name may be in any case."""
         if "\n" in value or "\r" in value or "\0" in value:
-            raise ValueError(f"the value of the header {name} must not have a line end")
+            raise ValueError(f"the value of the header {name} contains a line break or NUL")
         self.headers[name.lower()] = value
 
     def set_headers(self, headers: Mapping[str, str]) -> None:
@@ -81,10 +81,10 @@ class Response:
         return self.status not in _WITHOUT_BODY
 
     def head(self, date: bytes, *, is_last: bool, is_chunked: bool) -> bytes:
-        """The head as bytes: what every answer says, what this one says, and how its end is told."""
+        """Encode the head: the headers of every answer, those of this one, and its framing."""
         headers = self.headers
         if self.data:
-            headers.pop("content-length", None)  # what is sent decides
+            headers.pop("content-length", None)  # computed from the data instead
         text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()]).encode("latin-1", "replace")
         if not self.has_body or "content-length" in headers:
             end = b""

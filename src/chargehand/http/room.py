@@ -1,4 +1,4 @@
-"""A bound for the bytes of all large bodies that are read or worked on at once. One is let in, however large."""
+"""A bound for the total bytes of large bodies in memory. A single body is always admitted, whatever its size."""
 
 from chargehand.errors import Overloaded
 from chargehand.http.request import Request
@@ -11,16 +11,16 @@ class Room:
         self._sum = 0
 
     def take(self, req: Request, size: int) -> None:
-        """Hold so many bytes in all for this request."""
+        """Reserve so many bytes in all for this request, or raise Overloaded."""
         held = self._held.get(req, 0)
         if self._sum + size - held > self._max_bytes and len(self._held) > (req in self._held):
             raise Overloaded(
-                f"large bodies of other requests have {self._sum - held} of {self._max_bytes} bytes; try again later",
+                f"large bodies of other requests use {self._sum - held} of {self._max_bytes} bytes; try again later",
                 retry_after_seconds=1,
             )
         self._held[req] = size
         self._sum += size - held
 
-    def leave(self, req: Request) -> None:
+    def release(self, req: Request) -> None:
         if self._held:
             self._sum -= self._held.pop(req, 0)

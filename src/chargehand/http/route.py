@@ -1,4 +1,4 @@
-"""Routes as data: one row says method, path, scope, types and handler; serving, metrics and the description read it."""
+"""Routes as data: each row names method, path, scope, types and handler, for serving, metrics and the API description."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from chargehand.errors import BadRequest, ChargehandError, InvalidField, TooLarge
-from chargehand.http.carried import Answer, in_pieces
+from chargehand.http.carried import CarryingEncoder, in_pieces
 from chargehand.http.problems import write_problem
 from chargehand.http.request import Request
 from chargehand.http.response import Response
@@ -17,58 +17,60 @@ from chargehand.http.weight import READ_BYTES, weigh
 Handler = Callable[..., Awaitable[None]]
 T = TypeVar("T")
 JSON = "application/json"
-_answer = Answer()
+_encoder = CarryingEncoder()
 MAX_ECHO = 300
 _ABOUT_A_FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`")
-_SAID = {"missing required": "is missing", "contains unknown": "is not known here"}
+_FIELD_PROBLEMS = {"missing required": "is missing", "contains unknown": "is not a known field"}
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     method: str
-    path: str  # a template: "/engine/jobs/{job_id}"; "{name:path}" at its end takes slashes too
-    handler: Handler  # async (req, resp, **path_parameters); req.caller says who calls
+    path: str  # a template: "/engine/jobs/{job_id}"; "{name:path}" at its end matches slashes too
+    handler: Handler  # async (req, resp, **path_parameters); req.caller is the authenticated caller
     summary: str
-    scope: str | None = None  # None: open to everybody; empty: to everybody with a name
+    scope: str | None = None  # None: public; "": any authenticated caller
     tag: str = "service"
     description: str = ""
     request: Any = None  # the type that decodes the body
     query: type[msgspec.Struct] | None = None  # the type that decodes the query string
-    headers: dict[str, str] = field(default_factory=dict)  # request headers with a meaning, and that meaning
+    headers: dict[str, str] = field(default_factory=dict)  # request headers that the handler reads, and their meaning
     status: int = 200
-    reply: Any = None  # the type of a good answer
+    reply: Any = None  # the type of a successful answer
     reply_media: str = JSON
-    or_nothing: str = ""  # when the answer may also be 204, what that means
+    or_nothing: str = ""  # if the answer may also be 204, what that means
     errors: tuple[type[ChargehandError], ...] = ()
-    error_writer: Callable[[Response, ChargehandError], None] = write_problem  # for a wire with errors of its own shape
+    error_writer: Callable[[Response, ChargehandError], None] = (
+        write_problem  # for protocols with their own error format
+    )
     request_id: bool = False  # whether answers carry X-Request-Id: the caller's own, or a new one
     hidden: bool = False  # left out of the API description
 
 
 async def read_body(req: Request, max_bytes: int) -> bytes:
-    """The body, or TooLarge as soon as that is known: a lying or absent Content-Length changes nothing."""
+    """Return the body, or raise TooLarge as soon as that is known, even if Content-Length is wrong or missing."""
     declared = req.content_length or 0
     if declared > max_bytes:
         raise TooLarge(f"the body is {declared} bytes; at most {max_bytes} are accepted")
     if req.is_whole and 0 < declared <= READ_BYTES:
-        return req.take()  # as most: it came with the head
+        return req.take()  # most bodies arrive together with the head
     body = bytearray()
     while piece := await req.next_piece():
         if len(piece) == declared:
             return piece
         body += piece
         if len(body) > max_bytes:
-            raise TooLarge(f"the body is over {max_bytes} bytes, the most that is accepted")
+            raise TooLarge(f"the body is over {max_bytes} bytes, the maximum")
         if len(body) > READ_BYTES:
             req.room.take(req, len(body))
     return bytes(body)
 
 
 def decode(decoder: "msgspec.json.Decoder[T]", body: bytes | msgspec.Raw, max_read: int = READ_BYTES) -> T:
-    """The body as a typed value. All of it but what is only carried (Raw) has at most `max_read` bytes.
+    """Decode the body, or raise. Apart from fields that are only stored or passed on (Raw) it may have `max_read` bytes.
 
-    Decoded values take up to forty times the memory of their text, and the decoder makes all items of a list before
-    it counts them. So what a large body has to be read of is weighed first.
+    Decoded values take up to forty times the memory of their text, and the decoder creates all items of a list before
+    it counts them. So the size of what must be decoded is checked first.
     """
     if not body:
         raise BadRequest("the body is empty; a JSON object is expected")
@@ -85,7 +87,7 @@ def decode(decoder: "msgspec.json.Decoder[T]", body: bytes | msgspec.Raw, max_re
 
 
 def query(req: Request, kind: type[T]) -> T:
-    """The query string as a typed value; unknown names are refused so that a typing error is not a silent wrong answer."""
+    """Decode the query string, or raise; unknown names are refused, so that a misspelt one is not silently ignored."""
     try:
         return msgspec.convert(req.params, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -93,23 +95,23 @@ def query(req: Request, kind: type[T]) -> T:
 
 
 def _named(error: msgspec.ValidationError) -> InvalidField:
-    """msgspec ends its message with a path such as `$.webhook.url`; that path is the field."""
+    """Turn msgspec's error, which ends with a path such as `$.webhook.url`, into one that names this field."""
     message, _, path = str(error).partition(" - at `")
     path = path.rstrip("`").removeprefix("$").lstrip(".")
     if match := _ABOUT_A_FIELD.fullmatch(message):
-        path, message = ".".join(filter(None, (path, match[2]))), _SAID[match[1]]
+        path, message = ".".join(filter(None, (path, match[2]))), _FIELD_PROBLEMS[match[1]]
     return InvalidField(shortened(path) or "body", shortened(message))
 
 
 def shortened(text: str) -> str:
-    """A refusal repeats what was sent, but not at any length."""
+    """Shorten a caller's text so that an error can repeat it."""
     return text if len(text) <= MAX_ECHO else f"{text[:MAX_ECHO]}…"
 
 
 def reply(resp: Response, value: Any, status: int = 200) -> None:
     resp.status = status
     resp.headers["content-type"] = JSON
-    text, carried = _answer.encode(value)
+    text, carried = _encoder.encode(value)
     if carried:
         resp.stream = in_pieces(text, carried)
     else:

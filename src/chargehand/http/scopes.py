@@ -1,4 +1,4 @@
-"""What a token may do: every scope there is, and what it allows. `docs/reference/scopes.md` is made from this table."""
+"""All scopes of tokens and what each allows. `docs/reference/scopes.md` is generated from this table."""
 
 SCOPES: dict[str, str] = {
     "jobs:read": "reading jobs, events, artifacts, files, batches, queues, deliveries, endpoints, targets and what models there are",

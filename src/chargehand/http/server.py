@@ -1,4 +1,4 @@
-"""Listening, the sweep over all connections, and the drain: no client can hold memory or a connection for nothing."""
+"""The HTTP server: listens, sweeps over all connections to enforce timeouts, and drains on shutdown."""
 
 import asyncio
 import socket
@@ -10,14 +10,14 @@ from chargehand.http.listening import BACKLOG, bind
 from chargehand.http.tls import Tls
 from chargehand.observability.logs import get_logger
 
-SHUTDOWN_SECONDS = 30.0  # for the last bytes of a TLS connection and the client's own goodbye
+SHUTDOWN_SECONDS = 30.0  # for the last bytes of a TLS connection and the client's close_notify
 SWEEP_SECONDS = 1.0
 
 log = get_logger(__name__)
 
 
 class HttpServer:
-    """Serves an application on the running loop. Signals are the caller's business."""
+    """Serves an application on the running loop. It installs no signal handlers."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -53,7 +53,7 @@ class HttpServer:
             self._listeners.append(listener)
 
     async def drain(self) -> None:
-        """Accept nothing new, answer what runs, close; whatever takes longer than `drain_seconds` is cut off."""
+        """Stop accepting, answer running requests and close; after `drain_seconds` cut off the rest."""
         loop = asyncio.get_running_loop()
         for listener in self._listeners:
             listener.close()
@@ -62,7 +62,7 @@ class HttpServer:
         if self._serving is not None:
             until = loop.time() + self._bounds.drain_seconds
             while (self._serving.connections or self._serving.tasks) and loop.time() < until:
-                # Each round anew: a client accepted just before has become a connection, a request has been pipelined.
+                # Repeated, because a connection accepted just before may appear, or a request be pipelined.
                 for connection in tuple(self._serving.connections):
                     connection.shut_down()
                 await asyncio.sleep(0.02)
@@ -95,7 +95,9 @@ class HttpServer:
                 try:
                     connection.expire(now)
                 except Exception:
-                    log.exception("sweep failed for a connection")  # and goes on: all the timeouts hang on it
+                    log.exception(
+                        "sweep failed for a connection"
+                    )  # and goes on, because all timeouts depend on the sweep
             await asyncio.sleep(min(SWEEP_SECONDS, shortest / 4))
 
 

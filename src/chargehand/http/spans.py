@@ -1,6 +1,6 @@
-"""Spans of files on their way out: by sendfile(2) from the system's cache to the socket, or read and written where that cannot be.
+"""Send parts of files: by sendfile(2) from the system's cache to the socket, or by reading and writing where that is impossible.
 
-Only what is cached is sent on the loop. What must come from the disk is sent in a thread, so that nobody else waits for it.
+Only cached parts are sent on the event loop. What must come from the disk is sent in a thread, so that nothing else waits for it.
 """
 
 import asyncio
@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from io import FileIO
 
 from chargehand.http.request import Disconnected
-from chargehand.http.response import BreakOff, Span
+from chargehand.http.response import BreakOff, FileSpan
 from chargehand.observability.logs import get_logger
 
-AT_ONCE = 1 << 20  # in one call of sendfile, which has the loop for that time
+AT_ONCE = 1 << 20  # bytes for one call of sendfile, which blocks the loop
 PIECE_BYTES = 256 << 10  # larger pieces were slower: they leave the processor's cache before they are sent
-STRIDE = 128 << 10  # how much the system reads ahead: what it has in its cache has no smaller gaps, as a rule
+STRIDE = 128 << 10  # how much the system reads ahead: as a rule its cache has no smaller gaps
 CAN_SEND = sys.platform == "linux"
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _probe = bytearray(1)
@@ -32,20 +32,20 @@ class SpanWriter:
         self._transport = transport
         self._loop = loop
         self._drain = drain
-        self._writable: asyncio.Future[None] | None = None  # while the client takes nothing
-        self._taken = 0  # by the socket, of all spans
+        self._writable: asyncio.Future[None] | None = None  # while the socket's buffer is full
+        self._taken = 0  # bytes of all spans that the socket accepted
 
     @property
     def unsent(self) -> int:
-        """0, or while the client takes nothing a number that is another one after each byte it took."""
+        """0, or while the socket's buffer is full a number that changes with every byte sent."""
         return 0 if self._writable is None else self._taken + 1
 
     def wake(self) -> None:
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
 
-    async def write(self, span: Span) -> None:
-        """Raise BreakOff if the file is shorter than the span, Disconnected if nobody is there any more."""
+    async def write(self, span: FileSpan) -> None:
+        """Raise BreakOff if the file is shorter than the span, Disconnected if the client has gone."""
         offset, end = span.offset, span.offset + span.count
         if CAN_SEND and self._transport.get_extra_info("sslcontext") is None:
             await self._flush()
@@ -58,7 +58,7 @@ class SpanWriter:
             await self._drain()
 
     async def _flush(self) -> None:
-        """Wait until all that was written before is out of the transport's buffer."""
+        """Wait until the transport's buffer is empty."""
         self._check_open()
         if self._transport.get_write_buffer_size():
             self._transport.set_write_buffer_limits(high=0)
@@ -67,8 +67,8 @@ class SpanWriter:
             self._transport.set_write_buffer_limits()
 
     async def _send(self, file: FileIO, offset: int, end: int) -> int:
-        """Return how far sendfile came: not to the end if it does not know such a file."""
-        # The transport's own descriptor may not be waited for beside it, and may be another client's when a thread comes to use it.
+        """Return the offset that sendfile reached: less than the end if it does not support the file."""
+        # A duplicate: the loop allows no second writer on the transport's descriptor, and it may be closed and reused under a thread.
         socket = os.dup(self._transport.get_extra_info("socket").fileno())
         try:
             while offset < end:
@@ -83,10 +83,10 @@ class SpanWriter:
                         raise _short(file)
                     offset += taken
                     self._taken += taken
-                    await asyncio.sleep(0)  # a client that is fast enough would never let anybody else have a turn
+                    await asyncio.sleep(0)  # a fast client would otherwise starve all others
                 self._check_open()
         except OSError:
-            pass  # to read the rest will tell whether it is the file
+            pass  # reading the rest will raise if the file is to blame
         finally:
             os.close(socket)
         return offset
@@ -98,7 +98,7 @@ class SpanWriter:
         try:
             return await asyncio.shield(sending)
         except asyncio.CancelledError:
-            await asyncio.wait((sending,))  # it uses the descriptors, which are closed next
+            await asyncio.wait((sending,))  # the thread uses the descriptors, which are closed next
             raise
 
     async def _wait(self, socket: int) -> None:
@@ -116,15 +116,15 @@ class SpanWriter:
 
 
 async def read_piece(file: FileIO, offset: int, count: int) -> bytes:
-    """What the system has in memory is copied at once; only what must come from the disk is worth a trip to a thread."""
+    """Read a piece of a file; what the system has in its cache at once, the rest in a thread."""
     piece = bytearray(count)
     try:
         got = os.preadv(file.fileno(), [piece], offset, _NOWAIT) if _NOWAIT else 0
-    except OSError:  # it would have to wait, or this file system does not know
+    except OSError:  # it would have to wait, or the file system does not support this
         got = 0
     if got < count:
         await asyncio.to_thread(_fill, file, memoryview(piece)[got:], offset + got)
-    return piece  # type: ignore[return-value]  # as good as bytes to whoever only sends it, and not copied
+    return piece  # type: ignore[return-value]  # sent like bytes, without a copy
 
 
 def _fill(file: FileIO, rest: memoryview, offset: int) -> None:

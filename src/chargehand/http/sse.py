@@ -1,4 +1,4 @@
-"""Server-sent events that show signs of life: a proxy gives up on a stream that says nothing for a minute."""
+"""Server-sent events with keep-alive comments, because proxies close a stream that is silent for a minute."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -8,7 +8,7 @@ from chargehand.http.request import Request
 from chargehand.http.response import Response
 
 QUIET_SECONDS = 15.0
-_SIGN_OF_LIFE = b": ping\n\n"
+_PING = b": ping\n\n"
 
 
 class Event(NamedTuple):
@@ -18,7 +18,7 @@ class Event(NamedTuple):
 
     def encode(self) -> bytes:
         data = self.data
-        if b"\n" in data or b"\r" in data:  # a line end of the data must not end the event
+        if b"\n" in data or b"\r" in data:  # a line break in the data must not end the event
             data = b"\ndata: ".join(data.splitlines())
         id_line = f"id: {self.id}\n" if self.id else ""
         return b"event: %b\n%bdata: %b\n\n" % (self.name.encode(), id_line.encode(), data)
@@ -27,14 +27,14 @@ class Event(NamedTuple):
 def send_events(req: Request, resp: Response, events: AsyncGenerator[Event, None]) -> None:
     resp.set_header("content-type", "text/event-stream")
     resp.set_header("cache-control", "no-store")
-    resp.set_header("x-accel-buffering", "no")  # nginx would keep them until there are many
-    resp.stream = lively(events, req.leaving())
+    resp.set_header("x-accel-buffering", "no")  # else nginx would buffer them
+    resp.stream = with_pings(events, req.leaving())
 
 
-async def lively(
+async def with_pings(
     events: AsyncGenerator[Event, None], leaving: "asyncio.Future[None]", quiet_seconds: float = QUIET_SECONDS
 ) -> AsyncGenerator[bytes, None]:
-    """The events until the caller leaves, and a comment whenever none came for a while."""
+    """Yield the events until the caller disconnects, and a comment whenever there was none for `quiet_seconds`."""
     coming: asyncio.Future[Event] | None = None
     try:
         while not leaving.done():
@@ -42,7 +42,7 @@ async def lively(
             either: set[asyncio.Future[Any]] = {coming, leaving}
             await asyncio.wait(either, timeout=quiet_seconds, return_when=asyncio.FIRST_COMPLETED)
             if not coming.done():
-                yield b"" if leaving.done() else _SIGN_OF_LIFE
+                yield b"" if leaving.done() else _PING
                 continue
             event, coming = coming, None
             try:

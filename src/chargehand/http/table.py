@@ -1,6 +1,6 @@
-"""Finds what is served at a path: a fixed path by one look, a template such as `/jobs/{job_id}` segment by segment.
+"""Find what is served at a path: a fixed path by one lookup, a template such as `/jobs/{job_id}` segment by segment.
 
-A literal segment goes before a parameter, and a parameter before the rest of a path (`{name:path}`).
+A literal segment takes precedence over a parameter, and a parameter over the rest of a path (`{name:path}`).
 """
 
 from typing import Generic, TypeVar
@@ -34,13 +34,15 @@ class Table(Generic[T]):
             name, _, kind = segment.strip("{}").partition(":")
             if kind == "path":
                 if place != len(segments) - 1 or node.rest is not None:
-                    raise ValueError(f"{template}: the rest of a path stands at its end, and once")
+                    raise ValueError(
+                        f"{template}: a parameter of the kind `path` must be the last segment, and the only one there"
+                    )
                 node.rest = name, value
                 return
             if node.parameter is None:
                 node.parameter = name, _Node()
             elif node.parameter[0] != name:
-                raise ValueError(f"{template}: this parameter is {node.parameter[0]} in another template")
+                raise ValueError(f"{template}: the parameter {name} is named {node.parameter[0]} in another template")
             node = node.parameter[1]
         node.value = value
 

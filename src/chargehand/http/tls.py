@@ -1,4 +1,4 @@
-"""HTTPS: what the certificate's files say, read again when they change, and who a client's certificate says it is."""
+"""HTTPS: load the certificate files, load them again when they change, and read the names in clients' certificates."""
 
 import asyncio
 import ssl
@@ -16,24 +16,24 @@ from chargehand.http.neighbours import asked_by_another_site
 from chargehand.http.request import Request
 from chargehand.observability.logs import get_logger
 
-LOOK_SECONDS = 60.0
+CHECK_SECONDS = 60.0
 
 log = get_logger(__name__)
 
 
 class Tls:
-    """The context to listen with. Each handshake gets the newest good certificate, so a renewal needs no restart."""
+    """The TLS context to listen with. Each handshake uses the newest valid certificate, so a renewal needs no restart."""
 
     def __init__(
-        self, certificate: Path, key: Path, client_ca: Path | None, look_seconds: float = LOOK_SECONDS
+        self, certificate: Path, key: Path, client_ca: Path | None, check_seconds: float = CHECK_SECONDS
     ) -> None:
         self._certificate = certificate
         self._key = key
         self._client_ca = client_ca
-        self._look_seconds = look_seconds
-        self._stamps = self._look()
+        self._check_seconds = check_seconds
+        self._stamps = self._file_stamps()
         self.context = self._newest = self._load()
-        # Loading into a context in use could leave it with half of a pair; another context is taken over as a whole.
+        # Loading into a context in use could leave it with a certificate and another's key; so a new context replaces it.
         self.context.sni_callback = self._take_newest
 
     @classmethod
@@ -45,12 +45,12 @@ class Tls:
 
     async def watch(self) -> None:
         while True:
-            await asyncio.sleep(self._look_seconds)
+            await asyncio.sleep(self._check_seconds)
             await asyncio.to_thread(self.refresh)
 
     def refresh(self) -> None:
-        """Whatever is wrong with new files, the old ones stay in use."""
-        stamps = self._look()
+        """Load the files if they changed; if that fails, log it and keep the old certificate."""
+        stamps = self._file_stamps()
         if stamps == self._stamps:
             return
         self._stamps = stamps
@@ -64,12 +64,12 @@ class Tls:
     def _take_newest(self, handshake: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _old: ssl.SSLContext) -> None:
         handshake.context = self._newest
 
-    def _look(self) -> list[tuple[int, int, int] | None]:
+    def _file_stamps(self) -> list[tuple[int, int, int] | None]:
         return [_stamp(path) for path in (self._certificate, self._key, self._client_ca) if path is not None]
 
     def _load(self) -> ssl.SSLContext:
-        _read("tls_certificate", self._certificate, "is no certificate in PEM", x509.load_pem_x509_certificates)
-        _read("tls_key", self._key, "is no key in PEM without a passphrase", _load_key)
+        _read("tls_certificate", self._certificate, "is not a certificate in PEM", x509.load_pem_x509_certificates)
+        _read("tls_key", self._key, "is not a private key in PEM without a passphrase", _load_key)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
@@ -79,22 +79,22 @@ class Tls:
             why = "is not the key of server.tls_certificate" if "MISMATCH" in str(error) else f"cannot be used: {error}"
             raise ConfigError(f"server.tls_key: {self._key} {why}") from None
         if self._client_ca is not None:
-            _read("tls_client_ca", self._client_ca, "is no certificate in PEM", x509.load_pem_x509_certificates)
+            _read("tls_client_ca", self._client_ca, "is not a certificate in PEM", x509.load_pem_x509_certificates)
             try:
                 context.load_verify_locations(self._client_ca)
             except OSError as error:
                 raise ConfigError(f"server.tls_client_ca: {self._client_ca} cannot be used: {error}") from None
             context.verify_mode = ssl.CERT_OPTIONAL
-            # A session that is resumed would go on with a certificate whose authority is no longer believed.
+            # A resumed session would keep a client certificate whose authority is no longer trusted.
             context.num_tickets = 0
             context.options |= ssl.OP_NO_TICKET
         return context
 
 
 def client_names(req: Request) -> tuple[str, ...]:
-    """The common name of the caller's certificate and its DNS names, by an authority that we believe; or nothing.
+    """Return the common name and DNS names of the caller's certificate if a trusted authority signed it, else nothing.
 
-    A browser shows its certificate for every page: to one of another site it is worth nothing.
+    A browser presents its certificate for every page, so it does not count for requests by pages of other sites.
     """
     names = req.client_names
     return () if names and asked_by_another_site(req) else names
@@ -110,7 +110,7 @@ def names_of(transport: asyncio.BaseTransport) -> tuple[str, ...]:
 
 
 def _read(setting: str, path: Path, otherwise: str, load: Callable[[bytes], Any]) -> None:
-    """OpenSSL says neither which of the files is wrong nor, in words, how."""
+    """Raise ConfigError that names the file and the problem, which OpenSSL's errors do not."""
     try:
         load(path.read_bytes())
     except OSError as error:

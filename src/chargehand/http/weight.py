@@ -1,6 +1,6 @@
-"""How much of a body has to be read, and how much is only carried from here to there: payloads, results (msgspec's Raw).
+"""Bound the part of a body that must be decoded, as opposed to what is only stored or passed on: payloads, results (msgspec's Raw).
 
-What is carried costs its size. What is read becomes objects, which cost many times theirs; so that is what has a bound.
+Raw parts take as much memory as their text. Decoded parts become objects that take many times theirs, so they have a bound.
 """
 
 from functools import lru_cache
@@ -16,7 +16,7 @@ READ_BYTES = 131_072
 
 
 def weigh(kind: Any, body: bytes | Raw, most: int) -> None:
-    """Raises TooLarge if the body has more than so many bytes beside what is carried."""
+    """Raise TooLarge if the body has more than `most` bytes outside its Raw fields."""
     skeleton, names = _carried(kind)
     read = len(body) - (_size(msgspec.json.decode(body, type=skeleton)) if names else 0)
     if read > most:
@@ -32,7 +32,7 @@ def _carried(kind: Any) -> tuple[Any, tuple[str, ...]]:
 
 
 def _skeleton(info: Type) -> Any:
-    """The type that decodes to what is carried and passes over all else; None if nothing is carried."""
+    """Return a type that decodes only the Raw fields and skips all else; None if there are none."""
     match info:
         case RawType():
             return Raw
@@ -55,9 +55,9 @@ def _skeleton(info: Type) -> Any:
 
 
 def _at_most(count: int | None, item: Any) -> Any:
-    """A list that is refused at the first item too many, where the decoder would make them all and count then."""
+    """Return a list type that fails at the first item too many; a plain list would create all items and then count."""
     if count is None:
-        raise TypeError("a list of what is only carried needs a max_length")
+        raise TypeError("a list with Raw items needs a max_length")
     places = [(f"item{number}", item, msgspec.field(default=None)) for number in range(count)]
     return msgspec.defstruct("List", places, array_like=True, forbid_unknown_fields=True)
 

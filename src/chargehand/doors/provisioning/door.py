@@ -36,7 +36,7 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.job import RESTING
 from chargehand.engine.runner import Runner
 from chargehand.errors import Forbidden
-from chargehand.http.application import Gate
+from chargehand.http.application import Admission
 from chargehand.http.auth import token_of
 from chargehand.http.kinds import KindScopes
 from chargehand.http.request import Request
@@ -51,7 +51,7 @@ UNREACHABLE = "no machine can reach this server: it listens on {host}; set provi
 
 class ProvisioningDoor:
     def __init__(
-        self, engine: Engine, config: Config, gate: Gate, policy: EgressPolicy, tracing: Tracing, metrics: Metrics
+        self, engine: Engine, config: Config, gate: Admission, policy: EgressPolicy, tracing: Tracing, metrics: Metrics
     ) -> None:
         settings = config.provisioning
         self._engine = engine

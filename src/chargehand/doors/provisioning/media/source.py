@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chargehand.errors import NotFound
-from chargehand.http.response import BreakOff, Piece, Span
+from chargehand.http.response import BreakOff, FileSpan, Piece
 from chargehand.http.spans import PIECE_BYTES, read_piece
 from chargehand.observability.logs import get_logger
 
@@ -58,7 +58,7 @@ class MediaSource:
                         content.check()
                         yield piece
                     else:
-                        yield Span(content.file, offset, count)
+                        yield FileSpan(content.file, offset, count)
                         content.check()
                     await asyncio.sleep(0)  # a reader that is fast enough would never let anybody else have a turn
 

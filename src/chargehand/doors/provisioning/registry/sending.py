@@ -7,7 +7,7 @@ from io import FileIO
 from chargehand.doors.provisioning.registry.names import SHA256
 from chargehand.http.files import is_known as has
 from chargehand.http.request import Request
-from chargehand.http.response import Response, Span
+from chargehand.http.response import FileSpan, Response
 
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
@@ -52,9 +52,9 @@ class FileBody:
     """The body of an answer, from a file that is closed in the end."""
 
     def __init__(self, file: FileIO, start: int, end: int) -> None:
-        self._span = Span(file, start, end - start)
+        self._span = FileSpan(file, start, end - start)
 
-    async def __aiter__(self) -> AsyncIterator[Span]:
+    async def __aiter__(self) -> AsyncIterator[FileSpan]:
         yield self._span
 
     async def aclose(self) -> None:
