@@ -12,7 +12,6 @@ from chargehand.doors.provisioning import names as provisioning_names
 from chargehand.doors.provisioning import views as provisioning_views
 from chargehand.doors.tasks import names as task_names
 from chargehand.doors.tasks import notifier
-from chargehand.doors.tasks import reading as task_reading
 from chargehand.doors.tasks import views as task_views
 from chargehand.engine.delivery import Delivery, DeliveryState, Outgoing
 from chargehand.engine.job import SECOND, Event, Job, State, queue_name
@@ -96,7 +95,7 @@ def _tasks() -> list[str]:
         f"`GET {task_names.BASE}/tasks/{{task_id}}/events`. The name of a server-sent event is the move, or `{task_views.PROGRESS}`. Members that are",
         "empty are left out.",
         "",
-        *_fields(task_reading.TaskEvent),
+        *_fields(task_views.TaskEvent),
         "",
         "The callback, in the dialect `codeq`, told once, at the end, which is `COMPLETED` or `FAILED`:",
         "",

@@ -44,7 +44,7 @@ from chargehand.private import keep_files_private
 from chargehand.store import open_store
 from chargehand.webhooks.egress import EgressPolicy
 from chargehand.webhooks.outbound import Outbox
-from chargehand.webhooks.sending import Render
+from chargehand.webhooks.sending import DoorWebhooks
 
 log = get_logger(__name__)
 DESCRIPTION = "A durable job server: jobs in, work out, every change of state pushed by signed webhooks."
@@ -68,17 +68,17 @@ class Server:
         self.tasks = self._tasks_door() if config.tasks.enabled else None
         self._gate = Gate(config)
         self.provisioning = self._provisioning_door() if config.provisioning.enabled else None
-        self.renderers: dict[str, Render] = {  # all kinds of jobs, those of doors that are off among them
-            views.KIND: views.render,
-            **InferenceDoor.renderers,
-            **TasksDoor.renderers,
-            **ProvisioningDoor.renderers,
+        webhooks: dict[str, DoorWebhooks] = {  # all kinds of jobs, those of doors that are off among them
+            views.KIND: DoorWebhooks(views.render),
+            **InferenceDoor.webhooks,
+            **TasksDoor.webhooks,
+            **ProvisioningDoor.webhooks,
         }
         self.outbox = Outbox(
             store,
             config.webhooks,
             self.egress,
-            self.renderers,
+            webhooks,
             self.metrics,
             self.tracing,
             poll_seconds=config.engine.poll_seconds,
@@ -96,7 +96,7 @@ class Server:
 
     def _open_kinds(self) -> tuple[str, ...]:
         doors = ((self.inference, InferenceDoor), (self.tasks, TasksDoor), (self.provisioning, ProvisioningDoor))
-        return (*(kind for door, made in doors if door is not None for kind in made.renderers), views.KIND)
+        return (*(kind for door, made in doors if door is not None for kind in made.webhooks), views.KIND)
 
     def _inference_door(self) -> InferenceDoor:
         return InferenceDoor(self.engine, self.config, self.files, self.egress, self.tracing, self.metrics)

@@ -13,7 +13,8 @@ from chargehand.config import load_config
 from chargehand.doors.tasks.limits import Limits
 from chargehand.doors.tasks.metrics import TaskMetrics
 from chargehand.doors.tasks.names import KIND
-from chargehand.doors.tasks.producer import Producer
+from chargehand.doors.tasks.producer import ProducerApi
+from chargehand.doors.tasks.resource import task_resource
 from chargehand.doors.tasks.schedules import RECORD, Schedules
 from chargehand.doors.tasks.topics import Topics
 from chargehand.doors.tasks.wire import CreateTask
@@ -108,10 +109,10 @@ async def node(store_url: str, clock: Clock, settings: Mapping[str, Any] = {}) -
         stack.push_async_callback(server.close)
         server.engine.now = clock
         metrics = TaskMetrics(CollectorRegistry())
-        producer = Producer(
+        producer = ProducerApi(
             server.engine,
             config,
-            server.egress,
+            task_resource(server.engine, config.tasks, server.tracing, server.egress),
             server.tracing,
             Topics(server.engine, config),
             Limits(config.tasks, metrics),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.doors.tasks.bells import MINUTE, Bell, Rung, ring
+from chargehand.doors.tasks.bells import MINUTE, Bell, Ringing, ring
 from chargehand.doors.tasks.subscription import Book, Subscription, Terms
 from chargehand.engine.job import SECOND
 from chargehand.engine.record import Record
@@ -28,7 +28,7 @@ def a_pulse(at: int, *run_ats: int, **fields: Any) -> Pulse:
     return Pulse(**{**values, "delayed": False, "next_at": None, "paused": False, "at": at, **fields})
 
 
-def told(rung: Rung) -> list[str]:
+def told(rung: Ringing) -> list[str]:
     return [each.id for each in rung.told]
 
 

@@ -18,7 +18,7 @@ from chargehand.config import load_config
 from chargehand.doors.tasks.door import TasksDoor
 from chargehand.doors.tasks.names import BASE, task_queue
 from chargehand.doors.tasks.policy import LEASE_EXPIRED, MAX_ATTEMPTS
-from chargehand.doors.tasks.producer import Producer
+from chargehand.doors.tasks.producer import ProducerApi
 from chargehand.doors.tasks.wire import CreateTask
 from chargehand.engine.delivery import Delivery, DeliveryState
 from chargehand.engine.engine import Engine
@@ -291,9 +291,9 @@ class Clockwork:
         policy, metrics = EgressPolicy(allow_local=True), Metrics()
         files = Files(store, Blobs(folder), self.engine.new_id)
         door = TasksDoor(self.engine, config, files, policy, Tracing(), metrics)
-        [self._producer] = [part for part in door._parts if isinstance(part, Producer)]
+        [self._producer] = [part for part in door._parts if isinstance(part, ProducerApi)]
         self.outbox = Outbox(
-            store, config.webhooks, policy, TasksDoor.renderers, metrics, Tracing(), poll_seconds=0.01,
+            store, config.webhooks, policy, TasksDoor.webhooks, metrics, Tracing(), poll_seconds=0.01,
             random=Random(7), clock=lambda: clock.now / SECOND,
         )  # fmt: skip
         self.engine.on_move(self.outbox.on_move)

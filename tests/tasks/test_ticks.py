@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from chargehand.doors.tasks.schedule import Asked, Kept, kept_in
+from chargehand.doors.tasks.schedule import ScheduleRequest, StoredSchedule, kept_in
 from chargehand.doors.tasks.schedules import BATCH, RECORD
 from chargehand.engine.job import SECOND
 from chargehand.engine.record import PutRecord
@@ -105,14 +105,14 @@ async def test_of_two_nodes_on_one_database_each_tick_makes_one_task(postgres_ur
 
 
 async def test_more_schedules_than_one_look_takes_are_all_served_at_their_tick(one: Node) -> None:
-    asked = Asked("0 * * * *", "render", payload=msgspec.Raw(b"1"))
+    asked = ScheduleRequest("0 * * * *", "render", payload=msgspec.Raw(b"1"))
     count = 2 * BATCH + 1
     for n in range(count):
         put = PutRecord(
             RECORD,
             TENANT,
             f"s{n}",
-            msgspec.json.encode(Kept(replace(asked, name=f"s{n}"))),
+            msgspec.json.encode(StoredSchedule(replace(asked, name=f"s{n}"))),
             0,
             micros("2026-05-01T11:00"),
         )
@@ -123,13 +123,13 @@ async def test_more_schedules_than_one_look_takes_are_all_served_at_their_tick(o
 
 async def test_a_broken_schedule_keeps_no_other_from_running(one: Node) -> None:
     due = micros("2026-05-01T11:00")
-    asked = Asked("0 * * * *", "render", payload=msgspec.Raw(b"1"))
+    asked = ScheduleRequest("0 * * * *", "render", payload=msgspec.Raw(b"1"))
     bodies = {
         "a no JSON": b"{",
-        "b no cron": msgspec.json.encode(Kept(replace(asked, cron="every day"))),
-        "c no zone": msgspec.json.encode(Kept(replace(asked, timezone="Mars"))),
-        "d no command": msgspec.json.encode(Kept(replace(asked, command=" "))),
-        "e no payload": msgspec.json.encode(Kept(replace(asked, payload=msgspec.Raw(b"null")))),
+        "b no cron": msgspec.json.encode(StoredSchedule(replace(asked, cron="every day"))),
+        "c no zone": msgspec.json.encode(StoredSchedule(replace(asked, timezone="Mars"))),
+        "d no command": msgspec.json.encode(StoredSchedule(replace(asked, command=" "))),
+        "e no payload": msgspec.json.encode(StoredSchedule(replace(asked, payload=msgspec.Raw(b"null")))),
     }
     for name, body in bodies.items():
         await one.server.store.put_record(PutRecord(RECORD, TENANT, name, body, 0, due))

@@ -16,6 +16,7 @@ from chargehand.observability.metrics import Metrics
 from chargehand.observability.tracing import Tracing
 from chargehand.webhooks.egress import EgressPolicy
 from chargehand.webhooks.outbound import Outbox
+from chargehand.webhooks.sending import DoorWebhooks
 from tests.api.serving import until
 from tests.conftest import Clock
 from tests.webhooks.receiver import Receiver
@@ -36,7 +37,7 @@ class Desk:
             store,
             self.config,
             EgressPolicy(allow_local=True),
-            {KIND: render},
+            {KIND: DoorWebhooks(render)},
             Metrics(),
             Tracing(),
             poll_seconds=poll_seconds,

@@ -26,7 +26,7 @@ from chargehand.observability.tracing import Tracing
 from chargehand.webhooks.egress import EgressPolicy
 from chargehand.webhooks.hours import Hours
 from chargehand.webhooks.lanes import Lane
-from chargehand.webhooks.sending import Posted, Render, Sender
+from chargehand.webhooks.sending import DoorWebhooks, Posted, Sender
 
 log = get_logger(__name__)
 PREFETCH = 4  # deliveries taken for each one that may be in flight, so that a fast endpoint never waits for the store
@@ -42,7 +42,7 @@ class Outbox:
         store: Store,
         config: WebhooksConfig,
         policy: EgressPolicy,
-        renderers: Mapping[str, Render],
+        doors: Mapping[str, DoorWebhooks],
         metrics: Metrics,
         tracing: Tracing,
         *,
@@ -56,7 +56,7 @@ class Outbox:
         self._poll_seconds = poll_seconds
         self._random = random or Random()  # noqa: S311 - for jitter
         self._clock = clock
-        self._sender = Sender(config, policy, renderers, tracing, self._random, clock)
+        self._sender = Sender(config, policy, doors, tracing, self._random, clock)
         self._lanes: dict[str, Lane] = {}
         self._hosts: Counter[str] = Counter()
         self._in_flight = 0

@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable, Mapping
 from html import escape
 from random import Random
-from typing import cast
+from typing import NamedTuple, cast
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import msgspec
 
 from chargehand.config import TenantSecrets, WebhooksConfig
-from chargehand.engine.backoff import added_jitter, full_jitter
+from chargehand.engine.backoff import full_jitter
 from chargehand.engine.delivery import DeliveryState, Outgoing, Settle
 from chargehand.engine.job import Report
 from chargehand.errors import ConfigError
@@ -25,6 +25,14 @@ from chargehand.webhooks.signature import Dialect, Keys, sign
 SECRET_CHARACTERS = 4  # a shorter value is taken for a flag or a number, not a secret
 MAX_RETRY_AFTER_SECONDS = 86_400.0
 Render = Callable[[Outgoing], bytes]
+Jitter = Callable[[int, float, float, Random], float]  # (attempt, base_seconds, max_seconds, random) -> seconds
+
+
+class DoorWebhooks(NamedTuple):
+    """What a door decides about the webhooks of its jobs."""
+
+    render: Render
+    jitter: Jitter = full_jitter
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -50,14 +58,14 @@ class Sender:
         self,
         config: WebhooksConfig,
         policy: EgressPolicy,
-        renderers: Mapping[str, Render],
+        doors: Mapping[str, DoorWebhooks],
         tracing: Tracing,
         random: Random,
         clock: Callable[[], float],
     ) -> None:
         self._config = config
         self._policy = policy
-        self._renderers = renderers
+        self._doors = doors  # by kind of job
         self._tracing = tracing
         self._random = random
         self._clock = clock
@@ -84,7 +92,7 @@ class Sender:
         return Prepared(outgoing, body, headers)
 
     def render(self, outgoing: Outgoing) -> bytes:
-        return self._renderers[outgoing.job.kind](outgoing)
+        return self._doors[outgoing.job.kind].render(outgoing)
 
     def _sign(self, tenant: str, dialect: str, message_id: str, body: bytes) -> dict[str, str]:
         keys = self._keys.get(tenant, self._default_keys)
@@ -140,8 +148,7 @@ class Sender:
             max_attempts, base, longest = self._schedule(outgoing)
             if delivery.attempt + 1 < max_attempts:
                 state = DeliveryState.PENDING
-                jitter = added_jitter if delivery.dialect == "codeq" else full_jitter
-                retry = jitter(delivery.attempt + 1, base, longest, self._random)
+                retry = self._doors[outgoing.job.kind].jitter(delivery.attempt + 1, base, longest, self._random)
                 if posted.retry_after_seconds is not None:
                     retry = max(retry, min(posted.retry_after_seconds, self._config.backoff_max_seconds))
             else:

@@ -25,7 +25,7 @@ from chargehand.observability.logs import get_logger
 from chargehand.observability.metrics import Metrics
 from chargehand.observability.tracing import Tracing
 from chargehand.webhooks.egress import EgressPolicy
-from chargehand.webhooks.sending import Render
+from chargehand.webhooks.sending import DoorWebhooks
 
 EMBEDDED_NAME = "embedded"
 EMBEDDED_PARALLEL = 4
@@ -74,7 +74,7 @@ class InferenceDoor:
         engine.on_move(self._batches.on_move, BATCH)
         engine.on_move(self._batches.on_line_move, KIND)
 
-    renderers: dict[str, Render] = {KIND: views.render}  # noqa: RUF012 - never changed
+    webhooks: dict[str, DoorWebhooks] = {KIND: DoorWebhooks(views.render)}  # noqa: RUF012 - never changed
     scopes: dict[str, KindScopes] = dict.fromkeys(
         (KIND, BATCH), KindScopes(("jobs:read",), ("jobs:write",), ("jobs:write",))
     )

@@ -44,7 +44,7 @@ from chargehand.http.route import Route
 from chargehand.observability.metrics import Metrics
 from chargehand.observability.tracing import Tracing
 from chargehand.webhooks.egress import EgressPolicy
-from chargehand.webhooks.sending import Render
+from chargehand.webhooks.sending import DoorWebhooks
 
 UNREACHABLE = "no machine can reach this server: it listens on {host}; set provisioning.public_url to the URL by which BMCs and machines reach it"
 
@@ -95,7 +95,7 @@ class ProvisioningDoor:
         engine.judge_by(KIND, self._lifecycle.judge)
         engine.cancel_by(KIND, self._lifecycle.cancel)
 
-    renderers: dict[str, Render] = {KIND: views.render}  # noqa: RUF012 - never changed
+    webhooks: dict[str, DoorWebhooks] = {KIND: DoorWebhooks(views.render)}  # noqa: RUF012 - never changed
     scopes: dict[str, KindScopes] = {KIND: KindScopes((READ,), (WRITE,), (WRITE,))}  # noqa: RUF012 - never changed
 
     def routes(self) -> list[Route]:

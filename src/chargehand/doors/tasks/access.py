@@ -5,7 +5,7 @@ a worker has one of `codeq:claim` … `codeq:subscribe`, a producer `codeq:produ
 producer's too, as it is to codeQ. No header makes anybody anything.
 """
 
-from chargehand.doors.tasks.errors import Refusal
+from chargehand.doors.tasks.errors import TaskRefused
 from chargehand.doors.tasks.names import ADMIN, ANY, PRODUCE, WORKER_SCOPES
 from chargehand.http.auth import Caller
 from chargehand.http.request import Request
@@ -14,32 +14,36 @@ from chargehand.http.request import Request
 def producer(req: Request) -> Caller:
     caller = _caller(req)
     if not _produces(caller):
-        raise Refusal(401, "invalid token", detail=f"this is a worker's token; a producer's has the scope {PRODUCE}")
+        raise TaskRefused(
+            401, "invalid token", detail=f"this is a worker's token; a producer's has the scope {PRODUCE}"
+        )
     return caller
 
 
 def worker(req: Request, scope: str) -> Caller:
     caller = _caller(req)
     if not caller.event_types:
-        raise Refusal(401, "missing eventTypes", detail="a worker's token names the event types it may work on, or *")
+        raise TaskRefused(
+            401, "missing eventTypes", detail="a worker's token names the event types it may work on, or *"
+        )
     if not caller.scopes:
-        raise Refusal(401, "missing scope", detail=f"this needs the scope {scope}")
+        raise TaskRefused(401, "missing scope", detail=f"this needs the scope {scope}")
     if not caller.may(scope):
-        raise Refusal(403, "missing scope", detail=f"this needs the scope {scope}")
+        raise TaskRefused(403, "missing scope", detail=f"this needs the scope {scope}")
     return caller
 
 
 def either(req: Request) -> Caller:
     caller = _caller(req)
     if not (_produces(caller) or (_works(caller) and caller.event_types)):
-        raise Refusal(401, "invalid token", detail="this is neither a producer's token nor a worker's")
+        raise TaskRefused(401, "invalid token", detail="this is neither a producer's token nor a worker's")
     return caller
 
 
 def admin(req: Request) -> Caller:
     caller = _caller(req)
     if not (caller.may(ADMIN) or caller.role.upper() == "ADMIN"):
-        raise Refusal(
+        raise TaskRefused(
             401, "unauthorized. Admin only", detail=f"this needs the scope {ADMIN}, or the claim role = ADMIN"
         )
     return caller
@@ -51,7 +55,7 @@ def check_event_types(caller: Caller, event_types: tuple[str, ...]) -> None:
         return
     for event_type in event_types:
         if event_type not in caller.event_types:
-            raise Refusal(403, "event type not allowed", detail=f"the token does not have {event_type[:200]!r}")
+            raise TaskRefused(403, "event type not allowed", detail=f"the token does not have {event_type[:200]!r}")
 
 
 def _caller(req: Request) -> Caller:

@@ -7,19 +7,18 @@ from msgspec import UNSET, UnsetType
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
-from chargehand.doors.tasks.errors import Refusal, write_error
+from chargehand.doors.tasks.errors import TaskRefused, write_error
 from chargehand.doors.tasks.limits import Limits
 from chargehand.doors.tasks.names import ANY, BASE, KIND, TAG, task_queue
-from chargehand.doors.tasks.producer import checked_command, existing, owned_task
-from chargehand.doors.tasks.reading import EVENTS, TaskEvent, task_event
+from chargehand.doors.tasks.resource import get_task
 from chargehand.doors.tasks.roll import Roll, WorkersSeen
-from chargehand.doors.tasks.views import DEAD, DEAD_TOPIC, Task, task_view, whole_seconds
+from chargehand.doors.tasks.views import DEAD, DEAD_TOPIC, Task, TaskEvent, task_event, task_view, whole_seconds
 from chargehand.engine.engine import Engine
-from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, Job, QueueCount, QueueSettings, queue_name
 from chargehand.engine.store import JobFilter
 from chargehand.errors import Conflict, NotFound
 from chargehand.http.inputs import absent
+from chargehand.http.jobs import EVENTS_PAGE, JobResource
 from chargehand.http.paging import Cursor, Limit, cursor
 from chargehand.http.request import Request
 from chargehand.http.response import Response
@@ -90,7 +89,7 @@ class SomeLetters(msgspec.Struct, forbid_unknown_fields=True):
     limit: Annotated[int, msgspec.Meta(ge=1, le=LETTERS_MOST)] = LETTERS_LIMIT
 
 
-class Count(msgspec.Struct):
+class LetterCount(msgspec.Struct):
     count: int
 
 
@@ -99,9 +98,10 @@ _requeue = msgspec.json.Decoder(Requeue)
 _some = msgspec.json.Decoder(SomeLetters)
 
 
-class Admin:
-    def __init__(self, engine: Engine, config: Config, limits: Limits, roll: Roll) -> None:
+class AdminApi:
+    def __init__(self, engine: Engine, config: Config, jobs: JobResource, limits: Limits, roll: Roll) -> None:
         self._engine = engine
+        self._jobs = jobs
         self._config = config
         self._limits = limits
         self._roll = roll
@@ -119,8 +119,9 @@ class Admin:
             Route("POST", f"{BASE}/admin/tasks/cleanup", self.clean_up, "Remove finished tasks whose time is over", "", TAG,
                   "Never what is still to be done.", reply=Cleaned, **shape),
             Route("GET", letters, self.list_letters, "List dead letters, newest first", "", TAG, query=LettersQuery, reply=Letters, **shape),
-            Route("POST", f"{letters}/requeue", self.requeue_letters, "Give dead letters all their attempts again", "", TAG, request=SomeLetters, reply=Count, **shape),
-            Route("POST", f"{letters}/purge", self.purge_letters, "Remove dead letters for good", "", TAG, request=SomeLetters, reply=Count, **shape),
+            Route("POST", f"{letters}/requeue", self.requeue_letters, "Give dead letters all their attempts again", "", TAG,
+                  request=SomeLetters, reply=LetterCount, **shape),
+            Route("POST", f"{letters}/purge", self.purge_letters, "Remove dead letters for good", "", TAG, request=SomeLetters, reply=LetterCount, **shape),
             Route("GET", f"{letters}/{{task_id}}", self.get_letter, "Read a dead letter and what happened to it", "", TAG, reply=Letter, **of_one),
             Route("POST", f"{letters}/{{task_id}}/requeue", self.requeue_letter, "Give one all its attempts again, mended if need be", "", TAG,
                   request=Requeue, reply=Task, **of_one),
@@ -151,7 +152,7 @@ class Admin:
     async def set_queue(self, req: Request, resp: Response, command: str) -> None:
         tenant = access.admin(req).tenant
         asked = await wire.read(req, _set_command, MAX_BODY)
-        queue = task_queue(tenant, checked_command(command))
+        queue = task_queue(tenant, wire.checked_command(command))
         now = await self._settings(queue)
         paused = now.paused if asked.paused is UNSET else asked.paused
         limit = now.max_running if asked.max_in_progress is UNSET else asked.max_in_progress
@@ -200,7 +201,9 @@ class Admin:
 
     async def get_letter(self, req: Request, resp: Response, task_id: str) -> None:
         job = await self._letter(access.admin(req).tenant, task_id)
-        events = await self._engine.store.list_events(job.id, max(0, job.seq - EVENTS), EVENTS)  # the last tell why
+        events = await self._engine.store.list_events(
+            job.id, max(0, job.seq - EVENTS_PAGE), EVENTS_PAGE
+        )  # the last tell why
         view = task_view(job, await self._engine.store.now())
         reply(resp, Letter(view, [task_event(event) for event in events]))
 
@@ -211,12 +214,12 @@ class Admin:
         payload = wire.some_json("payload", asked.payload)
         job = await self._letter(caller.tenant, task_id)
         try:
-            await self._requeue(job, caller.subject, payload)
+            await self._jobs.requeue(req, job, payload=payload)
         except (Conflict, NotFound):
-            raise Refusal(
+            raise TaskRefused(
                 409, "not requeued", detail="it is no dead letter any more, or its uniqueKey is in use"
             ) from None
-        job = await owned_task(self._engine, job.id, caller.tenant)
+        job = await get_task(self._jobs, job.id, caller.tenant)
         reply(resp, task_view(job, await self._engine.store.now()))
 
     async def requeue_letters(self, req: Request, resp: Response) -> None:
@@ -226,15 +229,11 @@ class Admin:
         found, _ = await self._letters(caller.tenant, asked.command, asked.limit)
         for job in found:
             try:
-                await self._requeue(job, caller.subject, None)
+                await self._jobs.requeue(req, job)
                 count += 1
             except (Conflict, NotFound):
                 continue
-        reply(resp, Count(count))
-
-    async def _requeue(self, job: Job, who: str, payload: bytes | None) -> None:
-        message = f"requeued by {who}" + (" with another payload" if payload else "")
-        await self._engine.requeue(Guard.seen(job), message=message, payload=payload)
+        reply(resp, LetterCount(count))
 
     async def purge_letters(self, req: Request, resp: Response) -> None:
         caller = access.admin(req)
@@ -242,30 +241,28 @@ class Admin:
         if not asked.command:
             # What is gone is gone: a request that forgot to say whose must not take all.
             detail = f"command: whose dead letters are to be removed is required; {ANY} removes those of all"
-            raise Refusal(400, "invalid body", detail=detail, field="command")
+            raise TaskRefused(400, "invalid body", detail=detail, field="command")
         found, _ = await self._letters(caller.tenant, asked.command, asked.limit)
-        reply(resp, Count(await self._engine.store.purge(caller.tenant, KIND, tuple(job.id for job in found))))
+        reply(resp, LetterCount(await self._engine.store.purge(caller.tenant, KIND, tuple(job.id for job in found))))
 
     async def drop_letter(self, req: Request, resp: Response, task_id: str) -> None:
         job = await self._letter(access.admin(req).tenant, task_id)
         if not await self._engine.store.purge(job.tenant, KIND, (job.id,)):
-            raise Refusal(409, "not removed", detail="its callback is still to be delivered; try again after that")
+            raise TaskRefused(409, "not removed", detail="its callback is still to be delivered; try again after that")
         resp.status = 204
 
     async def _letters(
         self, tenant: str, command: str | None, limit: int, before: str | None = None
     ) -> tuple[list[Job], str | None]:
-        """And the cursor of the page after it."""
         queue = None if command in (None, ANY) else task_queue(tenant, command)
-        found = await self._engine.store.list_jobs(
+        return await self._jobs.list(
             JobFilter(tenant, KIND, queue, before=before, limit=limit, topic=DEAD_TOPIC, stopped=True, exact=True)
         )
-        return found, found[-1].id if len(found) == limit else None
 
     async def _letter(self, tenant: str, task_id: str) -> Job:
-        job = await owned_task(self._engine, existing(task_id), tenant)
+        job = await get_task(self._jobs, task_id, tenant)
         if not (job.finished and job.stage == DEAD):
-            raise Refusal(404, "not found", detail="there is such a task, but it is no dead letter")
+            raise TaskRefused(404, "not found", detail="there is such a task, but it is no dead letter")
         return job
 
 
@@ -274,9 +271,9 @@ def _label(queue: str) -> str:
     return f"codeq:q:{command}:{tenant}"
 
 
-def _optional(body: bytes) -> wire.Cleanup:
+def _optional(body: bytes) -> wire.CleanUpTasks:
     """codeQ does not look at what is wrong with this body, but for the instant in it."""
     try:
-        return wire.parse(wire.cleanup, body) if body else wire.Cleanup()
-    except Refusal:
-        return wire.Cleanup()
+        return wire.parse(wire.cleanup, body) if body else wire.CleanUpTasks()
+    except TaskRefused:
+        return wire.CleanUpTasks()

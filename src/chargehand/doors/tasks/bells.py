@@ -34,7 +34,7 @@ class Bell(msgspec.Struct, frozen=True, omit_defaults=True):
     shut: bool = False  # it was paused when last seen: to workers, what is in it will be new
 
 
-class Rung(msgspec.Struct, frozen=True):
+class Ringing(msgspec.Struct, frozen=True):
     bell: Bell
     told: tuple[Subscription, ...] = ()
     again_at: int | None = None  # when somebody may be told who may not now
@@ -43,13 +43,13 @@ class Rung(msgspec.Struct, frozen=True):
 
 def ring(
     bell: Bell, subscriptions: Sequence[Subscription], pulse: Pulse, sent_elsewhere: Mapping[str, int] = {}
-) -> Rung:
+) -> Ringing:
     """`subscriptions` are those that match and have not expired, sorted by id; `sent_elsewhere` is when they were last
     told of other queues, since the least interval between two notifications is the subscriber's, whatever they are about."""
     if pulse.paused:
-        return Rung(replace(bell, owed=(), shut=True), changed=not bell.shut)
+        return Ringing(replace(bell, owed=(), shut=True), changed=not bell.shut)
     if not pulse.ready:
-        return Rung(replace(bell, owed=(), shut=False), changed=bell.shut)
+        return Ringing(replace(bell, owed=(), shut=False), changed=bell.shut)
     at = pulse.at
     until = min(bell.until, at)  # a clock that was set back must not make us deaf
     units = _units(subscriptions)
@@ -75,7 +75,7 @@ def ring(
             turns[unit] = chosen.id
     changed = bool(told) or bell.shut or not owed <= set(bell.owed)
     now = Bell(max(until, pulse.newest_at or 0), tuple(sorted(owed)), turns, sent)
-    return Rung(now, tuple(told), min(waits, default=None), changed)
+    return Ringing(now, tuple(told), min(waits, default=None), changed)
 
 
 def _units(subscriptions: Sequence[Subscription]) -> dict[str, list[Subscription]]:

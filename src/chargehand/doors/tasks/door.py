@@ -5,21 +5,23 @@ import time
 
 from chargehand.config import Config
 from chargehand.doors.tasks import views
-from chargehand.doors.tasks.admin import Admin
+from chargehand.doors.tasks.admin import AdminApi
 from chargehand.doors.tasks.limits import Limits
 from chargehand.doors.tasks.metrics import TaskMetrics
 from chargehand.doors.tasks.names import ADMIN, KIND, PRODUCE
 from chargehand.doors.tasks.notifier import Notifier
 from chargehand.doors.tasks.policy import Judge
-from chargehand.doors.tasks.producer import Producer
-from chargehand.doors.tasks.reading import Reading
-from chargehand.doors.tasks.results import Results
+from chargehand.doors.tasks.producer import ProducerApi
+from chargehand.doors.tasks.reading import ReadingApi
+from chargehand.doors.tasks.resource import task_resource
+from chargehand.doors.tasks.results import ResultsApi
 from chargehand.doors.tasks.roll import Roll
 from chargehand.doors.tasks.schedules import Schedules
 from chargehand.doors.tasks.stream import Streams
 from chargehand.doors.tasks.subscriptions import Subscriptions
 from chargehand.doors.tasks.topics import Topics
-from chargehand.doors.tasks.worker import Worker
+from chargehand.doors.tasks.worker import WorkerApi
+from chargehand.engine.backoff import added_jitter
 from chargehand.engine.engine import Engine
 from chargehand.engine.store import JobFilter
 from chargehand.files import Files
@@ -29,7 +31,7 @@ from chargehand.observability.metrics import Metrics
 from chargehand.observability.tracing import Tracing
 from chargehand.webhooks.egress import EgressPolicy
 from chargehand.webhooks.outbound import Outbox
-from chargehand.webhooks.sending import Render
+from chargehand.webhooks.sending import DoorWebhooks
 
 GAUGES_SECONDS = 5.0
 LOOK_UP = 10  # commands whose spelling is looked up at a time: a rare one may be far down
@@ -46,8 +48,9 @@ class TasksDoor:
         self._topics = Topics(engine, config)
         judge = Judge(engine, config.tasks, self._topics)
         roll = Roll(engine.now)
-        worker = Worker(engine, config, judge, limits, roll)
-        producer = Producer(engine, config, policy, tracing, self._topics, limits, self._metrics)
+        jobs = task_resource(engine, config.tasks, tracing, policy)
+        worker = WorkerApi(engine, config, limits, roll)
+        producer = ProducerApi(engine, config, jobs, tracing, self._topics, limits, self._metrics)
         streams = Streams(engine, config, worker, limits, roll)
         self._notifier = Notifier(engine, config, policy, tracing, self._metrics.count_webhook)
         self._schedules = Schedules(engine, config, policy, producer.create)
@@ -55,12 +58,12 @@ class TasksDoor:
             producer,
             worker,
             streams,
-            Results(engine, config, files),
-            Reading(engine, files),
+            ResultsApi(engine, config, files),
+            ReadingApi(engine, jobs, files),
             Subscriptions(engine, config, policy, self._notifier),
             self._schedules,
             self._topics,
-            Admin(engine, config, limits, roll),
+            AdminApi(engine, config, jobs, limits, roll),
         )
         engine.judge_by(KIND, judge)
         engine.on_move(self._metrics.on_move, KIND)
@@ -70,7 +73,7 @@ class TasksDoor:
         engine.on_hint(streams.on_hint)
         engine.on_hint(self._notifier.on_hint)
 
-    renderers: dict[str, Render] = {KIND: views.render}  # noqa: RUF012 - never changed
+    webhooks: dict[str, DoorWebhooks] = {KIND: DoorWebhooks(views.render, added_jitter)}  # noqa: RUF012 - never changed
     scopes: dict[str, KindScopes] = {KIND: KindScopes((PRODUCE, ADMIN), (PRODUCE, ADMIN), (ADMIN,))}  # noqa: RUF012 - the same
 
     def routes(self) -> list[Route]:

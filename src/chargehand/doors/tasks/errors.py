@@ -9,7 +9,7 @@ from chargehand.errors import ChargehandError, InvalidField, TooManyRequests, Un
 from chargehand.http.response import Response
 
 
-class Refusal(ChargehandError):
+class TaskRefused(ChargehandError):
     """An answer of codeQ's wire: its status, its text, and what else it says."""
 
     code = "tasks.refused"
@@ -23,9 +23,9 @@ class Refusal(ChargehandError):
         self.more = {**more, **({"detail": detail} if detail else {})}
 
 
-def invalid_body(error: ChargehandError, text: str = "invalid body") -> Refusal:
+def invalid_body(error: ChargehandError, text: str = "invalid body") -> TaskRefused:
     """codeQ says no more than that the body is invalid; what is wrong with it stands beside."""
-    refusal = Refusal(400, text, detail=error.message)
+    refusal = TaskRefused(400, text, detail=error.message)
     if isinstance(error, InvalidField):
         refusal.more["field"] = error.field
     return refusal
@@ -34,7 +34,7 @@ def invalid_body(error: ChargehandError, text: str = "invalid body") -> Refusal:
 def write_error(resp: Response, error: ChargehandError) -> None:
     body: dict[str, Any] = {"error": error.message}
     status = error.status
-    if isinstance(error, Refusal):
+    if isinstance(error, TaskRefused):
         status = error.http_status
         body |= error.more
     elif isinstance(error, InvalidField):

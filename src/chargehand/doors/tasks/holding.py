@@ -5,12 +5,12 @@ the `lease` it was given is safe even from another one of the same name that too
 """
 
 from chargehand.doors.tasks import access
-from chargehand.doors.tasks.errors import Refusal
+from chargehand.doors.tasks.errors import TaskRefused
 from chargehand.doors.tasks.names import ALL_TENANTS, KIND
-from chargehand.doors.tasks.producer import existing
 from chargehand.doors.tasks.views import STATUS
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import EVERY_TENANT, Guard
+from chargehand.engine.ids import is_ulid
 from chargehand.engine.job import Job, State
 from chargehand.http.auth import Caller
 from chargehand.http.request import Request
@@ -18,17 +18,19 @@ from chargehand.http.request import Request
 EVENTS = 1000  # of a task that are looked at in one go to tell a former owner from a stranger
 
 
-class Holder:
+class TaskHolder:
     """A worker that calls about one task: its guards for the engine."""
 
     def __init__(self, caller: Caller, task_id: str, text: str = "not-found") -> None:
-        self.task_id = existing(task_id, text)
+        if not is_ulid(task_id):
+            raise TaskRefused(404, text)
+        self.task_id = task_id
         self.owner = owner_of(caller)
         self.tenant = tenant_of(caller)
         self._text = text
 
     @classmethod
-    def of(cls, req: Request, scope: str, task_id: str, text: str = "not-found") -> "Holder":
+    def of(cls, req: Request, scope: str, task_id: str, text: str = "not-found") -> "TaskHolder":
         return cls(access.worker(req, scope), task_id, text)
 
     def guard(self, lease: int | None) -> Guard:
@@ -42,20 +44,20 @@ class Holder:
             raise await self.refusal(engine, lease)
         return job
 
-    async def refusal(self, engine: Engine, lease: int | None = None) -> Refusal:
+    async def refusal(self, engine: Engine, lease: int | None = None) -> TaskRefused:
         """Why the task is not this worker's."""
         job = await engine.store.get_job(self.task_id, self.tenant)
         if job is None or job.kind != KIND:
-            return Refusal(404, self._text)
+            return TaskRefused(404, self._text)
         if job.state is not State.RUNNING:
-            return Refusal(
+            return TaskRefused(
                 409, "not-in-progress", detail=f"the task is {STATUS[job.state]}; drop the work, nothing was changed"
             )
         if job.lease_owner == self.owner and lease not in (None, job.lease):
             return _lost()
         if await self._held_before(engine):
             return _lost()
-        return Refusal(403, "not-owner", detail="another worker has this task")
+        return TaskRefused(403, "not-owner", detail="another worker has this task")
 
     async def _held_before(self, engine: Engine) -> bool:
         after, claimed = 0, f"claimed by {self.owner}"
@@ -66,8 +68,8 @@ class Holder:
         return False
 
 
-def _lost() -> Refusal:
-    return Refusal(409, "lease-lost", detail="somebody else has the task now; drop the work, nothing was changed")
+def _lost() -> TaskRefused:
+    return TaskRefused(409, "lease-lost", detail="somebody else has the task now; drop the work, nothing was changed")
 
 
 def owner_of(caller: Caller) -> str:

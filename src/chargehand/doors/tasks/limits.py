@@ -3,7 +3,7 @@
 import math
 
 from chargehand.config import TasksConfig
-from chargehand.doors.tasks.errors import Refusal
+from chargehand.doors.tasks.errors import TaskRefused
 from chargehand.doors.tasks.metrics import TaskMetrics
 from chargehand.http.auth import Caller
 from chargehand.http.rate import RateLimiter
@@ -26,7 +26,7 @@ class Limits:
         wait = self._limiter.take(f"{scope}:{caller.rate_key}", rate, burst)
         if wait:
             self._metrics.rate_limited.labels(scope, operation).inc()
-            raise Refusal(
+            raise TaskRefused(
                 429,
                 "rate limit exceeded",
                 scope=scope,

@@ -6,51 +6,48 @@ import msgspec
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
-from chargehand.doors.tasks.errors import Refusal, write_error
+from chargehand.doors.tasks.errors import TaskRefused, write_error
 from chargehand.doors.tasks.limits import Limits
 from chargehand.doors.tasks.metrics import TaskMetrics
 from chargehand.doors.tasks.names import BASE, KIND, MAX_COMMAND, TAG, task_queue
+from chargehand.doors.tasks.resource import ENDS, get_task
 from chargehand.doors.tasks.topics import Topics, attempts, keep_seconds, tier
 from chargehand.doors.tasks.views import STATUS, Task, metadata, task_view
-from chargehand.engine.delivery import endpoint_id, shown_url
+from chargehand.engine.delivery import shown_url
 from chargehand.engine.engine import Engine
-from chargehand.engine.guard import Guard
-from chargehand.engine.ids import is_ulid
 from chargehand.engine.job import Job, NewJob, Report, State, rfc3339
 from chargehand.engine.moves import Moved
 from chargehand.engine.store import Submitted
-from chargehand.errors import ChargehandError, Conflict, InvalidField, NotFound
+from chargehand.errors import ChargehandError, Conflict, NotFound
 from chargehand.http.carried import carried_text
-from chargehand.http.inputs import absent, trace_headers
+from chargehand.http.inputs import absent
+from chargehand.http.jobs import JobResource
 from chargehand.http.request import Request
 from chargehand.http.response import Response
 from chargehand.http.route import Route, reply
 from chargehand.observability.tracing import Span, Tracing
-from chargehand.webhooks.egress import EgressPolicy
 
-ENDS = ("succeeded", "failed", "cancelled")
 MAX_KEY = 255
-MAX_ATTEMPTS = 1000
 KEY_SECONDS = 3600  # a key is forgotten with its task: whoever repeats a request has an hour, whatever the topic says
 LAST_RUN_AT = 221_845_392_000_000_000  # the year 9000
 
 
-class CreatedOne(msgspec.Struct, omit_defaults=True):
+class CreatedTask(msgspec.Struct, omit_defaults=True):
     task: Task | None = None
     error: str = ""
     detail: str = ""
 
 
-class CreatedMany(msgspec.Struct):
-    results: list[CreatedOne]
+class CreatedTasks(msgspec.Struct):
+    results: list[CreatedTask]
 
 
-class Producer:
+class ProducerApi:
     def __init__(
         self,
         engine: Engine,
         config: Config,
-        policy: EgressPolicy,
+        jobs: JobResource,
         tracing: Tracing,
         topics: Topics,
         limits: Limits,
@@ -59,7 +56,7 @@ class Producer:
         self._engine = engine
         self._config = config.tasks
         self._max_body = config.server.max_body_bytes
-        self._policy = policy
+        self._jobs = jobs
         self._tracing = tracing
         self._topics = topics
         self._limits = limits
@@ -71,7 +68,7 @@ class Producer:
             Route("POST", f"{BASE}/tasks", self.create_task, "Create a task", "", TAG, "Durable when the 202 is there; its callback too.",
                   request=wire.CreateTask, status=202, reply=Task, error_writer=write_error, request_id=True),
             Route("POST", f"{BASE}/tasks/batch", self.create_tasks, "Create up to 100 tasks", "", TAG, "Each for itself: one that is refused does not keep the others.",
-                  request=wire.CreateTasks, reply=CreatedMany, error_writer=write_error, request_id=True),
+                  request=wire.CreateTasks, reply=CreatedTasks, error_writer=write_error, request_id=True),
             Route("POST", f"{BASE}/tasks/{{task_id}}/cancel", self.cancel_task, "Cancel a task", "", TAG,
                   "It ends as FAILED with the error CANCELLED, and its callback says so.",
                   reply=Task, errors=(NotFound, Conflict), error_writer=write_error, request_id=True),
@@ -84,9 +81,7 @@ class Producer:
         caller = access.producer(req)
         self._limits.check("producer", "create_task", caller)
         asked = await wire.read(req, wire.create_task, self._max_body)
-        with self._tracing.span(
-            "submit", **trace_headers(req), attributes={"command": asked.command[:MAX_COMMAND]}
-        ) as span:
+        with self._jobs.span(req, {"command": asked.command[:MAX_COMMAND]}) as span:
             task = await self._create(caller.tenant, asked, span)
             span.set("job_id", task.id)
         reply(resp, task, 202)
@@ -96,40 +91,38 @@ class Producer:
         self._limits.check("producer", "create_task", caller)
         asked = await wire.read(req, wire.create_tasks, self._max_body)
         if not asked.tasks:
-            raise Refusal(400, "invalid body", detail="tasks: must have 1 to 100 entries", field="tasks")
+            raise TaskRefused(400, "invalid body", detail="tasks: must have 1 to 100 entries", field="tasks")
         if len(asked.tasks) > wire.MAX_BATCH:
-            raise Refusal(400, f"batch size exceeds maximum of {wire.MAX_BATCH}")
-        with self._tracing.span("submit", **trace_headers(req), attributes={"tasks": len(asked.tasks)}) as span:
+            raise TaskRefused(400, f"batch size exceeds maximum of {wire.MAX_BATCH}")
+        with self._jobs.span(req, {"tasks": len(asked.tasks)}) as span:
             creating = [self._create_one(caller.tenant, each, span) for each in asked.tasks]
             del asked  # and the body with it, once each has taken its part
             results = await asyncio.gather(*creating)
-        reply(resp, CreatedMany(list(results)))
+        reply(resp, CreatedTasks(list(results)))
 
-    async def _create_one(self, tenant: str, raw: msgspec.Raw, span: Span) -> CreatedOne:
+    async def _create_one(self, tenant: str, raw: msgspec.Raw, span: Span) -> CreatedTask:
         try:
             asked = wire.parse(wire.create_task, raw)
             del raw
             if not asked.command:  # in a batch codeQ has another text for it than alone
-                raise Refusal(400, "invalid command", detail="command: is required")
-            return CreatedOne(await self._create(tenant, asked, span))
+                raise TaskRefused(400, "invalid command", detail="command: is required")
+            return CreatedTask(await self._create(tenant, asked, span))
         except ChargehandError as error:
-            return CreatedOne(
-                error=error.message, detail=error.more.get("detail", "") if isinstance(error, Refusal) else ""
+            return CreatedTask(
+                error=error.message, detail=error.more.get("detail", "") if isinstance(error, TaskRefused) else ""
             )
 
     async def cancel_task(self, req: Request, resp: Response, task_id: str) -> None:
         caller = access.producer(req)
-        task_id = existing(task_id)
-        job = await owned_task(self._engine, task_id, caller.tenant)
         try:
-            await self._engine.cancel(Guard.seen(job), message=f"cancelled by {caller.subject}")
+            await self._jobs.cancel(req, await get_task(self._jobs, task_id, caller.tenant))
         except NotFound:
-            raise Refusal(404, "not found") from None
+            raise TaskRefused(404, "not found") from None
         except Conflict:
-            raise Refusal(
+            raise TaskRefused(
                 409, "already finished", detail="only a PENDING or IN_PROGRESS task can be cancelled"
             ) from None
-        job = await owned_task(self._engine, task_id, caller.tenant)
+        job = await get_task(self._jobs, task_id, caller.tenant)
         reply(resp, task_view(job, await self._engine.store.now()))
 
     # for schedules ----------------------------------------------------------------------------------------------------
@@ -158,8 +151,8 @@ class Producer:
         payload = wire.some_json("payload", asked.payload)
         if not asked.command or payload is None:
             field = "payload" if asked.command else "command"
-            raise Refusal(400, "invalid body", detail=f"{field}: is required", field=field)
-        command = checked_command(asked.command)
+            raise TaskRefused(400, "invalid body", detail=f"{field}: is required", field=field)
+        command = wire.checked_command(asked.command)
         policy = self._topics.policy(tenant, command)
         run_at, delay = _when(asked)
         default = attempts(policy, self._config.max_attempts)
@@ -174,7 +167,7 @@ class Producer:
             task_queue(tenant, command),
             payload,
             tier(policy, min(max(asked.priority or 0, 0), 9)),
-            min(runs, MAX_ATTEMPTS),
+            min(runs, wire.MAX_ATTEMPTS),
             run_at,
             delay,
             _key("idempotencyKey", asked.idempotency_key),
@@ -188,66 +181,21 @@ class Producer:
         )
 
     def _reports(self, tenant: str, webhook: str | None) -> tuple[Report, ...]:
-        if not webhook or not webhook.strip():
-            return ()
-        config = self._config
-        url = checked_url(self._policy, "webhook", webhook, "invalid webhook url")
-        return (
-            Report(
-                url,
-                endpoint_id(tenant, url),
-                "codeq",
-                ENDS,
-                config.result_webhook_max_attempts,
-                config.result_webhook_base_backoff_seconds,
-                config.result_webhook_max_backoff_seconds,
-            ),
-        )
-
-
-def checked_command(command: str) -> str:
-    if not command.strip():
-        raise Refusal(400, "invalid command", detail="command: must not be blank", field="command")
-    if len(command) > MAX_COMMAND or not command.isprintable() or "*" in command:
-        raise Refusal(
-            400,
-            "invalid command",
-            detail=f"command: must have at most {MAX_COMMAND} printable characters, and no *",
-            field="command",
-        )
-    return command.strip()
-
-
-def checked_url(policy: EgressPolicy, field: str, url: str, text: str) -> str:
-    try:
-        return policy.check_url(field, url.strip())
-    except InvalidField as error:
-        raise Refusal(400, text, detail=error.message, field=field) from None
-
-
-def existing(task_id: str, text: str = "not found") -> str:
-    """An id that could be one; what could not is not there."""
-    if not is_ulid(task_id):
-        raise Refusal(404, text)
-    return task_id
-
-
-async def owned_task(engine: Engine, task_id: str, tenant: str | None, text: str = "not found") -> Job:
-    job = await engine.store.get_job(task_id, tenant)
-    if job is None or job.kind != KIND:
-        raise Refusal(404, text)
-    return job
+        url = webhook if webhook and webhook.strip() else None
+        return self._jobs.report_to(tenant, "webhook", url, ENDS)
 
 
 def _when(asked: wire.CreateTask) -> tuple[int | None, float]:
     if asked.run_at:
         at = wire.instant("runAt", asked.run_at)
         if at >= LAST_RUN_AT:
-            raise Refusal(400, "invalid 'runAt' (use RFC3339)", detail="must be before the year 9000", field="runAt")
+            raise TaskRefused(
+                400, "invalid 'runAt' (use RFC3339)", detail="must be before the year 9000", field="runAt"
+            )
         return max(at, 0), 0.0
     delay = asked.delay_seconds or 0.0
     if delay < 0:
-        raise Refusal(400, "invalid 'delaySeconds' (must be >= 0)", field="delaySeconds")
+        raise TaskRefused(400, "invalid 'delaySeconds' (must be >= 0)", field="delaySeconds")
     return None, delay
 
 
@@ -255,7 +203,7 @@ def _key(field: str, key: str | None) -> str | None:
     if not key:
         return None
     if len(key) > MAX_KEY or not key.isprintable():
-        raise Refusal(400, "invalid body", detail=f"{field}: at most {MAX_KEY} printable characters", field=field)
+        raise TaskRefused(400, "invalid body", detail=f"{field}: at most {MAX_KEY} printable characters", field=field)
     return key
 
 

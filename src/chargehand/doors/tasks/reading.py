@@ -1,75 +1,49 @@
 """Reading tasks, by producer or worker: one, its result (waiting for it if asked to), its log as it grows, its files, a list."""
 
-import asyncio
-import contextlib
-import time
-from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
 import msgspec
 
 from chargehand.doors.tasks import access
-from chargehand.doors.tasks.errors import Refusal, write_error
+from chargehand.doors.tasks.errors import TaskRefused, write_error
 from chargehand.doors.tasks.holding import tenant_of
 from chargehand.doors.tasks.names import BASE, KIND, TAG, task_queue
-from chargehand.doors.tasks.producer import existing, owned_task
+from chargehand.doors.tasks.resource import get_task
 from chargehand.doors.tasks.views import (
-    DEAD_TOPIC,
     PROGRESS,
     STATUS,
-    ProgressView,
     ResultView,
     Task,
+    TaskEvent,
     progress_view,
     result_view,
     task_view,
 )
 from chargehand.engine.engine import Engine
-from chargehand.engine.job import Event, Job, State, rfc3339
+from chargehand.engine.job import Job, State
 from chargehand.engine.store import JobFilter
 from chargehand.errors import NotFound
 from chargehand.files import Files
-from chargehand.http import sse
 from chargehand.http.files import send_file
-from chargehand.http.inputs import last_event_id
-from chargehand.http.paging import EVENTS_BYTES, Cursor, Limit, cursor
+from chargehand.http.jobs import EVENTS_PAGE, FOLLOW, FOLLOW_HEADERS, EventPage, JobResource
+from chargehand.http.paging import Cursor, Limit, cursor
 from chargehand.http.request import Request
 from chargehand.http.response import Response
 from chargehand.http.route import Route, query, reply
 
 MAX_WAIT_SECONDS = 60.0
-LOOK_SECONDS = 5.0  # underneath the wake-ups: what other nodes did, should their word be lost
-EVENTS = 1000
 LATER_NOTES = 100
 RAFT = {"enabled": False, "numGroups": 0}
 
 
-class Outcome(msgspec.Struct):
+class TaskOutcome(msgspec.Struct):
     task: Task
     result: ResultView
 
 
-class TaskEvent(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A line of a task's log."""
-
-    sequence: int
-    at: str
-    move: str
-    status: str
-    level: str = "info"
-    attempt: int = 0
-    message: str = ""
-    error: str = ""
-    progress: ProgressView | None = None
-
-
-class EventPage(msgspec.Struct):
-    events: list[TaskEvent]
-
-
 class EventQuery(msgspec.Struct):
     after: Annotated[
-        int, msgspec.Meta(ge=0, description=f"The last `sequence` seen; up to {EVENTS} or 4 MiB follow")
+        int, msgspec.Meta(ge=0, description=f"The last `sequence` seen; up to {EVENTS_PAGE} or 4 MiB follow")
     ] = 0
 
 
@@ -86,14 +60,15 @@ class ResultQuery(msgspec.Struct, rename="camel"):
     wait_seconds: Annotated[int, msgspec.Meta(description="Long poll, up to 60")] = 0
 
 
-class TaskPage(msgspec.Struct):
+class TaskListing(msgspec.Struct):
     tasks: list[Task]
     next: str | None
 
 
-class Reading:
-    def __init__(self, engine: Engine, files: Files) -> None:
+class ReadingApi:
+    def __init__(self, engine: Engine, jobs: JobResource, files: Files) -> None:
         self._engine = engine
+        self._jobs = jobs
         self._files = files
 
     def routes(self) -> list[Route]:
@@ -102,11 +77,11 @@ class Reading:
         of_one = {**shape, "errors": (NotFound,)}
         # fmt: off
         return [
-            Route("GET", f"{BASE}/tasks", self.list_tasks, "List tasks, newest first", "", TAG, "Without their payloads.", query=TaskQuery, reply=TaskPage, **shape),
+            Route("GET", f"{BASE}/tasks", self.list_tasks, "List tasks, newest first", "", TAG, "Without their payloads.", query=TaskQuery, reply=TaskListing, **shape),
             Route("GET", one, self.get_task, "Read a task", "", TAG, reply=Task, **of_one),
-            Route("GET", f"{one}/result", self.get_result, "Read the result, waiting for it if asked to", "", TAG, query=ResultQuery, reply=Outcome, **of_one),
-            Route("GET", f"{one}/events", self.get_events, "Read or follow what happened to a task", "", TAG,
-                  "With `Accept: text/event-stream` it goes on live and takes up after `Last-Event-ID`.", query=EventQuery, reply=EventPage, **of_one),
+            Route("GET", f"{one}/result", self.get_result, "Read the result, waiting for it if asked to", "", TAG, query=ResultQuery, reply=TaskOutcome, **of_one),
+            Route("GET", f"{one}/events", self.get_events, "Read or follow what happened to a task", "", TAG, FOLLOW,
+                  query=EventQuery, headers=FOLLOW_HEADERS, reply=EventPage[TaskEvent], **of_one),
             Route("GET", f"{one}/artifacts/{{name}}", self.get_artifact, "Fetch an artifact", "", TAG, reply_media="application/octet-stream", **of_one),
             Route("GET", f"{BASE}/raft/status", self.get_raft, "That there is no raft here", "", TAG, **shape),
         ]
@@ -116,15 +91,14 @@ class Reading:
         caller, by = access.either(req), query(req, TaskQuery)
         state, stopped = _state(by.status)
         queue = None if by.command is None else task_queue(caller.tenant, by.command)
-        found = await self._engine.store.list_jobs(
+        found, following = await self._jobs.list(
             JobFilter(caller.tenant, KIND, queue, state, cursor(by.cursor), by.limit, stopped=stopped, exact=True)
         )
         now = await self._engine.store.now()
-        following = found[-1].id if len(found) == by.limit else None
-        reply(resp, TaskPage([task_view(job, now) for job in found], following))
+        reply(resp, TaskListing([task_view(job, now) for job in found], following))
 
     async def get_task(self, req: Request, resp: Response, task_id: str) -> None:
-        job = await self._job(req, task_id)
+        job = await self._task(req, task_id)
         view = task_view(job, await self._engine.store.now())
         if job.state is State.RUNNING:
             last = await self._engine.store.last_note(job.id, PROGRESS)
@@ -133,78 +107,31 @@ class Reading:
         reply(resp, view)
 
     async def get_result(self, req: Request, resp: Response, task_id: str) -> None:
-        job = await self._job(req, task_id, "task not found")
-        wait = _seconds(req.get_param("waitSeconds"))
-        if not job.finished and wait:
-            job = await req.unless_gone(self._finished(job, wait)) or job
+        job = await self._task(req, task_id, "task not found")
+        job = await self._jobs.wait(req, job, _seconds(req.get_param("waitSeconds")))
         if not job.finished:
-            raise Refusal(404, "result not found", detail=f"the task is {task_view(job, 0).status}")
+            raise TaskRefused(404, "result not found", detail=f"the task is {STATUS[job.state]}")
         # The last event, unless somebody has added a note to it since.
         events = await self._engine.store.list_events(job.id, after=max(0, job.seq - LATER_NOTES))
         result = result_view(job, next((event for event in reversed(events) if event.move != "note"), None))
-        reply(resp, Outcome(task_view(job, await self._engine.store.now()), result))
-
-    async def _finished(self, job: Job, wait: float) -> Job:
-        """The task at its end, or as it is when the time is over."""
-        until = time.monotonic() + wait
-        news = asyncio.Event()
-        stop = self._engine.watching(job.id, news)
-        try:
-            while True:
-                news.clear()
-                job = await self._engine.get(job.id)
-                left = until - time.monotonic()
-                if job.finished or left <= 0 or self._engine.draining:
-                    return job
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(left, LOOK_SECONDS)):
-                        await news.wait()
-        finally:
-            stop()
+        reply(resp, TaskOutcome(task_view(job, await self._engine.store.now()), result))
 
     async def get_events(self, req: Request, resp: Response, task_id: str) -> None:
-        job = await self._job(req, task_id)
-        if "text/event-stream" in (req.get_header("accept") or ""):
-            sse.send_events(req, resp, self._follow(job.id, last_event_id(req), job.tenant))
-            return
-        events = await self._engine.store.list_events(job.id, query(req, EventQuery).after, EVENTS, EVENTS_BYTES)
-        reply(resp, EventPage([task_event(event) for event in events]))
-
-    async def _follow(self, task_id: str, after: int, tenant: str) -> AsyncGenerator[sse.Event, None]:
-        async for event in self._engine.watch(task_id, after, tenant):
-            name = PROGRESS if event.step == PROGRESS else event.move
-            yield sse.Event(name, msgspec.json.encode(task_event(event)), str(event.seq))
+        await self._jobs.send_events(req, resp, await self._task(req, task_id), query(req, EventQuery).after)
 
     async def get_artifact(self, req: Request, resp: Response, task_id: str, name: str) -> None:
-        job = await self._job(req, task_id)
+        job = await self._task(req, task_id)
         file = await self._engine.store.job_file(job.id, name)
         if file is None:
-            raise Refusal(404, "artifact not found")
+            raise TaskRefused(404, "artifact not found")
         await send_file(req, resp, self._files, file)
 
     async def get_raft(self, req: Request, resp: Response) -> None:
         access.either(req)
         reply(resp, RAFT)
 
-    async def _job(self, req: Request, task_id: str, text: str = "not found") -> Job:
-        caller = access.either(req)
-        return await owned_task(self._engine, existing(task_id, text), tenant_of(caller), text)
-
-
-def task_event(event: Event) -> TaskEvent:
-    said = progress_view(event) if event.step == PROGRESS else None
-    dead = " (dead letter)" if f"{event.state}:{event.stage}" == DEAD_TOPIC else ""
-    return TaskEvent(
-        event.seq,
-        rfc3339(event.at),
-        event.move,
-        STATUS[event.state],
-        event.level,
-        event.attempt,
-        "" if said else event.message + dead,
-        event.error or "",
-        said,
-    )
+    async def _task(self, req: Request, task_id: str, text: str = "not found") -> Job:
+        return await get_task(self._jobs, task_id, tenant_of(access.either(req)), text)
 
 
 def _state(status: str | None) -> tuple[State | None, bool]:
@@ -219,7 +146,7 @@ def _state(status: str | None) -> tuple[State | None, bool]:
             return State.SUCCEEDED, False
         case "FAILED":
             return None, True
-    raise Refusal(400, "invalid status", detail="must be PENDING, IN_PROGRESS, COMPLETED or FAILED", field="status")
+    raise TaskRefused(400, "invalid status", detail="must be PENDING, IN_PROGRESS, COMPLETED or FAILED", field="status")
 
 
 def _seconds(text: str | None) -> float:

@@ -9,10 +9,10 @@ import msgspec
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
-from chargehand.doors.tasks.errors import Refusal, write_error
-from chargehand.doors.tasks.holding import Holder
+from chargehand.doors.tasks.errors import TaskRefused, write_error
+from chargehand.doors.tasks.holding import TaskHolder
 from chargehand.doors.tasks.names import BASE, RESULT, TAG
-from chargehand.doors.tasks.views import Artifact, ResultView
+from chargehand.doors.tasks.views import ResultView, TaskArtifact
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import rfc3339
 from chargehand.engine.moves import Change
@@ -30,18 +30,18 @@ COMPLETED, FAILED = "COMPLETED", "FAILED"
 MAX_URL = 4096
 
 
-class SubmittedOne(msgspec.Struct, rename="camel", omit_defaults=True):
+class SubmittedResult(msgspec.Struct, rename="camel", omit_defaults=True):
     task_id: str
     result: ResultView | None = None
     error: str = ""
     detail: str = ""
 
 
-class SubmittedMany(msgspec.Struct):
-    results: list[SubmittedOne]
+class SubmittedResults(msgspec.Struct):
+    results: list[SubmittedResult]
 
 
-class Results:
+class ResultsApi:
     def __init__(self, engine: Engine, config: Config, files: Files) -> None:
         self._engine = engine
         self._files = files
@@ -55,12 +55,12 @@ class Results:
                   "COMPLETED with a result, or FAILED with an error: neither is tried again.",
                   request=wire.SubmitResult, reply=ResultView, errors=(NotFound, StaleLease), error_writer=write_error, request_id=True),
             Route("POST", f"{BASE}/tasks/batch/results", self.submit_results, "Finish up to 100 tasks", "", TAG, "Each for itself.",
-                  request=wire.SubmitResults, reply=SubmittedMany, error_writer=write_error, request_id=True),
+                  request=wire.SubmitResults, reply=SubmittedResults, error_writer=write_error, request_id=True),
         ]
         # fmt: on
 
     async def submit_result(self, req: Request, resp: Response, task_id: str) -> None:
-        holder = Holder.of(req, RESULT, task_id, NO_TASK)
+        holder = TaskHolder.of(req, RESULT, task_id, NO_TASK)
         asked = await wire.read(req, wire.submit_result, self._max_body, INVALID)
         reply(resp, await self._submit(holder, asked, req))
 
@@ -68,26 +68,26 @@ class Results:
         access.worker(req, RESULT)
         asked = await wire.read(req, wire.submit_results, self._max_body)
         if not asked.results:
-            raise Refusal(400, "invalid body", detail="results: must have 1 to 100 entries", field="results")
+            raise TaskRefused(400, "invalid body", detail="results: must have 1 to 100 entries", field="results")
         if len(asked.results) > wire.MAX_BATCH:
-            raise Refusal(400, f"batch size exceeds maximum of {wire.MAX_BATCH}")
+            raise TaskRefused(400, f"batch size exceeds maximum of {wire.MAX_BATCH}")
         submitting = [self._submit_one(req, each) for each in asked.results]
         del asked  # and the body with it, once each has taken its part
         done = await asyncio.gather(*submitting)
-        reply(resp, SubmittedMany(list(done)))
+        reply(resp, SubmittedResults(list(done)))
 
-    async def _submit_one(self, req: Request, raw: msgspec.Raw) -> SubmittedOne:
+    async def _submit_one(self, req: Request, raw: msgspec.Raw) -> SubmittedResult:
         asked = wire.SubmitOne()
         try:
             asked = wire.parse(wire.submit_one, raw, INVALID)
             del raw
-            holder = Holder.of(req, RESULT, asked.task_id, NO_TASK)
-            return SubmittedOne(asked.task_id, await self._submit(holder, asked, req))
+            holder = TaskHolder.of(req, RESULT, asked.task_id, NO_TASK)
+            return SubmittedResult(asked.task_id, await self._submit(holder, asked, req))
         except ChargehandError as error:
-            detail = error.more.get("detail", "") if isinstance(error, Refusal) else ""
-            return SubmittedOne(asked.task_id, error=error.message, detail=detail)
+            detail = error.more.get("detail", "") if isinstance(error, TaskRefused) else ""
+            return SubmittedResult(asked.task_id, error=error.message, detail=detail)
 
-    async def _submit(self, holder: Holder, asked: wire.SubmitResult, req: Request) -> ResultView:
+    async def _submit(self, holder: TaskHolder, asked: wire.SubmitResult, req: Request) -> ResultView:
         result, error = _checked(asked)
         asked.result = absent()  # and the body with it: one copy is enough while it is written
         artifacts = []
@@ -122,12 +122,12 @@ class Results:
 
     # artifacts --------------------------------------------------------------------------------------------------------
 
-    async def _keep(self, task_id: str, tenant: str, given: wire.NewArtifact, base: str) -> Artifact | None:
+    async def _keep(self, task_id: str, tenant: str, given: wire.NewArtifact, base: str) -> TaskArtifact | None:
         """What is only a name is dropped, as codeQ does."""
         if given.url:
             if len(given.url) > MAX_URL or not given.url.isprintable():
-                raise Refusal(400, INVALID, detail=f"artifacts.url: at most {MAX_URL} printable characters")
-            return Artifact(given.name, given.url)
+                raise TaskRefused(400, INVALID, detail=f"artifacts.url: at most {MAX_URL} printable characters")
+            return TaskArtifact(given.name, given.url)
         if bytes(memoryview(given.content_base64)[:5]) in (b"", b"null"):
             return None
         try:
@@ -136,10 +136,10 @@ class Results:
             media_type = given.content_type or "application/octet-stream"
             file = await self._files.save(tenant, name, media_type, content, job_id=task_id)
         except (binascii.Error, ValueError):
-            raise Refusal(400, f"artifact {given.name[:100]!r}: contentBase64 is not base64") from None
+            raise TaskRefused(400, f"artifact {given.name[:100]!r}: contentBase64 is not base64") from None
         except InvalidField as error:
-            raise Refusal(400, f"artifact {given.name[:100]!r}: {error.message}") from None
-        return Artifact(file.name, f"{base}{BASE}/tasks/{task_id}/artifacts/{quote(file.name, safe='')}")
+            raise TaskRefused(400, f"artifact {given.name[:100]!r}: {error.message}") from None
+        return TaskArtifact(file.name, f"{base}{BASE}/tasks/{task_id}/artifacts/{quote(file.name, safe='')}")
 
     def _base(self, req: Request) -> str:
         return self._public_url or req.base_url
@@ -156,14 +156,14 @@ def _from_base64(raw: msgspec.Raw) -> bytes:
 def _checked(asked: wire.SubmitResult) -> tuple[bytes | None, str]:
     result = wire.some_json("result", asked.result, INVALID)
     if result is not None and not result.startswith(b"{"):
-        raise Refusal(400, INVALID, detail="result: must be a JSON object", field="result")
+        raise TaskRefused(400, INVALID, detail="result: must be a JSON object", field="result")
     error = (asked.error or "").strip()
     if asked.status not in (COMPLETED, FAILED):
         if not asked.status:
-            raise Refusal(400, INVALID, detail="status: is required", field="status")
-        raise Refusal(400, "invalid status", detail="status: must be COMPLETED or FAILED", field="status")
+            raise TaskRefused(400, INVALID, detail="status: is required", field="status")
+        raise TaskRefused(400, "invalid status", detail="status: must be COMPLETED or FAILED", field="status")
     if asked.status == COMPLETED and result is None:
-        raise Refusal(400, "result required when status=COMPLETED", field="result")
+        raise TaskRefused(400, "result required when status=COMPLETED", field="result")
     if asked.status == FAILED and not error:
-        raise Refusal(400, "error required when status=FAILED", field="error")
+        raise TaskRefused(400, "error required when status=FAILED", field="error")
     return result, error

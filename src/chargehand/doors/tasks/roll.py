@@ -40,7 +40,7 @@ class WorkersSeen(msgspec.Struct):
     workers: list[WorkerSeen]
 
 
-class _Asked:
+class _Demand:
     __slots__ = ("at", "waiting")
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class _Entry:
         self.group = ""
         self.seen_at = 0
         self.heartbeat_at: int | None = None
-        self.commands: dict[str, _Asked] = {}  # the one asked for last is last
+        self.commands: dict[str, _Demand] = {}  # the one asked for last is last
 
     @property
     def waiting(self) -> bool:
@@ -85,11 +85,11 @@ class Roll:
         entry = self._see(caller)
         entry.heartbeat_at = entry.seen_at
 
-    def _ask(self, caller: Caller, commands: list[str], more: int) -> list[_Asked]:
+    def _ask(self, caller: Caller, commands: list[str], more: int) -> list[_Demand]:
         entry = self._see(caller)
         found = []
         for command in commands:
-            asked = entry.commands.pop(command, None) or _Asked()
+            asked = entry.commands.pop(command, None) or _Demand()
             entry.commands[command] = asked
             if len(entry.commands) > MAX_COMMANDS:
                 del entry.commands[next(iter(entry.commands))]

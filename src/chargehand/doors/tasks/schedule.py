@@ -6,8 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from chargehand.doors.tasks import cron
-from chargehand.doors.tasks.producer import MAX_ATTEMPTS, checked_command, checked_url
-from chargehand.doors.tasks.wire import CreateTask
+from chargehand.doors.tasks.wire import MAX_ATTEMPTS, CreateTask, checked_command, checked_url
 from chargehand.engine.delivery import shown_url
 from chargehand.engine.job import PRIORITIES, rfc3339
 from chargehand.engine.record import Record
@@ -19,7 +18,7 @@ MAX_NAME = 200
 SHOWN_TICKS = 3
 
 
-class Asked(msgspec.Struct, frozen=True, rename="camel"):
+class ScheduleRequest(msgspec.Struct, frozen=True, rename="camel"):
     """When, and which task: its members are those of `POST /tasks`."""
 
     cron: Annotated[
@@ -40,10 +39,10 @@ class Asked(msgspec.Struct, frozen=True, rename="camel"):
     max_attempts: Annotated[int, msgspec.Meta(description="0: as the command's topic or the server says")] = 0
 
 
-class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+class StoredSchedule(msgspec.Struct, frozen=True, omit_defaults=True):
     """The body of the record; the record's `due_at` is the next tick."""
 
-    asked: Asked
+    asked: ScheduleRequest
     paused: bool = False
     version: int = 1  # changes that were asked for; the record's own version also counts ticks
     last_run_at: int | None = None
@@ -79,14 +78,14 @@ class ScheduleList(msgspec.Struct):
     schedules: list[Schedule]
 
 
-_bodies = msgspec.json.Decoder(Kept)
+_bodies = msgspec.json.Decoder(StoredSchedule)
 
 
-def kept_in(record: Record) -> Kept:
+def kept_in(record: Record) -> StoredSchedule:
     return _bodies.decode(record.body)
 
 
-def task_of(asked: Asked) -> CreateTask:
+def task_of(asked: ScheduleRequest) -> CreateTask:
     return CreateTask(
         command=asked.command,
         payload=asked.payload,
@@ -99,7 +98,7 @@ def task_of(asked: Asked) -> CreateTask:
 # checks -----------------------------------------------------------------------------------------------------------------
 
 
-def checked(asked: Asked, policy: EgressPolicy, now: int) -> Asked:
+def checked(asked: ScheduleRequest, policy: EgressPolicy, now: int) -> ScheduleRequest:
     """What a tick would stumble over is refused now, where somebody reads the answer."""
     if not is_name(asked.name):
         raise InvalidField(
@@ -119,7 +118,7 @@ def checked(asked: Asked, policy: EgressPolicy, now: int) -> Asked:
     )
 
 
-def completed(asked: Asked, kept: Asked) -> Asked:
+def completed(asked: ScheduleRequest, kept: ScheduleRequest) -> ScheduleRequest:
     """A webhook that is sent back as it is shown stays what it is: its query is not shown."""
     return replace(asked, webhook=kept.webhook) if asked.webhook == shown_webhook(kept) else asked
 
@@ -138,7 +137,7 @@ def is_name(name: str) -> bool:
 # views ------------------------------------------------------------------------------------------------------------------
 
 
-def shown_webhook(asked: Asked) -> str:
+def shown_webhook(asked: ScheduleRequest) -> str:
     return shown_url(asked.webhook) if asked.webhook else ""
 
 
@@ -156,7 +155,7 @@ def view(record: Record) -> ScheduleView:
 
 def _members(record: Record) -> dict[str, Any]:
     kept = kept_in(record)
-    return {field: getattr(kept.asked, field) for field in Asked.__struct_fields__} | {
+    return {field: getattr(kept.asked, field) for field in ScheduleRequest.__struct_fields__} | {
         "webhook": shown_webhook(kept.asked),
         "paused": kept.paused,
         "next_run_at": None if record.due_at is None else rfc3339(record.due_at),

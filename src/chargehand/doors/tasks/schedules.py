@@ -15,14 +15,14 @@ from msgspec.structs import replace
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access, cron
-from chargehand.doors.tasks.errors import Refusal, write_error
+from chargehand.doors.tasks.errors import TaskRefused, write_error
 from chargehand.doors.tasks.names import BASE, TAG
 from chargehand.doors.tasks.schedule import (
     MAX_NAME,
-    Asked,
-    Kept,
     ScheduleList,
+    ScheduleRequest,
     ScheduleView,
+    StoredSchedule,
     checked,
     completed,
     is_name,
@@ -57,8 +57,8 @@ class Create(Protocol):
 
 
 # Of the body and the next tick: as they are, and as they become.
-Change = Callable[[Kept, int | None], tuple[Kept, int | None]]
-_asked = msgspec.json.Decoder(Asked)
+Change = Callable[[StoredSchedule, int | None], tuple[StoredSchedule, int | None]]
+_asked = msgspec.json.Decoder(ScheduleRequest)
 
 
 class Schedules:
@@ -76,12 +76,12 @@ class Schedules:
         # fmt: off
         return [
             Route("POST", path, self.post_schedule, "Make a schedule", "", TAG, "409 when there is one of this name.",
-                  request=Asked, status=201, reply=ScheduleView, **shape),
+                  request=ScheduleRequest, status=201, reply=ScheduleView, **shape),
             Route("GET", path, self.list_schedules, "List the schedules", "", TAG, reply=ScheduleList, **shape),
             Route("GET", one, self.get_schedule, "Show a schedule and its next ticks", "", TAG, reply=ScheduleView, **shape),
             Route("PUT", one, self.put_schedule, "Make or change a schedule", "", TAG,
                   "201 when it is made, else 200. What is left out goes back to its default; a paused schedule stays paused.",
-                  request=Asked, reply=ScheduleView, **shape),
+                  request=ScheduleRequest, reply=ScheduleView, **shape),
             Route("DELETE", one, self.delete_schedule, "Delete a schedule", "", TAG, "Its tasks stay.", status=204, **shape),
             Route("POST", one + "/pause", self.pause, "Pause a schedule", "", TAG, reply=ScheduleView, **shape),
             Route("POST", one + "/resume", self.resume, "Resume a schedule", "", TAG,
@@ -130,7 +130,7 @@ class Schedules:
             PutRecord(RECORD, record.tenant, record.name, body, expected=record.version, due_at=due_at)
         )
 
-    async def _tick(self, record: Record, kept: Kept, tick: int) -> Kept:
+    async def _tick(self, record: Record, kept: StoredSchedule, tick: int) -> StoredSchedule:
         # With the instant of its making: a schedule that was deleted and made again has ticks of its own.
         key = f"schedule/{record.name}/{record.created_at}/{tick}"
         try:
@@ -152,7 +152,7 @@ class Schedules:
         asked = checked(asked, self._policy, now)
         record = await self._make(tenant, asked, now)
         if record is None:
-            raise Refusal(409, "schedule exists", detail=f"there is a schedule {asked.name!r}; PUT changes it")
+            raise TaskRefused(409, "schedule exists", detail=f"there is a schedule {asked.name!r}; PUT changes it")
         reply(resp, view(record), 201)
 
     async def put_schedule(self, req: Request, resp: Response, name: str) -> None:
@@ -162,7 +162,7 @@ class Schedules:
             raise InvalidField("name", "must be the one in the path, or left out; a schedule cannot be renamed")
         asked = checked(replace(asked, name=name), self._policy, now)
 
-        def change(kept: Kept, due_at: int | None) -> tuple[Kept, int | None]:
+        def change(kept: StoredSchedule, due_at: int | None) -> tuple[StoredSchedule, int | None]:
             wanted = completed(asked, kept.asked)
             if kept.asked == wanted:
                 return kept, due_at
@@ -191,7 +191,7 @@ class Schedules:
         resp.status = 204
 
     async def pause(self, req: Request, resp: Response, name: str) -> None:
-        def change(kept: Kept, due_at: int | None) -> tuple[Kept, int | None]:
+        def change(kept: StoredSchedule, due_at: int | None) -> tuple[StoredSchedule, int | None]:
             return (kept, due_at) if kept.paused else (replace(kept, paused=True, version=kept.version + 1), None)
 
         reply(resp, view(await self._must_change(access.producer(req).tenant, name, change)))
@@ -199,7 +199,7 @@ class Schedules:
     async def resume(self, req: Request, resp: Response, name: str) -> None:
         tenant, now = access.producer(req).tenant, await self._store.now()
 
-        def change(kept: Kept, due_at: int | None) -> tuple[Kept, int | None]:
+        def change(kept: StoredSchedule, due_at: int | None) -> tuple[StoredSchedule, int | None]:
             if not kept.paused:
                 return kept, due_at
             return replace(kept, paused=False, version=kept.version + 1), _next(kept.asked, now)
@@ -211,7 +211,7 @@ class Schedules:
         record = await self._must_get(tenant, name)
         job = await self._create(tenant, task_of(kept_in(record).asked), key=None)
 
-        def change(kept: Kept, due_at: int | None) -> tuple[Kept, int | None]:
+        def change(kept: StoredSchedule, due_at: int | None) -> tuple[StoredSchedule, int | None]:
             return replace(kept, last_run_at=job.created_at, last_task_id=job.id, last_error=""), due_at
 
         await self._change(tenant, name, change)  # None: it was deleted meanwhile, and the task is made nevertheless
@@ -219,12 +219,12 @@ class Schedules:
 
     # how they are kept --------------------------------------------------------------------------------------------------
 
-    async def _make(self, tenant: str, asked: Asked, now: int) -> Record | None:
+    async def _make(self, tenant: str, asked: ScheduleRequest, now: int) -> Record | None:
         """None: there is one of this name."""
         there = await self._store.list_records(RECORD, tenant, limit=MAX_SCHEDULES)
         if len(there) >= MAX_SCHEDULES and all(record.name != asked.name for record in there):
-            raise Refusal(409, "too many schedules", detail=f"a tenant may have {MAX_SCHEDULES}; delete one first")
-        body = msgspec.json.encode(Kept(asked))
+            raise TaskRefused(409, "too many schedules", detail=f"a tenant may have {MAX_SCHEDULES}; delete one first")
+        body = msgspec.json.encode(StoredSchedule(asked))
         return await self._store.put_record(
             PutRecord(RECORD, tenant, asked.name, body, expected=0, due_at=_next(asked, now))
         )
@@ -256,9 +256,9 @@ class Schedules:
         return record
 
 
-def _next(asked: Asked, now: int) -> int | None:
+def _next(asked: ScheduleRequest, now: int) -> int | None:
     return cron.next_tick(asked.cron, asked.timezone, now)
 
 
-def _not_found(name: str) -> Refusal:
-    return Refusal(404, "schedule not found", detail=f"there is no schedule {name[:MAX_NAME]!r}")
+def _not_found(name: str) -> TaskRefused:
+    return TaskRefused(404, "schedule not found", detail=f"there is no schedule {name[:MAX_NAME]!r}")

@@ -19,13 +19,13 @@ import msgspec
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
-from chargehand.doors.tasks.errors import Refusal, write_error
+from chargehand.doors.tasks.errors import TaskRefused, write_error
 from chargehand.doors.tasks.holding import owner_of
 from chargehand.doors.tasks.limits import Limits
 from chargehand.doors.tasks.names import BASE, CLAIM, TAG
 from chargehand.doors.tasks.roll import Roll
 from chargehand.doors.tasks.views import CLAIMED, Task, task_view
-from chargehand.doors.tasks.worker import MAX_BODY, Worker, claim_queues
+from chargehand.doors.tasks.worker import MAX_BODY, WorkerApi, claim_queues
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, State
@@ -50,7 +50,7 @@ PORTION = 100  # tasks claimed at once: they are in memory together, with payloa
 _encoder = msgspec.json.Encoder(enc_hook=whole)
 
 
-class Stream:
+class TaskStream:
     """The tasks that one stream has in progress."""
 
     def __init__(self, bound: int, leaving: "asyncio.Future[None]") -> None:
@@ -66,14 +66,14 @@ class Stream:
 
 
 class Streams:
-    def __init__(self, engine: Engine, config: Config, worker: Worker, limits: Limits, roll: Roll) -> None:
+    def __init__(self, engine: Engine, config: Config, worker: WorkerApi, limits: Limits, roll: Roll) -> None:
         self._engine = engine
         self._worker = worker
         self._limits = limits
         self._roll = roll
         self._alone = config.store_url.startswith("sqlite:")
-        self._by_task: dict[str, Stream] = {}
-        self._by_name: dict[str, Stream] = {}
+        self._by_task: dict[str, TaskStream] = {}
+        self._by_name: dict[str, TaskStream] = {}
 
     def routes(self) -> list[Route]:
         # fmt: off
@@ -100,7 +100,7 @@ class Streams:
         for name in hint.streams:
             self._leave(name)
 
-    def _free(self, stream: Stream, task_id: str) -> None:
+    def _free(self, stream: TaskStream, task_id: str) -> None:
         if self._by_task.get(task_id) is stream:  # else it lapsed unheard of, and another stream has it now
             del self._by_task[task_id]
         stream.held.pop(task_id, None)
@@ -111,7 +111,7 @@ class Streams:
         self._limits.check("worker", "claim", caller)
         asked = await wire.read(req, wire.stream_tasks, MAX_BODY)
         if len(self._by_name) >= MAX_STREAMS:
-            raise Refusal(503, "too many streams", detail=f"{MAX_STREAMS} are open", retry_after_seconds=5)
+            raise TaskRefused(503, "too many streams", detail=f"{MAX_STREAMS} are open", retry_after_seconds=5)
         queues, lease = claim_queues(caller, asked), self._worker.lease(asked.lease_seconds)
         name = secrets.token_hex(NAME_BYTES)  # whoever knows it may end the stream
         resp.content_type = NDJSON
@@ -146,7 +146,7 @@ class Streams:
         self, req: Request, name: str, queues: tuple[str, ...], owner: str, lease: float, bound: int
     ) -> AsyncGenerator[bytes, None]:
         leaving = req.leaving()
-        stream = self._by_name[name] = Stream(bound, leaving)
+        stream = self._by_name[name] = TaskStream(bound, leaving)
         try:
             yield b"\n"  # the head goes out at once: whoever waits knows that the stream stands
             until = asyncio.get_running_loop().time() + MAX_SECONDS
@@ -184,7 +184,7 @@ class Streams:
             for task_id in list(stream.held):
                 self._free(stream, task_id)
 
-    def _hold(self, stream: Stream, jobs: tuple[Job, ...]) -> None:
+    def _hold(self, stream: TaskStream, jobs: tuple[Job, ...]) -> None:
         for job in jobs:
             stream.held[job.id] = job.lease
             self._by_task[job.id] = stream
@@ -194,7 +194,7 @@ class Streams:
             with contextlib.suppress(Conflict, NotFound):  # cancelled in between, and perhaps purged
                 await self._engine.park(Guard.held(job), "", message="handed back: the stream's reader is gone")
 
-    async def _wait_for_room(self, stream: Stream) -> bool:
+    async def _wait_for_room(self, stream: TaskStream) -> bool:
         """False when a sign of life is due."""
         loop, leaving = asyncio.get_running_loop(), stream.leaving
         until = loop.time() + SIGN_OF_LIFE_SECONDS
@@ -218,7 +218,7 @@ class Streams:
                 await self._look(stream, set(stream.held))
         return True
 
-    async def _look(self, stream: Stream, task_ids: set[str]) -> None:
+    async def _look(self, stream: TaskStream, task_ids: set[str]) -> None:
         stream.doubtful.clear()
         for task_id in task_ids:
             lease = stream.held.get(task_id)

@@ -10,7 +10,7 @@ import msgspec
 
 from chargehand.config import Config
 from chargehand.doors.tasks.access import admin, check_event_types, worker
-from chargehand.doors.tasks.errors import Refusal, invalid_body, write_error
+from chargehand.doors.tasks.errors import TaskRefused, invalid_body, write_error
 from chargehand.doors.tasks.names import ANY, BASE, MAX_COMMAND, SUBSCRIBE, TAG
 from chargehand.doors.tasks.notifier import Notifier
 from chargehand.doors.tasks.subscription import SUBSCRIPTION, Mode, Subscription, Terms, subscription_from
@@ -120,7 +120,7 @@ class Subscriptions:
         now = await self._store.now()
         others = await self._active(caller.tenant, now)
         if len(others) >= MAX_ACTIVE:
-            raise Refusal(
+            raise TaskRefused(
                 429, "too many subscriptions", detail=f"a tenant has {MAX_ACTIVE} at most; end some, or let them expire"
             )
         await self._notifier.greet(caller.tenant, terms, others)
@@ -148,7 +148,7 @@ class Subscriptions:
                 self._notifier.book.learn(renewed)
                 reply(resp, _subscribed(renewed))
                 return
-        raise Refusal(409, "conflict", detail="it is being renewed by others at the same moment; try again")
+        raise TaskRefused(409, "conflict", detail="it is being renewed by others at the same moment; try again")
 
     async def list_all(self, req: Request, resp: Response) -> None:
         caller, sees_all = _reader(req)
@@ -223,7 +223,7 @@ def _reader(req: Request) -> tuple[Caller, bool]:
     """Who asks, and whether for the whole tenant."""
     try:
         return admin(req), True
-    except Refusal:
+    except TaskRefused:
         return worker(req, SUBSCRIBE), False
 
 
@@ -242,17 +242,17 @@ def _event_types(caller: Caller, asked: list[str] | None) -> tuple[str, ...]:
 
 def _mode(caller: Caller, mode: str, group: str) -> tuple[Mode, str]:
     if caller.worker_group and group not in ("", caller.worker_group):
-        raise Refusal(403, "groupId not allowed", detail=f"the token's workerGroup is {caller.worker_group!r}")
+        raise TaskRefused(403, "groupId not allowed", detail=f"the token's workerGroup is {caller.worker_group!r}")
     if not mode:
         mode = "group" if caller.worker_group else "fanout"
     if mode not in MODES:
-        raise Refusal(400, "invalid deliveryMode", detail=f"it is one of {', '.join(MODES)}", field="deliveryMode")
+        raise TaskRefused(400, "invalid deliveryMode", detail=f"it is one of {', '.join(MODES)}", field="deliveryMode")
     group = group or caller.worker_group
     if mode != "group":
         return cast(Mode, mode), ""
     if not group:
         detail = "for deliveryMode group, unless the token has a workerGroup"
-        raise Refusal(400, "groupId is required", detail=detail, field="groupId")
+        raise TaskRefused(400, "groupId is required", detail=detail, field="groupId")
     if len(group) > MAX_GROUP or not group.isprintable():
         raise invalid_body(InvalidField("groupId", f"must have 1 to {MAX_GROUP} printable characters"))
     return "group", group
@@ -263,8 +263,8 @@ def _seconds(asked: int | None) -> int:
     return min(asked, MAX_SECONDS) if asked and asked > 0 else 0
 
 
-def _not_found() -> Refusal:
-    return Refusal(404, "not-found", detail="there is no such subscription of yours, or it has expired")
+def _not_found() -> TaskRefused:
+    return TaskRefused(404, "not-found", detail="there is no such subscription of yours, or it has expired")
 
 
 def _subscribed(subscription: Subscription) -> Subscribed:

@@ -16,7 +16,7 @@ import msgspec
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access
-from chargehand.doors.tasks.errors import Refusal, write_error
+from chargehand.doors.tasks.errors import TaskRefused, write_error
 from chargehand.doors.tasks.names import BASE, MAX_COMMAND, TAG, task_queue
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import QueueSettings, rfc3339
@@ -52,7 +52,7 @@ class PutTopic(Policy, frozen=True, rename="camel", forbid_unknown_fields=True):
     """A policy as it is sent."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class StoredTopic(msgspec.Struct, frozen=True):
     """The body of the record. The name as it was first spelt: the record's own is in lower case."""
 
     name: str
@@ -75,7 +75,7 @@ class TopicList(msgspec.Struct):
 
 Known = dict[tuple[str, str], tuple[int, Policy]]  # (tenant, command in lower case) -> version, policy
 _sent = msgspec.json.Decoder(PutTopic)
-_bodies = msgspec.json.Decoder(Kept)
+_bodies = msgspec.json.Decoder(StoredTopic)
 
 
 def attempts(policy: Policy | None, default: int) -> int:
@@ -168,7 +168,7 @@ class Topics:
         tenant = access.admin(req).tenant
         record = await self._get(tenant, topic_name)
         if record is None:
-            raise Refusal(404, "topic not found", detail=f"there is no topic {topic_name[:MAX_COMMAND]!r}")
+            raise TaskRefused(404, "topic not found", detail=f"there is no topic {topic_name[:MAX_COMMAND]!r}")
         reply(resp, _view(record))
 
     async def put_topic(self, req: Request, resp: Response, topic_name: str) -> None:
@@ -182,7 +182,7 @@ class Topics:
     async def delete_topic(self, req: Request, resp: Response, topic_name: str) -> None:
         tenant = access.admin(req).tenant
         if req.get_param("deletionPolicy") != "Delete":
-            raise Refusal(400, "deletionPolicy=Delete is required")
+            raise TaskRefused(400, "deletionPolicy=Delete is required")
         name = topic_name.lower()
         async with self._changing:
             record = await self._get(tenant, name)
@@ -207,12 +207,12 @@ class Topics:
             found = await self._get(tenant, name)
             kept = None if found is None else _bodies.decode(found.body)
             if found is None and len(await store.list_records(RECORD, tenant, limit=MAX_TOPICS)) >= MAX_TOPICS:
-                raise Refusal(409, "too many topics", detail=f"a tenant may have {MAX_TOPICS}; delete one first")
+                raise TaskRefused(409, "too many topics", detail=f"a tenant may have {MAX_TOPICS}; delete one first")
             if kept is not None and kept.policy.max_consumers and not policy.max_consumers:
                 await self._limit(await self._settings(), tenant, name, None)
             record = found
             if kept is None or kept.policy != policy:
-                body = msgspec.json.encode(Kept(kept.name if kept else topic_name, policy))
+                body = msgspec.json.encode(StoredTopic(kept.name if kept else topic_name, policy))
                 record = await store.put_record(
                     PutRecord(RECORD, tenant, name, body, expected=0 if found is None else found.version)
                 )
@@ -238,7 +238,7 @@ async def _read(req: Request) -> PutTopic:
     try:
         return decode(_sent, await read_body(req, MAX_BODY))
     except (BadRequest, TooLarge) as error:
-        raise Refusal(400, f"invalid request body: {error.message}") from None
+        raise TaskRefused(400, f"invalid request body: {error.message}") from None
 
 
 def _checked(policy: PutTopic, topic_name: str) -> Policy:
@@ -269,8 +269,8 @@ def _check_name(field: str, name: str) -> None:
         raise _unprocessable(field, _ALLOWED_NAME)
 
 
-def _unprocessable(field: str, text: str) -> Refusal:
-    return Refusal(422, f"{field}: {text}", field=field)
+def _unprocessable(field: str, text: str) -> TaskRefused:
+    return TaskRefused(422, f"{field}: {text}", field=field)
 
 
 def _known(records: Iterable[Record]) -> Known:

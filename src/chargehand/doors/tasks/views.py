@@ -27,12 +27,12 @@ STATUS = {
 }
 
 
-class Artifact(msgspec.Struct):
+class TaskArtifact(msgspec.Struct):
     name: str
     url: str
 
 
-class ProgressView(msgspec.Struct, rename="camel", omit_defaults=True):
+class TaskProgress(msgspec.Struct, rename="camel", omit_defaults=True):
     """What the worker last said."""
 
     updated_at: str
@@ -61,7 +61,7 @@ class Task(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     attempts: int = 0
     max_attempts: int = 0
     run_at: Annotated[str, Meta(description="Ours: when a delayed task becomes ready")] = ""
-    progress: ProgressView | None = None
+    progress: TaskProgress | None = None
     error: str = ""
     result_key: str = ""
     tenant_id: str = ""
@@ -75,24 +75,38 @@ class ResultView(msgspec.Struct, rename="camel", omit_defaults=True):
     completed_at: str
     result: msgspec.Raw | None = None
     error: str = ""
-    artifacts: list[Artifact] | None = None
+    artifacts: list[TaskArtifact] | None = None
 
 
-class _Said(msgspec.Struct):
+class TaskEvent(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A line of a task's log."""
+
+    sequence: int
+    at: str
+    move: str
+    status: str
+    level: str = "info"
+    attempt: int = 0
+    message: str = ""
+    error: str = ""
+    progress: TaskProgress | None = None
+
+
+class _TaskMetadata(msgspec.Struct):
     command: str = ""
 
 
-class _Data(msgspec.Struct):
-    artifacts: list[Artifact] | None = None
+class _EndOfTask(msgspec.Struct):
+    artifacts: list[TaskArtifact] | None = None
 
 
-class _Progress(msgspec.Struct):
+class _ProgressNote(msgspec.Struct):
     percent: float | None = None
     data: Any = None
 
 
-_data = msgspec.json.Decoder(_Data)
-_progress = msgspec.json.Decoder(_Progress)
+_data = msgspec.json.Decoder(_EndOfTask)
+_progress = msgspec.json.Decoder(_ProgressNote)
 _encoder = msgspec.json.Encoder()
 
 
@@ -103,7 +117,7 @@ def metadata(command: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _spelt(said: bytes) -> str:
-    return msgspec.json.decode(said, type=_Said).command
+    return msgspec.json.decode(said, type=_TaskMetadata).command
 
 
 def command_of(job: Job) -> str:
@@ -157,9 +171,29 @@ def error_of(state: str, error: str | None) -> str:
     return CANCELLED if state == State.CANCELLED else error or ""
 
 
-def progress_view(event: Event) -> ProgressView:
-    said = _progress.decode(event.data) if event.data else _Progress()
-    return ProgressView(rfc3339(event.at), said.percent, event.message, said.data)
+def progress_view(event: Event) -> TaskProgress:
+    said = _progress.decode(event.data) if event.data else _ProgressNote()
+    return TaskProgress(rfc3339(event.at), said.percent, event.message, said.data)
+
+
+def event_name(event: Event) -> str:
+    return PROGRESS if event.step == PROGRESS else event.move
+
+
+def task_event(event: Event) -> TaskEvent:
+    said = progress_view(event) if event.step == PROGRESS else None
+    dead = " (dead letter)" if f"{event.state}:{event.stage}" == DEAD_TOPIC else ""
+    return TaskEvent(
+        event.seq,
+        rfc3339(event.at),
+        event.move,
+        STATUS[event.state],
+        event.level,
+        event.attempt,
+        "" if said else event.message + dead,
+        event.error or "",
+        said,
+    )
 
 
 def result_view(job: Job, end: Event | None) -> ResultView:
@@ -173,7 +207,7 @@ def result_view(job: Job, end: Event | None) -> ResultView:
     )
 
 
-def artifacts_of(end: Event | None) -> list[Artifact]:
+def artifacts_of(end: Event | None) -> list[TaskArtifact]:
     return (_data.decode(end.data).artifacts or []) if end is not None and end.data else []
 
 

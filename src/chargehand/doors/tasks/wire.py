@@ -6,12 +6,14 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta, Raw
 
-from chargehand.doors.tasks.errors import Refusal, invalid_body
+from chargehand.doors.tasks.errors import TaskRefused, invalid_body
+from chargehand.doors.tasks.names import MAX_COMMAND
 from chargehand.engine.job import SECOND
 from chargehand.errors import BadRequest, InvalidField
 from chargehand.http.inputs import TEN_YEARS, absent, json_or_absent
 from chargehand.http.request import Request
 from chargehand.http.route import decode, read_body
+from chargehand.webhooks.egress import EgressPolicy
 
 T = TypeVar("T")
 Delay = Annotated[float, Meta(le=TEN_YEARS)]
@@ -19,6 +21,7 @@ Lease = Annotated[
     int, Meta(ge=1, le=2**53 - 1, description="The `lease` that came with the task; guards against an older self")
 ]
 MAX_BATCH = 100
+MAX_ATTEMPTS = 1000
 MAX_DECODED = 1000  # more than MAX_BATCH, so that whoever sends somewhat too many is told in codeQ's words
 
 
@@ -79,7 +82,7 @@ class Abandon(msgspec.Struct):
     lease: Lease | None = None
 
 
-class Progress(msgspec.Struct):
+class ReportProgress(msgspec.Struct):
     """How far a worker is."""
 
     percent: Annotated[float, Meta(ge=0, le=100)] | None = None
@@ -117,7 +120,7 @@ class SubmitResults(msgspec.Struct):
     results: Annotated[tuple[Raw, ...], Meta(max_length=MAX_DECODED)] = ()
 
 
-class Cleanup(msgspec.Struct):
+class CleanUpTasks(msgspec.Struct):
     limit: int | None = None
     before: str | None = None
 
@@ -130,11 +133,11 @@ stream_tasks = msgspec.json.Decoder(StreamTasks)
 heartbeat = msgspec.json.Decoder(Heartbeat)
 nack = msgspec.json.Decoder(Nack)
 abandon = msgspec.json.Decoder(Abandon)
-progress = msgspec.json.Decoder(Progress)
+progress = msgspec.json.Decoder(ReportProgress)
 submit_result = msgspec.json.Decoder(SubmitResult)
 submit_one = msgspec.json.Decoder(SubmitOne)
 submit_results = msgspec.json.Decoder(SubmitResults)
-cleanup = msgspec.json.Decoder(Cleanup)
+cleanup = msgspec.json.Decoder(CleanUpTasks)
 
 
 async def read(req: Request, decoder: "msgspec.json.Decoder[T]", max_bytes: int, text: str = "invalid body") -> T:
@@ -156,7 +159,7 @@ def instant(field: str, text: str) -> int:
             raise ValueError
         return int(at.timestamp() * SECOND)
     except (ValueError, OverflowError):
-        raise Refusal(400, f"invalid '{field}' (use RFC3339)", field=field) from None
+        raise TaskRefused(400, f"invalid '{field}' (use RFC3339)", field=field) from None
 
 
 def some_json(field: str, raw: Raw, text: str = "invalid body") -> bytes | None:
@@ -164,3 +167,23 @@ def some_json(field: str, raw: Raw, text: str = "invalid body") -> bytes | None:
         return json_or_absent(field, raw)
     except InvalidField as error:
         raise invalid_body(error, text) from None
+
+
+def checked_command(command: str) -> str:
+    if not command.strip():
+        raise TaskRefused(400, "invalid command", detail="command: must not be blank", field="command")
+    if len(command) > MAX_COMMAND or not command.isprintable() or "*" in command:
+        raise TaskRefused(
+            400,
+            "invalid command",
+            detail=f"command: must have at most {MAX_COMMAND} printable characters, and no *",
+            field="command",
+        )
+    return command.strip()
+
+
+def checked_url(policy: EgressPolicy, field: str, url: str, text: str) -> str:
+    try:
+        return policy.check_url(field, url.strip())
+    except InvalidField as error:
+        raise TaskRefused(400, text, detail=error.message, field=field) from None

@@ -6,15 +6,14 @@ import msgspec
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
-from chargehand.doors.tasks.errors import Refusal, write_error
-from chargehand.doors.tasks.holding import Holder, owner_of, tenant_of
+from chargehand.doors.tasks.errors import TaskRefused, write_error
+from chargehand.doors.tasks.holding import TaskHolder, owner_of, tenant_of
 from chargehand.doors.tasks.limits import Limits
 from chargehand.doors.tasks.names import ABANDON, ANY, BASE, CLAIM, HEARTBEAT, KIND, NACK, TAG, task_queue
-from chargehand.doors.tasks.policy import Judge
 from chargehand.doors.tasks.roll import Roll
 from chargehand.doors.tasks.views import CLAIMED, PROGRESS, Task, task_view
 from chargehand.engine.engine import Engine
-from chargehand.engine.job import Job, queue_name
+from chargehand.engine.job import SECOND, Job, State, queue_name
 from chargehand.engine.moves import Broke
 from chargehand.engine.store import Note
 from chargehand.errors import ChargehandError, Conflict, NotFound, StaleLease
@@ -45,11 +44,10 @@ class Abandoned(msgspec.Struct):
     status: str
 
 
-class Worker:
-    def __init__(self, engine: Engine, config: Config, judge: Judge, limits: Limits, roll: Roll) -> None:
+class WorkerApi:
+    def __init__(self, engine: Engine, config: Config, limits: Limits, roll: Roll) -> None:
         self._engine = engine
         self._config = config
-        self._judge = judge
         self._limits = limits
         self._roll = roll
         self._max_wait = min(MAX_WAIT_SECONDS, config.engine.max_wait_seconds)
@@ -65,7 +63,7 @@ class Worker:
             Route("POST", f"{BASE}/tasks/claim/batch", self.claim_tasks, "Claim up to 10 tasks", "", TAG,
                   request=wire.ClaimTasks, reply=ClaimedMany, or_nothing="There was nothing to claim", **shape),
             Route("POST", f"{one}/heartbeat", self.heartbeat, "Keep the lease alive", "", TAG, request=wire.Heartbeat, reply=Ok, **held),
-            Route("POST", f"{one}/progress", self.progress, "Say how far the work is", "", TAG, request=wire.Progress, reply=Ok, **held),
+            Route("POST", f"{one}/progress", self.progress, "Say how far the work is", "", TAG, request=wire.ReportProgress, reply=Ok, **held),
             Route("POST", f"{one}/abandon", self.abandon, "Give the task back; costs no attempt", "", TAG, reply=Abandoned, **held),
             Route("POST", f"{one}/nack", self.nack, "The work broke: again later, or the dead letters", "", TAG, request=wire.Nack, reply=Requeued, **held),
         ]
@@ -89,9 +87,9 @@ class Worker:
         self._limits.check("worker", "claim", caller)
         asked = await wire.read(req, wire.claim_tasks, MAX_BODY)
         if asked.count < 1:
-            raise Refusal(400, "invalid body", detail="count: must be from 1 to 10", field="count")
+            raise TaskRefused(400, "invalid body", detail="count: must be from 1 to 10", field="count")
         if asked.count > MAX_COUNT:
-            raise Refusal(400, f"count exceeds maximum of {MAX_COUNT}", field="count")
+            raise TaskRefused(400, f"count exceeds maximum of {MAX_COUNT}", field="count")
         jobs = await self._claim(req, caller, asked, asked.count, 0.0)
         if not jobs:
             resp.status = 204
@@ -118,7 +116,7 @@ class Worker:
     # while it runs ----------------------------------------------------------------------------------------------------
 
     async def heartbeat(self, req: Request, resp: Response, task_id: str) -> None:
-        holder = Holder.of(req, HEARTBEAT, task_id)
+        holder = TaskHolder.of(req, HEARTBEAT, task_id)
         asked = await wire.read(req, wire.heartbeat, MAX_BODY)
         seconds = self.lease(asked.extend_seconds)
         try:
@@ -129,7 +127,7 @@ class Worker:
         reply(resp, Ok(True))
 
     async def progress(self, req: Request, resp: Response, task_id: str) -> None:
-        holder = Holder.of(req, HEARTBEAT, task_id)
+        holder = TaskHolder.of(req, HEARTBEAT, task_id)
         asked = await wire.read(req, wire.progress, MAX_BODY)  # a thousand of them are read at once
         data = wire.some_json("data", asked.data)
         said = {"percent": asked.percent, "data": msgspec.Raw(data) if data else None}
@@ -144,7 +142,7 @@ class Worker:
     # giving it back ---------------------------------------------------------------------------------------------------
 
     async def abandon(self, req: Request, resp: Response, task_id: str) -> None:
-        holder = Holder.of(req, ABANDON, task_id)
+        holder = TaskHolder.of(req, ABANDON, task_id)
         lease = _lease_in(await read_body(req, MAX_BODY))
         try:
             await self._engine.park(holder.guard(lease), "", message=f"abandoned by {holder.owner}")
@@ -153,27 +151,25 @@ class Worker:
         reply(resp, Abandoned("requeued"))
 
     async def nack(self, req: Request, resp: Response, task_id: str) -> None:
-        holder = Holder.of(req, NACK, task_id)
+        holder = TaskHolder.of(req, NACK, task_id)
         asked = await wire.read(req, wire.nack, MAX_BODY)
-        job = await holder.held(self._engine, asked.lease)
         delay = asked.delay_seconds if asked.delay_seconds is not None and asked.delay_seconds >= 0 else None
-        reason = (asked.reason or "").strip()
-        change = await self._judge(job, Broke(reason, failed_step="nack", delay_seconds=delay))
+        outcome = Broke((asked.reason or "").strip(), failed_step="nack", delay_seconds=delay)
         try:
-            await self._engine.change(change)
+            moved = await self._engine.broke(holder.guard(asked.lease), outcome)
         except (Conflict, NotFound):
             raise await holder.refusal(self._engine, asked.lease) from None
-        if change.move == "fail":
+        if moved.state is State.FAILED:
             reply(resp, Requeued("dlq", 0))
         else:
-            reply(resp, Requeued("requeued", int(change.delay_seconds)))
+            reply(resp, Requeued("requeued", max(0, moved.run_at - moved.at) // SECOND))
 
 
 def claim_queues(caller: Caller, asked: wire.ClaimTask) -> tuple[str, ...]:
     """The queues that are meant, patterns for `*` and for a fleet that works for every tenant."""
     commands = tuple(asked.commands or ())
     if any(not command.strip() or "*" in command for command in commands):
-        raise Refusal(400, "invalid body", detail="commands: must not be blank, nor have a *", field="commands")
+        raise TaskRefused(400, "invalid body", detail="commands: must not be blank, nor have a *", field="commands")
     access.check_event_types(caller, commands)
     if not commands and ANY not in caller.event_types:
         commands = tuple(caller.event_types)
