@@ -3,43 +3,43 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.client.answer import Retelling
-from chargehand.client.types.inference import Token, said
+from chargehand.client.answer import StreamedAnswer
+from chargehand.client.types.inference import Token, token_of
 
 
-def heard(telling: Retelling, *texts: str) -> list[tuple[str, bool]]:
+def heard(telling: StreamedAnswer, *texts: str) -> list[tuple[str, bool]]:
     told = [telling.hear(Token(text)) for text in texts]
     return [(token.text, token.restarted) for token in told if token is not None]
 
 
 def test_what_comes_again_is_not_told_again() -> None:
-    telling = Retelling()
+    telling = StreamedAnswer()
     assert heard(telling, "a", "b") == [("a", False), ("b", False)]
     telling.begin()
     assert heard(telling, "a", "b", "c") == [("c", False)]
 
 
 def test_another_attempt_is_told_from_its_beginning_once_it_differs() -> None:
-    telling = Retelling()
+    telling = StreamedAnswer()
     heard(telling, "a", "b", "c")
     telling.begin()
     assert heard(telling, "a", "x", "y") == [("ax", True), ("y", False)]
 
 
 def test_thinking_counts_as_what_was_said() -> None:
-    telling = Retelling()
+    telling = StreamedAnswer()
     assert telling.hear(Token("", "hm")) == Token("", "hm")
     telling.begin()
     assert telling.hear(Token("", "ah")) == Token("", "ah", restarted=True)
 
 
 def test_the_kept_answer_completes_or_replaces_what_was_told() -> None:
-    telling = Retelling()
+    telling = StreamedAnswer()
     heard(telling, "a", "b")
     assert telling.settle(Token("ab")) is None
     assert telling.settle(Token("abc")) == Token("c")
     assert telling.settle(Token("a")) == Token("a", restarted=True)
-    assert Retelling().settle(Token("all of it", "why")) == Token("all of it", "why")
+    assert StreamedAnswer().settle(Token("all of it", "why")) == Token("all of it", "why")
 
 
 words = st.lists(st.sampled_from(["a", "b", "ab", ""]), max_size=6)
@@ -47,7 +47,7 @@ words = st.lists(st.sampled_from(["a", "b", "ab", ""]), max_size=6)
 
 @given(st.lists(words, max_size=5), words)
 def test_whoever_puts_the_tokens_together_has_the_answer_in_the_end(attempts: list[list[str]], last: list[str]) -> None:
-    telling, text = Retelling(), ""
+    telling, text = StreamedAnswer(), ""
 
     def put(token: Token | None) -> None:
         nonlocal text
@@ -63,6 +63,6 @@ def test_whoever_puts_the_tokens_together_has_the_answer_in_the_end(attempts: li
 
 
 def test_both_shapes_of_an_answer_are_read_and_others_say_nothing() -> None:
-    assert said({"message": {"content": "x", "thinking": "y"}}) == Token("x", "y")
-    assert said({"response": "x"}) == Token("x")
-    assert said({"choices": []}) == said([]) == said(None) == Token()
+    assert token_of({"message": {"content": "x", "thinking": "y"}}) == Token("x", "y")
+    assert token_of({"response": "x"}) == Token("x")
+    assert token_of({"choices": []}) == token_of([]) == token_of(None) == Token()

@@ -18,7 +18,8 @@ import pytest
 
 from chargehand.client import AsyncClient, Client, ClientError, JobFailed, NoAnswer, NotDone, Result, Task, Token
 from chargehand.client.transport.background import Background
-from chargehand.client.types.engine import Claimed, Delivery
+from chargehand.client.types.deliveries import Delivery
+from chargehand.client.types.engine import LeasedJob
 from chargehand.client.types.inference import Job
 from chargehand.testing import ChargehandServer
 
@@ -60,7 +61,7 @@ def test_type_checkers_know_what_comes_back(client: Client) -> None:
     """The assertions on types are checked by mypy, in `make check`."""
     task = assert_type(client.tasks.create("typed", {"n": 1}), Task)
     assert_type(client.deliveries.find(state="dead"), Iterator[Delivery])
-    assert_type(client.engine.claim(["typed"]), list[Claimed])
+    assert_type(client.engine.claim(["typed"]), list[LeasedJob])
 
     def never() -> None:
         assert_type(client.chat("a", "b"), Job)

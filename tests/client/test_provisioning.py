@@ -7,7 +7,7 @@ import pytest
 
 from chargehand.client import AsyncClient, ClientError, JobFailed, NotDone
 from chargehand.client.transport.sse import MAX_EVENT, Events, TooLong
-from chargehand.client.types.provisioning import Webhook
+from chargehand.client.types.provisioning import StatusWebhook
 from tests.api.serving import on_sqlite
 from tests.client.cutting import cutting
 from tests.provisioning.bmc_habits import PASSWORD, USER
@@ -92,7 +92,9 @@ async def test_a_refusal_names_the_key_and_every_field(store_url: str, tmp_path:
         assert (refused.value.status, refused.value.text) == (400, "validation.schema")
         assert {detail.path for detail in refused.value.details} == {"/recipe/wipe", "/recipe/hostname"}
         with pytest.raises(ClientError) as unknown:
-            await client.provisioning.submit(SERIAL, RECIPE, webhook=Webhook("http://127.0.0.1:9/", on=("complete",)))
+            await client.provisioning.submit(
+                SERIAL, RECIPE, webhook=StatusWebhook("http://127.0.0.1:9/", on=("complete",))
+            )
         assert (unknown.value.status, unknown.value.text) == (404, "validation.server")
         with pytest.raises(ClientError, match="404"):
             async for _ in client.provisioning.watch("0" * 26):

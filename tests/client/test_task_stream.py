@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chargehand.client.errors import ClientError
-from chargehand.client.task_stream import Lines
+from chargehand.client.task_stream import TaskLines
 from chargehand.client.transport.backoff import LONGEST_SECONDS, pause
 
 TEXT = b'\n{"id":"1","command":"a","payload":"{\\"n\\":1}"}\n\n\r\n{"id":"2","lease":7}\n{"id":"\xc3\xbc"}\n{"id'
@@ -17,7 +17,7 @@ TEXT = b'\n{"id":"1","command":"a","payload":"{\\"n\\":1}"}\n\n\r\n{"id":"2","le
 @given(st.lists(st.integers(0, len(TEXT)), max_size=8))
 def test_any_cut_gives_the_same_tasks(cuts: list[int]) -> None:
     places = [0, *sorted(cuts), len(TEXT)]
-    lines = Lines()
+    lines = TaskLines()
     found = [task for begin, end in itertools.pairwise(places) for task in lines.tasks(TEXT[begin:end])]
     assert [(task.id, task.lease, task.payload) for task in found] == [
         ("1", 0, {"n": 1}),
@@ -28,7 +28,7 @@ def test_any_cut_gives_the_same_tasks(cuts: list[int]) -> None:
 
 def test_a_line_of_a_mebibyte_is_a_line() -> None:
     line = msgspec.json.encode({"id": "1", "payload": msgspec.json.encode("x" * (1 << 20)).decode()})
-    lines = Lines()
+    lines = TaskLines()
     assert lines.tasks(line) == []
     [task] = lines.tasks(b"\n")
     assert task.payload == "x" * (1 << 20)
@@ -36,7 +36,7 @@ def test_a_line_of_a_mebibyte_is_a_line() -> None:
 
 def test_what_is_not_a_task_is_an_error_of_the_server() -> None:
     with pytest.raises(ClientError, match="502 a line of the stream is not a task"):
-        Lines().tasks(b"<html>\n")
+        TaskLines().tasks(b"<html>\n")
 
 
 @given(st.integers(0, 10_000), st.floats(0, 1, exclude_max=True))

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from chargehand.cli import app
-from chargehand.client.types.provisioning import Failure, Job, Progress
+from chargehand.client.types.provisioning import FailureReport, Job, ProvisioningProgress
 from chargehand.commands.provision.job_text import job_lines, ordinal
 from chargehand.commands.text import clock, day
 from chargehand.http.credentials import hash_token
@@ -152,8 +152,8 @@ def test_a_long_log_says_how_much_of_it_is_shown_and_a_warning_what_to_do() -> N
         job_id="0" * 26,
         status="complete",
         outcome="failed",
-        failure=Failure(failed_step="workflow.partition"),
-        progress=Progress(log_tail=log),
+        failure=FailureReport(failed_step="workflow.partition"),
+        progress=ProvisioningProgress(log_tail=log),
         warnings=("cleanup.unmount: eject: the BMC answered 500", "of which nothing is known"),
     )
     lines = job_lines(job)

@@ -17,9 +17,8 @@ from chargehand.client.errors import (
     ServerFault,
     Unauthenticated,
 )
-from chargehand.client.provisioning import Provisioning
 from chargehand.client.types.inference import Token, Wish
-from chargehand.client.types.tasks import Artifact, Created, Nacked, NewTask, Result, Subscription, Task
+from chargehand.client.types.tasks import Created, Nacked, NewTask, Result, Task, TaskArtifact, WorkerSubscription
 from chargehand.client.webhook import verify_webhook
 from chargehand.client.worker.attempt import TaskEnded
 from chargehand.client.worker.held import Held
@@ -27,7 +26,6 @@ from chargehand.client.worker.worker import Worker
 from chargehand.webhooks.signature import SignatureError
 
 __all__ = [
-    "Artifact",
     "AsyncClient",
     "BadRequest",
     "Busy",
@@ -44,17 +42,17 @@ __all__ = [
     "NoAnswer",
     "NotDone",
     "NotFound",
-    "Provisioning",
     "Result",
     "Retry",
     "ServerFault",
     "SignatureError",
-    "Subscription",
     "Task",
+    "TaskArtifact",
     "TaskEnded",
     "Token",
     "Unauthenticated",
     "Wish",
     "Worker",
+    "WorkerSubscription",
     "verify_webhook",
 ]

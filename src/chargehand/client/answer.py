@@ -8,7 +8,7 @@ they differ the attempt is another one, and what is new is told from its beginni
 from chargehand.client.types.inference import Token
 
 
-class Retelling:
+class StreamedAnswer:
     def __init__(self) -> None:
         self._told: list[Token] = []
         self._at = 0  # how much of it was heard again

@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from chargehand.client.client import AsyncClient
-from chargehand.client.deliveries import Deliveries
-from chargehand.client.engine import Engine
-from chargehand.client.provisioning import Provisioning
-from chargehand.client.tasks import Tasks
+from chargehand.client.deliveries import DeliveryCalls
+from chargehand.client.engine import EngineCalls
+from chargehand.client.provisioning import ProvisioningCalls
+from chargehand.client.tasks import TaskCalls
 from chargehand.client.transport.background import Background
 
 P = ParamSpec("P")
@@ -57,80 +57,80 @@ def iterating(
     return iterate
 
 
-class BlockingTasks(Blocking[Tasks]):
-    create = blocking(Tasks.create)
-    create_many = blocking(Tasks.create_many)
-    get = blocking(Tasks.get)
-    find = iterating(Tasks.find)
-    result = blocking(Tasks.result)
-    wait = blocking(Tasks.wait)
-    events = iterating(Tasks.events)
-    watch = iterating(Tasks.watch)
-    artifact = blocking(Tasks.artifact)
-    cancel = blocking(Tasks.cancel)
-    claim = blocking(Tasks.claim)
-    claim_many = blocking(Tasks.claim_many)
-    heartbeat = blocking(Tasks.heartbeat)
-    abandon = blocking(Tasks.abandon)
-    nack = blocking(Tasks.nack)
-    complete = blocking(Tasks.complete)
-    fail = blocking(Tasks.fail)
-    submit = blocking(Tasks.submit)
-    submit_many = blocking(Tasks.submit_many)
-    progress = blocking(Tasks.progress)
-    subscribe = blocking(Tasks.subscribe)
-    renew = blocking(Tasks.renew)
-    unsubscribe = blocking(Tasks.unsubscribe)
+class BlockingTasks(Blocking[TaskCalls]):
+    create = blocking(TaskCalls.create)
+    create_many = blocking(TaskCalls.create_many)
+    get = blocking(TaskCalls.get)
+    find = iterating(TaskCalls.find)
+    result = blocking(TaskCalls.result)
+    wait = blocking(TaskCalls.wait)
+    events = iterating(TaskCalls.events)
+    watch = iterating(TaskCalls.watch)
+    artifact = blocking(TaskCalls.artifact)
+    cancel = blocking(TaskCalls.cancel)
+    claim = blocking(TaskCalls.claim)
+    claim_many = blocking(TaskCalls.claim_many)
+    heartbeat = blocking(TaskCalls.heartbeat)
+    abandon = blocking(TaskCalls.abandon)
+    nack = blocking(TaskCalls.nack)
+    complete = blocking(TaskCalls.complete)
+    fail = blocking(TaskCalls.fail)
+    submit = blocking(TaskCalls.submit)
+    submit_many = blocking(TaskCalls.submit_many)
+    progress = blocking(TaskCalls.progress)
+    subscribe = blocking(TaskCalls.subscribe)
+    renew = blocking(TaskCalls.renew)
+    unsubscribe = blocking(TaskCalls.unsubscribe)
 
 
-class BlockingEngine(Blocking[Engine]):
-    submit = blocking(Engine.submit)
-    job = blocking(Engine.job)
-    jobs = iterating(Engine.jobs)
-    wait = blocking(Engine.wait)
-    events = iterating(Engine.events)
-    watch = iterating(Engine.watch)
-    cancel = blocking(Engine.cancel)
-    requeue = blocking(Engine.requeue)
-    claim = blocking(Engine.claim)
-    beat = blocking(Engine.beat)
-    advance = blocking(Engine.advance)
-    note = blocking(Engine.note)
-    succeed = blocking(Engine.succeed)
-    retry = blocking(Engine.retry)
-    park = blocking(Engine.park)
-    fail = blocking(Engine.fail)
-    queues = blocking(Engine.queues)
-    set_queue = blocking(Engine.set_queue)
+class BlockingEngine(Blocking[EngineCalls]):
+    submit = blocking(EngineCalls.submit)
+    job = blocking(EngineCalls.job)
+    jobs = iterating(EngineCalls.jobs)
+    wait = blocking(EngineCalls.wait)
+    events = iterating(EngineCalls.events)
+    watch = iterating(EngineCalls.watch)
+    cancel = blocking(EngineCalls.cancel)
+    requeue = blocking(EngineCalls.requeue)
+    claim = blocking(EngineCalls.claim)
+    beat = blocking(EngineCalls.beat)
+    advance = blocking(EngineCalls.advance)
+    note = blocking(EngineCalls.note)
+    succeed = blocking(EngineCalls.succeed)
+    retry = blocking(EngineCalls.retry)
+    park = blocking(EngineCalls.park)
+    fail = blocking(EngineCalls.fail)
+    queues = blocking(EngineCalls.queues)
+    set_queue = blocking(EngineCalls.set_queue)
 
 
-class BlockingDeliveries(Blocking[Deliveries]):
-    find = iterating(Deliveries.find)
-    get = blocking(Deliveries.get)
-    replay = blocking(Deliveries.replay)
-    endpoints = iterating(Deliveries.endpoints)
-    endpoint = blocking(Deliveries.endpoint)
-    replay_all = blocking(Deliveries.replay_all)
-    pause = blocking(Deliveries.pause)
-    resume = blocking(Deliveries.resume)
+class BlockingDeliveries(Blocking[DeliveryCalls]):
+    find = iterating(DeliveryCalls.find)
+    get = blocking(DeliveryCalls.get)
+    replay = blocking(DeliveryCalls.replay)
+    endpoints = iterating(DeliveryCalls.endpoints)
+    endpoint = blocking(DeliveryCalls.endpoint)
+    replay_all = blocking(DeliveryCalls.replay_all)
+    pause = blocking(DeliveryCalls.pause)
+    resume = blocking(DeliveryCalls.resume)
 
 
-class BlockingProvisioning(Blocking[Provisioning]):
-    register = blocking(Provisioning.register)
-    server = blocking(Provisioning.server)
-    servers = iterating(Provisioning.servers)
-    remove_server = blocking(Provisioning.remove_server)
-    probe = blocking(Provisioning.probe)
-    validate = blocking(Provisioning.validate)
-    recipe_schema = blocking(Provisioning.recipe_schema)
-    submit = blocking(Provisioning.submit)
-    job = blocking(Provisioning.job)
-    jobs = iterating(Provisioning.jobs)
-    wait = blocking(Provisioning.wait)
-    cancel = blocking(Provisioning.cancel)
-    retry = blocking(Provisioning.retry)
-    events = iterating(Provisioning.events)
-    watch = iterating(Provisioning.watch)
+class BlockingProvisioning(Blocking[ProvisioningCalls]):
+    register = blocking(ProvisioningCalls.register)
+    server = blocking(ProvisioningCalls.server)
+    servers = iterating(ProvisioningCalls.servers)
+    remove_server = blocking(ProvisioningCalls.remove_server)
+    probe = blocking(ProvisioningCalls.probe)
+    validate = blocking(ProvisioningCalls.validate)
+    recipe_schema = blocking(ProvisioningCalls.recipe_schema)
+    submit = blocking(ProvisioningCalls.submit)
+    job = blocking(ProvisioningCalls.job)
+    jobs = iterating(ProvisioningCalls.jobs)
+    wait = blocking(ProvisioningCalls.wait)
+    cancel = blocking(ProvisioningCalls.cancel)
+    retry = blocking(ProvisioningCalls.retry)
+    events = iterating(ProvisioningCalls.events)
+    watch = iterating(ProvisioningCalls.watch)
 
 
 class Client(Blocking[AsyncClient]):

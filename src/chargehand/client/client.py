@@ -15,17 +15,17 @@ import os
 from types import TracebackType
 from typing import Self
 
-from chargehand.client.deliveries import Deliveries
-from chargehand.client.engine import Engine
-from chargehand.client.inference import Inference
-from chargehand.client.provisioning import Provisioning
-from chargehand.client.tasks import Tasks
-from chargehand.client.transport.http import Transport
+from chargehand.client.deliveries import DeliveryCalls
+from chargehand.client.engine import EngineCalls
+from chargehand.client.inference import InferenceCalls
+from chargehand.client.provisioning import ProvisioningCalls
+from chargehand.client.tasks import TaskCalls
+from chargehand.client.transport.http import HttpTransport
 
 DEFAULT_URL = "http://127.0.0.1:8484"
 
 
-class AsyncClient(Inference):
+class AsyncClient(InferenceCalls):
     """Without arguments: CHARGEHAND_URL and CHARGEHAND_TOKEN, else the server on this machine."""
 
     def __init__(
@@ -33,11 +33,11 @@ class AsyncClient(Inference):
     ) -> None:
         self.url = url or os.environ.get("CHARGEHAND_URL") or DEFAULT_URL
         given = os.environ.get("CHARGEHAND_TOKEN", "") if token is None else token
-        super().__init__(Transport(self.url, given, timeout=timeout, retries=retries))
-        self.tasks = Tasks(self._http)
-        self.engine = Engine(self._http)
-        self.deliveries = Deliveries(self._http)
-        self.provisioning = Provisioning(self._http)
+        super().__init__(HttpTransport(self.url, given, timeout=timeout, retries=retries))
+        self.tasks = TaskCalls(self._http)
+        self.engine = EngineCalls(self._http)
+        self.deliveries = DeliveryCalls(self._http)
+        self.provisioning = ProvisioningCalls(self._http)
 
     async def __aenter__(self) -> Self:
         return self

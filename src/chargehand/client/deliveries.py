@@ -4,18 +4,18 @@ from collections.abc import AsyncGenerator
 from urllib.parse import quote
 
 from chargehand.client.transport.calls import Calls
-from chargehand.client.types.engine import (
+from chargehand.client.types.deliveries import (
     Delivery,
-    DeliveryDetail,
-    DeliveryPage,
     DeliveryState,
+    DeliveryWithTries,
     Endpoint,
-    EndpointPage,
-    Replayed,
+    ListedDeliveries,
+    ListedEndpoints,
+    ReplayCount,
 )
 
 
-class Deliveries(Calls):
+class DeliveryCalls(Calls):
     base = "/engine"
 
     async def find(
@@ -23,20 +23,20 @@ class Deliveries(Calls):
     ) -> AsyncGenerator[Delivery, None]:
         """Newest first, all there are: stop reading when it is enough."""
         by = {"state": state, "job": job, "endpoint": endpoint}
-        async for page in self._pages("/deliveries", DeliveryPage, by):
+        async for page in self._pages("/deliveries", ListedDeliveries, by):
             for delivery in page.deliveries:
                 yield delivery
 
-    async def get(self, delivery_id: str) -> DeliveryDetail:
+    async def get(self, delivery_id: str) -> DeliveryWithTries:
         """With every try, the newest first."""
-        return await self._get(_delivery(delivery_id), DeliveryDetail)
+        return await self._get(_delivery(delivery_id), DeliveryWithTries)
 
     async def replay(self, delivery_id: str) -> None:
         """Send a dead or a delivered one once more. It keeps its id, so that a receiver knows it again."""
-        await self._call("POST", _delivery(delivery_id, "/replay"), Replayed, safe=False)
+        await self._call("POST", _delivery(delivery_id, "/replay"), ReplayCount, safe=False)
 
     async def endpoints(self) -> AsyncGenerator[Endpoint, None]:
-        async for page in self._pages("/endpoints", EndpointPage, {}):
+        async for page in self._pages("/endpoints", ListedEndpoints, {}):
             for endpoint in page.endpoints:
                 yield endpoint
 
@@ -45,7 +45,7 @@ class Deliveries(Calls):
 
     async def replay_all(self, endpoint_id: str) -> int:
         """Send all dead deliveries of an endpoint once more: how many they are."""
-        return (await self._call("POST", _endpoint(endpoint_id, "/replay"), Replayed, safe=False)).replayed
+        return (await self._call("POST", _endpoint(endpoint_id, "/replay"), ReplayCount, safe=False)).replayed
 
     async def pause(self, endpoint_id: str) -> Endpoint:
         """Nothing is sent there until it is resumed; nothing is lost."""

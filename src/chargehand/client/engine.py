@@ -14,23 +14,23 @@ from chargehand.client.errors import JobFailed, NotDone
 from chargehand.client.transport.calls import Calls, given, instant, key_header, read
 from chargehand.client.transport.job_log import Away, Back, Log, nothing
 from chargehand.client.types.engine import (
-    Beaten,
-    Claimed,
-    ClaimReply,
     Event,
+    ExtendedLease,
     Job,
-    JobPage,
-    Moved,
-    Queue,
-    QueueList,
+    LeasedJob,
+    LeasedJobs,
+    ListedJob,
+    ListedJobs,
+    MovedJob,
+    QueueStatus,
+    QueueStatuses,
     State,
-    Submitted,
-    Summary,
+    SubmittedJob,
     Webhook,
 )
 
 
-class Engine(Calls):
+class EngineCalls(Calls):
     base = "/engine"
 
     async def submit(
@@ -46,7 +46,7 @@ class Engine(Calls):
         deadline_seconds: float | None = None,
         metadata: Mapping[str, Any] | None = None,
         idempotency_key: str = "",
-    ) -> Submitted:
+    ) -> SubmittedJob:
         """A job for whoever claims from the queue."""
         wishes = {
             "webhook": Webhook(webhook) if isinstance(webhook, str) and webhook else webhook,
@@ -58,16 +58,16 @@ class Engine(Calls):
             "metadata": metadata,
         }
         body = {"queue": queue, "payload": payload, **given(wishes)}
-        return await self._call("POST", "/jobs", Submitted, body, safe=True, headers=key_header(idempotency_key))
+        return await self._call("POST", "/jobs", SubmittedJob, body, safe=True, headers=key_header(idempotency_key))
 
     async def job(self, job_id: str, *, retries: int | None = None) -> Job:
         return await self._get(_job(job_id), Job, retries=retries)
 
     async def jobs(
         self, *, state: State | None = None, kind: str = "", queue: str = ""
-    ) -> AsyncGenerator[Summary, None]:
+    ) -> AsyncGenerator[ListedJob, None]:
         """Newest first, of all doors unless one is named: stop reading when it is enough."""
-        async for page in self._pages("/jobs", JobPage, {"state": state, "kind": kind, "queue": queue}):
+        async for page in self._pages("/jobs", ListedJobs, {"state": state, "kind": kind, "queue": queue}):
             for job in page.jobs:
                 yield job
 
@@ -90,10 +90,10 @@ class Engine(Calls):
         """Its events as they happen, each once and in order, until it has ended. A server that is away is waited for."""
         return self._log(job_id).watch(after, away, back)
 
-    async def cancel(self, job_id: str) -> Moved:
+    async def cancel(self, job_id: str) -> MovedJob:
         return await self._move(job_id, "cancel", {})
 
-    async def requeue(self, job_id: str) -> Moved:
+    async def requeue(self, job_id: str) -> MovedJob:
         """A failed or cancelled job gets all its attempts again."""
         return await self._move(job_id, "requeue", {})
 
@@ -107,20 +107,20 @@ class Engine(Calls):
         lease_seconds: float | None = None,
         wait_seconds: float = 0.0,
         owner: str = "",
-    ) -> list[Claimed]:
+    ) -> list[LeasedJob]:
         """By priority, then age. An answer that is lost takes its jobs with it until their leases end."""
         wishes = {"lease_seconds": lease_seconds, "wait_seconds": wait_seconds, "owner": owner}
         body = {"queues": list(queues), "limit": limit, **given(wishes)}
         timeout = self._http.timeout + wait_seconds
         status, told = await self._http.call("POST", f"{self.base}/claims", body, safe=False, timeout=timeout)
-        return [] if status == 204 else read(told, ClaimReply).jobs
+        return [] if status == 204 else read(told, LeasedJobs).jobs
 
     async def beat(self, job_id: str, lease: int, lease_seconds: float | None = None) -> str:
         """Until when the lease holds now."""
         body = {"lease": lease, **given({"lease_seconds": lease_seconds})}
-        return (await self._call("POST", _job(job_id, "/beat"), Beaten, body, safe=True)).lease_until
+        return (await self._call("POST", _job(job_id, "/beat"), ExtendedLease, body, safe=True)).lease_until
 
-    async def advance(self, job_id: str, lease: int, stage: str, message: str = "") -> Moved:
+    async def advance(self, job_id: str, lease: int, stage: str, message: str = "") -> MovedJob:
         return await self._move(job_id, "advance", {"lease": lease, "stage": stage, "message": message})
 
     async def note(
@@ -131,40 +131,41 @@ class Engine(Calls):
         body = {"lease": lease, "message": message, "level": level, "step": step, **said}
         await self._http.call("POST", self.base + _job(job_id, "/note"), body, safe=False)
 
-    async def succeed(self, job_id: str, lease: int, result: Any = None) -> Moved:
+    async def succeed(self, job_id: str, lease: int, result: Any = None) -> MovedJob:
         return await self._move(job_id, "succeed", {"lease": lease, "result": result})
 
-    async def retry(self, job_id: str, lease: int, error: str, *, delay_seconds: float | None = None) -> Moved:
-        """The work broke: again later, if there are attempts left."""
-        return await self._move(
-            job_id, "retry", {"lease": lease, "error": error, **given({"delay_seconds": delay_seconds})}
-        )
+    async def retry(
+        self, job_id: str, lease: int, error: str, *, failed_step: str = "", delay_seconds: float | None = None
+    ) -> MovedJob:
+        """The work broke: the job runs again later if it has attempts left, else it fails."""
+        wishes = given({"failed_step": failed_step, "delay_seconds": delay_seconds})
+        return await self._move(job_id, "retry", {"lease": lease, "error": error, **wishes})
 
-    async def park(self, job_id: str, lease: int, waiting_for: str = "", *, delay_seconds: float = 0.0) -> Moved:
+    async def park(self, job_id: str, lease: int, waiting_for: str = "", *, delay_seconds: float = 0.0) -> MovedJob:
         """Back without blame: the attempt does not count."""
         return await self._move(
             job_id, "park", {"lease": lease, "waiting_for": waiting_for, "delay_seconds": delay_seconds}
         )
 
-    async def fail(self, job_id: str, lease: int, error: str) -> Moved:
-        """Trying again cannot help."""
-        return await self._move(job_id, "fail", {"lease": lease, "error": error})
+    async def fail(self, job_id: str, lease: int, error: str, *, failed_step: str = "") -> MovedJob:
+        """The job fails now: another attempt would fail too."""
+        return await self._move(job_id, "fail", {"lease": lease, "error": error, **given({"failed_step": failed_step})})
 
     # for operators
 
-    async def queues(self) -> list[Queue]:
-        return (await self._get("/queues", QueueList)).queues
+    async def queues(self) -> list[QueueStatus]:
+        return (await self._get("/queues", QueueStatuses)).queues
 
     async def set_queue(
         self, queue: str, *, kind: str = "job", paused: bool = False, max_running: int | None = None
-    ) -> Queue:
+    ) -> QueueStatus:
         """Both settings: what is left out goes back to its default."""
         path = f"/queues/{quote(kind, safe='')}/{quote(queue, safe='')}"
         body = {"paused": paused, "max_running": max_running}
-        return await self._call("PUT", path, Queue, body, safe=True)
+        return await self._call("PUT", path, QueueStatus, body, safe=True)
 
-    async def _move(self, job_id: str, move: str, body: Any) -> Moved:
-        return await self._call("POST", _job(job_id, f"/{move}"), Moved, body, safe=False)
+    async def _move(self, job_id: str, move: str, body: Any) -> MovedJob:
+        return await self._call("POST", _job(job_id, f"/{move}"), MovedJob, body, safe=False)
 
     def _log(self, job_id: str) -> Log[Event, Job]:
         return Log(self._http, self.base + _job(job_id, "/events"), Event, lambda: self.job(job_id, retries=0))

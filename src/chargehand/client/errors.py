@@ -28,7 +28,7 @@ CUT = "cut"  # it took the connection and ended it without an answer: one that w
 _LOST = {404, 409}
 
 
-class Detail(msgspec.Struct, frozen=True):
+class ErrorDetail(msgspec.Struct, frozen=True):
     """One of several things that are wrong with a request: where (a JSON pointer), which rule, and what to do."""
 
     path: str = ""
@@ -50,7 +50,7 @@ class ClientError(Exception):
         code: str = "",
         retry_after_seconds: float | None = None,
         sent: bool = True,
-        details: Sequence[Detail] = (),
+        details: Sequence[ErrorDetail] = (),
         cause: str = "",
     ) -> None:
         what = text if status == NO_ANSWER else f"{status} {text}"
@@ -172,7 +172,7 @@ def refusal(status: int, body: bytes, retry_after: str | None) -> ClientError:
     if retry_after is not None and retry_after.isascii() and retry_after.isdigit():
         seconds = float(retry_after[:9])
     text, detail, code = body[:200].decode("utf-8", "replace").strip(), "", ""
-    details: Sequence[Detail] = ()
+    details: Sequence[ErrorDetail] = ()
     try:
         told = msgspec.json.decode(body)
     except msgspec.DecodeError:
@@ -194,9 +194,9 @@ def refusal(status: int, body: bytes, retry_after: str | None) -> ClientError:
     )
 
 
-def _details(told: Any) -> list[Detail]:
+def _details(told: Any) -> list[ErrorDetail]:
     try:
-        return msgspec.convert(told or [], list[Detail])
+        return msgspec.convert(told or [], list[ErrorDetail])
     except msgspec.ValidationError:
         return []
 

@@ -7,36 +7,36 @@ from urllib.parse import quote
 
 import msgspec
 
-from chargehand.client.answer import Retelling
+from chargehand.client.answer import StreamedAnswer
 from chargehand.client.errors import JobFailed, NotDone
 from chargehand.client.transport.calls import Calls, given, instant, key_header
-from chargehand.client.transport.job_log import Again, Away, Back, Line, Log, nothing
+from chargehand.client.transport.job_log import Again, Away, Back, Log, TokenLine, nothing
+from chargehand.client.types.engine import SubmittedJob
 from chargehand.client.types.inference import (
     Event,
     Job,
-    JobPage,
+    JobState,
+    ListedInferenceJob,
+    ListedInferenceJobs,
     Messages,
-    Moved,
+    ModelTarget,
+    ModelTargets,
     State,
-    Submitted,
-    Summary,
-    Target,
-    TargetList,
     Token,
     Wish,
     Wishes,
-    said,
+    token_of,
 )
 
 
-class Inference(Calls):
+class InferenceCalls(Calls):
     async def submit(
         self, model: str, messages: Messages | None = None, *, prompt: str | None = None, **wishes: Unpack[Wishes]
-    ) -> Submitted:
+    ) -> SubmittedJob:
         """A chat, or with `prompt` a completion. A text in place of messages is what the user says."""
         body = {"model": model, "messages": _messages(messages), "prompt": prompt, **_body(wishes)}
         headers = key_header(wishes.get("idempotency_key", ""))
-        return await self._call("POST", "/jobs", Submitted, given(body), safe=True, headers=headers)
+        return await self._call("POST", "/jobs", SubmittedJob, given(body), safe=True, headers=headers)
 
     async def chat(
         self,
@@ -54,9 +54,9 @@ class Inference(Calls):
     async def job(self, job_id: str, *, retries: int | None = None) -> Job:
         return await self._get(_job(job_id), Job, retries=retries)
 
-    async def jobs(self, *, state: State | None = None, model: str = "") -> AsyncGenerator[Summary, None]:
+    async def jobs(self, *, state: State | None = None, model: str = "") -> AsyncGenerator[ListedInferenceJob, None]:
         """Newest first, all there are: stop reading when it is enough."""
-        async for page in self._pages("/jobs", JobPage, {"state": state, "model": model}):
+        async for page in self._pages("/jobs", ListedInferenceJobs, {"state": state, "model": model}):
             for job in page.jobs:
                 yield job
 
@@ -68,15 +68,15 @@ class Inference(Calls):
         return _good(job)
 
     async def stream(self, job_id: str, *, away: Away = nothing, back: Back = nothing) -> AsyncGenerator[Token, None]:
-        """The answer as it is being said, each piece once; of a job that is done, all of it. JobFailed if it fails.
+        """The answer as it is being token_of, each piece once; of a job that is done, all of it. JobFailed if it fails.
 
         A connection that is lost is taken up again where it was. When an attempt breaks and the next one says something else,
         a token with `restarted` takes the place of all before it. What was told is in the end what the job has for its answer.
         """
-        telling = Retelling()
+        telling = StreamedAnswer()
         async with aclosing(self._log(job_id, tokens=True).news(0, away, back)) as news:
             async for each in news:
-                if isinstance(each, Line):
+                if isinstance(each, TokenLine):
                     if (token := telling.hear(_spoken(each))) is not None:
                         yield token
                 elif isinstance(each, Again) or each.state == "queued":
@@ -95,21 +95,21 @@ class Inference(Calls):
         """Its events as they happen, each once and in order, until it has ended. A server that is away is waited for."""
         return self._log(job_id).watch(after, away, back)
 
-    async def cancel(self, job_id: str) -> Moved:
+    async def cancel(self, job_id: str) -> JobState:
         """A running one is stopped at its target."""
-        return await self._call("DELETE", _job(job_id), Moved, safe=False)
+        return await self._call("DELETE", _job(job_id), JobState, safe=False)
 
-    async def retry(self, job_id: str) -> Moved:
+    async def retry(self, job_id: str) -> JobState:
         """A failed job gets all its attempts again."""
-        return await self._call("POST", _job(job_id, "/retry"), Moved, safe=False)
+        return await self._call("POST", _job(job_id, "/retry"), JobState, safe=False)
 
     async def artifact(self, job_id: str, name: str) -> bytes:
         """The bytes of a file that the job kept, as a whole."""
         path = _job(job_id, f"/artifacts/{quote(name, safe='')}")
         return (await self._http.call("GET", path, safe=True))[1]
 
-    async def targets(self) -> list[Target]:
-        return (await self._get("/targets", TargetList)).targets
+    async def targets(self) -> list[ModelTarget]:
+        return (await self._get("/targets", ModelTargets)).targets
 
     def _log(self, job_id: str, *, tokens: bool = False) -> Log[Event, Job]:
         return Log(self._http, _job(job_id, "/events"), Event, lambda: self.job(job_id, retries=0), tokens=tokens)
@@ -138,10 +138,10 @@ def _body(wishes: Wishes) -> dict[str, Any]:
     return body
 
 
-def _spoken(line: Line) -> Token:
+def _spoken(line: TokenLine) -> Token:
     """Nothing, if it is in the words of another API than Ollama's."""
     try:
-        return said(msgspec.json.decode(line.data))
+        return token_of(msgspec.json.decode(line.data))
     except msgspec.DecodeError:
         return Token()
 

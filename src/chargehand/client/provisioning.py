@@ -21,21 +21,21 @@ from chargehand.client.transport.job_log import Away, Back, Log, nothing
 from chargehand.client.types.provisioning import (
     Event,
     Job,
-    JobPage,
-    NewJob,
+    ListedProvisioningJob,
+    ListedProvisioningJobs,
+    NewProvisioningJob,
     NewServer,
-    Probe,
-    Server,
-    ServerPage,
-    Submitted,
-    Summary,
-    Webhook,
+    ProbeReport,
+    RegisteredServer,
+    RegisteredServers,
+    StatusWebhook,
+    SubmittedProvisioningJob,
 )
 
 PROBE_SECONDS = 180.0  # a BMC takes its time
 
 
-class Provisioning(Calls):
+class ProvisioningCalls(Calls):
     base = "/api/v1"
 
     # servers ------------------------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ class Provisioning(Calls):
         tls: str = "verify",
         unidentified: bool = False,
         labels: Mapping[str, str] = {},
-    ) -> Server:
+    ) -> RegisteredServer:
         """A server that is known already becomes what is said here; only a password that is not given stays as it is."""
         new = NewServer(
             bmc_address=bmc_address,
@@ -64,23 +64,23 @@ class Provisioning(Calls):
             unidentified=unidentified,
             labels=dict(labels),
         )
-        return await self._call("PUT", _server(serial), Server, new, safe=True)
+        return await self._call("PUT", _server(serial), RegisteredServer, new, safe=True)
 
-    async def server(self, serial: str) -> Server:
-        return await self._call("GET", _server(serial), Server, safe=True)
+    async def server(self, serial: str) -> RegisteredServer:
+        return await self._call("GET", _server(serial), RegisteredServer, safe=True)
 
-    async def servers(self) -> AsyncGenerator[Server, None]:
+    async def servers(self) -> AsyncGenerator[RegisteredServer, None]:
         """All of them, by their serials."""
-        async for page in self._pages("/servers", ServerPage, {}, "after"):
+        async for page in self._pages("/servers", RegisteredServers, {}, "after"):
             for server in page.servers:
                 yield server
 
     async def remove_server(self, serial: str) -> None:
         await self._http.call("DELETE", self.base + _server(serial), safe=False)
 
-    async def probe(self, serial: str) -> Probe:
+    async def probe(self, serial: str) -> ProbeReport:
         """What its BMC is and can do. Nothing is changed at the machine; one that cannot be asked is `ok=False`."""
-        return await self._call("POST", _server(serial, "/probe"), Probe, safe=True, timeout=PROBE_SECONDS)
+        return await self._call("POST", _server(serial, "/probe"), ProbeReport, safe=True, timeout=PROBE_SECONDS)
 
     # recipes ------------------------------------------------------------------------------------------------------------
 
@@ -98,27 +98,29 @@ class Provisioning(Calls):
         serial: str,
         recipe: Any,
         *,
-        webhook: Webhook | str | None = None,
+        webhook: StatusWebhook | str | None = None,
         priority: int = 0,
         metadata: Mapping[str, Any] = {},
         idempotency_key: str = "",
-    ) -> Submitted:
+    ) -> SubmittedProvisioningJob:
         """A key is made where none is given, so that an answer that was lost is asked for again without a second job."""
-        new = NewJob(
+        new = NewProvisioningJob(
             server_serial=serial,
             recipe=_raw(recipe),
-            webhook=Webhook(webhook) if isinstance(webhook, str) else webhook,
+            webhook=StatusWebhook(webhook) if isinstance(webhook, str) else webhook,
             priority=priority,
             metadata=dict(metadata),
         )
-        return await self._call("POST", "/jobs", Submitted, new, safe=True, headers=key_header(idempotency_key))
+        return await self._call(
+            "POST", "/jobs", SubmittedProvisioningJob, new, safe=True, headers=key_header(idempotency_key)
+        )
 
     async def job(self, job_id: str, *, retries: int | None = None) -> Job:
         return await self._call("GET", _job(job_id), Job, safe=True, retries=retries)
 
-    async def jobs(self, *, status: str = "", serial: str = "") -> AsyncGenerator[Summary, None]:
+    async def jobs(self, *, status: str = "", serial: str = "") -> AsyncGenerator[ListedProvisioningJob, None]:
         """Newest first, all there are: stop reading when it is enough."""
-        async for page in self._pages("/jobs", JobPage, {"status": status, "server_serial": serial}):
+        async for page in self._pages("/jobs", ListedProvisioningJobs, {"status": status, "server_serial": serial}):
             for job in page.jobs:
                 yield job
 
@@ -131,13 +133,13 @@ class Provisioning(Calls):
             raise JobFailed(job, job.error or job.outcome or "it does not say why")
         return job
 
-    async def cancel(self, job_id: str) -> Summary:
+    async def cancel(self, job_id: str) -> ListedProvisioningJob:
         """Media are ejected before the job is complete."""
-        return await self._call("POST", _job(job_id, "/cancel"), Summary, safe=False)
+        return await self._call("POST", _job(job_id, "/cancel"), ListedProvisioningJob, safe=False)
 
-    async def retry(self, job_id: str) -> Summary:
+    async def retry(self, job_id: str) -> ListedProvisioningJob:
         """A job that failed or was cancelled starts again, from the beginning."""
-        return await self._call("POST", _job(job_id, "/retry"), Summary, safe=False)
+        return await self._call("POST", _job(job_id, "/retry"), ListedProvisioningJob, safe=False)
 
     def events(self, job_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
         """What happened to it until now."""

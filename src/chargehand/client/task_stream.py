@@ -18,7 +18,7 @@ GOODBYE_SECONDS = 3.0
 _decoder = msgspec.json.Decoder(Task)
 
 
-class Lines:
+class TaskLines:
     """Cuts what arrives into tasks. Empty lines are signs of life."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class TaskStream:
     def __init__(self, answer: aiohttp.ClientResponse, say_goodbye: Callable[[], Awaitable[None]]) -> None:
         self._answer = answer
         self._say_goodbye = say_goodbye
-        self._lines = Lines()
+        self._lines = TaskLines()
         self._read: deque[Task] = deque()
 
     def __aiter__(self) -> Self:

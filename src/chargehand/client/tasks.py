@@ -24,20 +24,20 @@ from chargehand.client.transport.backoff import pause
 from chargehand.client.transport.calls import Answer, Calls, instant, last_look, new_key, read
 from chargehand.client.transport.job_log import Away, Back, Log, nothing
 from chargehand.client.types.tasks import (
-    Claimed,
+    ClaimedTasks,
     Created,
-    CreatedMany,
+    CreatedTasks,
     Ended,
     Event,
+    ListedTasks,
     Nacked,
+    NewResult,
     NewTask,
-    Outcome,
+    ReportedResult,
+    ReportedResults,
     Result,
-    Submitted,
-    SubmittedMany,
-    Subscription,
     Task,
-    TaskPage,
+    WorkerSubscription,
 )
 
 MAX_BATCH = 100  # creates and results; claims: 10
@@ -46,7 +46,7 @@ MAX_WAIT_SECONDS = 60.0  # servers let nobody wait for a result for longer
 SILENCE_SECONDS = 40.0  # a stream shows a sign of life every 10 s
 
 
-class Tasks(Calls):
+class TaskCalls(Calls):
     base = "/v1/codeq"
 
     # for producers
@@ -88,7 +88,7 @@ class Tasks(Calls):
                 new if new.idempotency_key else msgspec.structs.replace(new, idempotency_key=new_key())
                 for new in wanted[start : start + MAX_BATCH]
             ]
-            made += (await self._post("/tasks/batch", {"tasks": part}, CreatedMany, safe=True)).results
+            made += (await self._post("/tasks/batch", {"tasks": part}, CreatedTasks, safe=True)).results
         return made
 
     async def get(self, task_id: str, *, retries: int | None = None) -> Task:
@@ -96,7 +96,7 @@ class Tasks(Calls):
 
     async def find(self, *, command: str = "", status: str = "") -> AsyncGenerator[Task, None]:
         """Newest first and without their payloads, all there are: stop reading when it is enough."""
-        async for page in self._pages("/tasks", TaskPage, {"command": command, "status": status}):
+        async for page in self._pages("/tasks", ListedTasks, {"command": command, "status": status}):
             for task in page.tasks:
                 yield task
 
@@ -173,7 +173,7 @@ class Tasks(Calls):
         status, told = await self._http.call(
             "POST", f"{self.base}/tasks/claim/batch", _given(body), safe=False, retries=retries
         )
-        return [] if status == 204 else read(told, Claimed).tasks
+        return [] if status == 204 else read(told, ClaimedTasks).tasks
 
     @asynccontextmanager
     async def claims(
@@ -218,20 +218,20 @@ class Tasks(Calls):
         return await self._post(_task(task_id, "/nack"), body, Nacked, safe=bool(lease), retries=retries)
 
     async def complete(self, task_id: str, result: Any, *, artifacts: Sequence[Any] = (), lease: int = 0) -> Result:
-        return await self.submit(task_id, Outcome("COMPLETED", result, artifacts=tuple(artifacts), lease=lease))
+        return await self.submit(task_id, NewResult("COMPLETED", result, artifacts=tuple(artifacts), lease=lease))
 
     async def fail(self, task_id: str, error: str, *, artifacts: Sequence[Any] = (), lease: int = 0) -> Result:
         """Final: no other try."""
-        return await self.submit(task_id, Outcome("FAILED", error=error, artifacts=tuple(artifacts), lease=lease))
+        return await self.submit(task_id, NewResult("FAILED", error=error, artifacts=tuple(artifacts), lease=lease))
 
-    async def submit(self, task_id: str, outcome: Outcome, *, retries: int | None = None) -> Result:
+    async def submit(self, task_id: str, outcome: NewResult, *, retries: int | None = None) -> Result:
         return await self._post(_task(task_id, "/result"), outcome, Result, safe=bool(outcome.lease), retries=retries)
 
-    async def submit_many(self, outcomes: Sequence[Outcome], *, retries: int | None = None) -> list[Submitted]:
+    async def submit_many(self, outcomes: Sequence[NewResult], *, retries: int | None = None) -> list[ReportedResult]:
         """Up to 100, each with its `task_id`; in their order. codeQ ignores artifacts here."""
         safe = all(outcome.lease for outcome in outcomes)
         path = "/tasks/batch/results"
-        return (await self._post(path, {"results": outcomes}, SubmittedMany, safe=safe, retries=retries)).results
+        return (await self._post(path, {"results": outcomes}, ReportedResults, safe=safe, retries=retries)).results
 
     async def progress(
         self,
@@ -258,7 +258,7 @@ class Tasks(Calls):
         delivery_mode: str = "",
         group_id: str = "",
         min_interval_seconds: int = 0,
-    ) -> Subscription:
+    ) -> WorkerSubscription:
         """To be rung when there is work: https and a signature, see verify_webhook."""
         body = {
             "callbackUrl": callback_url,
@@ -268,11 +268,11 @@ class Tasks(Calls):
             "groupId": group_id,
             "minIntervalSeconds": min_interval_seconds,
         }
-        return await self._post("/workers/subscriptions", _given(body), Subscription, safe=False)
+        return await self._post("/workers/subscriptions", _given(body), WorkerSubscription, safe=False)
 
-    async def renew(self, subscription_id: str, ttl_seconds: int = 0) -> Subscription:
+    async def renew(self, subscription_id: str, ttl_seconds: int = 0) -> WorkerSubscription:
         body = _given({"ttlSeconds": ttl_seconds})
-        return await self._post(f"{_subscription(subscription_id)}/heartbeat", body, Subscription, safe=True)
+        return await self._post(f"{_subscription(subscription_id)}/heartbeat", body, WorkerSubscription, safe=True)
 
     async def unsubscribe(self, subscription_id: str) -> None:
         await self._http.call("DELETE", self.base + _subscription(subscription_id), safe=True)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from chargehand.client import ClientError
-from chargehand.client.transport.http import Transport, may_have_been_done
+from chargehand.client.transport.http import HttpTransport, may_have_been_done
 from chargehand.client.transport.sse import Events, TooLong
 from chargehand.commands.refusals import LOOK, explain
 
@@ -18,7 +18,7 @@ RETRIES = 2  # a person waits
 SILENCE_SECONDS = 45.0  # a job may have nothing to say for long; a new connection then costs nothing
 
 
-class Line(Transport):
+class Line(HttpTransport):
     """Knows whether anything may have been done by any call of a command: the last may be a look that finds nobody there."""
 
     unsure = False

@@ -13,7 +13,7 @@ from chargehand.commands.text import clean
 
 if TYPE_CHECKING:  # what talks to servers is loaded by those commands that do
     from chargehand.client import ClientError
-    from chargehand.client.errors import Detail
+    from chargehand.client.errors import ErrorDetail
 
 ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 MISUNDERSTOOD: type[Exception] = typer.BadParameter.__mro__[1]  # of all that typer refuses; it has no public name there
@@ -32,7 +32,7 @@ def for_programs(wanted: bool) -> bool:
 def refuse(
     message: str,
     error: str = USAGE,
-    details: "Sequence[Detail]" = (),
+    details: "Sequence[ErrorDetail]" = (),
     *,
     code: int = REFUSED,
     facts: Mapping[str, str] = {},

@@ -4,18 +4,24 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from datetime import datetime
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
 from chargehand.client.errors import ClientError, refused
-from chargehand.client.transport.http import Transport
-from chargehand.client.types.page import Page
+from chargehand.client.transport.http import HttpTransport
 
 PAGE = 100
 LOOK_SECONDS = 2.0
 
 Answer = TypeVar("Answer")
+
+
+class Page(Protocol):
+    """A page of any list: its items have a name of their own, `next` is the cursor of the next page; None: this is the last."""
+
+    @property
+    def next(self) -> str | None: ...
 
 
 AnyPage = TypeVar("AnyPage", bound=Page)
@@ -26,7 +32,7 @@ class Calls:
 
     base: ClassVar[str] = ""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: HttpTransport) -> None:
         self._http = transport
 
     async def _call(

@@ -17,7 +17,7 @@ MAX_ANSWER = 256 << 20  # far more than any server sends; only so that a broken 
 MAX_REFUSAL = 1 << 20
 
 
-class Transport:
+class HttpTransport:
     """The connections of one client. Opened by the first call, so that it belongs to the loop that makes the calls."""
 
     def __init__(

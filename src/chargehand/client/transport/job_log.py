@@ -11,8 +11,8 @@ import msgspec
 from chargehand.client.errors import ClientError, refused
 from chargehand.client.transport.backoff import pause
 from chargehand.client.transport.calls import last_look, read
-from chargehand.client.transport.http import Transport
-from chargehand.client.transport.sse import Events, Sent, TooLong
+from chargehand.client.transport.http import HttpTransport
+from chargehand.client.transport.sse import Events, ServerEvent, TooLong
 
 SILENCE_SECONDS = 45.0  # a job may have nothing to say for long; a new connection then costs nothing
 
@@ -25,16 +25,16 @@ class Numbered(Protocol):
     def sequence(self) -> int: ...
 
 
-class Ending(Protocol):
+class Finishing(Protocol):
     @property
     def finished(self) -> bool: ...
 
 
 Event = TypeVar("Event", bound=Numbered)
-Job = TypeVar("Job", bound=Ending)
+Job = TypeVar("Job", bound=Finishing)
 
 
-class Line(NamedTuple):
+class TokenLine(NamedTuple):
     """What a model server said: a line as it came."""
 
     data: bytes
@@ -44,7 +44,7 @@ class Again(NamedTuple):
     """There is a new connection: what is being said now comes from its first line on."""
 
 
-class _Page(msgspec.Struct):
+class _RawEvents(msgspec.Struct):
     events: list[msgspec.Raw]
 
 
@@ -58,7 +58,7 @@ class Log(Generic[Event, Job]):
 
     def __init__(
         self,
-        http: Transport,
+        http: HttpTransport,
         path: str,
         event: type[Event],
         look: Callable[[], Awaitable[Job]],
@@ -87,7 +87,7 @@ class Log(Generic[Event, Job]):
         """
         async with aclosing(self.news(after, away, back)) as news:
             async for each in news:
-                if not isinstance(each, Line | Again):
+                if not isinstance(each, TokenLine | Again):
                     yield each
 
     async def end(self, timeout: float | None) -> Job | None:
@@ -102,7 +102,7 @@ class Log(Generic[Event, Job]):
 
     async def news(
         self, after: int = 0, away: Away = nothing, back: Back = nothing
-    ) -> AsyncGenerator[Event | Line | Again, None]:
+    ) -> AsyncGenerator[Event | TokenLine | Again, None]:
         """The same with what the model says in between."""
         failures = 0
         while True:
@@ -130,7 +130,7 @@ class Log(Generic[Event, Job]):
             try:
                 async with aclosing(self._follow(after, back)) as stream:
                     async for each in stream:
-                        if not isinstance(each, Line):
+                        if not isinstance(each, TokenLine):
                             after = each.sequence
                         yield each
             except ClientError as error:
@@ -142,7 +142,7 @@ class Log(Generic[Event, Job]):
                 await asyncio.sleep(pause(failures))
                 failures += 1
 
-    async def _follow(self, after: int, began: Back) -> AsyncGenerator[Event | Line, None]:
+    async def _follow(self, after: int, began: Back) -> AsyncGenerator[Event | TokenLine, None]:
         """Until the stream ends, or nothing came for so long that the server may be gone without a word."""
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
         query = {"tokens": "true"} if self._tokens else {}
@@ -157,13 +157,13 @@ class Log(Generic[Event, Job]):
                 for each in found:
                     yield each
 
-    def _told(self, sent: Sent) -> Event | Line:
-        return Line(sent.data) if self._tokens and sent.name == "token" else self._decoder.decode(sent.data)
+    def _told(self, sent: ServerEvent) -> Event | TokenLine:
+        return TokenLine(sent.data) if self._tokens and sent.name == "token" else self._decoder.decode(sent.data)
 
     async def _page(self, after: int, retries: int | None = None) -> list[Event]:
         _, told = await self._http.call("GET", self._path, safe=True, query={"after": str(after)}, retries=retries)
         try:
-            return [self._decoder.decode(raw) for raw in read(told, _Page).events]
+            return [self._decoder.decode(raw) for raw in read(told, _RawEvents).events]
         except msgspec.DecodeError as error:
             raise refused(502, "this is not the log of a job", str(error)) from None
 

@@ -11,7 +11,7 @@ class TooLong(ValueError):
     """An event does not end."""
 
 
-class Sent(NamedTuple):
+class ServerEvent(NamedTuple):
     name: str
     data: bytes
 
@@ -24,7 +24,7 @@ class Events:
         self._name = ""
         self._data: list[bytes] = []
 
-    def read(self, arrived: bytes) -> list[Sent]:
+    def read(self, arrived: bytes) -> list[ServerEvent]:
         found = []
         *lines, self._begun = (self._begun + arrived).split(b"\n")
         for line in lines:
@@ -35,7 +35,7 @@ class Events:
                 self._name = value.removeprefix(b" ").decode("utf-8", "replace")
             elif not name and not value:
                 if self._data:
-                    found.append(Sent(self._name, b"\n".join(self._data)))
+                    found.append(ServerEvent(self._name, b"\n".join(self._data)))
                 self._name, self._data = "", []
         if len(self._begun) + sum(map(len, self._data)) > MAX_EVENT:
             raise TooLong("an event does not end")

@@ -1,34 +1,35 @@
-"""What travels between a client and the engine's own API, typed: jobs, claims, deliveries, queues."""
+"""Types of `client.engine`: jobs of all doors, their events, claims and queues."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from chargehand.client.types.page import Page
-
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
-DeliveryState = Literal["pending", "delivered", "dead"]
 
 
 class Webhook(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who is told of the changes of a job, and of which; none named: of all."""
+    """Where the server reports the changes of a job: those to the states in `on`, or all of them."""
 
     url: str
     on: Sequence[State] = ()
 
 
-class Submitted(msgspec.Struct, frozen=True):
+class SubmittedJob(msgspec.Struct, frozen=True):
     job_id: str
 
 
-class Moved(msgspec.Struct, frozen=True):
+class MovedJob(msgspec.Struct, frozen=True):
+    """The state of a job after a move, and the number of the event that recorded it."""
+
     job_id: str
     state: str
     sequence: int = 0
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job in a list: without payload, result and metadata."""
+
     id: str
     kind: str = ""
     queue: str = ""
@@ -55,15 +56,16 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in ("succeeded", "failed", "cancelled")
 
 
-class Job(Summary, frozen=True, kw_only=True):
+class Job(ListedJob, frozen=True, kw_only=True):
     position: int | None = None
+    idempotency_key: str | None = None
     metadata: Any = None
     payload: Any = None
     result: Any = None
 
 
-class Claimed(Job, frozen=True, kw_only=True):
-    """A job in your hands, until `lease_until` unless you beat. Each move needs its `lease`."""
+class LeasedJob(Job, frozen=True, kw_only=True):
+    """A claimed job. It is yours until `lease_until` unless you beat; every move needs its `lease`."""
 
     lease: int
     traceparent: str = ""
@@ -71,6 +73,8 @@ class Claimed(Job, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a job's log."""
+
     sequence: int
     at: str = ""
     level: str = "info"
@@ -85,7 +89,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     data: Any = None
 
 
-class Queue(msgspec.Struct, frozen=True, kw_only=True):
+class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     queue: str
     ready: int = 0
@@ -96,68 +100,18 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     max_running: int | None = None
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    job_id: str = ""
-    sequence: int = 0
-    endpoint_id: str = ""
-    url: str = ""
-    dialect: str = ""
-    state: str = "pending"
-    tries: int = 0
-    due_at: str = ""
-    reason: str = ""
-    created_at: str = ""
-    updated_at: str = ""
-
-
-class Try(msgspec.Struct, frozen=True):
-    number: int
-    at: str = ""
-    status: int | None = None
-    duration_seconds: float = 0.0
-    error: str = ""
-    answer: str = ""
-
-
-class DeliveryDetail(Delivery, frozen=True, kw_only=True):
-    attempts: tuple[Try, ...] = ()  # the newest first
-
-
-class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    url: str = ""
-    state: str = "active"  # paused, or disabled because it answered 410
-    reason: str = ""
-    pending: int = 0
-    dead: int = 0
-    oldest_due_at: str | None = None
-    created_at: str = ""
-
-
-class JobPage(Page, frozen=True, kw_only=True):
-    jobs: list[Summary]
-
-
-class DeliveryPage(Page, frozen=True, kw_only=True):
-    deliveries: list[Delivery]
-
-
-class EndpointPage(Page, frozen=True, kw_only=True):
-    endpoints: list[Endpoint]
-
-
-class ClaimReply(msgspec.Struct, frozen=True):
-    jobs: list[Claimed]
-
-
-class QueueList(msgspec.Struct, frozen=True):
-    queues: list[Queue]
-
-
-class Beaten(msgspec.Struct, frozen=True):
+class ExtendedLease(msgspec.Struct, frozen=True):
     lease_until: str
 
 
-class Replayed(msgspec.Struct, frozen=True):
-    replayed: int
+class ListedJobs(msgspec.Struct, frozen=True):
+    jobs: list[ListedJob]
+    next: str | None = None
+
+
+class LeasedJobs(msgspec.Struct, frozen=True):
+    jobs: list[LeasedJob]
+
+
+class QueueStatuses(msgspec.Struct, frozen=True):
+    queues: list[QueueStatus]

@@ -1,4 +1,4 @@
-"""What travels between a client and the inference door, typed. A newer server may say more: what is not known is left out."""
+"""Types of the calls of the client itself: chats, completions, their jobs, and the targets that run them."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -6,14 +6,12 @@ from typing import Any, Literal, TypedDict
 
 import msgspec
 
-from chargehand.client.types.page import Page
-
 State = Literal["queued", "loading", "working", "done", "failed"]
 Messages = str | Sequence[Mapping[str, Any]]
 
 
 class Wishes(TypedDict, total=False):
-    """What a chat or a completion may say besides. Those of the first group go to the model server, in Ollama's words."""
+    """Options of a chat or a completion. Those of the first group go to the model server, named as in Ollama's API."""
 
     options: Mapping[str, Any]  # temperature, num_ctx, num_predict, seed …
     format: Any  # "json", or a JSON Schema for the answer
@@ -21,17 +19,20 @@ class Wishes(TypedDict, total=False):
     think: bool | str
     keep_alive: str | float
     system: str
+    suffix: str
+    template: str
+    raw: bool
     images: Sequence[str]  # base64
 
-    webhook: str  # told of every change of state
-    webhook_events: Sequence[State]  # … or only of these
+    webhook: str  # gets every change of state
+    webhook_events: Sequence[State]  # … or only these
     priority: int  # 0 to 9, 9 goes first
     max_attempts: int
     run_at: datetime | str
     delay_seconds: float
     deadline_seconds: float
     metadata: Mapping[str, Any]
-    artifacts: Sequence["str | Wish"]  # files to keep; a name alone is the text of the answer
+    artifacts: Sequence["str | Wish"]  # files to keep; a name alone keeps the text of the answer
     idempotency_key: str
 
 
@@ -42,24 +43,20 @@ class Wish(msgspec.Struct, frozen=True):
     source: Literal["answer", "transcript", "structured"] = msgspec.field(default="answer", name="from")
 
 
-class Submitted(msgspec.Struct, frozen=True):
-    job_id: str
-
-
-class Moved(msgspec.Struct, frozen=True):
+class JobState(msgspec.Struct, frozen=True):
     job_id: str
     state: str
 
 
 class Token(msgspec.Struct, frozen=True):
-    """A piece of an answer. `restarted`: the attempt broke and another says something else; what came before is void."""
+    """A piece of an answer. `restarted`: another attempt gives another answer; this piece replaces all before it."""
 
     text: str = ""
     thinking: str = ""
     restarted: bool = False
 
 
-class Artifact(msgspec.Struct, frozen=True):
+class JobArtifact(msgspec.Struct, frozen=True):
     name: str
     media_type: str = ""
     size: int = 0
@@ -67,7 +64,7 @@ class Artifact(msgspec.Struct, frozen=True):
     url: str = ""
 
 
-class Evidence(msgspec.Struct, frozen=True):
+class Measurements(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was measured in an attempt."""
 
     target: str = ""
@@ -82,16 +79,16 @@ class Evidence(msgspec.Struct, frozen=True):
     reloaded: bool = False
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class EndedAttempt(msgspec.Struct, frozen=True):
     attempt: int
     at: str = ""
     outcome: str = ""  # succeed, retry, park, fail, cancel or expire
     message: str = ""
     error: str | None = None
-    evidence: Evidence | None = None
+    evidence: Measurements | None = None
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class ListedInferenceJob(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     state: str = "queued"
     previous_state: str | None = None
@@ -112,24 +109,33 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in ("done", "failed")
 
 
-class Job(Summary, frozen=True, kw_only=True):
-    waiting: str | None = None  # why it waits, in one line
+class SentRequest(msgspec.Struct, frozen=True):
+    """What the target is asked, and at which path. `body` is None if it has more than 64 KiB."""
+
+    path: str
+    bytes: int = 0
+    body: Any = None
+
+
+class Job(ListedInferenceJob, frozen=True, kw_only=True):
+    waiting: str | None = None  # why it waits, in a line
     position: int | None = None
     resident: dict[str, list[str]] | None = None
     metadata: Any = None
-    result: Any = None  # once it is done: what the model server answers without streaming
-    artifacts: tuple[Artifact, ...] = ()
-    evidence: Evidence | None = None
-    attempts: tuple[Attempt, ...] = ()
+    request: SentRequest | None = None
+    result: Any = None  # of a job that is done: what the model server answers without streaming
+    artifacts: tuple[JobArtifact, ...] = ()
+    evidence: Measurements | None = None
+    attempts: tuple[EndedAttempt, ...] = ()
 
     @property
     def text(self) -> str:
         """The answer; empty until there is one."""
-        return said(self.result).text
+        return token_of(self.result).text
 
     @property
     def thinking(self) -> str:
-        return said(self.result).thinking
+        return token_of(self.result).thinking
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +153,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     data: Any = None
 
 
-class Resident(msgspec.Struct, frozen=True):
+class ResidentModel(msgspec.Struct, frozen=True):
     model: str
     in_flight: int = 0
     closing: str | None = None
@@ -156,7 +162,14 @@ class Resident(msgspec.Struct, frozen=True):
     context_length: int | None = None
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class TargetChange(msgspec.Struct, frozen=True):
+    """From `at` on, the target was up or away."""
+
+    at: str
+    state: str = ""
+
+
+class ModelTarget(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     url: str = ""
     state: str = ""  # up or away
@@ -166,21 +179,23 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 0
     parallel: int = 0
     installed: tuple[str, ...] = ()
-    resident: tuple[Resident, ...] = ()
+    resident: tuple[ResidentModel, ...] = ()
     loading: tuple[str, ...] = ()
     decision: str | None = None
+    seen: tuple[TargetChange, ...] = ()  # in the last day, oldest first
 
 
-class JobPage(Page, frozen=True, kw_only=True):
-    jobs: list[Summary]
+class ListedInferenceJobs(msgspec.Struct, frozen=True):
+    jobs: list[ListedInferenceJob]
+    next: str | None = None
 
 
-class TargetList(msgspec.Struct, frozen=True):
-    targets: list[Target]
+class ModelTargets(msgspec.Struct, frozen=True):
+    targets: list[ModelTarget]
 
 
-def said(line: Any) -> Token:
-    """What one line of a model server adds to the answer, in the shape of `/api/chat` or of `/api/generate`."""
+def token_of(line: Any) -> Token:
+    """The piece of the answer in a line of a model server, in the shape of `/api/chat` or of `/api/generate`."""
     if not isinstance(line, dict):
         return Token()
     message = line.get("message")

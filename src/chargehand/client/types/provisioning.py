@@ -1,15 +1,13 @@
-"""What travels between a client and the provisioning door, typed. A newer server may say more: what is not known is left out."""
+"""Types of `client.provisioning`: servers, what their BMCs report, and jobs."""
 
 from typing import Any, Literal
 
 import msgspec
 
-from chargehand.client.types.page import Page
-
 Status = Literal["queued", "provisioning", "succeeded", "failed", "complete"]
 
 
-class Slot(msgspec.Struct, frozen=True):
+class DriveSlot(msgspec.Struct, frozen=True):
     """A virtual drive of a BMC."""
 
     path: str
@@ -17,10 +15,11 @@ class Slot(msgspec.Struct, frozen=True):
     kind: str = "cd"  # or usb
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a BMC turned out to be."""
+class BmcFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a BMC reports of itself and its machine."""
 
     system: str = ""
+    managers: tuple[str, ...] = ()
     vendor: str = ""
     manufacturer: str = ""
     model: str = ""
@@ -32,18 +31,18 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     reset_types: tuple[str, ...] = ()
     boot_targets: tuple[str, ...] = ()
     boot_modes: tuple[str, ...] = ()
-    slots: tuple[Slot, ...] = ()
+    slots: tuple[DriveSlot, ...] = ()
     quirks: str = ""
 
 
-class Probe(msgspec.Struct, frozen=True):
+class ProbeReport(msgspec.Struct, frozen=True):
     at: str
     ok: bool
     problem: str = ""
-    facts: Facts | None = None
+    facts: BmcFacts | None = None
 
 
-class Server(msgspec.Struct, frozen=True, kw_only=True):
+class RegisteredServer(msgspec.Struct, frozen=True, kw_only=True):
     server_serial: str
     bmc_address: str = ""
     bmc_username: str = ""
@@ -53,25 +52,25 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     tls: str = "verify"
     unidentified: bool = False
     labels: dict[str, str] = {}
-    probe: Probe | None = None
+    probe: ProbeReport | None = None
     active_job: str | None = None
     created_at: str = ""
     updated_at: str = ""
 
 
-class Submitted(msgspec.Struct, frozen=True):
+class SubmittedProvisioningJob(msgspec.Struct, frozen=True):
     job_id: str
     status: str
     server_serial: str
     created_at: str
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class ListedProvisioningJob(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     server_serial: str = ""
     task_target: str = ""
     status: str = "queued"
-    outcome: str | None = None  # succeeded, failed or cancelled, once it is known
+    outcome: str | None = None  # succeeded, failed or cancelled; None until it is known
     failed_step: str | None = None
     error: str | None = None
     waiting_for: str = ""
@@ -80,7 +79,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: str | None = None
 
 
-class Step(msgspec.Struct, frozen=True):
+class StepProgress(msgspec.Struct, frozen=True):
     step: str
     where: str = "controller"  # or machine
     began_at: str = ""
@@ -91,14 +90,15 @@ class Step(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class Progress(msgspec.Struct, frozen=True):
+class ProvisioningProgress(msgspec.Struct, frozen=True):
     step: str = ""
-    steps: tuple[Step, ...] = ()
+    trouble: str = ""  # why the current step does not succeed yet
+    steps: tuple[StepProgress, ...] = ()
     heard_at: str | None = None
     log_tail: str = ""
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class FailureReport(msgspec.Struct, frozen=True, kw_only=True):
     failed_step: str | None = None
     unit: str = ""
     message: str = ""
@@ -108,11 +108,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     can_retry: bool = True
 
 
-class Job(Summary, frozen=True, kw_only=True):
+class Job(ListedProvisioningJob, frozen=True, kw_only=True):
     attempt: int = 1
-    failure: Failure | None = None
+    failure: FailureReport | None = None
     warnings: tuple[str, ...] = ()
-    progress: Progress = Progress()
+    progress: ProvisioningProgress = ProvisioningProgress()
     deadlines: dict[str, str] = {}
     recipe: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
@@ -133,16 +133,18 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     data: Any = None
 
 
-class ServerPage(Page, frozen=True, kw_only=True):
-    servers: list[Server]
+class RegisteredServers(msgspec.Struct, frozen=True):
+    servers: list[RegisteredServer]
+    next: str | None = None
 
 
-class JobPage(Page, frozen=True, kw_only=True):
-    jobs: list[Summary]
+class ListedProvisioningJobs(msgspec.Struct, frozen=True):
+    jobs: list[ListedProvisioningJob]
+    next: str | None = None
 
 
-class Webhook(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who is told of the changes of a job, and of which; none named: of all."""
+class StatusWebhook(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the server reports the changes of a job: those to the statuses in `on`, or all of them."""
 
     url: str
     on: tuple[Status, ...] = ()
@@ -151,7 +153,7 @@ class Webhook(msgspec.Struct, frozen=True, omit_defaults=True):
 class NewServer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     bmc_address: str
     bmc_username: str = ""
-    bmc_password: str | None = None  # None: stays as it is
+    bmc_password: str | None = None  # None: the server keeps the one it has
     system_uuid: str | None = None
     vendor: str | None = None
     tls: str = "verify"
@@ -162,9 +164,9 @@ class NewServer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return f"NewServer(bmc_address={self.bmc_address!r}, bmc_username={self.bmc_username!r})"
 
 
-class NewJob(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class NewProvisioningJob(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     server_serial: str
     recipe: Any
-    webhook: Webhook | None = None
+    webhook: StatusWebhook | None = None
     priority: int = 0
     metadata: dict[str, Any] = {}

@@ -1,16 +1,14 @@
-"""What travels, typed. Members that are empty are left out on this wire, so everything but the id has a default."""
+"""Types of `client.tasks`. Both sides leave out fields that are empty, so every field but the id has a default."""
 
 from typing import Any, Literal
 
 import msgspec
 
-from chargehand.client.types.page import Page
-
 Final = Literal["COMPLETED", "FAILED"]
 
 
-class Progress(msgspec.Struct, frozen=True, rename="camel"):
-    """What the worker last said of a task."""
+class TaskProgress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The last progress report of a task's worker."""
 
     updated_at: str = ""
     percent: float | None = None
@@ -18,21 +16,25 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
     data: Any = None
 
 
-class Task(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class Task(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
     id: str
     command: str = ""
-    payload_json: str = msgspec.field(default="null", name="payload")  # the wire has it as text
+    payload_json: str = msgspec.field(default="null", name="payload")  # JSON as text
     priority: int = 0
     webhook: str = ""
-    status: str = "PENDING"  # IN_PROGRESS, COMPLETED, FAILED
+    trace_parent: str = ""
+    trace_state: str = ""
+    status: str = ""  # PENDING, IN_PROGRESS, COMPLETED or FAILED
+    last_known_location: str = ""
     worker_id: str = ""
     lease_until: str = ""
     lease: int = 0  # 0: the server does not number its leases (codeQ)
     attempts: int = 0
     max_attempts: int = 0
     run_at: str = ""
-    progress: Progress | None = None
+    progress: TaskProgress | None = None
     error: str = ""
+    result_key: str = ""
     tenant_id: str = ""
     created_at: str = ""
     updated_at: str = ""
@@ -46,25 +48,7 @@ class Task(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         return self.status in ("COMPLETED", "FAILED")
 
 
-class Artifact(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """With a `url`, or with its content."""
-
-    name: str
-    url: str = ""
-    content_base64: str = msgspec.field(default="", name="contentBase64")
-    content_type: str = ""
-
-
-class Result(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    task_id: str
-    status: str
-    result: Any = None
-    error: str = ""
-    artifacts: tuple[Artifact, ...] | None = None
-    completed_at: str = ""
-
-
-class Event(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class Event(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
     """A line of a task's log."""
 
     sequence: int
@@ -75,24 +59,7 @@ class Event(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     attempt: int = 0
     message: str = ""
     error: str = ""
-    progress: Progress | None = None
-
-
-class Ended(msgspec.Struct, frozen=True):
-    """A task that has ended, and how."""
-
-    task: Task
-    result: Result
-
-
-class Nacked(msgspec.Struct, frozen=True, rename="camel"):
-    status: str  # requeued | dlq
-    delay_seconds: float = 0
-
-
-class Subscription(msgspec.Struct, frozen=True, rename="camel"):
-    subscription_id: str
-    expires_at: str = ""
+    progress: TaskProgress | None = None
 
 
 class NewTask(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -107,42 +74,88 @@ class NewTask(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     delay_seconds: float = 0
 
 
-class Outcome(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a worker says of a task that it has ended."""
-
-    status: Final
-    result: Any = None
-    error: str = ""
-    artifacts: tuple[Artifact, ...] = ()
-    lease: int = 0
-    task_id: str = ""  # only in a batch
-
-
-class Created(msgspec.Struct, frozen=True):
+class Created(msgspec.Struct, frozen=True, omit_defaults=True):
     """One item of a batch: a task, or why there is none."""
 
     task: Task | None = None
     error: str = ""
+    detail: str = ""
 
 
-class CreatedMany(msgspec.Struct, frozen=True):
-    results: list[Created]
+class TaskArtifact(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A file of a result: where it is (`url`), or its content."""
+
+    name: str
+    url: str = ""
+    content_base64: str = msgspec.field(default="", name="contentBase64")
+    content_type: str = ""
 
 
-class Claimed(msgspec.Struct, frozen=True):
-    tasks: list[Task] = []
+class NewResult(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """How a task ended, as its worker reports it. `task_id` is for batches."""
+
+    status: Final
+    result: Any = None
     error: str = ""
+    artifacts: tuple[TaskArtifact, ...] = ()
+    lease: int = 0
+    task_id: str = ""
 
 
-class Submitted(msgspec.Struct, frozen=True, rename="camel"):
+class ResultArtifact(msgspec.Struct, frozen=True):
+    """A file of a result, as the server keeps it."""
+
+    name: str
+    url: str = ""
+
+
+class Result(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+    task_id: str
+    status: str
+    completed_at: str = ""
+    result: Any = None
+    error: str = ""
+    artifacts: tuple[ResultArtifact, ...] | None = None
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A task that has ended, and how."""
+
+    task: Task
+    result: Result
+
+
+class ReportedResult(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One item of a batch of results: the result, or why the server refused it."""
+
     task_id: str = ""
     result: Result | None = None
     error: str = ""
+    detail: str = ""
 
 
-class SubmittedMany(msgspec.Struct, frozen=True):
-    results: list[Submitted]
+class Nacked(msgspec.Struct, frozen=True, rename="camel"):
+    status: str  # requeued, or dlq
+    delay_seconds: int = 0
 
 
-class TaskPage(Page, frozen=True, kw_only=True):
+class WorkerSubscription(msgspec.Struct, frozen=True, rename="camel"):
+    subscription_id: str
+    expires_at: str = ""
+
+
+class CreatedTasks(msgspec.Struct, frozen=True):
+    results: list[Created]
+
+
+class ClaimedTasks(msgspec.Struct, frozen=True):
+    tasks: list[Task] = []
+
+
+class ReportedResults(msgspec.Struct, frozen=True):
+    results: list[ReportedResult]
+
+
+class ListedTasks(msgspec.Struct, frozen=True):
     tasks: list[Task]
+    next: str | None = None

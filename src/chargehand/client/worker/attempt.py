@@ -18,14 +18,14 @@ from typing import Any, Literal
 import msgspec
 
 from chargehand.client.errors import ClientError, Fail, Retry
-from chargehand.client.tasks import Tasks
-from chargehand.client.types.tasks import Artifact, Outcome, Task
-from chargehand.client.worker.functions import Handler
+from chargehand.client.tasks import TaskCalls
+from chargehand.client.types.tasks import NewResult, Task, TaskArtifact
+from chargehand.client.worker.functions import TaskFunction
 from chargehand.client.worker.held import Held
-from chargehand.client.worker.lease import Lease, LeaseLost
-from chargehand.client.worker.presence import Presence
-from chargehand.client.worker.progress import Reports
-from chargehand.client.worker.results import Results
+from chargehand.client.worker.lease import LeaseLost, TaskLease
+from chargehand.client.worker.presence import ServerPresence
+from chargehand.client.worker.progress import ProgressSender
+from chargehand.client.worker.results import ResultSender
 
 log = logging.getLogger("chargehand.client")
 
@@ -52,16 +52,22 @@ class _Ending:
     text: str = ""
 
 
-class Attempt:
+class TaskAttempt:
     def __init__(
-        self, tasks: Tasks, presence: Presence, results: Results, task: Task, handler: Handler, claimed_seconds: float
+        self,
+        tasks: TaskCalls,
+        presence: ServerPresence,
+        results: ResultSender,
+        task: Task,
+        handler: TaskFunction,
+        claimed_seconds: float,
     ) -> None:
         self._tasks = tasks
         self._results = results
         self._handler = handler
         self._task = task
-        self._lease = Lease(tasks, presence, task, claimed_seconds, handler.lease_seconds)
-        self._reports = Reports(tasks, task)
+        self._lease = TaskLease(tasks, presence, task, claimed_seconds, handler.lease_seconds)
+        self._reports = ProgressSender(tasks, task)
         self._held = Held(task, self._reports.report)
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
@@ -158,12 +164,12 @@ class Attempt:
             result = as_result(call.result())
         except Exception as unfit:  # whatever the objects in it do when they are looked at
             return self._failed(f"the result cannot be written as JSON: {unfit}", self._held.artifacts)
-        outcome = Outcome("COMPLETED", result, "", self._held.artifacts, self._task.lease, self._task.id)
+        outcome = NewResult("COMPLETED", result, "", self._held.artifacts, self._task.lease, self._task.id)
         return _Ending("completed", lambda: self._results.send(outcome))
 
-    def _failed(self, error: str, artifacts: tuple[Artifact, ...]) -> _Ending:
+    def _failed(self, error: str, artifacts: tuple[TaskArtifact, ...]) -> _Ending:
         text = _presentable(error)
-        outcome = Outcome("FAILED", None, text, artifacts, self._task.lease, self._task.id)
+        outcome = NewResult("FAILED", None, text, artifacts, self._task.lease, self._task.id)
         return _Ending("failed", lambda: self._results.send(outcome), text)
 
     def _nacked(self, delay_seconds: float | None, reason: str) -> _Ending:

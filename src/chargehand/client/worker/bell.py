@@ -12,7 +12,7 @@ from aiohttp import web
 from chargehand.client.errors import ClientError
 from chargehand.client.types.tasks import Task
 from chargehand.client.webhook import verify_webhook
-from chargehand.client.worker.sources import Source, claim_now, owned
+from chargehand.client.worker.sources import ClaimSource, claim_now, owned
 from chargehand.webhooks.signature import Dialect, SignatureError
 
 log = logging.getLogger("chargehand.client")
@@ -22,8 +22,8 @@ LOOK_SECONDS = 60.0
 MAX_BODY = 64 << 10
 
 
-class Rung:
-    def __init__(self, source: Source, *, host: str, port: int, url: str, secret: str, group: str) -> None:
+class NotifiedClaims:
+    def __init__(self, source: ClaimSource, *, host: str, port: int, url: str, secret: str, group: str) -> None:
         self._source = source
         self._host, self._port = host, port
         self._url = url

@@ -15,7 +15,7 @@ Function = Callable[[Held], Any]
 
 
 @dataclass(frozen=True)
-class Handler:
+class TaskFunction:
     command: str
     function: Function
     lease_seconds: float

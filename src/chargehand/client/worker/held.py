@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from chargehand.client.types.tasks import Artifact, Task
+from chargehand.client.types.tasks import Task, TaskArtifact
 
 
-class Said(msgspec.Struct, frozen=True):
+class ProgressReport(msgspec.Struct, frozen=True):
     """One report of progress."""
 
     percent: float | None
@@ -24,7 +24,7 @@ class Said(msgspec.Struct, frozen=True):
 class Held:
     """All of it may be used from threads too."""
 
-    def __init__(self, task: Task, report: Callable[[Said], "asyncio.Future[None]"]) -> None:
+    def __init__(self, task: Task, report: Callable[[ProgressReport], "asyncio.Future[None]"]) -> None:
         self.task = task
         self.id = task.id
         self.command = task.command
@@ -33,7 +33,7 @@ class Held:
         self.tenant = task.tenant_id
         self.lost = threading.Event()  # set: somebody else has the task now, and what this function returns is dropped
         self._report = report
-        self._artifacts: list[Artifact] = []
+        self._artifacts: list[TaskArtifact] = []
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -45,7 +45,7 @@ class Held:
     ) -> Awaitable[None]:
         """Tell how far it is. Awaiting it waits until the server knows; who does not wait loses nothing, and of several
         that wait to be sent the newest goes. Progress never makes a task fail."""
-        said = Said(percent, message, data)
+        said = ProgressReport(percent, message, data)
         if self._in_the_loop():
             return self._report(said)
         self._loop.call_soon_threadsafe(self._report, said)
@@ -55,10 +55,10 @@ class Held:
         """A file for the result: its bytes, or the path of a file, which is read now."""
         raw = bytes(content) if isinstance(content, bytes | bytearray | memoryview) else Path(content).read_bytes()
         encoded = base64.b64encode(raw).decode()
-        self._artifacts.append(Artifact(name, content_base64=encoded, content_type=content_type))
+        self._artifacts.append(TaskArtifact(name, content_base64=encoded, content_type=content_type))
 
     @property
-    def artifacts(self) -> tuple[Artifact, ...]:
+    def artifacts(self) -> tuple[TaskArtifact, ...]:
         return tuple(self._artifacts)
 
     def _in_the_loop(self) -> bool:

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from chargehand.client.errors import NO_ANSWER, ClientError
-from chargehand.client.tasks import Tasks
+from chargehand.client.tasks import TaskCalls
 from chargehand.client.transport.backoff import pause
 from chargehand.client.types.tasks import Task
-from chargehand.client.worker.presence import Presence
+from chargehand.client.worker.presence import ServerPresence
 
 
 class LeaseLost(Exception):
@@ -18,10 +18,12 @@ class LeaseLost(Exception):
         self.unheard = unheard
 
 
-class Lease:
+class TaskLease:
     """`claimed_seconds` is what the claim asked for; heartbeats ask for `seconds`."""
 
-    def __init__(self, tasks: Tasks, presence: Presence, task: Task, claimed_seconds: float, seconds: float) -> None:
+    def __init__(
+        self, tasks: TaskCalls, presence: ServerPresence, task: Task, claimed_seconds: float, seconds: float
+    ) -> None:
         self._tasks = tasks
         self._presence = presence
         self._task = task

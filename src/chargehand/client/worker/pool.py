@@ -5,36 +5,36 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 
 from chargehand.client.errors import ClientError
-from chargehand.client.tasks import Tasks
+from chargehand.client.tasks import TaskCalls
 from chargehand.client.types.tasks import Task
-from chargehand.client.worker.attempt import STOP_SECONDS, Attempt, TaskEnded
-from chargehand.client.worker.functions import Handler
-from chargehand.client.worker.presence import Presence
-from chargehand.client.worker.results import Results
+from chargehand.client.worker.attempt import STOP_SECONDS, TaskAttempt, TaskEnded
+from chargehand.client.worker.functions import TaskFunction
+from chargehand.client.worker.presence import ServerPresence
+from chargehand.client.worker.results import ResultSender
 
 log = logging.getLogger("chargehand.client")
 
 GOODBYE_SECONDS = 5.0  # for the server to hear what became of the tasks that were stopped
 
 
-class Pool:
+class TaskPool:
     def __init__(
         self,
-        tasks: Tasks,
-        presence: Presence,
-        handlers: Mapping[str, Handler],
+        tasks: TaskCalls,
+        presence: ServerPresence,
+        handlers: Mapping[str, TaskFunction],
         places: int,
         claimed_seconds: float,
         watch: Callable[[TaskEnded], None],
     ) -> None:
         self._tasks = tasks
         self._presence = presence
-        self._results = Results(tasks)
+        self._results = ResultSender(tasks)
         self._handlers = handlers
         self._places = places
         self._claimed_seconds = claimed_seconds
         self._watch = watch
-        self._running: dict[asyncio.Task[None], tuple[Attempt, object]] = {}
+        self._running: dict[asyncio.Task[None], tuple[TaskAttempt, object]] = {}
         self._returning: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._closed = False
@@ -71,7 +71,7 @@ class Pool:
         if self._closed or handler is None or not self._has_a_place():
             self.give_back(task)
             return False
-        attempt = Attempt(self._tasks, self._presence, self._results, task, handler, self._claimed_seconds)
+        attempt = TaskAttempt(self._tasks, self._presence, self._results, task, handler, self._claimed_seconds)
         running = asyncio.create_task(self._work(attempt))
         self._running[running] = (attempt, origin)
         running.add_done_callback(self._ended)
@@ -112,7 +112,7 @@ class Pool:
         await asyncio.gather(*last, return_exceptions=True)
         self._results.close()
 
-    async def _work(self, attempt: Attempt) -> None:
+    async def _work(self, attempt: TaskAttempt) -> None:
         self._watch(await attempt.run())
 
     def _ended(self, running: "asyncio.Task[None]") -> None:

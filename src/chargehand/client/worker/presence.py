@@ -1,4 +1,4 @@
-"""Whether the server is there. Said once when it goes and once when it is back, however many calls notice."""
+"""Whether the server is there. ProgressReport once when it goes and once when it is back, however many calls notice."""
 
 import logging
 
@@ -7,7 +7,7 @@ from chargehand.client.errors import ClientError
 log = logging.getLogger("chargehand.client")
 
 
-class Presence:
+class ServerPresence:
     def __init__(self, url: str) -> None:
         self._url = url
         self._known = False

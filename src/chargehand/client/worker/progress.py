@@ -4,23 +4,23 @@ import asyncio
 import logging
 
 from chargehand.client.errors import ClientError
-from chargehand.client.tasks import Tasks
+from chargehand.client.tasks import TaskCalls
 from chargehand.client.types.tasks import Task
-from chargehand.client.worker.held import Said
+from chargehand.client.worker.held import ProgressReport
 
 log = logging.getLogger("chargehand.client")
 
 
-class Reports:
-    def __init__(self, tasks: Tasks, task: Task) -> None:
+class ProgressSender:
+    def __init__(self, tasks: TaskCalls, task: Task) -> None:
         self._tasks = tasks
         self._task = task
-        self._newest: Said | None = None
+        self._newest: ProgressReport | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self._sender: asyncio.Task[None] | None = None
         self._closed = False
 
-    def report(self, said: Said) -> "asyncio.Future[None]":
+    def report(self, said: ProgressReport) -> "asyncio.Future[None]":
         """Done once it, or a newer one, was sent, or will not be."""
         done = asyncio.get_running_loop().create_future()
         if self._closed:
@@ -52,7 +52,7 @@ class Reports:
                 _release(waiting)
         self._sender = None
 
-    async def _tell(self, said: Said) -> None:
+    async def _tell(self, said: ProgressReport) -> None:
         try:
             await self._tasks.progress(
                 self._task.id, said.percent, said.message, said.data, lease=self._task.lease, retries=0

@@ -5,8 +5,8 @@ import asyncio
 import msgspec
 
 from chargehand.client.errors import ClientError, refused
-from chargehand.client.tasks import MAX_BATCH, Tasks
-from chargehand.client.types.tasks import Outcome, Submitted
+from chargehand.client.tasks import MAX_BATCH, TaskCalls
+from chargehand.client.types.tasks import NewResult, ReportedResult
 
 GATHER_SECONDS = 0.005
 MAX_BATCH_BYTES = 1 << 20
@@ -14,29 +14,29 @@ MAX_BATCH_BYTES = 1 << 20
 _LOST_TEXTS = {"lease-lost", "not-in-progress", "not-owner", "task not found", "not-found"}
 
 
-class _Letter(msgspec.Struct, eq=False):
-    outcome: Outcome
+class _PendingResult(msgspec.Struct, eq=False):
+    outcome: NewResult
     size: int
     sent: "asyncio.Future[None]"
 
 
-class Results:
-    def __init__(self, tasks: Tasks) -> None:
+class ResultSender:
+    def __init__(self, tasks: TaskCalls) -> None:
         self._tasks = tasks
-        self._waiting: list[_Letter] = []
+        self._waiting: list[_PendingResult] = []
         self._timer: asyncio.Handle | None = None
         self._next_at = 0.0
         self._batches = True
         self._sending: set[asyncio.Task[None]] = set()
 
-    async def send(self, outcome: Outcome) -> None:
+    async def send(self, outcome: NewResult) -> None:
         """One try; ClientError if the server does not have it now. The outcome holds its `task_id`."""
         if outcome.artifacts or not self._batches:  # codeQ drops artifacts that come in a batch
             await self._single(outcome)
             return
         loop = asyncio.get_running_loop()
         size = len(outcome.result) if isinstance(outcome.result, msgspec.Raw) else len(outcome.error)
-        letter = _Letter(outcome, size, loop.create_future())
+        letter = _PendingResult(outcome, size, loop.create_future())
         self._waiting.append(letter)
         if self._timer is None:
             self._timer = loop.call_later(max(0.0, self._next_at - loop.time()), self._flush)
@@ -58,7 +58,7 @@ class Results:
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
 
-    async def _deliver(self, bundle: list[_Letter]) -> None:
+    async def _deliver(self, bundle: list[_PendingResult]) -> None:
         if len(bundle) == 1:
             await self._alone(bundle[0])
             return
@@ -73,7 +73,7 @@ class Results:
             answers = []
         singly = []
         for index, letter in enumerate(bundle):
-            answer = answers[index] if index < len(answers) else Submitted(error="no answer")
+            answer = answers[index] if index < len(answers) else ReportedResult(error="no answer")
             if not answer.error:
                 _settle(letter)
             elif answer.error in _LOST_TEXTS:
@@ -82,7 +82,7 @@ class Results:
                 singly.append(self._alone(letter))
         await asyncio.gather(*singly)
 
-    async def _alone(self, letter: _Letter) -> None:
+    async def _alone(self, letter: _PendingResult) -> None:
         try:
             await self._single(letter.outcome)
         except ClientError as error:
@@ -90,11 +90,11 @@ class Results:
         else:
             _settle(letter)
 
-    async def _single(self, outcome: Outcome) -> None:
+    async def _single(self, outcome: NewResult) -> None:
         await self._tasks.submit(outcome.task_id, outcome, retries=0)
 
 
-def _settle(letter: _Letter, error: ClientError | None = None) -> None:
+def _settle(letter: _PendingResult, error: ClientError | None = None) -> None:
     if letter.sent.done():
         return  # whoever waited for it has been cancelled
     if error is None:
@@ -103,8 +103,8 @@ def _settle(letter: _Letter, error: ClientError | None = None) -> None:
         letter.sent.set_exception(error)
 
 
-def _bundles(letters: list[_Letter]) -> list[list[_Letter]]:
-    bundles: list[list[_Letter]] = []
+def _bundles(letters: list[_PendingResult]) -> list[list[_PendingResult]]:
+    bundles: list[list[_PendingResult]] = []
     size = 0
     for letter in letters:
         if not bundles or len(bundles[-1]) == MAX_BATCH or size + letter.size > MAX_BATCH_BYTES:

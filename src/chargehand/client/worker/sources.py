@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from chargehand.client.errors import ClientError
-from chargehand.client.tasks import MAX_CLAIM, Tasks
+from chargehand.client.tasks import MAX_CLAIM, TaskCalls
 from chargehand.client.transport.backoff import pause
 from chargehand.client.types.tasks import Task
-from chargehand.client.worker.pool import Pool
-from chargehand.client.worker.presence import Presence
+from chargehand.client.worker.pool import TaskPool
+from chargehand.client.worker.presence import ServerPresence
 
 T = TypeVar("T")
 
@@ -25,10 +25,10 @@ STEADY_SECONDS = 1.0  # a stream that lived so long was a good one
 
 
 @dataclass(frozen=True)
-class Source:
-    tasks: Tasks
-    presence: Presence
-    pool: Pool
+class ClaimSource:
+    tasks: TaskCalls
+    presence: ServerPresence
+    pool: TaskPool
     commands: Sequence[str]
     lease_seconds: float
 
@@ -51,7 +51,7 @@ class NoStreams(Exception):
     """The server does not know streamed claims: it is codeQ, or an older one of ours."""
 
 
-class Streamed:
+class StreamedClaims:
     """One connection over which tasks come as others end.
 
     The server counts what it sent over one stream, so a stream that breaks while its tasks run leaves orphans that the next
@@ -59,7 +59,7 @@ class Streamed:
     Two are enough, and together they never ask for more than there are places.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ClaimSource) -> None:
         self._source = source
         self._pool = source.pool
         self._limits: dict[object, int] = {}  # of the open streams
@@ -120,10 +120,10 @@ class Streamed:
                     self._pool.give_back(task)
 
 
-class Polled:
+class PolledClaims:
     """A claim that waits, and after each that found something one for as many as there is room for."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ClaimSource) -> None:
         self._source = source
         self._more = True
 
@@ -146,7 +146,7 @@ class Polled:
         return [] if task is None else [task]
 
 
-async def owned(pool: Pool, claim: Coroutine[Any, Any, list[Task]]) -> list[Task]:
+async def owned(pool: TaskPool, claim: Coroutine[Any, Any, list[Task]]) -> list[Task]:
     """What was claimed. A claim that is cancelled may be answered already: that is waited for a moment and given back."""
     claiming = asyncio.create_task(claim)
     try:
@@ -160,7 +160,7 @@ async def owned(pool: Pool, claim: Coroutine[Any, Any, list[Task]]) -> list[Task
         raise
 
 
-async def claim_now(source: Source, free: int) -> list[Task]:
+async def claim_now(source: ClaimSource, free: int) -> list[Task]:
     """What is there, without waiting."""
     if free > 1:
         with suppress(_Unknown):
@@ -173,7 +173,7 @@ class _Unknown(Exception):
     """There are servers of this wire without batches."""
 
 
-async def _claim_many(source: Source, count: int) -> list[Task]:
+async def _claim_many(source: ClaimSource, count: int) -> list[Task]:
     try:
         return await source.tasks.claim_many(count, source.commands, lease_seconds=source.lease_seconds, retries=0)
     except ClientError as error:

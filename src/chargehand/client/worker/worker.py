@@ -24,11 +24,11 @@ from typing import Any, TypeVar
 
 from chargehand.client.client import AsyncClient
 from chargehand.client.worker.attempt import TaskEnded
-from chargehand.client.worker.bell import Rung
-from chargehand.client.worker.functions import Handler
-from chargehand.client.worker.pool import Pool
-from chargehand.client.worker.presence import Presence
-from chargehand.client.worker.sources import NoStreams, Polled, Source, Streamed
+from chargehand.client.worker.bell import NotifiedClaims
+from chargehand.client.worker.functions import TaskFunction
+from chargehand.client.worker.pool import TaskPool
+from chargehand.client.worker.presence import ServerPresence
+from chargehand.client.worker.sources import ClaimSource, NoStreams, PolledClaims, StreamedClaims
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -66,7 +66,7 @@ class Worker:
         self._wake_port = wake_port
         self._wake = {"host": wake_host, "url": wake_url, "secret": wake_secret, "group": wake_group}
         self._watch = watch
-        self._handlers: dict[str, Handler] = {}
+        self._handlers: dict[str, TaskFunction] = {}
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -80,7 +80,7 @@ class Worker:
             name = command.strip().lower()
             if name in self._handlers:
                 raise ValueError(f"there is a function for {command!r} already; upper and lower case are the same here")
-            self._handlers[name] = Handler(command.strip(), function, seconds)
+            self._handlers[name] = TaskFunction(command.strip(), function, seconds)
             return function
 
         return keep
@@ -100,12 +100,12 @@ class Worker:
         if not self._handlers:
             raise ValueError("a worker needs at least one @worker.task")
         self._loop = asyncio.get_running_loop()
-        presence = Presence(self._client.url)
+        presence = ServerPresence(self._client.url)
         # One claim is for all commands, so it asks for the shortest lease; the first heartbeat asks for the task's own.
         shortest = min(handler.lease_seconds for handler in self._handlers.values())
-        pool = Pool(self._client.tasks, presence, self._handlers, self._concurrency, shortest, self._watch)
+        pool = TaskPool(self._client.tasks, presence, self._handlers, self._concurrency, shortest, self._watch)
         commands = [handler.command for handler in self._handlers.values()]
-        source = Source(self._client.tasks, presence, pool, commands, shortest)
+        source = ClaimSource(self._client.tasks, presence, pool, commands, shortest)
         with _signals(self.stop):
             claiming = asyncio.create_task(self._claim(source))
             stopping = asyncio.create_task(self._stop.wait())
@@ -166,13 +166,13 @@ class Worker:
     def _stop_or_hurry(self) -> None:
         (self._hurry if self._stop.is_set() else self._stop).set()
 
-    async def _claim(self, source: Source) -> None:
+    async def _claim(self, source: ClaimSource) -> None:
         if self._wake_port is not None:
-            await Rung(source, port=self._wake_port, **self._wake).run()
+            await NotifiedClaims(source, port=self._wake_port, **self._wake).run()
         if self._stream:
             with suppress(NoStreams):
-                await Streamed(source).run()
-        await Polled(source).run()
+                await StreamedClaims(source).run()
+        await PolledClaims(source).run()
 
 
 def _lease(seconds: float) -> float:

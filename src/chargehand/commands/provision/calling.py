@@ -7,7 +7,7 @@ from chargehand.commands.provision.refusals import About, check, explain
 from chargehand.commands.refusals import LOOK
 
 if TYPE_CHECKING:  # what talks to servers is loaded by those commands that do
-    from chargehand.client import Provisioning
+    from chargehand.client.provisioning import ProvisioningCalls
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ RETRIES = 2  # a person waits
 def ask(
     url: str,
     token: str,
-    do: "Callable[[Provisioning], Awaitable[T]]",
+    do: "Callable[[ProvisioningCalls], Awaitable[T]]",
     *,
     serial: str = "",
     file: str = "",
@@ -30,14 +30,15 @@ def ask(
     check(about)
     import asyncio
 
-    from chargehand.client import ClientError, Provisioning
+    from chargehand.client import ClientError
+    from chargehand.client.provisioning import ProvisioningCalls
     from chargehand.commands.calling import Line
 
     line = Line(url, token, retries=retries)
 
     async def asked() -> T:
         try:
-            return await do(Provisioning(line))
+            return await do(ProvisioningCalls(line))
         finally:
             await line.close()
 

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Sequence
 
-from chargehand.client.types.provisioning import Event, Failure, Job, Step, Summary
+from chargehand.client.types.provisioning import Event, FailureReport, Job, ListedProvisioningJob, StepProgress
 from chargehand.commands.text import between, clean, clock, columns, day, lasted
 from chargehand.doors.provisioning.taxonomy import Key
 
@@ -13,7 +13,7 @@ TAIL_LINES = 15
 # jobs -------------------------------------------------------------------------------------------------------------------
 
 
-def jobs_table(jobs: Sequence[Summary]) -> list[str]:
+def jobs_table(jobs: Sequence[ListedProvisioningJob]) -> list[str]:
     rows = [("JOB", "SERVER", "TARGET", "STATUS", "CREATED", "FAILED AT")]
     rows += [
         (each.job_id, each.server_serial, each.task_target, stands(each), day(each.created_at), each.failed_step or "-")
@@ -22,7 +22,7 @@ def jobs_table(jobs: Sequence[Summary]) -> list[str]:
     return columns(rows)
 
 
-def stands(job: Summary) -> str:
+def stands(job: ListedProvisioningJob) -> str:
     return f"{job.status}, {job.outcome}" if job.outcome and job.outcome != job.status else job.status
 
 
@@ -73,12 +73,12 @@ def warning_lines(job: Job) -> list[str]:
     return lines
 
 
-def step_row(step: Step, job: Job) -> tuple[str, str, str, str]:
+def step_row(step: StepProgress, job: Job) -> tuple[str, str, str, str]:
     percent = f"{step.percent:.0f} % " if step.percent is not None and step.ended_at is None else ""
     return step_word(step, job), step.step, _took(step, job), percent + step.message
 
 
-def step_word(step: Step, job: Job) -> str:
+def step_word(step: StepProgress, job: Job) -> str:
     unit = job.failure.unit if job.failure else ""
     if not step.ok or (unit and step.step == unit):
         return "failed"
@@ -87,7 +87,7 @@ def step_word(step: Step, job: Job) -> str:
     return "stopped" if job.outcome else "running"
 
 
-def _took(step: Step, job: Job) -> str:
+def _took(step: StepProgress, job: Job) -> str:
     if step.seconds is not None:
         return lasted(step.seconds)
     return "" if job.outcome else lasted(between(step.began_at, None))
@@ -106,7 +106,7 @@ def failure_lines(job: Job) -> list[str]:
     return ["", *_blame(failure), *_tail(job.progress.log_tail), *_what_to_do(failure, job.job_id)]
 
 
-def _blame(failure: Failure) -> list[str]:
+def _blame(failure: FailureReport) -> list[str]:
     key = failure.failed_step or "unknown"
     rows = [("failed at", f"{key}: {failure.meaning}" if failure.meaning else key)]
     rows += [("unit", failure.unit)] if failure.unit else []
@@ -122,7 +122,7 @@ def _tail(text: str) -> list[str]:
     return [f"the machine's log ended with{part}", *(f"  | {line}" for line in lines[-TAIL_LINES:])]
 
 
-def _what_to_do(failure: Failure, job_id: str) -> list[str]:
+def _what_to_do(failure: FailureReport, job_id: str) -> list[str]:
     again = "then" if failure.can_retry else "the same recipe would fail again: submit one that is mended, or"
     return [
         *([f"what to do: {clean(failure.advice)}"] if failure.advice else []),

@@ -14,8 +14,8 @@ from chargehand.commands.provision.refusals import About, check
 from chargehand.commands.refusals import interruptible, job_id_of, refuse, same_again
 
 if TYPE_CHECKING:
-    from chargehand.client import Provisioning
-    from chargehand.client.types.provisioning import Event, Submitted, Summary
+    from chargehand.client.provisioning import ProvisioningCalls
+    from chargehand.client.types.provisioning import Event, ListedProvisioningJob, SubmittedProvisioningJob
 
 STATUSES = ("queued", "provisioning", "succeeded", "failed", "complete")
 
@@ -51,7 +51,7 @@ def submit(
     key = idempotency_key or str(uuid.uuid4())
     in_doubt, facts = same_again(key), {"idempotency_key": key}
 
-    def do(api: "Provisioning") -> "Awaitable[Submitted]":
+    def do(api: "ProvisioningCalls") -> "Awaitable[SubmittedProvisioningJob]":
         return api.submit(serial, given, webhook=webhook, idempotency_key=key)
 
     with interruptible(f"It may have been submitted; {in_doubt}"):
@@ -98,8 +98,8 @@ def list_jobs(
     if status and status not in STATUSES:
         refuse(f"--status {status}: say one of {', '.join(STATUSES)}")
 
-    async def do(api: "Provisioning") -> "list[Summary]":
-        found: list[Summary] = []
+    async def do(api: "ProvisioningCalls") -> "list[ListedProvisioningJob]":
+        found: list[ListedProvisioningJob] = []
         async for job in api.jobs(status=status, serial=server):
             found.append(job)
             if len(found) == limit:
@@ -188,7 +188,7 @@ def events(
     from chargehand.commands.provision.watch import print_event
     from chargehand.commands.watch.notices import Presence
 
-    async def do(api: "Provisioning") -> None:
+    async def do(api: "ProvisioningCalls") -> None:
         there = Presence()
         found = api.watch(job_id, away=there.away, back=there.back) if follow else api.events(job_id)
         event: Event

@@ -9,7 +9,7 @@ from chargehand.commands.refusals import key_of, no_answer, perhaps_done, refuse
 
 if TYPE_CHECKING:  # what talks to servers is loaded by those commands that do
     from chargehand.client import ClientError
-    from chargehand.client.errors import Detail
+    from chargehand.client.errors import ErrorDetail
 
 SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}")
 
@@ -85,8 +85,8 @@ def _unknown_server(serial: str) -> str:
     return f"{named}; register it: chargehand provision server add {serial or 'SERIAL'} --bmc URL"
 
 
-def _in_the_file(details: "Sequence[Detail]") -> "list[Detail]":
+def _in_the_file(details: "Sequence[ErrorDetail]") -> "list[ErrorDetail]":
     """Pointers that lead through the request lead through the file that its recipe came from."""
-    from chargehand.client.errors import Detail
+    from chargehand.client.errors import ErrorDetail
 
-    return [Detail(each.path.removeprefix(_RECIPE), each.code, each.message) for each in details]
+    return [ErrorDetail(each.path.removeprefix(_RECIPE), each.code, each.message) for each in details]

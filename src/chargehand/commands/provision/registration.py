@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from chargehand.client import ClientError, Provisioning
-from chargehand.client.types.provisioning import Server
+from chargehand.client import ClientError
+from chargehand.client.provisioning import ProvisioningCalls
+from chargehand.client.types.provisioning import RegisteredServer
 
 
 class Given(NamedTuple):
@@ -20,7 +21,7 @@ class Given(NamedTuple):
     labels: Mapping[str, str] = {}
 
 
-async def known(api: Provisioning, serial: str) -> Server | None:
+async def known(api: ProvisioningCalls, serial: str) -> RegisteredServer | None:
     try:
         return await api.server(serial)
     except ClientError as error:
@@ -29,7 +30,7 @@ async def known(api: Provisioning, serial: str) -> Server | None:
         raise
 
 
-def asks_again(before: Server, given: Given) -> str:
+def asks_again(before: RegisteredServer, given: Given) -> str:
     """What changes, if by that somebody else could get to hear the password: then the server wants it again."""
     if not before.has_password:
         return ""
@@ -42,8 +43,8 @@ def asks_again(before: Server, given: Given) -> str:
     return ""
 
 
-async def put(api: Provisioning, serial: str, before: Server | None, given: Given) -> Server:
-    was = before or Server(server_serial=serial)
+async def put(api: ProvisioningCalls, serial: str, before: RegisteredServer | None, given: Given) -> RegisteredServer:
+    was = before or RegisteredServer(server_serial=serial)
     labels = {name: value for name, value in {**was.labels, **given.labels}.items() if value}
     return await api.register(
         serial,
@@ -58,7 +59,7 @@ async def put(api: Provisioning, serial: str, before: Server | None, given: Give
     )
 
 
-def told(before: Server | None, after: Server, given: Given) -> str:
+def told(before: RegisteredServer | None, after: RegisteredServer, given: Given) -> str:
     if before is None:
         return f"{after.server_serial} is registered: {after.bmc_address}"
     rows = [

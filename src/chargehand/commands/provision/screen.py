@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from chargehand.client.types.provisioning import Event, Job, Step
+from chargehand.client.types.provisioning import Event, Job, StepProgress
 from chargehand.commands.provision.job_text import stands, step_word
 from chargehand.commands.text import between, clean, clock, lasted
 from chargehand.doors.provisioning.job.run import RunStep as Known
@@ -96,7 +96,7 @@ def _steps(job: Job) -> Table:
     return table
 
 
-def _row(table: Table, step: Step, job: Job, indent: str = "") -> None:
+def _row(table: Table, step: StepProgress, job: Job, indent: str = "") -> None:
     word = step_word(step, job)
     style = STYLES[word]
     seconds = step.seconds if step.seconds is not None else None if job.outcome else between(step.began_at, None)

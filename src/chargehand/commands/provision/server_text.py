@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from chargehand.client.types.provisioning import Facts, Probe, Server, Slot
+from chargehand.client.types.provisioning import BmcFacts, DriveSlot, ProbeReport, RegisteredServer
 from chargehand.commands.provision.refusals import in_our_words
 from chargehand.commands.text import clean, columns, day
 
@@ -28,7 +28,7 @@ _SIGNS = {
 _NAMELESS = re.compile(r"It has: serial unknown, UUID ([0-9A-Fa-f-]{36})$")
 
 
-def servers_table(servers: Sequence[Server]) -> list[str]:
+def servers_table(servers: Sequence[RegisteredServer]) -> list[str]:
     rows = [("SERIAL", "BMC", "MACHINE", "PROBED", "ACTIVE JOB")]
     for each in servers:
         facts = each.probe.facts if each.probe else None
@@ -38,7 +38,7 @@ def servers_table(servers: Sequence[Server]) -> list[str]:
     return columns(rows)
 
 
-def server_lines(server: Server) -> list[str]:
+def server_lines(server: RegisteredServer) -> list[str]:
     rows = [
         ("server", server.server_serial),
         ("bmc", f"{server.bmc_address}, tls {server.tls}"),
@@ -53,12 +53,12 @@ def server_lines(server: Server) -> list[str]:
     return [*columns(rows), *(["", *probe_lines(server.probe, server.server_serial)] if server.probe else [])]
 
 
-def what_failed(probe: Probe) -> str:
+def what_failed(probe: ProbeReport) -> str:
     """In a word or two: what it takes to mend it differs."""
     return next((kind for sign, kind in _SIGNS.items() if sign in probe.problem), OTHER)
 
 
-def _failed(probe: Probe, serial: str) -> list[str]:
+def _failed(probe: ProbeReport, serial: str) -> list[str]:
     kind = what_failed(probe)
     change = f"chargehand provision server add {serial}"
     advice = {
@@ -74,7 +74,7 @@ def _failed(probe: Probe, serial: str) -> list[str]:
     return [f"probed at {day(probe.at)}, {kind}: {in_our_words(clean(probe.problem))}", advice]
 
 
-def probe_lines(probe: Probe, serial: str) -> list[str]:
+def probe_lines(probe: ProbeReport, serial: str) -> list[str]:
     """What the BMC can do, and what that means for jobs."""
     if not probe.ok or probe.facts is None:
         return _failed(probe, serial)
@@ -96,7 +96,7 @@ def probe_lines(probe: Probe, serial: str) -> list[str]:
     return [*columns(rows), "", *(f"{line}" for line in meanings(facts))]
 
 
-def meanings(facts: Facts) -> list[str]:
+def meanings(facts: BmcFacts) -> list[str]:
     cds = [slot for slot in facts.slots if slot.kind == "cd"]
     others = [*cds[1:], *(slot for slot in facts.slots if slot.kind == "usb")]
     lines = [_drives(cds, others)]
@@ -111,7 +111,7 @@ def meanings(facts: Facts) -> list[str]:
     return lines
 
 
-def _drives(cds: Sequence[Slot], others: Sequence[Slot]) -> str:
+def _drives(cds: Sequence[DriveSlot], others: Sequence[DriveSlot]) -> str:
     if not cds:
         return "no CD drive that takes an image: jobs would fail at redfish.discover; is virtual media licensed?"
     if not others:

@@ -11,8 +11,8 @@ from chargehand.commands.provision.calling import ask
 from chargehand.commands.refusals import interruptible, refuse
 
 if TYPE_CHECKING:
-    from chargehand.client import Provisioning
-    from chargehand.client.types.provisioning import Probe, Server
+    from chargehand.client.provisioning import ProvisioningCalls
+    from chargehand.client.types.provisioning import ProbeReport, RegisteredServer
 
 app = typer.Typer(help="Register servers, and ask their BMCs what they can do.", no_args_is_help=True)
 
@@ -102,7 +102,7 @@ def list_servers(url: Url = DEFAULT_URL, token: Token = "", json: Json = False) 
     Example: chargehand provision server list
     """
 
-    async def do(api: "Provisioning") -> "list[Server]":
+    async def do(api: "ProvisioningCalls") -> "list[RegisteredServer]":
         return [server async for server in api.servers()]
 
     servers = ask(url, token, do)
@@ -172,14 +172,14 @@ def remove(
         typer.echo(f"{serial} is forgotten.")
 
 
-def _probed(serial: str, url: str, token: str) -> "Probe":
+def _probed(serial: str, url: str, token: str) -> "ProbeReport":
     """Not tried again: a BMC may take minutes, and a person waits."""
     if sys.stderr.isatty():
         typer.echo(f"asking the BMC of {serial} …", err=True)
     return ask(url, token, lambda api: api.probe(serial), serial=serial, in_doubt="", retries=0)
 
 
-def _show_probe(found: "Probe", serial: str, quiet: bool) -> None:
+def _show_probe(found: "ProbeReport", serial: str, quiet: bool) -> None:
     if not quiet:
         from chargehand.commands.provision.server_text import probe_lines
 

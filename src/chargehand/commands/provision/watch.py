@@ -6,7 +6,8 @@ import sys
 
 import msgspec
 
-from chargehand.client import ClientError, Provisioning
+from chargehand.client import ClientError
+from chargehand.client.provisioning import ProvisioningCalls
 from chargehand.client.types.provisioning import Event, Job
 from chargehand.commands.provision.job_text import event_line, failure_lines, stands, took_this_try, warning_lines
 from chargehand.commands.watch.notices import Presence
@@ -14,7 +15,7 @@ from chargehand.commands.watch.notices import Presence
 LOOK_SECONDS = 1.0  # a machine's percent are not all events
 
 
-async def watch(api: Provisioning, job_id: str) -> str | None:
+async def watch(api: ProvisioningCalls, job_id: str) -> str | None:
     """The outcome, when the job is complete. What happens goes to stderr, and what came of it to stdout."""
     job = await api.job(job_id)  # a job that is not there, or a server, is an error at once
     after = await _last_start(api, job_id)
@@ -29,7 +30,7 @@ async def watch(api: Provisioning, job_id: str) -> str | None:
     return job.outcome
 
 
-async def _last_start(api: Provisioning, job_id: str) -> int:
+async def _last_start(api: ProvisioningCalls, job_id: str) -> int:
     """The number of the event before it: what a job did before it was retried is what `events` is for."""
     after, complete = 0, 0
     async for event in api.events(job_id):
@@ -52,7 +53,7 @@ def print_event(event: Event, as_json: bool) -> None:
     print(msgspec.json.encode(line).decode() if as_json else event_line(event), flush=True)
 
 
-async def _draw(api: Provisioning, job: Job, after: int) -> Job:
+async def _draw(api: ProvisioningCalls, job: Job, after: int) -> Job:
     from chargehand.commands.provision.screen import Screen
 
     news = asyncio.Event()

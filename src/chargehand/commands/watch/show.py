@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from chargehand.client import AsyncClient, ClientError
-from chargehand.client.answer import Retelling
+from chargehand.client.answer import StreamedAnswer
 from chargehand.client.types.inference import Token
 from chargehand.commands.calling import Api, Json
 from chargehand.commands.doors import Door, Ending, Seen, ending
@@ -166,7 +166,7 @@ class JsonLines(Quiet):
 
     def __init__(self) -> None:
         super().__init__()
-        self._telling = Retelling()
+        self._telling = StreamedAnswer()
 
     def back(self) -> None:
         super().back()
