@@ -26,7 +26,6 @@ from chargehand.engine.runner import IN_PROCESS
 from chargehand.engine.store import Store
 from chargehand.engine.upkeep import keep_up
 from chargehand.files import Blobs, Files
-from chargehand.http import pages
 from chargehand.http.application import Application, Observe
 from chargehand.http.auth import Gate
 from chargehand.http.connection import Bounds
@@ -132,7 +131,6 @@ class Server:
             *self.console.routes(),
             *SettingsApi(self.config).routes(),
             *service.routes(),
-            *pages.ROUTES,
         ]
 
     def describe(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ KINDS = ("job", "inference", "batch", "task", "provision")
 
 # Open to everybody: nothing of anybody's is shown there.
 OPEN = {
-    "/", "/healthz", "/readyz", "/openapi.json", "/docs", "/docs/docs.css", "/docs/docs.js",
+    "/", "/healthz", "/readyz", "/openapi.json", "/docs",
     "/console", "/console/static/{file:path}", "/console/{page:path}",
 }  # fmt: skip
 # Open to the gate, for they look at credentials of their own: a machine's, a signed path, a registry client's.

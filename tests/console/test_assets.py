@@ -10,6 +10,7 @@ from tests.api.serving import Api, on_sqlite
 
 STATIC = Path(chargehand.console.__file__).parent / "static"
 FILES = sorted(str(path.relative_to(STATIC)) for path in STATIC.rglob("*") if path.is_file())
+PAGES = [name for name in FILES if name.endswith(".html")]
 SCRIPTS = [name for name in FILES if name.endswith(".js")]
 IMPORT = re.compile(r"""(?:from|import)\s+"(\.{1,2}/[^"]+)";""")
 
@@ -60,8 +61,9 @@ async def test_what_is_not_a_file_of_the_console_is_not_found(api: Api, name: st
         assert answer.headers["content-type"].startswith("text/html")
 
 
-def test_the_shell_has_no_script_and_no_style_of_its_own() -> None:
-    text = (STATIC / "index.html").read_text()
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_has_no_script_and_no_style_of_its_own(name: str) -> None:
+    text = (STATIC / name).read_text()
     assert "<style" not in text
     assert not re.search(r"<script(?![^>]*\bsrc=)", text)
     assert not re.search(r"\s(style|on[a-z]+)=", text)
@@ -76,7 +78,8 @@ def test_no_script_writes_what_the_policy_forbids(name: str) -> None:
 
 
 def test_every_file_is_needed_and_every_file_that_is_needed_is_there() -> None:
-    needed = set(re.findall(r'"/console/static/([^"]+)"', (STATIC / "index.html").read_text())) | {"index.html"}
+    markup = "".join((STATIC / name).read_text() for name in PAGES)
+    needed = {*PAGES, *re.findall(r'"/?console/static/([^"]+)"', markup)}
     waiting = [name for name in needed if name.endswith(".js")]
     while waiting:
         at = STATIC / waiting.pop()

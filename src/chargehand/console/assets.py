@@ -1,4 +1,4 @@
-"""The files of the console. Every path under /console is the same shell: its script reads the path and shows the page."""
+"""Serves the console and the API reference at /docs. Every path under /console is the same shell: its script reads the path."""
 
 import hashlib
 from collections.abc import Iterator
@@ -20,6 +20,7 @@ MEDIA = {
     "svg": "image/svg+xml",
 }
 SHELL = "index.html"
+DOCS = "docs.html"
 
 
 class Asset(NamedTuple):
@@ -46,10 +47,14 @@ class Assets:
             Route("GET", "/console", self.show_shell, "The console", hidden=True),
             Route("GET", "/console/static/{file:path}", self.show_asset, "A file of the console", hidden=True),
             Route("GET", "/console/{page:path}", self.show_shell, "A page of the console", hidden=True),
+            Route("GET", "/docs", self.show_docs, "The API reference", hidden=True),
         ]
 
     async def show_shell(self, req: Request, resp: Response, **_: Any) -> None:
         self._show(req, resp, SHELL)
+
+    async def show_docs(self, req: Request, resp: Response) -> None:
+        self._show(req, resp, DOCS)
 
     async def show_asset(self, req: Request, resp: Response, file: str) -> None:
         if file not in self._assets:

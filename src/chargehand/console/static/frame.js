@@ -1,4 +1,4 @@
-// What is around every page: the word that something worked, copying, the theme, the menu of narrow screens.
+// What is around every page: messages, copying, the theme, the menu of narrow screens.
 
 import { $, $$ } from "./dom.js";
 
@@ -11,18 +11,21 @@ export function say(text) {
   toasting = setTimeout(() => toast.classList.remove("on"), Math.max(1600, text.length * 60));
 }
 
-export async function copy(text, button) {
+export async function copy(text, button, source) {
   try {
     await navigator.clipboard.writeText(text);
   } catch (e) {
-    return say("The browser did not allow copying");
+    // over plain HTTP most browsers have no clipboard
+    if (!source) return say("The browser did not allow copying");
+    getSelection().selectAllChildren(source);
+    return say("Selected: copy it with the keyboard");
   }
   say(text.length < 40 ? `Copied ${text}` : "Copied");
   button.classList.add("copied");
   setTimeout(() => button.classList.remove("copied"), 1600);
 }
 
-export function setTheme(name) {
+function setTheme(name) {
   try {
     localStorage.setItem("chargehand.theme", name);
   } catch (e) {
@@ -38,6 +41,19 @@ export function pressTheme() {
   for (const button of $$("[data-set-theme]"))
     button.setAttribute("aria-pressed", String(button.dataset.setTheme === name));
 }
+
+// Before the listeners of the page: a click on these means nothing else.
+document.addEventListener("click", (event) => {
+  const copying = event.target.closest("[data-copy]");
+  const theme = event.target.closest("[data-set-theme]");
+  if (copying) {
+    const source = document.getElementById(copying.dataset.copyFrom);
+    copy(copying.dataset.copy || source.textContent.trim(), copying, source);
+  } else if (theme) setTheme(theme.dataset.setTheme);
+  else return;
+  event.preventDefault();
+  event.stopImmediatePropagation();
+});
 
 const side = $("#side");
 const scrim = $(".scrim");

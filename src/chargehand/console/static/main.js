@@ -10,7 +10,7 @@ import { head } from "./parts.js";
 import { broken, problem } from "./problem.js";
 import { now as serverNow, setClock, short, clock } from "./words.js";
 import { runAction } from "./actions.js";
-import { closeMenu, copy, pressTheme, say, setTheme } from "./frame.js";
+import { closeMenu, pressTheme, say } from "./frame.js";
 import { listenToKeys } from "./keys.js";
 
 import now from "./pages/now.js";
@@ -223,19 +223,11 @@ function tick() {
 // links, rows, buttons -----------------------------------------------------------------------------------------------------
 
 document.addEventListener("click", (event) => {
-  const copying = event.target.closest("[data-copy], [data-copy-from]");
-  if (copying) {
-    event.preventDefault();
-    event.stopPropagation();
-    return copy(copying.dataset.copy || document.getElementById(copying.dataset.copyFrom).textContent.trim(), copying);
-  }
   const acting = event.target.closest("[data-act]");
   if (acting) {
     event.preventDefault();
     return runAction(acting, { say, look, go });
   }
-  const theme = event.target.closest("[data-set-theme]");
-  if (theme) return setTheme(theme.dataset.setTheme);
   const holding = event.target.closest("[data-hold]");
   if (holding) return hold(holding);
   if (event.target.closest("[data-keys]")) return $("dialog.keys").showModal();

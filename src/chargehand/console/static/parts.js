@@ -63,8 +63,9 @@ export function id(value, href) {
   return html`<span class="id" title="${value}">${text}${copy(value)}</span>`;
 }
 
-export function copy(value, label = "Copy") {
-  return html`<button class="copy" type="button" data-copy="${value}" aria-label="${label}" title="${label}"><svg class="i-copy" aria-hidden="true"><use href="#i-copy" /></svg><svg class="i-ok" aria-hidden="true"><use href="#i-check" /></svg></button>`;
+// Copies the value, or else the text of the element with the id `from`.
+export function copy(value, label = "Copy", from = "") {
+  return html`<button class="copy" type="button" data-copy="${value}" data-copy-from="${from}" aria-label="${label}" title="${label}"><svg class="i-copy" aria-hidden="true"><use href="#i-copy" /></svg><svg class="i-ok" aria-hidden="true"><use href="#i-check" /></svg></button>`;
 }
 
 // `rel`: "bare" for a column, "ago" in a sentence ("3 m ago"), "in" after a word of its own ("for 3 m"), where no room is kept.
