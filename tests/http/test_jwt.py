@@ -263,8 +263,8 @@ async def test_all_claims_arrive() -> None:
         )
     )  # fmt: skip
     assert claims == Claims(
-        exp=NOW + 60, sub="w-1", iss="https://issuer", aud="chargehand", scope="codeq:claim codeq:nack", scopes=("x",),
-        event_types=("a", "*"), worker_group="gpu", role="ADMIN", tenant="acme",
+        exp=NOW + 60, sub="w-1", scope="codeq:claim codeq:nack", scopes=("x",), event_types=("a", "*"), worker_group="gpu",
+        role="ADMIN", tenant="acme",
     )  # fmt: skip
 
 
@@ -298,7 +298,22 @@ async def test_a_token_that_names_nobody_is_refused(sub: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "claims", [{"scope": ["a"]}, {"scopes": "a"}, {"eventTypes": "*"}, {"workerGroup": 1}, {"role": []}, {"nbf": "0"}]
+    "claims",
+    [
+        {"scope": ["a"]},
+        {"scopes": "a"},
+        {"eventTypes": "*"},
+        {"workerGroup": 1},
+        {"role": []},
+        {"nbf": "0"},
+        {"nbf": None},
+        {"nbf": True},
+        {"iss": 5},
+        {"iss": None},
+        {"aud": 5},
+        {"aud": [5]},
+        {"aud": {}},
+    ],
 )
 async def test_a_claim_of_the_wrong_type_is_named(claims: dict[str, Any]) -> None:
     assert next(iter(claims)) in await refusal(with_secret(), hs256(good(**claims)))

@@ -1,8 +1,8 @@
-"""JSON Web Tokens: from the text in the header to claims that can be trusted, and the keys that make it so.
+"""JSON Web Tokens: checks the signature and the claims of a token, and fetches the keys that this needs.
 
-The algorithm says where the key comes from, and no key serves two kinds: HS256 is checked with the shared secret and
-nothing else, the others with the public keys of a JWKS and nothing else. So a token that was "signed" by HS256 with a
-public key, or not signed at all, finds no key here.
+The algorithm decides where the key comes from, and no key serves two kinds: HS256 is checked with the shared secret only,
+the others with the public keys of a JWKS only. So there is no key for a token that was "signed" by HS256 with a public key,
+or not signed at all.
 """
 
 import asyncio
@@ -14,30 +14,37 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
-from joserfc.errors import JoseError
+from joserfc.errors import ClaimError, JoseError
 from joserfc.jwa import JWS_ALGORITHMS
 from joserfc.jwk import JWKRegistry, Key, OctKey, RSAKey
+from joserfc.jwt import ClaimsOption, JWTClaimsRegistry
 from joserfc.util import urlsafe_b64decode
 
 from chargehand.config import AuthConfig, Secret, Tenant
 from chargehand.errors import ConfigError, Forbidden, Unauthenticated
 from chargehand.observability.logs import get_logger
 
-LEEWAY_SECONDS = 30.0
+LEEWAY_SECONDS = 30
 JWKS_MAX_AGE_SECONDS = 300.0
 JWKS_REFETCH_SECONDS = 30.0  # for a key that is not there, or after a failure
 JWKS_FIRST_RETRY_SECONDS = 5.0  # as long as there are no keys at all
 JWKS_TIMEOUT_SECONDS = 5.0
 JWKS_MAX_BYTES = 1024 * 1024
-JWKS_MAX_KEYS = (
-    256  # each is checked to be on its curve, or a modulus of sound length, before the next request is served
-)
+JWKS_MAX_KEYS = 256  # the check of a key (is it on its curve, is its modulus of sound length) takes time
 
 TENANT_CLAIMS = ("tid", "tenantId", "tenant_id", "organizationId", "organization_id")
 OF_SUBJECTS = "sub-"  # in front of a subject that is its own tenant
 
 _PUBLIC_KEY_ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "EdDSA", "Ed25519")
 _ALGORITHMS = {a.name: a for a in JWS_ALGORITHMS if a.name in ("HS256", *_PUBLIC_KEY_ALGORITHMS)}
+
+# The claims that joserfc checks, and what it means if one of them is wrong.
+_REFUSALS = {
+    "exp": "the JWT has expired; get a new one",
+    "nbf": "the JWT is not valid yet (nbf)",
+    "iss": "the JWT is from another issuer (iss)",
+    "aud": "the JWT is meant for another audience (aud)",
+}
 
 Keys = Mapping[tuple[str | None, str], Key]  # (kid, algorithm); a token without kid finds a key that is the only choice
 T = TypeVar("T")
@@ -52,13 +59,10 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """The claims that mean something here, checked."""
+    """The claims that callers of this module use, once they are checked."""
 
     exp: float
     sub: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
-    nbf: float = 0.0
-    iss: str = ""
-    aud: str | tuple[str, ...] = ()
     scope: str = ""
     scopes: tuple[str, ...] = ()
     event_types: tuple[str, ...] = msgspec.field(name="eventTypes", default=())
@@ -95,9 +99,11 @@ class JwtVerifier:
             raise ConfigError("a JWKS needs auth.jwt_issuer and auth.jwt_audience: its keys sign tokens for others too")
         self._secret = _secret_key(auth.jwt_secret) if auth.jwt_secret else None
         self._jwks = jwks
-        self._issuer = auth.jwt_issuer
-        self._audience = auth.jwt_audience
-        self._now = now
+        expected = {"iss": auth.jwt_issuer, "aud": auth.jwt_audience}
+        options: dict[str, ClaimsOption] = {
+            name: {"essential": True, "value": value} for name, value in expected.items() if value
+        }
+        self._registry = JWTClaimsRegistry(lambda: int(now()), LEEWAY_SECONDS, **options)
 
     async def verify(self, token: str) -> Claims:
         signed, _, signature = token.rpartition(".")
@@ -110,7 +116,7 @@ class JwtVerifier:
             raise Unauthenticated("the signature of the JWT is wrong")
         raw = _decode(body, _body_decoder, "payload")
         claims = _convert(raw)
-        self._check(claims)
+        self._check({name: raw[name] for name in _REFUSALS if name in raw})
         return msgspec.structs.replace(claims, tenant=tenant_of(raw))
 
     async def _key(self, header: Header) -> Key:
@@ -123,24 +129,18 @@ class JwtVerifier:
             return key
         raise Unauthenticated("the JWT is signed with an algorithm that is not accepted here")
 
-    def _check(self, claims: Claims) -> None:
-        now = self._now()
-        if claims.exp + LEEWAY_SECONDS <= now:
-            raise Unauthenticated("the JWT has expired; get a new one")
-        if claims.nbf - LEEWAY_SECONDS > now:
-            raise Unauthenticated("the JWT is not valid yet")
-        if self._issuer and claims.iss != self._issuer:
-            raise Unauthenticated("the JWT is from another issuer (iss)")
-        audiences = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
-        if self._audience and self._audience not in audiences:
-            raise Unauthenticated("the JWT is meant for another audience (aud)")
+    def _check(self, claims: dict[str, Any]) -> None:
+        try:
+            self._registry.validate(claims)
+        except ClaimError as error:
+            raise Unauthenticated(_REFUSALS.get(error.claim, f"the JWT lacks a claim: {error.claim}")) from None
 
 
 def tenant_of(claims: Mapping[str, Any]) -> str:
-    """All tenant claims must agree; without any the subject has a tenant of its own.
+    """Return the tenant on which all tenant claims agree; without such a claim, a tenant made of the subject.
 
-    A subject is often a name that its bearer chose. Behind a prefix, which no tenant claim may have, it cannot be the name of a
-    tenant that the configuration or another token means.
+    Users often choose their subject themselves. The prefix, which no tenant claim may have, keeps them from choosing the name of a
+    tenant of the configuration or of another token.
     """
     named = [claims[name] for name in TENANT_CLAIMS if name in claims]
     try:
@@ -153,7 +153,7 @@ def tenant_of(claims: Mapping[str, Any]) -> str:
 
 
 class JwksUrl:
-    """Keys behind a URL. However many callers bring unknown keys, it is asked at most every JWKS_REFETCH_SECONDS."""
+    """Keys fetched from a URL, at most once in JWKS_REFETCH_SECONDS, however many tokens name unknown keys."""
 
     def __init__(self, url: str, clock: Callable[[], float]) -> None:
         self._url = url
@@ -165,7 +165,7 @@ class JwksUrl:
     async def find(self, kid: str | None, algorithm: str) -> Key | None:
         if self._wants_refresh(kid, algorithm):
             async with self._lock:
-                # Whoever waited here shares what the first one fetched, or its failure.
+                # Those who waited for the lock share what the first one fetched, or its failure.
                 if self._wants_refresh(kid, algorithm):
                     await self._refresh()
         if not self._keys:
@@ -220,7 +220,7 @@ class JwksFile:
         try:
             await asyncio.to_thread(self._reload)
         except (OSError, ValueError) as error:
-            # Perhaps half written; as the stamp is unchanged the next caller looks again.
+            # Perhaps the file is half written. The stamp is unchanged, so the next call reads it again.
             log.warning("jwks_reload_failed", path=str(self._path), error=type(error).__name__)
         return self._keys.get((kid, algorithm))
 
@@ -236,7 +236,7 @@ class JwksFile:
 
 
 def index(document: bytes) -> Keys:
-    """The keys of a JWKS by what a token says of itself. ValueError if there is none that can be used here."""
+    """Return the keys of a JWKS by (kid, algorithm). Raise ValueError if none of them can be used."""
     try:
         entries = _jwks_decoder.decode(document).keys
     except (msgspec.MsgspecError, ValueError, RecursionError):
