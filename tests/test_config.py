@@ -436,7 +436,7 @@ def test_without_authentication_only_loopback_is_safe() -> None:
     config = load_config(environ={})
     assert not config.has_auth
     require_safe(config)
-    with pytest.raises(ConfigError, match=r"0\.0\.0\.0:8484.*`chargehand token` makes one.*127\.0\.0\.1"):
+    with pytest.raises(ConfigError, match=r"0\.0\.0\.0:8484.*`chargehand token` creates one.*127\.0\.0\.1"):
         require_safe(load_config(environ={}, overrides={"server.listen": "0.0.0.0:8484"}))
 
 

@@ -20,7 +20,7 @@ from chargehand.engine.job import State
 from chargehand.engine.moves import TABLE
 from chargehand.http.scopes import SCOPES
 from chargehand.observability.metrics import Metrics
-from chargehand.observability.tally import Count, Tally
+from chargehand.observability.tally import Tally, TallyCounter
 from tools import command_line_reference, dashboard, events_reference, provisioning_reference
 
 ROOT = Path(__file__).parent.parent
@@ -201,7 +201,7 @@ def metrics() -> str:
     rows = []
     doors = (TaskMetrics(CollectorRegistry()), ProvisioningMetrics(CollectorRegistry()))
     for metric in [*vars(Metrics()).values(), *(each for door in doors for each in vars(door).values())]:
-        if isinstance(metric, Tally | Count):
+        if isinstance(metric, Tally | TallyCounter):
             rows.append((metric.name, metric.kind, metric.labels, metric.documentation))
         elif isinstance(metric, Counter | Gauge):
             [family] = metric.describe()

@@ -218,7 +218,7 @@ async def serve(config: Config, started: Callable[[Server], None]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     supervisor = Supervisor()
-    upkeep = [asyncio.create_task(supervisor.keep_telling()), asyncio.create_task(tend_collector())]
+    upkeep = [asyncio.create_task(supervisor.keep_alive()), asyncio.create_task(tend_collector())]
     try:
         return await _serve(config, started, stop, supervisor)
     finally:

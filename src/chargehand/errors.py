@@ -1,30 +1,30 @@
-"""Every error that Chargehand tells anybody about, in one tree.
+"""Every error that callers and operators of Chargehand can see, in one tree.
 
     ChargehandError
-    ├── ConfigError            the start is refused: a setting is unknown or wrong
+    ├── ConfigError            a setting is unknown or wrong: the server does not start
     ├── BadRequest             400  the caller must change the request
-    │   ├── InvalidField       400  … and here is which field
-    │   └── EgressRefused      422  the URL may not be called from here
+    │   ├── InvalidField       400  … and the error names the field
+    │   └── EgressRefused      422  the server must not call this URL
     ├── Unauthenticated        401  no valid credentials
     ├── Forbidden              403  valid credentials, not allowed
     ├── NotFound               404
-    ├── Conflict               409  the thing is not in the state the caller thought
-    │   └── StaleLease         409  the lease was lost: somebody else owns the job now
+    ├── Conflict               409  the resource is not in the state that the caller assumed
+    │   └── StaleLease         409  the lease was lost: another worker may own the job now
     ├── IdempotencyMismatch    422  the key was used before with another request
     ├── TooLarge               413
     ├── TooManyRequests        429
-    ├── Overloaded             503  others are being served; the same request may pass in a moment
-    ├── TargetAway             503  nobody who could answer is there now
-    ├── TargetFailed           502  whoever was to answer did not
-    └── StoreError             503  the database cannot serve now; nothing was half written
+    ├── Overloaded             503  the server is busy; the same request may succeed in a moment
+    ├── TargetAway             503  no target that could answer is reachable now
+    ├── TargetFailed           502  the target did not answer
+    └── StoreError             503  the database cannot serve now; nothing was written in part
         ├── StoreUnavailable   503  not reachable, or the connection was lost
         ├── StoreLocked        503  another process holds it
         ├── StoreFull          507  the disk, or the size limit, is full
         ├── StoreCorrupt       500  the file is damaged
         └── StoreTooNew        503  written by a newer version
 
-Each has a stable `code` that programs may rely on and the status that HTTP callers see. The message is for people: it says
-what was wrong and what to do. It never holds a secret.
+Each has a stable `code` that programs may rely on, and an HTTP status. The message is for people: it says what is wrong
+and what to do, and never contains a secret.
 """
 
 from typing import ClassVar
@@ -74,7 +74,7 @@ class Unauthenticated(ChargehandError):
 
     def __init__(self, message: str, *, short: str = "", retry_after_seconds: float | None = None) -> None:
         super().__init__(message, retry_after_seconds=retry_after_seconds)
-        self.short = short  # for wires whose clients compare texts
+        self.short = short  # for protocols whose clients compare texts
 
 
 class Forbidden(ChargehandError):

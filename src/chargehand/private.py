@@ -1,4 +1,4 @@
-"""Files that nobody but the server's own user may read, whatever the directory's mode and the umask it was started with."""
+"""Keep files readable only for the server's own user, whatever the directory's mode and the umask at the start."""
 
 import contextlib
 import os
@@ -10,12 +10,12 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def keep_files_private() -> None:
-    """From now on this process, and those it starts, make files of mode 0600 and directories of mode 0700 at most."""
+    """Let this process, and those it starts, create files with mode 0600 and directories with 0700 at most."""
     os.umask(OTHERS)
 
 
 def close_to_others(paths: Iterable[Path]) -> None:
-    """Take files that are there already away from everybody else. Those of another user stay: `doctor` names them."""
+    """Remove other users' access to existing files. Files of another owner stay as they are: `doctor` reports them."""
     for path in paths:
         with contextlib.suppress(OSError):
             mode = stat.S_IMODE(path.stat().st_mode)
@@ -32,5 +32,5 @@ def is_open_to_others(path: Path) -> bool:
 
 
 def sqlite_files(path: Path) -> list[Path]:
-    """The database and what SQLite and we keep beside it."""
+    """Return the paths of the database and of the files that SQLite and we keep beside it."""
     return [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm", "-journal", ".lock")]

@@ -1,4 +1,4 @@
-"""A Prometheus in small: reads a rules file as strictly as the real one, keeps what was scraped, and says which alerts fire."""
+"""A small Prometheus: reads a rules file as strictly as the real one, stores scrapes, and returns which alerts fire."""
 
 import math
 import re
@@ -33,7 +33,7 @@ def load_rules() -> list[Rule]:
 
 
 def read_rules(text: str) -> list[Rule]:
-    """Whatever Prometheus would refuse is refused here too."""
+    """Read the rules, and refuse whatever Prometheus would refuse."""
     rules = []
     for group in _members(yaml.safe_load(text), {"groups"})["groups"]:
         _members(group, {"name", "rules"})
@@ -68,14 +68,14 @@ class Alert:
         return self.rule.alert
 
     def text(self, annotation: str) -> str:
-        """As whoever is on duty reads it. A label that the alert does not have is an error, not a gap."""
+        """Return the text of the notification. A label that the alert does not have is an error."""
         return PLACE.sub(
             lambda place: f"{self.value:g}" if place[2] else self.labels[place[1]], self.rule.annotations[annotation]
         )
 
 
 class Prometheus:
-    """Scrapes come in with the time at which they were made, and all rules are evaluated with each."""
+    """Gets scrapes with their time, and evaluates all rules with each."""
 
     def __init__(self, rules: list[Rule], job: str = "chargehand") -> None:
         self.series = Series()
@@ -85,7 +85,7 @@ class Prometheus:
         self.firing: list[Alert] = []
 
     def scraped(self, at: float, text: str | None, instance: str = "here:8484") -> None:
-        """None: there was no answer."""
+        """Add a scrape; None if there was no answer."""
         target = {"job": self._job, "instance": instance}
         samples = {} if text is None else _samples(text, target)
         self.series.scraped(instance, at, samples)
@@ -104,7 +104,7 @@ class Prometheus:
 
     @property
     def pending(self) -> set[str]:
-        """Names of alerts whose condition holds now, for however long."""
+        """Return the names of alerts whose condition holds now, for however long."""
         return {name for name, _ in self._since}
 
 

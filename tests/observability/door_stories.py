@@ -1,4 +1,4 @@
-"""How the inference and the provisioning door get to where somebody should be woken."""
+"""Stories that make the inference and the provisioning door raise each of their alerts."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ from tests.provisioning.bmc import FakeBmc
 from tests.provisioning.bmc_habits import PASSWORD, USER, Habits
 from tests.provisioning.lab import QUICK, RECIPE, SERIAL
 
-NOBODY = "http://127.0.0.1:9"  # the port of a service that nobody runs any more
+NOBODY = "http://127.0.0.1:9"  # a port where no service listens
 
 
 # models -----------------------------------------------------------------------------------------------------------------
@@ -21,7 +21,7 @@ NOBODY = "http://127.0.0.1:9"  # the port of a service that nobody runs any more
 
 @asynccontextmanager
 async def a_target(folder: Path) -> AsyncIterator[dict[str, Any]]:
-    """With room for one model."""
+    """A target with room for one model."""
     async with OllamaTarget({"a": Model(), "b": Model()}) as target:
         yield settings_for(folder, target, inference__targets=[{"name": "laptop", "url": target.url, "slots": 1}])
 
@@ -63,7 +63,7 @@ async def a_server(world: Watched) -> None:
 
 
 class ChangedPassword:
-    """A BMC that does not know the password on record any more."""
+    """A BMC whose password is no longer the registered one."""
 
     def __init__(self) -> None:
         self._url = ""

@@ -1,7 +1,7 @@
-"""As much of PromQL as our alert rules use, evaluated as Prometheus 3 does, at an instant that is an argument.
+"""An evaluator for the part of PromQL that our alert rules use, as in Prometheus 3, at a given instant.
 
-Nothing on PyPI evaluates PromQL. What is not known here is refused, not guessed: a rule that needs more says so when it is
-read. `test_promql` compares results with those of the real `promtool`.
+Nothing on PyPI evaluates PromQL. Unsupported syntax is refused when a rule is read. `test_promql` compares results with those of
+the real `promtool`.
 """
 
 import itertools
@@ -23,14 +23,14 @@ Points = list[tuple[float, float]]
 
 
 class Unknown(ValueError):
-    """Not PromQL, or not the part of it that is known here."""
+    """Not PromQL, or not the part of it that is supported here."""
 
 
 # samples ----------------------------------------------------------------------------------------------------------------
 
 
 class Series:
-    """What was scraped. A series that is missing from a scrape is stale from then on, as it is to Prometheus."""
+    """The scraped samples. A series that is missing from a scrape is stale from then on, as in Prometheus."""
 
     def __init__(self) -> None:
         self._points: dict[Labels, list[tuple[float, float | None]]] = {}
@@ -89,7 +89,7 @@ class Selector:
 
     @cached_property
     def _named(self) -> Labels:
-        """What a series must have as it stands, which is soon looked up: most series have another name."""
+        """Return the labels that must match exactly, checked first because most series have another name."""
         return frozenset((name, wanted) for name, how, wanted in self.matchers if how == "=" and wanted)
 
     def matches(self, labels: Labels) -> bool:
@@ -198,7 +198,7 @@ def vector(value: Vector | float) -> Vector:
 
 
 def increase(points: Points, begin: float, end: float) -> float | None:
-    """Extrapolated to the whole range, unless a series begins or ends well inside it; a counter does not begin below 0."""
+    """Return the increase, extrapolated to the whole range unless a series begins or ends well inside it; counters begin at 0 or more."""
     if len(points) < 2:
         return None
     (first_at, first), (last_at, last) = points[0], points[-1]
@@ -225,7 +225,7 @@ def largest(points: Points, _begin: float, _end: float) -> float | None:
 
 
 def quantile(share: float, buckets: list[tuple[float, float]]) -> float:
-    """Linear within the bucket in which it falls; the last bound where that has none."""
+    """Return the quantile, interpolated linearly within its bucket; in the last bucket, its lower bound."""
     if len(buckets) < 2 or buckets[-1][0] != math.inf or not buckets[-1][1] > 0:
         return math.nan
     rank = share * buckets[-1][1]
@@ -257,7 +257,7 @@ AGGREGATIONS: dict[str, Callable[[list[float]], float]] = {"sum": sum, "max": ma
 STRENGTH = {"unless": 1, "and": 1, ">": 2, "<": 2, "==": 2, "/": 3}
 
 
-# reading ----------------------------------------------------------------------------------------------------------------
+# parsing ----------------------------------------------------------------------------------------------------------------
 
 TOKEN = re.compile(
     r"""\s*(?:(?P<duration>\d+[smhd])(?![\w.])|(?P<number>\d+(?:\.\d+)?)(?![\w.])|(?P<word>[A-Za-z_:][\w:]*)
@@ -295,7 +295,7 @@ class _Reader:
         return self.tokens.pop(0)[1]
 
     def take(self, *signs: str) -> str:
-        """One of these if it is next, else nothing."""
+        """Consume and return the next token if it is one of these."""
         return self.tokens.pop(0)[1] if self.tokens and self.tokens[0][1] in signs else ""
 
     def expect(self, sign: str) -> None:
@@ -353,7 +353,7 @@ class _Reader:
 
     def selector(self, metric: str) -> Selector:
         if self.tokens and self.tokens[0][1] == "(":
-            raise Unknown(f"the function {metric} is not known here")
+            raise Unknown(f"the function {metric} is not supported")
         matchers = [(NAME, "=", metric)]
         if self.take("{"):
             while not self.take("}"):

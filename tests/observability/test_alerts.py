@@ -1,4 +1,4 @@
-"""Every alert rule can fire, on a real server that was really driven there; and none does on one that does its work."""
+"""Every alert rule fires on a real server that was brought into that situation, and none on one that works normally."""
 
 import asyncio
 import re
@@ -19,7 +19,7 @@ from tests.observability.promql import Binary, Number
 from tests.observability.watched import HERE, SCRAPE_SECONDS, Story, Watched, watching
 from tests.webhooks.receiver import Receiver, answer, hang, receiving
 
-# For how many seconds, above what, how bad.
+# Duration in seconds, threshold, severity.
 NAMES = {
     "codeq.critical": {
         "CodeqDLQGrowing": (300, "> 0", "warning"),
@@ -56,7 +56,7 @@ MAX_TICKS = 100  # 50 minutes
 
 @pytest.fixture(autouse=True)
 def _gauges_are_counted_with_every_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their pause is for real time, which hardly passes here."""
+    """Their interval is in real time, of which little passes here."""
     monkeypatch.setattr(service, "GAUGES_SECONDS", 0.0)
     monkeypatch.setattr(door, "GAUGES_SECONDS", 0.0)
 
@@ -70,7 +70,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 # the file ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_rules_are_those_of_codeq_and_ours_by_name_duration_threshold_and_severity() -> None:
+def test_the_rules_have_the_expected_name_duration_threshold_and_severity() -> None:
     found: dict[str, dict[str, tuple[float, str, str]]] = {}
     for rule in load_rules():
         found.setdefault(rule.group, {})[rule.alert] = (rule.for_seconds, threshold(rule), rule.labels["severity"])
@@ -86,7 +86,7 @@ def threshold(rule: Rule) -> str:
     return f"{node.sign} {node.right.value:g}"
 
 
-def test_every_rule_says_what_is_wrong_and_what_to_do() -> None:
+def test_every_rule_describes_the_problem_and_what_to_do() -> None:
     for rule in load_rules():
         assert rule.annotations.keys() == {"summary", "description", "action"}, rule.alert
         assert all(text[-1] in ".?)" or name == "summary" for name, text in rule.annotations.items()), rule.alert
@@ -128,7 +128,7 @@ async def test_every_route_and_setting_that_a_rule_names_exists(store_url: str, 
         assert [page for page in pages if not (RULES.parents[2] / page).is_file()] == []
 
 
-# driven there -----------------------------------------------------------------------------------------------------------
+# firing -----------------------------------------------------------------------------------------------------------------
 
 
 RENDER = {"command": "Render"}
@@ -175,7 +175,7 @@ async def forty_leases_lapse(world: Watched, _n: int) -> None:
 
 
 async def _all_ready(world: Watched) -> bool:
-    """The server's own sweep may be under way beside ours."""
+    """The server's own sweep may run at the same time as ours."""
     return all(count.ready == 40 for count in await world.server.store.count_queues("task/"))
 
 
@@ -281,7 +281,7 @@ STORIES = {
 NEED_POSTGRES = {"ChargehandStoreDown", "ChargehandServerErrors"}
 
 
-def test_there_is_a_story_for_every_rule() -> None:
+def test_every_rule_has_a_story() -> None:
     assert [rule.alert for rule in load_rules()] == list(STORIES)
 
 
@@ -348,15 +348,15 @@ async def an_ordinary_minute(world: Watched, n: int) -> None:
     for task_id in [*others, await world.claim("Index")]:
         await world.complete(task_id)
     await (world.fail if n % 5 == 4 else world.complete)(first)
-    # By their ids: half a minute that passes at once may outlive the lease of a delivery, and then it is sent again.
+    # By their ids: the clock jumps half a minute, after which a delivery's lease may have lapsed, and it is sent again.
     await until(lambda: len({hook.id for hook in world.receiver.at("/hook")}) == 3 * n + 3)
 
 
 @on_sqlite
-async def test_no_rule_fires_on_a_server_that_does_its_ordinary_work(store_url: str, receiver: Receiver) -> None:
+async def test_no_rule_fires_on_a_server_that_works_normally(store_url: str, receiver: Receiver) -> None:
     async with watching(store_url, receiver) as world:
         await world.subscribe("render", "index")
-        await world.create_many(5, "Mail")  # behind all others: some are always ready
+        await world.create_many(5, "Mail")  # lowest priority, so that some jobs are always ready
         for n in range(60):
             await an_ordinary_minute(world, n)
             fired = await world.tick()

@@ -1,4 +1,4 @@
-"""Every line of the Grafana dashboard is PromQL on metrics and labels that exist, and has a place of its own on the screen."""
+"""Every line of the Grafana dashboard is PromQL on metrics and labels that exist, and no two panels overlap."""
 
 import json
 import re
@@ -23,13 +23,13 @@ def panels() -> list[dict[str, Any]]:
 
 
 def lines() -> list[tuple[str, str, str]]:
-    """Title, legend and expression."""
+    """Return title, legend and expression of every line."""
     shown = [panel for panel in panels() if panel["type"] != "row"]
     return [(panel["title"], each["legendFormat"], each["expr"]) for panel in shown for each in panel["targets"]]
 
 
 def documented() -> dict[str, set[str]]:
-    """Metrics and their labels, by the name in an expression."""
+    """Return the labels of the documented metrics, by the name in an expression."""
     rows = re.findall(
         r"^\| `(\w+)` \| (\w+) \| ([^|]+) \|", (ROOT / "docs/reference/metrics.md").read_text(), re.MULTILINE
     )
@@ -53,12 +53,12 @@ def selectors(node: Node) -> list[Selector]:
             return selectors(node.of)
 
 
-def test_the_dashboard_is_what_the_code_makes_of_it() -> None:
+def test_the_dashboard_file_is_what_its_generator_writes() -> None:
     assert FILE.read_text() == everything()[FILE], "run `make docs`"
 
 
 @pytest.mark.parametrize(("title", "legend", "expression"), lines())
-def test_every_line_is_of_metrics_and_labels_that_exist(title: str, legend: str, expression: str) -> None:
+def test_every_line_uses_metrics_and_labels_that_exist(title: str, legend: str, expression: str) -> None:
     known = documented()
     node = parse(expression)
     grouped = set(re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", expression))))

@@ -173,7 +173,7 @@ def test_a_value_is_shown_as_plain_data(key: str, value: Any, shown: Any) -> Non
     assert scrub(key, value) == shown
 
 
-def test_a_structure_without_end_is_cut(out: io.StringIO) -> None:
+def test_a_recursive_structure_is_cut_off(out: io.StringIO) -> None:
     endless: dict[str, Any] = {}
     endless["again"] = endless
     log.info("loop", endless=endless)
@@ -199,7 +199,7 @@ def test_an_exception_is_one_structured_field_with_its_traceback(out: io.StringI
     assert local not in out.getvalue()
 
 
-def test_a_stream_that_cannot_be_written_does_not_stop_the_work(out: io.StringIO) -> None:
+def test_a_log_stream_that_cannot_be_written_raises_nothing(out: io.StringIO) -> None:
     out.close()
     log.error("nobody hears this")
     logging.getLogger("asyncio").error("nor this")

@@ -1,4 +1,4 @@
-"""The evaluator against what Prometheus' own `promtool test rules` (2.42) found for the same series at the same instants.
+"""The evaluator returns what Prometheus' own `promtool test rules` (2.42) returned for the same series and instants.
 
 None of the instants falls on a sample, where Prometheus 2 and 3 differ.
 """
@@ -160,7 +160,9 @@ def series() -> Series:
 
 
 @pytest.mark.parametrize(("expression", "at", "expected"), KNOWN)
-def test_it_finds_what_prometheus_finds(series: Series, expression: str, at: float, expected: dict[str, float]) -> None:
+def test_the_evaluator_returns_what_prometheus_returns(
+    series: Series, expression: str, at: float, expected: dict[str, float]
+) -> None:
     found = vector(parse(expression).at(series, at))
     assert found == pytest.approx({labels_of(text): value for text, value in expected.items()}, rel=1e-9, nan_ok=True)
 
@@ -174,14 +176,14 @@ def test_a_series_that_is_missing_from_a_scrape_is_gone_at_once() -> None:
     assert vector(parse("max_over_time(depth[5m])").at(series, 30.0)) == {frozenset(): 4.0}
 
 
-def test_what_nobody_scrapes_any_more_is_forgotten_after_five_minutes() -> None:
+def test_a_series_that_is_no_longer_scraped_is_stale_after_five_minutes() -> None:
     series, depth = Series(), labels_of("depth{}")
     series.scraped("here", 0.0, {depth: 4.0})
     assert vector(parse("depth").at(series, 299.0)) == {depth: 4.0}
     assert vector(parse("depth").at(series, 300.0)) == {}
 
 
-def test_nothing_is_divided_by_nothing_without_an_error() -> None:
+def test_a_division_by_zero_is_nan_or_infinite_and_no_error() -> None:
     series = Series()
     series.scraped("here", 0.0, {labels_of("a{}"): 0.0, labels_of("b{}"): 0.0, labels_of("c{}"): 2.0})
     assert math.isnan(vector(parse("a / b").at(series, 1.0))[frozenset()])
@@ -215,12 +217,12 @@ def test_nothing_is_divided_by_nothing_without_an_error() -> None:
         "5minutes",
     ],
 )
-def test_what_it_does_not_know_is_refused(text: str) -> None:
+def test_unsupported_promql_is_refused(text: str) -> None:
     with pytest.raises(Unknown):
         parse(text)
 
 
 @pytest.mark.parametrize("text", ["depth[5m]", "1 > depth", "sum(1)", "hits_total / on (job) hits_total"])
-def test_what_makes_no_sense_is_refused_when_it_is_evaluated(series: Series, text: str) -> None:
+def test_an_expression_with_wrong_types_is_refused_when_evaluated(series: Series, text: str) -> None:
     with pytest.raises(Unknown):
         parse(text).at(series, 401.0)

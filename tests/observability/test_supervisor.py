@@ -1,4 +1,4 @@
-"""What systemd is told, heard by a socket as systemd opens one."""
+"""The messages to systemd, received on a socket like systemd's."""
 
 import asyncio
 import socket
@@ -10,7 +10,7 @@ import pytest
 from chargehand.observability.supervisor import Supervisor
 from tests.e2e.server import Server
 
-BEAT_MICROSECONDS = 200_000  # which systemd would allow between two signs of life
+BEAT_MICROSECONDS = 200_000  # systemd's watchdog timeout
 
 
 class Ear:
@@ -42,7 +42,7 @@ async def ear(tmp_path: Path) -> AsyncIterator[Ear]:
 
 
 @pytest.mark.xdist_group("processes")
-async def test_a_server_says_that_it_is_ready_alive_and_stopping(
+async def test_a_server_notifies_systemd_that_it_is_ready_alive_and_stopping(
     ear: Ear, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(ear.path))
@@ -51,7 +51,7 @@ async def test_a_server_says_that_it_is_ready_alive_and_stopping(
     await server.spawn()
     try:
         await ear.until("READY=1")
-        await server.ready(within=1)  # it had said so itself
+        await server.ready(within=1)  # the READY message promised it
         assert [await ear.next() for _ in range(3)] == ["WATCHDOG=1"] * 3
         server.terminate()
         await ear.until("STOPPING=1")
@@ -71,7 +71,7 @@ async def test_a_server_says_that_it_is_ready_alive_and_stopping(
         ({}, 0.0),
     ],
 )
-def test_signs_of_life_come_twice_as_often_as_needed_and_only_from_the_process_that_is_watched(
+def test_watchdog_messages_come_twice_per_timeout_and_only_from_the_watched_process(
     environ: dict[str, str], seconds: float
 ) -> None:
     assert Supervisor(environ, pid=7).beat_seconds == seconds
@@ -86,6 +86,6 @@ async def test_an_abstract_address_begins_with_an_at_sign() -> None:
         assert listening.recv(100) == b"READY=1"
 
 
-def test_where_nobody_listens_the_server_goes_on(tmp_path: Path) -> None:
+def test_the_server_goes_on_if_systemd_cannot_be_notified(tmp_path: Path) -> None:
     Supervisor({"NOTIFY_SOCKET": str(tmp_path / "nobody")}).ready()
     Supervisor({}).ready()

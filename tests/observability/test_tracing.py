@@ -67,7 +67,7 @@ def values(attributes: Any) -> dict[str, Any]:
 # Off
 
 
-def test_off_passes_a_valid_context_on_unchanged() -> None:
+def test_without_tracing_a_valid_context_is_passed_on_unchanged() -> None:
     with configure_tracing("", "chargehand").span("job", traceparent=INCOMING, tracestate="a=1") as span:
         span.set("job_id", "job_1")
         span.fail(ValueError("no"))
@@ -100,7 +100,7 @@ def test_an_invalid_tracestate_is_dropped_alone(tracestate: str) -> None:
     assert (span.traceparent, span.tracestate) == (INCOMING, "")
 
 
-def test_off_imports_nothing_of_opentelemetry() -> None:
+def test_without_tracing_opentelemetry_is_not_imported() -> None:
     program = f"""
 import sys
 from chargehand.observability.tracing import configure_tracing
@@ -123,7 +123,7 @@ def test_a_missing_package_is_a_configuration_error(monkeypatch: pytest.MonkeyPa
 # On
 
 
-def test_spans_hang_together_from_the_caller_to_the_receiver(collector: Collector) -> None:
+def test_spans_are_linked_from_the_caller_to_the_receiver(collector: Collector) -> None:
     tracing = configure_tracing(collector.url, "chargehand-test")
     with (
         tracing.span("job", traceparent=INCOMING, tracestate="vendor=1", attributes={"job_id": "job_1"}) as job,
@@ -182,7 +182,7 @@ def test_an_error_fails_the_span_and_shows_no_secret(collector: Collector) -> No
     assert "hunter2" not in str(spans)
 
 
-def test_what_is_not_sampled_is_passed_on_but_not_sent(collector: Collector) -> None:
+def test_a_span_that_is_not_sampled_is_passed_on_but_not_exported(collector: Collector) -> None:
     tracing = configure_tracing(collector.url, "chargehand", sample_ratio=0.0)
     with tracing.span("new") as new:
         pass
@@ -198,7 +198,9 @@ def test_what_is_not_sampled_is_passed_on_but_not_sent(collector: Collector) -> 
     assert collector.received.empty()
 
 
-def test_a_collector_that_is_away_harms_nobody(monkeypatch: pytest.MonkeyPatch, collector: Collector) -> None:
+def test_an_unreachable_collector_does_not_block_the_server(
+    monkeypatch: pytest.MonkeyPatch, collector: Collector
+) -> None:
     monkeypatch.setattr(module, "SHUTDOWN_SECONDS", 0.2)
     collector.close()
     tracing = configure_tracing(collector.url, "chargehand")

@@ -1,4 +1,4 @@
-"""A real server that is watched by a Prometheus in small. Both have the same clock, which passes when a test says so."""
+"""A real server, monitored by a small Prometheus. Both have the same clock, which only the test advances."""
 
 import asyncio
 import time
@@ -31,10 +31,10 @@ class Watched:
     receiver: Receiver
     clock: Clock
     prometheus: Prometheus
-    beside: list["asyncio.Task[Answer]"] = field(default_factory=list)  # requests that go on meanwhile
+    beside: list["asyncio.Task[Answer]"] = field(default_factory=list)  # requests in the background
 
     async def tick(self) -> list[Alert]:
-        """Half a minute passes, /metrics is read as it is, and the rules are looked at. What fires now."""
+        """Advance the clock by half a minute, scrape /metrics, evaluate the rules, and return what fires."""
         self.clock.advance(SCRAPE_SECONDS)
         at = self.clock.now / 1_000_000
         try:
@@ -94,20 +94,20 @@ async def nothing(_folder: Path) -> AsyncIterator[dict[str, Any]]:
 
 @dataclass
 class Story:
-    """`begin` once, then `step` before every scrape. `labels` are those of the alerts that must come of it."""
+    """`begin` runs once, `step` before every scrape. `labels` are those of the alerts that must fire."""
 
     labels: list[dict[str, str]]
     begin: Callable[[Watched], Awaitable[object]] | None = None
     step: Callable[[Watched, int], Awaitable[object]] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
-    # What stands beside the server, such as a target, and the settings by which it finds that.
+    # Other servers, such as a target, and the settings that point to them.
     beside: Callable[[Path], AbstractAsyncContextManager[dict[str, Any]]] = nothing
 
 
 @asynccontextmanager
 async def watching(store_url: str, receiver: Receiver, settings: Mapping[str, Any] = {}) -> AsyncIterator[Watched]:
     clock = Clock()
-    # Some hours ago, so that what is due by this clock is due by the server's own as well.
+    # Some hours ago, so that what is due by this clock is due by the server's own too.
     clock.now = (int(time.time()) - 12 * 3600) * 1_000_000
     config = load_config(environ={}, overrides={**HURRY, "store.url": store_url, **settings})
     server = Server(config, await open_store(store_url, clock=clock))

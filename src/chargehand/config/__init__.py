@@ -1,4 +1,4 @@
-"""One frozen Config, built once: every setting is in `settings`, `loading` puts them together, `checking` finds what is wrong."""
+"""One frozen Config, built once: `settings` defines every setting, `loading` reads them, `checking` validates them."""
 
 from chargehand.config.checking import allowed
 from chargehand.config.loading import load_config, require_safe

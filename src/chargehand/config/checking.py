@@ -1,4 +1,4 @@
-"""Whether a setting is right, in words that name it and say what is allowed."""
+"""Validate settings, with messages that name the setting and say what is allowed."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +12,7 @@ from chargehand.config.settings import Config, Section, host_and_port, wrap
 
 
 def allowed(kind: Any) -> str:
-    """What a setting of this type may be, in words."""
+    """Describe in words what a setting of this type may be."""
     container, arguments = get_origin(kind), get_args(kind)
     if container is Literal:
         return f"one of {', '.join(arguments)}"
@@ -29,7 +29,7 @@ def allowed(kind: Any) -> str:
 
 
 def problems(value: Any, kind: Any, name: str) -> Iterator[str]:
-    # msgspec finds the same faults, but its words neither name our settings nor tell the whole range.
+    # msgspec finds the same errors, but its messages neither name our settings nor the whole range.
     container, arguments = get_origin(kind), get_args(kind)
     if container is None and issubclass(kind, Section):
         yield from _table_problems(value, kind, name)
@@ -63,13 +63,13 @@ def _table_problems(value: Any, kind: type[Section], name: str) -> Iterator[str]
 
 
 def _shown(value: Any, kind: Any) -> str:
-    # Only where no secret can be: a token pasted in place of its hash must not end up in a log.
+    # Show only values that cannot be secrets: a token pasted in place of its hash must not be logged.
     harmless = bare(kind) in (int, float, bool) or get_origin(kind) is Literal
     return f", not {value!r}" if harmless else ""
 
 
 def rules(config: Config) -> Iterator[tuple[str, bool, str]]:
-    """What a type cannot say: (the setting, whether it is right, what to say if not)."""
+    """Yield the rules that types cannot express: the setting, whether it is valid, and the message if not."""
     server, store, engine, webhooks, auth = config.server, config.store, config.engine, config.webhooks, config.auth
 
     shape = "HOST:PORT or [IPV6]:PORT with a port from 0 to 65535"

@@ -1,6 +1,6 @@
-"""Puts the settings together: defaults < file < environment < command line.
+"""Merge the settings: defaults < file < environment < command line.
 
-Each is checked where it is given, so that a message can name both the setting and who set it.
+Each is validated with its origin, so that a message can name both the setting and where it was set.
 """
 
 import os
@@ -19,12 +19,12 @@ from chargehand.errors import ConfigError
 _MAX_FILE_BYTES = 1024 * 1024
 
 _DEFAULTS = "the defaults"
-# The client's, and what `chargehand worker` tells the programs that it runs.
+# Variables of the client, and those that `chargehand worker` sets for the programs that it runs.
 _OF_CLIENTS = ("CHARGEHAND_URL", "CHARGEHAND_TOKEN", "CHARGEHAND_TASK_ID", "CHARGEHAND_COMMAND", "CHARGEHAND_ATTEMPT")
 _NOT_SETTINGS = (*_OF_CLIENTS, "CHARGEHAND_TEST_", "CHARGEHAND_E2E_", "CHARGEHAND_CHAOS_", "CHARGEHAND_BENCH_")
 
 
-class Given(NamedTuple):
+class GivenSetting(NamedTuple):
     key: str
     value: Any
     origin: str
@@ -35,11 +35,11 @@ def load_config(
     environ: Mapping[str, str] = os.environ,
     overrides: Mapping[str, Any] = {},
 ) -> Config:
-    """Put the settings together, or raise a ConfigError that says which one is wrong and where it was set.
+    """Return the merged settings, or raise a ConfigError that says which one is wrong and where it was set.
 
     An override of None counts as not given, so that a command can pass its options as they are.
     """
-    given: dict[str, Given] = {}
+    given: dict[str, GivenSetting] = {}
     for each in map(_in_full, _in_order(file, environ, overrides)):
         if problem := next(problems(each.value, SETTINGS[each.key], each.key), None):
             raise ConfigError(f"{problem} ({each.origin})")
@@ -52,21 +52,21 @@ def load_config(
 
 
 def require_safe(config: Config) -> None:
-    """Refuse to serve strangers."""
+    """Raise ConfigError if the server would listen on more than loopback without authentication."""
     if not config.server.is_loopback and not config.has_auth:
         raise ConfigError(
-            f"server.listen is {config.server.listen}, which others can reach, but nobody has to authenticate: "
-            "add a token to auth.tokens (`chargehand token` makes one), or listen on 127.0.0.1"
+            f"server.listen is {config.server.listen}, which other machines can reach, but authentication is not configured: "
+            "add a token to auth.tokens (`chargehand token` creates one), or listen on 127.0.0.1"
         )
 
 
-def _origins(problem: str, given: Mapping[str, Given]) -> str:
-    # Of two settings at odds, the one that somebody set is to blame, not the default that it clashes with.
+def _origins(problem: str, given: Mapping[str, GivenSetting]) -> str:
+    # If two settings contradict each other, blame the one that was set, not the default.
     blamed = (each.origin for key, each in given.items() if key in problem and each.origin != _DEFAULTS)
     return ", ".join(dict.fromkeys(blamed))
 
 
-def _in_order(file: Path | None, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Iterator[Given]:
+def _in_order(file: Path | None, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Iterator[GivenSetting]:
     yield from _in_toml(resources.files("chargehand").joinpath("config.default.toml").read_bytes(), _DEFAULTS)
     if file is not None:
         yield from _in_toml(_read(file), str(file))
@@ -74,8 +74,8 @@ def _in_order(file: Path | None, environ: Mapping[str, str], overrides: Mapping[
     yield from _in_overrides(overrides)
 
 
-def _in_full(given: Given) -> Given:
-    """A plain string among tables stands for a table with only that key."""
+def _in_full(given: GivenSetting) -> GivenSetting:
+    """Expand a plain string in an array of tables to a table with only the key of its short form."""
     kind = SETTINGS[given.key]
     item = get_args(kind)[0] if get_origin(kind) is tuple else None
     short_form = getattr(item, "short_form", "")
@@ -84,7 +84,7 @@ def _in_full(given: Given) -> Given:
     return given._replace(value=[{short_form: each} if isinstance(each, str) else each for each in given.value])
 
 
-def _assemble(given: Mapping[str, Given]) -> Config:
+def _assemble(given: Mapping[str, GivenSetting]) -> Config:
     sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for each in given.values():
         section, _, name = each.key.partition(".")
@@ -101,14 +101,14 @@ def _read(file: Path, named_by: str = "") -> bytes:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}{where}") from error
 
 
-def _in_toml(content: bytes, origin: str) -> Iterator[Given]:
+def _in_toml(content: bytes, origin: str) -> Iterator[GivenSetting]:
     for section, table in _decode_toml(content, origin).items():
         if section not in SECTIONS:
             raise ConfigError(f"{section} is not a section{hint(section, SECTIONS)} ({origin})")
         if not isinstance(table, dict):
             raise ConfigError(f"{section} must be a table ({origin})")
         for name, value in table.items():
-            yield Given(_known(f"{section}.{name}", origin), value, origin)
+            yield GivenSetting(_known(f"{section}.{name}", origin), value, origin)
 
 
 def _decode_toml(content: bytes, origin: str) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _decode_toml(content: bytes, origin: str) -> dict[str, Any]:
         raise ConfigError(f"{origin}: not valid TOML: {message}") from error
 
 
-def _in_environ(environ: Mapping[str, str]) -> Iterator[Given]:
+def _in_environ(environ: Mapping[str, str]) -> Iterator[GivenSetting]:
     for name, text in sorted(environ.items()):
         if not name.startswith("CHARGEHAND_") or name.startswith(_NOT_SETTINGS):
             continue
@@ -135,10 +135,10 @@ def _in_environ(environ: Mapping[str, str]) -> Iterator[Given]:
         key = VARIABLES[name]
         if not succeeds(str.encode, text):
             raise ConfigError(f"{key} must be UTF-8 (environment variable {name})")
-        yield Given(key, _parse(text, SETTINGS[key]), f"environment variable {name}")
+        yield GivenSetting(key, _parse(text, SETTINGS[key]), f"environment variable {name}")
 
 
-def _in_value_file(name: str, file: Path, environ: Mapping[str, str]) -> Given:
+def _in_value_file(name: str, file: Path, environ: Mapping[str, str]) -> GivenSetting:
     key, origin = FILE_VARIABLES[name], f"environment variable {name}"
     if (other := name.removesuffix("_FILE")) in environ:
         raise ConfigError(f"{key} is set twice: by {other} and by {name}; set one of them")
@@ -146,20 +146,22 @@ def _in_value_file(name: str, file: Path, environ: Mapping[str, str]) -> Given:
     if len(content) > _MAX_FILE_BYTES:
         raise ConfigError(f"{key} must not exceed {_MAX_FILE_BYTES} bytes ({file}, {origin})")
     try:
-        # The line end is the editor's, not the secret's.
+        # Editors add the line break: it is not part of the secret.
         text = content.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
         raise ConfigError(f"{key} must be UTF-8 ({file}, {origin})") from None
-    return Given(key, _parse(text, SETTINGS[key]), f"{file}, {origin}")
+    return GivenSetting(key, _parse(text, SETTINGS[key]), f"{file}, {origin}")
 
 
-def _in_overrides(overrides: Mapping[str, Any]) -> Iterator[Given]:
+def _in_overrides(overrides: Mapping[str, Any]) -> Iterator[GivenSetting]:
     for name, value in overrides.items():
         key = _known(name, "the command line")
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
         if value is not None:
-            yield Given(key, _parse(value, SETTINGS[key]) if isinstance(value, str) else value, "the command line")
+            yield GivenSetting(
+                key, _parse(value, SETTINGS[key]) if isinstance(value, str) else value, "the command line"
+            )
 
 
 def _known(key: str, origin: str) -> str:
@@ -169,7 +171,7 @@ def _known(key: str, origin: str) -> str:
 
 
 def _parse(text: str, kind: Any) -> Any:
-    """What a text means for a setting. One that means nothing stays as it is, for the check to complain about."""
+    """Convert a text to the type of a setting. A text that cannot be converted is returned as it is, and fails the check."""
     if bare(kind) in (int, float, bool):
         try:
             return msgspec.convert(text, bare(kind), strict=False)

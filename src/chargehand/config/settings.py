@@ -1,4 +1,4 @@
-"""Every setting: what it may be, and the frozen struct of each section.
+"""Every setting with its type, in a frozen struct for each section.
 
 `config.default.toml` holds every default, so the structs have none: a key that is missing there fails every test.
 """
@@ -15,7 +15,7 @@ from msgspec import Meta
 
 
 class Secret:
-    """Text that shows itself only to those who ask for it."""
+    """Text that repr() hides; only `reveal` returns it."""
 
     __slots__ = ("_text",)
 
@@ -40,7 +40,7 @@ class Secret:
         return "***"
 
 
-# ── what a setting may be ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── types of settings ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 _DECADE = 315_360_000
 Seconds = Annotated[float, Meta(ge=0.01, le=_DECADE)]
@@ -177,7 +177,7 @@ class Token(Section, frozen=True, kw_only=True):
 
 class User(Section, frozen=True, kw_only=True):
     name: UserName
-    # Passwords are guessable, unlike tokens: whoever sees the hash can try them out.
+    # Secret, because passwords can be guessed, unlike tokens: a hash lets an attacker test guesses.
     password_hash: Secret
     tenant: Tenant = "default"
     scopes: tuple[str, ...] = ("*",)
@@ -207,7 +207,7 @@ class TracingConfig(Section, frozen=True, kw_only=True):
 
 
 class TargetConfig(Section, frozen=True, kw_only=True):
-    """Where only a URL is given, as in a comma-separated list, the rest is the default."""
+    """An inference target; a plain URL in a list stands for a target with defaults."""
 
     short_form: ClassVar[str] = "url"
 
@@ -325,11 +325,11 @@ class Config(Section, frozen=True, kw_only=True):
 
     @property
     def files_directory(self) -> Path:
-        """Where the bytes of all files lie, also those of doors other than inference."""
+        """The directory of all files' bytes, also those of doors other than inference."""
         return Path(self.inference.artifacts_dir or Path(self.server.data_dir) / "files")
 
     def redacted(self) -> dict[str, Any]:
-        """The settings in force as plain data, fit to be shown."""
+        """Return the effective settings as plain data, with secrets hidden."""
         return {section: msgspec.to_builtins(getattr(self, section), enc_hook=_hide) for section in SECTIONS}
 
 
@@ -341,9 +341,9 @@ SETTINGS: Mapping[str, Any] = {
     for section, kind in SECTIONS.items()
     for field in msgspec.structs.fields(kind)
 }
-# No two can collide, for no section has an underscore in its name.
+# No two collide, because no section has an underscore in its name.
 VARIABLES: Mapping[str, str] = {f"CHARGEHAND_{key.replace('.', '_')}".upper(): key for key in SETTINGS}
-# Of a file that holds the value: systemd, Docker and Kubernetes hand out secrets so, and an environment is easily shown.
+# Variables that name a file with the value: systemd, Docker and Kubernetes provide secrets in files, and an environment leaks easily.
 FILE_VARIABLES: Mapping[str, str] = {f"{name}_FILE": key for name, key in VARIABLES.items()}
 
 
@@ -360,7 +360,7 @@ def host_and_port(listen: str) -> tuple[str, int]:
 def wrap(kind: type, value: Any) -> Any:
     if kind is Secret and isinstance(value, str):
         return Secret(value)
-    raise TypeError(f"a {kind.__name__} is made from text")
+    raise TypeError(f"a {kind.__name__} must be text")
 
 
 def _hide(value: Any) -> str:

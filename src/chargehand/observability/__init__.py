@@ -1,1 +1,1 @@
-"""What operators see: logs and traces, neither of which ever shows a secret."""
+"""Logs, metrics and traces for operators. None of them ever shows a secret."""

@@ -1,6 +1,6 @@
-"""Structured logs: JSON for machines, lines for people, and one way out for ours and the libraries' alike.
+"""Structured logs: JSON for machines, lines for people; libraries' log records take the same path as ours.
 
-Nothing gets past `redact`: it runs behind all that adds fields and in front of all that writes them.
+`redact` runs after all processors that add fields and before those that write, so it sees everything.
 """
 
 import json
@@ -24,13 +24,13 @@ Format = Literal["auto", "human", "json"]
 
 HIDDEN = "***"
 HANDLER = "chargehand"
-DEEPEST = 8  # a structure nested deeper than this is shown as text
+DEEPEST = 8  # deeper structures are shown as text
 
 _secret_key = re.compile(
     r"authorization|passw|passphrase|secret|token|cookie|signature|credential|keys?$", re.IGNORECASE
 )
 _public_key = re.compile(r"(?:idempotency|public)[_-]?key$", re.IGNORECASE)
-# A password that was not percent-encoded may hold anything: of a database's URL all up to the last @ goes.
+# A password that was not percent-encoded may hold any character: remove everything up to the last @ of a database's URL.
 _userinfo = re.compile(r"\b(https?://)[^\s/?#]*@|\b(postgres(?:ql)?://)\S*@", re.IGNORECASE)
 _query = re.compile(r"(\b(?:https?|postgres(?:ql)?)://[^\s?#\"]*)[?#][^\s\"]*", re.IGNORECASE)
 
@@ -51,7 +51,7 @@ def configure_logs(level: str = "info", format: Format = "auto", stream: TextIO 
         processors=[*enrich, *finish],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=lambda name="": _Lines(stream, name),
-        cache_logger_on_first_use=False,  # loggers made at import time must follow a later call of this function
+        cache_logger_on_first_use=False,  # loggers created at import time must follow a later call of this function
     )
     handler = _Routed(_Lines(stream, HANDLER))
     handler.setFormatter(
@@ -71,12 +71,12 @@ def get_logger(name: str) -> FilteringBoundLogger:
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """The processor: no value that looks like a secret goes further."""
+    """Processor that hides every value that looks like a secret."""
     return {key: value if key == "exc_info" else scrub(key, value) for key, value in event.items()}
 
 
 def scrub(key: str, value: Any, depth: int = 0) -> Any:
-    """The value as plain data that is safe to show under this key."""
+    """Return the value as plain data that is safe to show under this key."""
     if value is None or isinstance(value, bool):
         return value
     if hasattr(value, "reveal"):
@@ -103,7 +103,7 @@ def scrub(key: str, value: Any, depth: int = 0) -> Any:
 
 
 def scrub_text(text: str) -> str:
-    """URLs in the text lose userinfo, query and fragment."""
+    """Remove userinfo, query and fragment from URLs in the text."""
     return _query.sub(r"\1", _userinfo.sub(r"\1\2", text)) if "://" in text else text
 
 
@@ -112,7 +112,7 @@ def _is_secret(key: str) -> bool:
     return _secret_key.search(key) is not None and _public_key.search(key) is None
 
 
-# Without locals: a frame's variables hold whatever was being handled, secrets included.
+# Without locals: the variables of a frame may hold secrets.
 _exception = ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
 
 
@@ -131,7 +131,7 @@ def _human(colors: bool) -> ConsoleRenderer:
 
 
 class _Lines:
-    """Writes to the stream. A full disk or a closed pipe costs the line, never the work that wanted to tell of it."""
+    """Writes to the stream. On a full disk or a closed pipe the line is lost, but the caller goes on."""
 
     def __init__(self, stream: TextIO, name: str) -> None:
         self._stream = stream

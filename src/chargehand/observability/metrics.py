@@ -1,4 +1,4 @@
-"""What Prometheus sees. One registry for a server, made with it, so that two servers in a process do not mix."""
+"""The metrics of a server. Each server has its own registry, so that two in one process do not mix."""
 
 from collections.abc import Callable
 
@@ -12,9 +12,9 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import generate_latest
 
-from chargehand.observability.tally import Count, Observe, Tally
+from chargehand.observability.tally import Observe, Tally, TallyCounter
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter that nobody asks for
+disable_created_metrics()  # type: ignore[no-untyped-call]  # else each counter has a second, useless series
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -29,30 +29,30 @@ class Metrics:
         r = self.registry
         # fmt: off
         self.http_seconds = Tally("chargehand_http_request_seconds", "Time to answer a request", ["method", "route", "status"], _SECONDS, r)
-        self.moves = Count("chargehand_moves_total", "Moves of jobs", ["kind", "move"], r)
+        self.moves = TallyCounter("chargehand_moves_total", "Moves of jobs", ["kind", "move"], r)
         self.claim_wait_seconds = Tally("chargehand_claim_wait_seconds", "From a job being due to its claim", ["kind"], _LONG_SECONDS, r)
         self.job_seconds = Tally("chargehand_job_seconds", "From submission to the end", ["kind", "state"], _LONG_SECONDS, r)
         self.waiters = Gauge("chargehand_claim_waiters", "Claims that wait for a job", registry=r)
         self.queue_jobs = Gauge("chargehand_queue_jobs", "Jobs in a queue: ready, delayed, running", ["queue", "state"], registry=r)
         self.queue_oldest_seconds = Gauge("chargehand_queue_oldest_seconds", "Age of the ready job that waits longest", ["queue"], registry=r)
-        self.deliveries = Count("chargehand_deliveries_total", "Tries to deliver, by outcome: delivered, retry, dead, gone", ["dialect", "outcome"], r)
+        self.deliveries = TallyCounter("chargehand_deliveries_total", "Tries to deliver, by outcome: delivered, retry, dead, gone", ["dialect", "outcome"], r)
         self.delivery_seconds = Tally("chargehand_delivery_seconds", "Duration of a try", ["dialect"], _SECONDS, r)
         self.delivery_lag_seconds = Tally("chargehand_delivery_lag_seconds", "From the event to its delivery", ["dialect"], _LONG_SECONDS, r)
         self.deliveries_in_flight = Gauge("chargehand_deliveries_in_flight", "Deliveries being sent", registry=r)
         self.deliveries_due_seconds = Gauge("chargehand_deliveries_oldest_due_seconds", "How long the oldest due delivery is overdue", registry=r)
-        self.breakers_open = Gauge("chargehand_breakers_open", "Endpoints that are left alone for a while", registry=r)
+        self.breakers_open = Gauge("chargehand_breakers_open", "Endpoints whose circuit breaker is open", registry=r)
         self.store_up = Gauge("chargehand_store_up", "1 while the store can serve", registry=r)
-        self.target_up = Gauge("chargehand_inference_target_up", "1 while the target is there", ["target"], registry=r)
+        self.target_up = Gauge("chargehand_inference_target_up", "1 while the target is reachable", ["target"], registry=r)
         self.target_in_flight = Gauge("chargehand_inference_in_flight", "Requests at a target", ["target"], registry=r)
-        self.evictions = Count("chargehand_inference_evictions_total", "Models thrown out of memory for others", ["target"], r)
+        self.evictions = TallyCounter("chargehand_inference_evictions_total", "Models evicted from memory for others", ["target"], r)
         self.load_seconds = Tally("chargehand_inference_load_seconds", "Time to load a model", ["target"], _LONG_SECONDS, r)
         self.first_token_seconds = Tally("chargehand_inference_first_token_seconds", "From the request to the first token", ["target"], _SECONDS, r)
         self.tokens = Counter("chargehand_inference_tokens_total", "Tokens that models answered with", ["target"], registry=r)
-        self.failures = Count("chargehand_inference_failures_total", "Attempts that ended otherwise than well, by the kind in the failure table", ["kind"], r)
+        self.failures = TallyCounter("chargehand_inference_failures_total", "Failed attempts, by the kind in the failure table", ["kind"], r)
         # fmt: on
 
     def http_observer(self, method: str, route: str) -> Callable[[int, float], None]:
-        """What observes the status and the seconds of each answer of a route."""
+        """Return a function that records the status and the seconds of each answer of a route."""
         observers: dict[int, Observe] = {}
 
         def observe(status: int, seconds: float) -> None:

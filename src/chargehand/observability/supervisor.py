@@ -1,8 +1,8 @@
-"""Tells systemd that the server is ready, alive, or stopping, where systemd started it and wants to know.
+"""Notify systemd that the server is ready, alive or stopping, if systemd asked for that when it started the server.
 
-The protocol is one datagram for each word to the socket that `NOTIFY_SOCKET` names. The words come from the event loop: a loop
-that hangs says nothing, and after the unit's `WatchdogSec` systemd starts the server anew. A database that is away is no reason
-for that: whoever waits for it is alive.
+Each message is one datagram to the socket that `NOTIFY_SOCKET` names. The event loop sends the watchdog messages: if it hangs, they
+stop, and systemd restarts the server after the unit's `WatchdogSec`. An unreachable database is no reason for that: waiting for it
+does not block the loop.
 """
 
 import asyncio
@@ -21,31 +21,31 @@ class Supervisor:
         self.beat_seconds = _beat_seconds(environ, os.getpid() if pid is None else pid)
 
     def ready(self) -> None:
-        self._tell("READY=1")
+        self._notify("READY=1")
 
     def stopping(self) -> None:
-        self._tell("STOPPING=1")
+        self._notify("STOPPING=1")
 
-    async def keep_telling(self) -> None:
-        """That the event loop turns, for as long as it does. Also while draining, which may take its time."""
+    async def keep_alive(self) -> None:
+        """Send watchdog messages until cancelled, also while draining."""
         while self._address and self.beat_seconds:
-            self._tell("WATCHDOG=1")
+            self._notify("WATCHDOG=1")
             await asyncio.sleep(self.beat_seconds)
 
-    def _tell(self, word: str) -> None:
+    def _notify(self, message: str) -> None:
         if not self._address:
             return
-        # A leading @ stands for the zero byte of an abstract address.
+        # A leading @ means the zero byte of an abstract address.
         address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as to:
-                to.sendto(word.encode(), address)
+                to.sendto(message.encode(), address)
         except OSError as error:
-            log.warning("systemd was not told", word=word, error=error.strerror)
+            log.warning("systemd could not be notified", message=message, error=error.strerror)
 
 
 def _beat_seconds(environ: Mapping[str, str], pid: int) -> float:
-    """Half of what systemd allows, or 0 where it does not watch, or watches another process."""
+    """Return half of systemd's watchdog timeout, or 0 if it does not watch this process."""
     if environ.get("WATCHDOG_PID", str(pid)) != str(pid):
         return 0.0
     allowed = environ.get("WATCHDOG_USEC", "")

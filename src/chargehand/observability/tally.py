@@ -1,6 +1,6 @@
-"""A histogram and a counter for one thread: what the event loop counts some thousand times a second must not cost a lock and a search.
+"""A histogram and a counter for one thread, without locks and lookups, because the event loop counts thousands of times a second.
 
-They show themselves to Prometheus as the library's own do, at a fifth of the price: 0.4 instead of 2 microseconds for a histogram.
+Prometheus sees the same as of the library's own, at a fifth of the time: 0.4 instead of 2 microseconds for a histogram.
 """
 
 from bisect import bisect_left
@@ -22,12 +22,12 @@ class Tally(Collector):
         self.documentation = documentation
         self.labels = tuple(labels)
         self._bounds = tuple(bounds)
-        self._counts: dict[tuple[str, ...], list[float]] = {}  # by bucket, then the sum of all values
+        self._counts: dict[tuple[str, ...], list[float]] = {}  # a number for each bucket, then the sum of all values
         self._observers: dict[tuple[str, ...], Observe] = {}
         registry.register(self)
 
     def at(self, *values: str) -> Observe:
-        """What counts for these values of the labels."""
+        """Return a function that records a value for these label values."""
         observe = self._observers.get(values)
         return self._begin(values) if observe is None else observe
 
@@ -56,19 +56,19 @@ class Tally(Collector):
         yield family
 
 
-class Count(Collector):
+class TallyCounter(Collector):
     kind = "counter"
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str], registry: CollectorRegistry) -> None:
         self.name = name
         self.documentation = documentation
         self.labels = tuple(labels)
-        self._counts: dict[tuple[str, ...], list[int]] = {}  # each in a list of its own, which whoever counts keeps
+        self._counts: dict[tuple[str, ...], list[int]] = {}  # each in its own list, which the increment function holds
         self._increments: dict[tuple[str, ...], Callable[[], None]] = {}
         registry.register(self)
 
     def at(self, *values: str) -> Callable[[], None]:
-        """What counts one more for these values of the labels; from then on they are shown."""
+        """Return a function that counts one more for these label values; from now on they are exported."""
         increment = self._increments.get(values)
         return self._begin(values) if increment is None else increment
 

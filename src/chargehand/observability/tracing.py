@@ -28,19 +28,19 @@ _tracestate = re.compile(r"[ -~]{1,512}")
 
 
 def configure_tracing(endpoint: str, service_name: str, sample_ratio: float = 1.0) -> "Tracing":
-    """Spans go to the OTLP/HTTP collector at this URL; "" turns tracing off."""
+    """Send spans to the OTLP/HTTP collector at this URL; "" turns tracing off."""
     return _Exported(endpoint, service_name, sample_ratio) if endpoint else Tracing()
 
 
 def trace_context(traceparent: str, tracestate: str) -> tuple[str, str]:
-    """The two as they came if they are valid; an invalid one is dropped, and a state without its parent too."""
+    """Return both values if they are valid; drop an invalid one, and a tracestate without a valid traceparent."""
     if not _traceparent.fullmatch(traceparent):
         return "", ""
     return traceparent, tracestate if _tracestate.fullmatch(tracestate) else ""
 
 
 class Span:
-    """Something that takes time; an exception that leaves the `with` block fails it. This one is not recorded."""
+    """An operation with a duration; an exception that leaves the `with` block marks it as failed. This class records nothing."""
 
     __slots__ = ("traceparent", "tracestate")
 
@@ -63,16 +63,16 @@ class Span:
 
 
 class Tracing:
-    """This one is off."""
+    """Creates spans. In this class tracing is off."""
 
     def span(
         self, name: str, *, traceparent: str = "", tracestate: str = "", attributes: Mapping[str, Value] | None = None
     ) -> Span:
-        """A child of the given context, or the root of a new trace."""
+        """Return a child span of the given context, or the root of a new trace."""
         return Span(traceparent, tracestate)
 
     def shutdown(self) -> None:
-        """Send what is left. Waits some seconds at most for the collector, so call it off the event loop."""
+        """Send the remaining spans. Blocks for up to some seconds, so call it in a thread."""
 
 
 class _Exported(Tracing):
@@ -99,7 +99,7 @@ class _Exported(Tracing):
         self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("chargehand")
         self._propagator = TraceContextTextMapPropagator()
-        self._root = Context()  # not whatever happens to be current: the parent is what the caller says
+        self._root = Context()  # so that the parent is never the current span, only the given context
 
     def span(
         self, name: str, *, traceparent: str = "", tracestate: str = "", attributes: Mapping[str, Value] | None = None
@@ -110,7 +110,7 @@ class _Exported(Tracing):
         return _Recorded(self._tracer.start_span(name, context, attributes=safe))
 
     def shutdown(self) -> None:
-        # The SDK alone would try for 30 s to reach a collector that is away.
+        # The SDK would try for 30 s to reach an unreachable collector.
         flushing = threading.Thread(target=self._provider.shutdown, daemon=True)
         flushing.start()
         flushing.join(SHUTDOWN_SECONDS)

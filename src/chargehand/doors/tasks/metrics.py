@@ -10,7 +10,7 @@ from chargehand.doors.tasks.views import STATUS, command_of
 from chargehand.engine.delivery import DeliveryState, Outgoing, Settle
 from chargehand.engine.job import FINAL, SECOND, QueueCount
 from chargehand.engine.moves import Moved
-from chargehand.observability.tally import Count, Tally
+from chargehand.observability.tally import Tally, TallyCounter
 
 _LATENCY = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 MAX_COMMANDS = 500  # callers make up commands, and each costs memory here and at Prometheus
@@ -23,9 +23,9 @@ class TaskMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         r = registry
         # fmt: off
-        self.created = Count("codeq_task_created_total", "Tasks created", ["command"], r)
-        self.claimed = Count("codeq_task_claimed_total", "Tasks claimed", ["command"], r)
-        self.completed = Count("codeq_task_completed_total", "Tasks that came to their end, by status", ["command", "status"], r)
+        self.created = TallyCounter("codeq_task_created_total", "Tasks created", ["command"], r)
+        self.claimed = TallyCounter("codeq_task_claimed_total", "Tasks claimed", ["command"], r)
+        self.completed = TallyCounter("codeq_task_completed_total", "Tasks that came to their end, by status", ["command", "status"], r)
         self.latency = Tally("codeq_task_processing_latency_seconds", "From creation to the end", ["command", "status"], _LATENCY, r)
         self.lease_expired = Counter("codeq_lease_expired_total", "Leases that ran out", ["command"], registry=r)
         self.webhooks = Counter("codeq_webhook_deliveries_total", "Notifications (queue_ready), callbacks (task_result)", ["kind", "command", "outcome"], registry=r)
