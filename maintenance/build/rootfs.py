@@ -13,7 +13,7 @@ KERNEL = "kernel"  # the folder in the tar file that the hook puts the kernel in
 PACKAGES = (
     "systemd", "systemd-sysv", "systemd-resolved", "udev", "dbus", "kmod", "busybox-static", "procps", "util-linux", "mount",
     "fdisk", "e2fsprogs", "dosfstools", "xfsprogs", "btrfs-progs", "ntfs-3g", "wimtools", "libhivex-bin", "efibootmgr",
-    "python3", "tar", "gzip", "xz-utils", "zstd", "iproute2", "ca-certificates",
+    "python3", "python3-jsonschema", "tar", "gzip", "xz-utils", "zstd", "iproute2", "ca-certificates",
 )
 EXCLUDED = (
     "/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/i18n/*", "/usr/share/info/*", "/usr/share/zoneinfo/*",

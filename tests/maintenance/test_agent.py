@@ -136,7 +136,7 @@ def plain_task(tmp_path: Path, **changes: bytes | None) -> dict[str, bytes]:
     [
         (Exit.MEDIUM_UNREADABLE, {"report__json": b"{}"}),
         (Exit.NO_SCHEMA, {"recipe__schema__json": None}),
-        (Exit.NO_SCHEMA, {"recipe__schema__json": b'{"$id": "x", "unknownKeyword": 1}'}),
+        (Exit.NO_SCHEMA, {"recipe__schema__json": b'{"$id": "x", "type": "decimal"}'}),
         (Exit.RECIPE_UNREADABLE, {"recipe__json": None}),
         (Exit.RECIPE_UNREADABLE, {"recipe__json": b"[" * 50_000}),
         (Exit.RECIPE_UNREADABLE, {"recipe__json": b'{"timeout_minutes": NaN}'}),

@@ -1,4 +1,4 @@
-"""The agent's own evaluator of JSON Schema: it must say of every recipe what the controller's says."""
+"""The agent's check of a recipe: it must accept and refuse what the controller's does, which has another evaluator of JSON Schema."""
 
 import json
 import random
@@ -9,9 +9,10 @@ import pytest
 
 from chargehand.doors.provisioning.recipe.recipe import Recipe
 from chargehand.doors.provisioning.recipe.schema import SCHEMA
-from provision.schema import UnknownSchema, problems
+from provision.schema import Schema, UnknownSchema
 from tests.provisioning.recipes import EXAMPLES
 
+_ours = Schema(SCHEMA)
 _theirs = jsonschema_rs.Draft202012Validator(SCHEMA, offline=True)
 
 PATHS = sorted(EXAMPLES.glob("*.json"))
@@ -19,6 +20,10 @@ ODD: list[Any] = [
     None, True, False, 0, 1, 1.0, 1.5, -1, "", "x", "100%", "1G", "1G\n", "/dev/sda", "/dev/sda\n",
     "ef00", [], [{}], {}, {"a": 1}, {"file": "user-data"}, "é" * 300, "a" * 5000,
 ]  # fmt: skip
+
+
+def problems(schema: dict[str, Any], document: Any) -> list[str]:
+    return Schema(schema).problems(document)
 
 
 def on_medium(path: Any) -> dict[str, Any]:
@@ -29,8 +34,8 @@ def on_medium(path: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_every_example_fits_as_its_caller_gave_it_and_as_it_stands_on_the_medium(path: Any) -> None:
-    assert problems(SCHEMA, json.loads(path.read_bytes())) == []
-    assert problems(SCHEMA, on_medium(path)) == []
+    assert _ours.problems(json.loads(path.read_bytes())) == []
+    assert _ours.problems(on_medium(path)) == []
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -38,7 +43,7 @@ def test_both_evaluators_agree_on_every_single_change_of_an_example(path: Any) -
     document = on_medium(path)
     wrong = 0
     for changed in _changes(document):
-        ours, theirs = problems(SCHEMA, changed), _theirs.is_valid(changed)
+        ours, theirs = _ours.problems(changed), _theirs.is_valid(changed)
         assert (ours == []) == theirs, (ours, changed)
         wrong += not theirs
     assert wrong > 100
@@ -54,7 +59,7 @@ def test_both_evaluators_agree_on_many_changes_at_once() -> None:
         for _ in range(dice.randint(1, 3)):
             name = dice.choice(names)
             document[name] = dice.choice([*ODD, *[other.get(name, "x") for other in documents]])
-        ours, theirs = problems(SCHEMA, document), _theirs.is_valid(document)
+        ours, theirs = _ours.problems(document), _theirs.is_valid(document)
         assert (ours == []) == theirs, (ours, document)
         wrong += not theirs
     assert 100 < wrong < 1500
@@ -73,14 +78,35 @@ def test_true_is_not_one_though_one_point_nought_is() -> None:
 
 
 def test_a_problem_never_repeats_a_value() -> None:
-    found = problems(SCHEMA, {"task_target": "install-linux.target", "user_data": 5, "hostname": "-swordfish"})
+    found = _ours.problems({"task_target": "install-linux.target", "user_data": 5, "hostname": "-swordfish"})
     assert len(found) > 3
     assert "swordfish" not in str(found)
     assert "/oci_url: is missing" in found
 
 
-def test_a_schema_with_a_word_that_is_not_known_is_refused_and_not_half_obeyed() -> None:
-    schemas: list[Any] = [{"oneOf": []}, {"type": "decimal"}, {"$ref": "https://elsewhere.example/"}]
+def test_a_problem_names_its_place_and_what_is_allowed() -> None:
+    layout = [{"size": "1G", "type_guid": "8300", "colour": "red"}, "x"]
+    recipe = {"task_target": "x", "wipe": 1, "timeout_minutes": 0, "env": {"PATH": "/"}, "partition_layout": layout}
+    found = _ours.problems(recipe)
+    assert "/task_target: must be one of install-linux.target, install-windows.target, " in found[0]
+    for line in (
+        "/wipe: must be boolean",
+        "/partition_layout/1: must be object",
+        "/partition_layout/0/colour: is not allowed here",
+    ):
+        assert line in found
+    assert any(line.startswith("/timeout_minutes: must be at least ") for line in found)
+    assert "/env/PATH: does not have the form that is allowed" in found
+    assert problems({"type": ["string", "null"]}, 5) == ["/: must be string, null"]
+
+
+def test_a_schema_that_is_wrong_or_leads_elsewhere_is_refused_and_not_half_obeyed() -> None:
+    schemas: list[Any] = [
+        {"oneOf": []},
+        {"type": "decimal"},
+        {"$ref": "https://elsewhere.example/"},
+        {"$ref": "#/$defs/nowhere"},
+    ]
     for schema in schemas:
         with pytest.raises(UnknownSchema):
             problems(schema, {})

@@ -7,7 +7,7 @@ from typing import Any
 from provision import VERSION
 from provision.errors import Exit, Trouble
 from provision.places import Places
-from provision.schema import UnknownSchema, problems
+from provision.schema import Schema, UnknownSchema
 
 PAYLOADS = {
     "user_data": "user-data",
@@ -46,8 +46,8 @@ def read_recipe(files: Mapping[str, bytes]) -> dict[str, Any]:
 
 def check(schema: Mapping[str, Any], recipe: Recipe, files: Mapping[str, bytes]) -> None:
     try:
-        found = problems(schema, recipe)
-    except (UnknownSchema, KeyError, RecursionError) as error:
+        found = Schema(schema).problems(recipe)
+    except UnknownSchema as error:
         raise Trouble(f"the schema is not one that this image understands: {error}", Exit.NO_SCHEMA) from None
     target = recipe.get("task_target")
     if not found and target not in TARGETS:

@@ -1,85 +1,76 @@
-"""As much of JSON Schema as the schema of recipes uses. A word that is not known here is an error, not a rule that is left out."""
+"""Checks a recipe against its JSON Schema with python3-jsonschema, and says what is wrong without repeating a value."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-_SILENT = {"$schema", "$id", "$defs", "title", "description", "default"}
-_TYPES = {"string": str, "object": dict, "array": list, "boolean": bool, "null": type(None)}
+from jsonschema.exceptions import SchemaError, ValidationError
+from jsonschema.validators import Draft202012Validator, extend
+
+_RULES = {
+    None: "is not allowed here",
+    "additionalProperties": "is not allowed here",
+    "required": "is missing",
+    "type": "must be {}",
+    "enum": "must be one of {}",
+    "const": "is not the one value that is allowed",
+    "pattern": "does not have the form that is allowed",
+    "minLength": "must be at least {} characters",
+    "maxLength": "must be at most {} characters",
+    "minItems": "must be at least {} entries",
+    "maxItems": "must be at most {} entries",
+    "minProperties": "must be at least {} members",
+    "maxProperties": "must be at most {} members",
+    "minimum": "must be at least {}",
+    "maximum": "must be at most {}",
+}
 
 
 class UnknownSchema(Exception):
-    """The schema says something that this evaluator does not know."""
+    """The schema cannot be evaluated here."""
 
 
-def problems(schema: Any, document: Any) -> list[str]:
-    """Where the document does not fit, as JSON pointers with the rule; never with a value, which may be a secret."""
-    return [f"{at or '/'}: {rule}" for at, rule in _check(schema, schema, document, "")]
+class Schema:
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        try:
+            Draft202012Validator.check_schema(schema)
+        except SchemaError as error:
+            raise UnknownSchema(error.message) from None
+        self._validator = _Validator(schema)
+
+    def problems(self, document: Any) -> list[str]:
+        """Where the document does not fit, as JSON pointers with the rule; never with a value, which may be a secret."""
+        try:
+            found = [line for error in self._validator.iter_errors(document) for line in _lines(error)]
+        except Exception as error:  # a reference that leads nowhere: each version has its own class for it
+            raise UnknownSchema(type(error).__name__) from None
+        return list(dict.fromkeys(found))
 
 
-def _check(root: Any, schema: Any, value: Any, at: str) -> Iterator[tuple[str, str]]:
-    if isinstance(schema, bool):
-        if not schema:
-            yield at, "is not allowed here"
-        return
-    if not isinstance(schema, dict):
-        raise UnknownSchema(f"a schema is {type(schema).__name__}")
-    for word, rule in schema.items():
-        if word in _SILENT or word in ("then", "else"):
-            continue
-        check = _RULES.get(word)
-        if check is None:
-            raise UnknownSchema(f"the keyword {word!r} is not known")
-        yield from check(root, schema, rule, value, at)
+def _lines(error: ValidationError) -> Iterator[str]:
+    rule, wanted = error.validator, error.validator_value
+    at = "".join(f"/{each}" for each in error.absolute_path)
+    text = _RULES.get(rule, f"breaks the rule {rule}").format(
+        ", ".join(map(str, wanted)) if isinstance(wanted, list) else wanted
+    )
+    names = [""]
+    if rule == "required":  # its errors name the member in their texts alone
+        names = [f"/{name}" for name in wanted if name not in error.instance]
+    elif rule == "additionalProperties":
+        names = [f"/{_shown(name)}" for name in error.instance if name not in error.schema.get("properties", {})]
+    elif "propertyNames" in error.absolute_schema_path:
+        names = [f"/{_shown(error.instance)}"]
+    yield from (f"{at}{name}: {text}" if at or name else f"/: {text}" for name in names)
 
 
-def _fits(root: Any, schema: Any, value: Any) -> bool:
-    return next(_check(root, schema, value, ""), None) is None
+def _shown(name: str) -> str:
+    return ascii(name)[1:-1][:64]
 
 
-def _ref(root: Any, schema: Any, rule: Any, value: Any, at: str) -> Iterator[tuple[str, str]]:
-    node = root
-    if not str(rule).startswith("#/"):
-        raise UnknownSchema("only references within the schema are known")
-    for segment in str(rule)[2:].split("/"):
-        node = node[segment]
-    yield from _check(root, node, value, at)
-
-
-def _type(root: Any, schema: Any, rule: Any, value: Any, at: str) -> Iterator[tuple[str, str]]:
-    names = rule if isinstance(rule, list) else [rule]
-    if not any(_is(name, value) for name in names):
-        yield at, f"must be {' or '.join(names)}"
-
-
-def _is(name: str, value: Any) -> bool:
-    if name in ("integer", "number"):
-        whole = name == "number" or (isinstance(value, int | float) and float(value).is_integer())
-        return isinstance(value, int | float) and not isinstance(value, bool) and whole
-    if name not in _TYPES:
-        raise UnknownSchema(f"the type {name!r} is not known")
-    return isinstance(value, _TYPES[name])
-
-
-def _const(root: Any, schema: Any, rule: Any, value: Any, at: str) -> Iterator[tuple[str, str]]:
-    if not _equal(rule, value):
-        yield at, "is not the one value that is allowed"
-
-
-def _enum(root: Any, schema: Any, rule: Any, value: Any, at: str) -> Iterator[tuple[str, str]]:
-    if not any(_equal(each, value) for each in rule):
-        yield at, f"must be one of {', '.join(map(str, rule))}"
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """To JSON true is not 1, though 1.0 is."""
-    return isinstance(one, bool) == isinstance(other, bool) and one == other
-
-
-def _pattern(root: Any, schema: Any, rule: Any, value: Any, at: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str) and not _compiled(rule).search(value):
-        yield at, "does not have the form that is allowed"
+def _pattern(validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[ValidationError]:
+    if isinstance(value, str) and not _compiled(pattern).search(value):
+        yield ValidationError("")
 
 
 @lru_cache(maxsize=256)
@@ -89,78 +80,10 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile("".join(r"\Z" if piece == "$" else piece for piece in pieces), re.ASCII)
 
 
-def _limit(measure: str, below: bool) -> Any:
-    kinds = {"characters": str, "entries": list, "members": dict, "": (int, float)}
-
-    def check(root: Any, schema: Any, rule: Any, value: Any, at: str) -> Iterator[tuple[str, str]]:
-        if not isinstance(value, kinds[measure]) or isinstance(value, bool):  # type: ignore[arg-type]
-            return
-        size = value if measure == "" else len(value)
-        if size > rule if below else size < rule:
-            yield at, f"must be at {'most' if below else 'least'} {rule} {measure}".rstrip()
-
-    return check
+def _reference(validator: Any, target: str, value: Any, schema: Any) -> Iterator[ValidationError]:
+    if not target.startswith("#"):  # jsonschema would fetch it
+        raise UnknownSchema("a reference leads out of the schema")
+    yield from Draft202012Validator.VALIDATORS["$ref"](validator, target, value, schema)
 
 
-def _items(root: Any, schema: Any, rule: Any, value: Any, at: str) -> Iterator[tuple[str, str]]:
-    for index, each in enumerate(value if isinstance(value, list) else ()):
-        yield from _check(root, rule, each, f"{at}/{index}")
-
-
-def _required(root: Any, schema: Any, rule: Any, value: Any, at: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict):
-        yield from ((f"{at}/{name}", "is missing") for name in rule if name not in value)
-
-
-def _properties(root: Any, schema: Any, rule: Any, value: Any, at: str) -> Iterator[tuple[str, str]]:
-    for name, each in rule.items() if isinstance(value, dict) else ():
-        if name in value:
-            yield from _check(root, each, value[name], f"{at}/{name}")
-
-
-def _additional(root: Any, schema: Any, rule: Any, value: Any, at: str) -> Iterator[tuple[str, str]]:
-    for name in value if isinstance(value, dict) else ():
-        if name not in schema.get("properties", {}):
-            yield from _check(root, rule, value[name], f"{at}/{_shown(name)}")
-
-
-def _names(root: Any, schema: Any, rule: Any, value: Any, at: str) -> Iterator[tuple[str, str]]:
-    for name in value if isinstance(value, dict) else ():
-        yield from _check(root, rule, name, f"{at}/{_shown(name)}")
-
-
-def _shown(name: str) -> str:
-    return ascii(name)[1:-1][:64]
-
-
-def _all(root: Any, schema: Any, rule: Any, value: Any, at: str) -> Iterator[tuple[str, str]]:
-    for each in rule:
-        yield from _check(root, each, value, at)
-
-
-def _if(root: Any, schema: Any, rule: Any, value: Any, at: str) -> Iterator[tuple[str, str]]:
-    yield from _check(root, schema.get("then" if _fits(root, rule, value) else "else", True), value, at)
-
-
-_RULES: dict[str, Any] = {
-    "$ref": _ref,
-    "type": _type,
-    "const": _const,
-    "enum": _enum,
-    "pattern": _pattern,
-    "minLength": _limit("characters", False),
-    "maxLength": _limit("characters", True),
-    "minItems": _limit("entries", False),
-    "maxItems": _limit("entries", True),
-    "minProperties": _limit("members", False),
-    "maxProperties": _limit("members", True),
-    "minimum": _limit("", False),
-    "maximum": _limit("", True),
-    "items": _items,
-    "required": _required,
-    "properties": _properties,
-    "additionalProperties": _additional,
-    "propertyNames": _names,
-    "allOf": _all,
-    "if": _if,
-}
+_Validator = extend(Draft202012Validator, {"pattern": _pattern, "$ref": _reference})
