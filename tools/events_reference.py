@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from chargehand.api import views as engine_views
-from chargehand.doors.inference import jobs as inference_jobs
 from chargehand.doors.inference import views as inference_views
 from chargehand.doors.provisioning import names as provisioning_names
 from chargehand.doors.provisioning import views as provisioning_views
@@ -72,7 +71,7 @@ def _inference() -> list[str]:
         "",
         "`GET /jobs/{job_id}/events`. The name of a server-sent event is the move; with `?tokens=1` what the model says comes too, as `token`.",
         "",
-        *_fields(inference_jobs.EventView),
+        *_fields(inference_views.InferenceEventView),
         "",
         "The webhook, in the dialect `foreman`, told for each of "
         + ", ".join(f"`{state}`" for state in inference_views.TOPICS)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.doors.inference.attempt import Attempt
+from chargehand.doors.inference.states import StateWriter
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import NewJob
 from chargehand.engine.moves import RetryPolicy
@@ -21,13 +21,12 @@ async def test_a_state_that_can_no_longer_be_written_is_not_left_as_an_error_tha
     engine = Engine(store, policy=RetryPolicy(1, 1))
     await engine.submit(NewJob(engine.new_id(), "default", "inference", "inference/default/m", b"{}"))
     [job] = await engine.claim(("inference/default/m",), "@somebody", 30)
-    attempt = Attempt.__new__(Attempt)  # only the part that tells
-    attempt._hand, attempt._telling, attempt._begun = Hand(engine, job), None, asyncio.Event()
+    states = StateWriter(Hand(engine, job))
     await store.close()
-    attempt._tell("loading", "too late")
-    telling: asyncio.Task[None] | None = attempt._telling
-    assert telling is not None
-    await asyncio.wait({telling})
-    del telling, attempt
+    states.write("loading", "too late")
+    writing: asyncio.Task[None] | None = states._writing
+    assert writing is not None
+    await asyncio.wait({writing})
+    del writing, states
     gc.collect()
     assert "never retrieved" not in caplog.text

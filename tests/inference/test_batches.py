@@ -15,8 +15,9 @@ import pytest
 from openai.types import Batch
 
 from chargehand.app import Server
-from chargehand.doors.inference.batch_lines import Line, LineError, read_line, split_lines
-from chargehand.doors.inference.batch_work import BatchWork, Record
+from chargehand.doors.inference.batch import BatchRecord
+from chargehand.doors.inference.batch_lines import InputLine, LineError, read_line, split_lines
+from chargehand.doors.inference.batch_work import BatchWork
 from chargehand.engine.guard import Guard
 from chargehand.engine.runner import Outcome
 from chargehand.errors import StoreUnavailable
@@ -440,7 +441,7 @@ async def test_files_that_are_written_again_take_the_place_of_the_first(
     """The server breaks down between the files and the end."""
     first_end, calls = BatchWork._end, []
 
-    async def end(self: BatchWork, batch: Any, record: Record) -> Outcome:
+    async def end(self: BatchWork, batch: Any, record: BatchRecord) -> Outcome:
         calls.append(record.output_file_id)
         if len(calls) == 1:
             raise StoreUnavailable("not now")
@@ -627,7 +628,7 @@ async def test_lines_are_found_wherever_the_pieces_are_cut() -> None:
 
 def test_a_file_may_begin_with_a_byte_order_mark() -> None:
     raw = b"\xef\xbb\xbf" + json.dumps(a_line("x")).encode()
-    assert isinstance(read_line(1, raw, CHAT, True), Line)
+    assert isinstance(read_line(1, raw, CHAT, True), InputLine)
     assert isinstance(read_line(2, raw, CHAT, True), LineError)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chargehand.doors.inference import attempt
-from chargehand.doors.inference.failures import TABLE, Action, Event, Observed, Row, classify
+from chargehand.doors.inference.failures import TABLE, FailureAction, FailureRow, Observed, Symptom, classify
 from tests.api.serving import until
 from tests.inference.calling import ran
 from tests.inference.conformance import (
@@ -39,54 +39,54 @@ from tests.inference.stories import (
 
 
 def status(code: int, text: str = "", **fields: Any) -> Observed:
-    return Observed(Event.STATUS, text, code, **{"path": "/api/chat", **fields})
+    return Observed(Symptom.STATUS, text, code, **{"path": "/api/chat", **fields})
 
 
 # fmt: off
 EXAMPLES = [
-    (Observed(Event.UNREACHABLE, "Connection refused"), "target away", Action.AWAY),
-    (Observed(Event.SILENCE, "no answer within 2 s"), "target slept", Action.AWAY),
-    (Observed(Event.RESET, "Server disconnected", alive=False), "target away", Action.AWAY),
-    (Observed(Event.RESET, "Server disconnected"), "crash", Action.RETRY),
-    (Observed(Event.CUT, "Connection reset by peer", alive=False), "target away", Action.AWAY),
-    (status(429, "too many requests"), "cloud", Action.LATER),
-    (status(503, "overloaded", cloud=True), "cloud", Action.LATER),
-    (status(502, "cannot reach ollama.com", cloud=True), "cloud", Action.LATER),
-    (status(503, BUSY), "target busy", Action.BUSY),
-    (status(404, "model 'a' not found"), "no such model", Action.ELSEWHERE),
-    (status(400, '"a" does not support chat', path="/api/embed"), "permanent", Action.FAIL),
-    (status(400, "the input length exceeds the context length", path="/api/embed"), "permanent", Action.FAIL),
-    (status(400, "invalid character 'x' looking for beginning of value", path="/api/embed"), "permanent", Action.FAIL),
-    (status(400, "failed to encode response: json: unsupported value: NaN", path="/api/embed"), "ambiguous", Action.RETRY_ONCE),
-    (status(400, RUNNER_TERMINATED, path="/api/embed"), "ambiguous", Action.RETRY_ONCE),
-    (status(400, '"a" does not support thinking'), "permanent", Action.FAIL),
-    (status(400, "whatever"), "permanent", Action.FAIL),
-    (status(401, "unauthorized"), "permanent", Action.FAIL),
-    (status(403), "permanent", Action.FAIL),
-    (status(500, OUT_OF_MEMORY), "resource", Action.MAKE_ROOM),
-    (status(500, SERVER_OUT_OF_MEMORY), "resource", Action.MAKE_ROOM),
-    (status(500, "model is too large for system memory"), "resource", Action.MAKE_ROOM),
-    (status(500, "not enough memory to load the model"), "resource", Action.MAKE_ROOM),
-    (status(500, "CUDA error: out of memory"), "resource", Action.MAKE_ROOM),
-    (status(500, 'option "num_ctx" must be of type integer'), "permanent", Action.FAIL),
-    (status(500, 'invalid format: "5"; expected "json" or a valid JSON Schema object'), "permanent", Action.FAIL),
-    (status(500, "template: :1: unclosed action"), "permanent", Action.FAIL),
-    (status(500, RUNNER_TERMINATED), "transient", Action.RETRY),
-    (status(500, RUNNER_STOPPED), "transient", Action.RETRY),
-    (status(500, SERVER_TERMINATED), "transient", Action.RETRY),
-    (status(500, LOAD_STALLED), "transient", Action.RETRY),
-    (status(500, SERVER_STALLED), "transient", Action.RETRY),
-    (status(502, "bad gateway"), "transient", Action.RETRY),
-    (status(302), "transient", Action.RETRY),
-    (Observed(Event.ERROR_LINE, "unexpected EOF"), "transient", Action.RETRY),
-    (Observed(Event.CUT, "it ended without done:true", repeats=True), "degenerate", Action.FAIL),
-    (Observed(Event.CUT, "it ended without done:true"), "truncated", Action.RETRY),
+    (Observed(Symptom.UNREACHABLE, "Connection refused"), "target away", FailureAction.AWAY),
+    (Observed(Symptom.SILENCE, "no answer within 2 s"), "target slept", FailureAction.AWAY),
+    (Observed(Symptom.RESET, "Server disconnected", alive=False), "target away", FailureAction.AWAY),
+    (Observed(Symptom.RESET, "Server disconnected"), "crash", FailureAction.RETRY),
+    (Observed(Symptom.CUT, "Connection reset by peer", alive=False), "target away", FailureAction.AWAY),
+    (status(429, "too many requests"), "cloud", FailureAction.LATER),
+    (status(503, "overloaded", cloud=True), "cloud", FailureAction.LATER),
+    (status(502, "cannot reach ollama.com", cloud=True), "cloud", FailureAction.LATER),
+    (status(503, BUSY), "target busy", FailureAction.BUSY),
+    (status(404, "model 'a' not found"), "no such model", FailureAction.ELSEWHERE),
+    (status(400, '"a" does not support chat', path="/api/embed"), "permanent", FailureAction.FAIL),
+    (status(400, "the input length exceeds the context length", path="/api/embed"), "permanent", FailureAction.FAIL),
+    (status(400, "invalid character 'x' looking for beginning of value", path="/api/embed"), "permanent", FailureAction.FAIL),
+    (status(400, "failed to encode response: json: unsupported value: NaN", path="/api/embed"), "ambiguous", FailureAction.RETRY_ONCE),
+    (status(400, RUNNER_TERMINATED, path="/api/embed"), "ambiguous", FailureAction.RETRY_ONCE),
+    (status(400, '"a" does not support thinking'), "permanent", FailureAction.FAIL),
+    (status(400, "whatever"), "permanent", FailureAction.FAIL),
+    (status(401, "unauthorized"), "permanent", FailureAction.FAIL),
+    (status(403), "permanent", FailureAction.FAIL),
+    (status(500, OUT_OF_MEMORY), "resource", FailureAction.MAKE_ROOM),
+    (status(500, SERVER_OUT_OF_MEMORY), "resource", FailureAction.MAKE_ROOM),
+    (status(500, "model is too large for system memory"), "resource", FailureAction.MAKE_ROOM),
+    (status(500, "not enough memory to load the model"), "resource", FailureAction.MAKE_ROOM),
+    (status(500, "CUDA error: out of memory"), "resource", FailureAction.MAKE_ROOM),
+    (status(500, 'option "num_ctx" must be of type integer'), "permanent", FailureAction.FAIL),
+    (status(500, 'invalid format: "5"; expected "json" or a valid JSON Schema object'), "permanent", FailureAction.FAIL),
+    (status(500, "template: :1: unclosed action"), "permanent", FailureAction.FAIL),
+    (status(500, RUNNER_TERMINATED), "transient", FailureAction.RETRY),
+    (status(500, RUNNER_STOPPED), "transient", FailureAction.RETRY),
+    (status(500, SERVER_TERMINATED), "transient", FailureAction.RETRY),
+    (status(500, LOAD_STALLED), "transient", FailureAction.RETRY),
+    (status(500, SERVER_STALLED), "transient", FailureAction.RETRY),
+    (status(502, "bad gateway"), "transient", FailureAction.RETRY),
+    (status(302), "transient", FailureAction.RETRY),
+    (Observed(Symptom.ERROR_LINE, "unexpected EOF"), "transient", FailureAction.RETRY),
+    (Observed(Symptom.CUT, "it ended without done:true", repeats=True), "degenerate", FailureAction.FAIL),
+    (Observed(Symptom.CUT, "it ended without done:true"), "truncated", FailureAction.RETRY),
 ]
 # fmt: on
 
 
 @pytest.mark.parametrize(("seen", "kind", "action"), EXAMPLES, ids=lambda each: getattr(each, "text", "") or None)
-def test_an_observation_is_taken_for_what_it_is(seen: Observed, kind: str, action: Action) -> None:
+def test_an_observation_is_taken_for_what_it_is(seen: Observed, kind: str, action: FailureAction) -> None:
     row = classify(seen)
     assert (row.kind, row.action) == (kind, action)
 
@@ -98,7 +98,7 @@ def test_every_row_has_an_example() -> None:
 @given(
     st.builds(
         Observed,
-        st.sampled_from(Event),
+        st.sampled_from(Symptom),
         st.text(),
         st.integers(300, 599),
         st.sampled_from(["/api/chat", "/api/embed", "/v1/messages"]),
@@ -134,7 +134,7 @@ def found(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     """The rows that attempts met, as they met them."""
     met: list[str] = []
 
-    def classified(seen: Observed) -> Row:
+    def classified(seen: Observed) -> FailureRow:
         row = classify(seen)
         met.append(row.observation)
         return row

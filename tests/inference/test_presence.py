@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.doors.inference.presence import DAY_SECONDS, MAX_CHANGES, Change, Presence
+from chargehand.doors.inference.presence import DAY_SECONDS, MAX_CHANGES, PresenceChange, TargetPresence
 from tests.api.serving import until
 from tests.inference.calling import is_away
 from tests.inference.stories import Place, a_place, some_targets
@@ -14,22 +14,29 @@ NOON = 1_800_000_000.0
 
 
 def test_a_change_is_noted_once() -> None:
-    presence = Presence()
+    presence = TargetPresence()
     for up, at in ((False, 0), (False, 1), (True, 2), (True, 3), (False, 4)):
         presence.note(up, NOON + at)
-    assert presence.since(NOON + 5) == [Change(NOON, False), Change(NOON + 2, True), Change(NOON + 4, False)]
+    assert presence.since(NOON + 5) == [
+        PresenceChange(NOON, False),
+        PresenceChange(NOON + 2, True),
+        PresenceChange(NOON + 4, False),
+    ]
 
 
 def test_of_what_is_older_than_a_day_only_how_the_day_began_is_told() -> None:
-    presence = Presence()
+    presence = TargetPresence()
     for number in range(4):
         presence.note(number % 2 == 0, NOON + number)
     presence.note(True, NOON + DAY_SECONDS)
-    assert presence.since(NOON + DAY_SECONDS + 10) == [Change(NOON + 3, False), Change(NOON + DAY_SECONDS, True)]
+    assert presence.since(NOON + DAY_SECONDS + 10) == [
+        PresenceChange(NOON + 3, False),
+        PresenceChange(NOON + DAY_SECONDS, True),
+    ]
 
 
 def test_there_is_a_bound_on_what_is_remembered() -> None:
-    presence = Presence()
+    presence = TargetPresence()
     for number in range(3 * MAX_CHANGES):
         presence.note(number % 2 == 0, NOON + number)
     assert len(presence.since(NOON + 3 * MAX_CHANGES)) == MAX_CHANGES

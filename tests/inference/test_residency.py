@@ -13,10 +13,10 @@ from chargehand.doors.inference.residency import (
     Admit,
     Ask,
     Close,
-    Ledger,
     Load,
-    Resident,
+    ResidentModel,
     Step,
+    TargetLedger,
     Want,
     choose,
     in_turn,
@@ -46,12 +46,12 @@ def a_ledger(
     models: tuple[str, ...] = (),
     up: bool = True,
     clock: Clock | None = None,
-) -> Ledger:
+) -> TargetLedger:
     clock = clock or Clock()
-    ledger = Ledger(name, slots, parallel, models, clock=clock, wall=clock)
+    ledger = TargetLedger(name, slots, parallel, models, clock=clock, wall=clock)
     ledger.up = up
     ledger.installed = None if installed is None else dict.fromkeys(installed, "")
-    ledger.saw({model: Resident(model) for model in resident})
+    ledger.saw({model: ResidentModel(model) for model in resident})
     return ledger
 
 
@@ -59,7 +59,7 @@ def wanted(model: str, *, ready: int = 1, priority: int = 3, waited: float = 0.0
     return Want(model, ready, priority, waited)
 
 
-def step_for(want: Want, *ledgers: Ledger, rivals: tuple[Want, ...] = ()) -> Step | None:
+def step_for(want: Want, *ledgers: TargetLedger, rivals: tuple[Want, ...] = ()) -> Step | None:
     return choose(want, {each.model: each for each in (want, *rivals)}, ledgers, CAP)
 
 
@@ -267,8 +267,8 @@ def test_a_target_that_others_filled_beyond_its_slots_is_brought_back_within_the
 # names that share weights ---------------------------------------------------------------------------------------------
 
 
-def two_names(ledger: Ledger) -> Ledger:
-    ledger.saw({A: Resident(A, "f00d"), B: Resident(B, "f00d")})
+def two_names(ledger: TargetLedger) -> TargetLedger:
+    ledger.saw({A: ResidentModel(A, "f00d"), B: ResidentModel(B, "f00d")})
     return ledger
 
 
@@ -459,7 +459,7 @@ def test_what_is_at_work_is_in_memory() -> None:
 def test_a_model_about_to_expire_is_looked_at_again() -> None:
     clock = Clock()
     ledger = a_ledger(clock=clock)
-    ledger.saw({A: Resident(A, expires_at=clock.now + 60), B: Resident(B, expires_at=clock.now + 0.5)})
+    ledger.saw({A: ResidentModel(A, expires_at=clock.now + 60), B: ResidentModel(B, expires_at=clock.now + 0.5)})
     assert ledger.trusts(A)
     assert not ledger.trusts(B)
 
@@ -468,7 +468,7 @@ def test_a_model_that_is_still_listed_long_after_it_should_have_expired_is_in_us
     """Ollama keeps the old instant while a request runs; and the target's clock may be wrong by hours."""
     clock = Clock()
     ledger = a_ledger(clock=clock)
-    ledger.saw({A: Resident(A, expires_at=clock.now - 600)})
+    ledger.saw({A: ResidentModel(A, expires_at=clock.now - 600)})
     assert ledger.trusts(A)
 
 
@@ -539,7 +539,7 @@ CAP_SECONDS = 20
 
 @dataclass
 class Task:
-    target: Ledger
+    target: TargetLedger
     step: Admit | Load
     ends_at: float
     loads_until: float | None = None
@@ -549,7 +549,7 @@ class Task:
 class World:
     """Targets, jobs that come and go, and a scheduler that follows `choose`. Every second is a round."""
 
-    ledgers: list[Ledger]
+    ledgers: list[TargetLedger]
     clock: Clock
     durations: Iterator[int]
     queues: dict[str, list[tuple[int, float]]] = field(default_factory=dict)  # model -> (-priority, since)
@@ -592,7 +592,7 @@ class World:
             want.ready -= 1
             self._start(ledger, step)
 
-    def _start(self, ledger: Ledger, step: Admit | Load) -> None:
+    def _start(self, ledger: TargetLedger, step: Admit | Load) -> None:
         jobs = self.queues[step.model]
         jobs.remove(min(jobs))
         self.served_at[step.model] = self.clock.now

@@ -284,10 +284,10 @@ async def test_whoever_leaves_by_name_reads_of_every_task_that_was_sent(shop: Sh
 async def test_what_is_claimed_in_the_moment_of_leaving_is_sent_or_handed_back(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[streams.TaskStream] = []
+    made: list[streams.OpenStream] = []
     claim = shop.server.engine.claim
 
-    class Remembered(streams.TaskStream):
+    class Remembered(streams.OpenStream):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             made.append(self)
@@ -298,7 +298,7 @@ async def test_what_is_claimed_in_the_moment_of_leaving_is_sent_or_handed_back(
             made[-1].leaving.cancel()
         return jobs
 
-    monkeypatch.setattr(streams, "TaskStream", Remembered)
+    monkeypatch.setattr(streams, "OpenStream", Remembered)
     monkeypatch.setattr(shop.server.engine, "claim", claim_and_leave)
     async with streaming(shop.worker, maxInFlight=5) as stream:
         await create(shop, 1)

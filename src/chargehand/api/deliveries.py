@@ -28,12 +28,12 @@ class DeliveryQuery(msgspec.Struct, forbid_unknown_fields=True):
     limit: Limit = 50
 
 
-class DeliveryPage(msgspec.Struct):
+class DeliveryList(msgspec.Struct):
     deliveries: list[DeliveryView]
     next: str | None
 
 
-class DeliveryDetail(DeliveryView, kw_only=True):
+class DeliveryWithTries(DeliveryView, kw_only=True):
     attempts: Annotated[list[TryView], msgspec.Meta(description="The newest 200 tries, newest first")]
 
 
@@ -42,12 +42,12 @@ class EndpointQuery(msgspec.Struct, forbid_unknown_fields=True):
     limit: Limit = 50
 
 
-class EndpointPage(msgspec.Struct):
+class EndpointList(msgspec.Struct):
     endpoints: list[EndpointView]
     next: str | None
 
 
-class Replayed(msgspec.Struct):
+class ReplayCount(msgspec.Struct):
     replayed: Annotated[int, msgspec.Meta(description="How many deliveries are due again")]
 
 
@@ -66,17 +66,17 @@ class DeliveriesApi:
         )
         # fmt: off
         return [
-            Route("GET", "/engine/deliveries", self.list_deliveries, "List deliveries, newest first", read, TAG, query=DeliveryQuery, reply=DeliveryPage),
-            Route("GET", one, self.get_delivery, "Read a delivery with its attempts", read, TAG, reply=DeliveryDetail, errors=(NotFound,)),
+            Route("GET", "/engine/deliveries", self.list_deliveries, "List deliveries, newest first", read, TAG, query=DeliveryQuery, reply=DeliveryList),
+            Route("GET", one, self.get_delivery, "Read a delivery with its attempts", read, TAG, reply=DeliveryWithTries, errors=(NotFound,)),
             Route("GET", f"{one}/body", self.get_body, "Read what a delivery says", read, TAG, "The body that is sent, the same at every try.",
                   reply=dict[str, Any], errors=(NotFound,)),
-            Route("POST", f"{one}/replay", self.replay_delivery, "Send a delivery once more", admin, TAG,
-                  "A dead or a delivered one; it keeps its id.", reply=Replayed, errors=(NotFound, Conflict)),
-            Route("GET", "/engine/endpoints", self.list_endpoints, "List endpoints with what is due and dead", read, TAG, query=EndpointQuery, reply=EndpointPage),
+            Route("POST", f"{one}/replay", self.replay_delivery, "Replay a delivery", admin, TAG,
+                  "A dead or a delivered one; it keeps its id.", reply=ReplayCount, errors=(NotFound, Conflict)),
+            Route("GET", "/engine/endpoints", self.list_endpoints, "List endpoints with what is due and dead", read, TAG, query=EndpointQuery, reply=EndpointList),
             Route("GET", place, self.get_endpoint, "Read an endpoint", read, TAG, reply=EndpointView, errors=(NotFound,)),
             Route("POST", f"{place}/pause", self.pause_endpoint, "Send nothing to an endpoint until it is resumed", admin, TAG, reply=EndpointView, errors=(NotFound,)),
             Route("POST", f"{place}/resume", self.resume_endpoint, "Send again to a paused or disabled endpoint", admin, TAG, reply=EndpointView, errors=(NotFound,)),
-            Route("POST", f"{place}/replay", self.replay_endpoint, "Send all dead deliveries of an endpoint once more", admin, TAG, reply=Replayed, errors=(NotFound,)),
+            Route("POST", f"{place}/replay", self.replay_endpoint, "Replay all dead deliveries of an endpoint", admin, TAG, reply=ReplayCount, errors=(NotFound,)),
         ]
         # fmt: on
 
@@ -88,14 +88,14 @@ class DeliveriesApi:
         )
         caller = req.caller
         views = [view for view in await self._told(found) if self._kinds.may_read(caller, view.kind)]
-        reply(resp, DeliveryPage(views, found[-1].id if len(found) == by.limit else None))
+        reply(resp, DeliveryList(views, found[-1].id if len(found) == by.limit else None))
 
     async def get_delivery(self, req: Request, resp: Response, delivery_id: str) -> None:
         delivery = await self._delivery(req, delivery_id)
         [view] = await self._told([delivery])
         require(req.caller, self._kinds.of(view.kind).read)
         tries = [try_view(t) for t in await self._store.list_tries(delivery.id)]
-        reply(resp, DeliveryDetail(**msgspec.structs.asdict(view), attempts=tries))
+        reply(resp, DeliveryWithTries(**msgspec.structs.asdict(view), attempts=tries))
 
     async def get_body(self, req: Request, resp: Response, delivery_id: str) -> None:
         delivery = await self._delivery(req, delivery_id)
@@ -111,12 +111,12 @@ class DeliveriesApi:
         if await self._store.replay_delivery(delivery.id, delivery.tenant) is None:
             raise Conflict(f"delivery {delivery.id} is still pending; it will be sent without your help")
         self._outbox.nudge(delivery.endpoint_id)
-        reply(resp, Replayed(1))
+        reply(resp, ReplayCount(1))
 
     async def list_endpoints(self, req: Request, resp: Response) -> None:
         by = query(req, EndpointQuery)
         found = await self._store.list_endpoints(req.caller.tenant, by.cursor or "", by.limit)
-        reply(resp, EndpointPage(await self._views(found), found[-1].id if len(found) == by.limit else None))
+        reply(resp, EndpointList(await self._views(found), found[-1].id if len(found) == by.limit else None))
 
     async def get_endpoint(self, req: Request, resp: Response, endpoint_id: str) -> None:
         await self._reply(resp, await self._endpoint(req, endpoint_id))
@@ -142,7 +142,7 @@ class DeliveriesApi:
             self._outbox.nudge(endpoint.id)
             if count < REPLAY_BATCH:
                 break
-        reply(resp, Replayed(total))
+        reply(resp, ReplayCount(total))
 
     async def _delivery(self, req: Request, delivery_id: str) -> Delivery:
         delivery = await self._store.get_delivery(ulid("delivery_id", delivery_id), req.caller.tenant)

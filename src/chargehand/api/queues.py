@@ -29,11 +29,11 @@ class QueueView(msgspec.Struct):
     max_running: int | None
 
 
-class QueueList(msgspec.Struct):
+class AllQueues(msgspec.Struct):
     queues: list[QueueView]
 
 
-class SetQueue(msgspec.Struct, forbid_unknown_fields=True):
+class QueueChange(msgspec.Struct, forbid_unknown_fields=True):
     """Both settings; what is left out goes back to its default."""
 
     paused: Annotated[bool, msgspec.Meta(description="No more claims; what runs goes on")] = False
@@ -42,7 +42,7 @@ class SetQueue(msgspec.Struct, forbid_unknown_fields=True):
     ) = None
 
 
-_decoder = msgspec.json.Decoder(SetQueue)
+_decoder = msgspec.json.Decoder(QueueChange)
 
 
 class QueuesApi:
@@ -53,16 +53,16 @@ class QueuesApi:
     def routes(self) -> list[Route]:
         # fmt: off
         return [
-            Route("GET", "/engine/queues", self.list_queues, "List queues with what stands in them", "jobs:read", TAG, reply=QueueList),
+            Route("GET", "/engine/queues", self.list_queues, "List queues with what stands in them", "jobs:read", TAG, reply=AllQueues),
             Route("PUT", "/engine/queues/{kind}/{name:path}", self.set_queue, "Pause, resume or limit a queue", "admin", TAG,
-                  request=SetQueue, reply=QueueView),
+                  request=QueueChange, reply=QueueView),
         ]
         # fmt: on
 
     async def list_queues(self, req: Request, resp: Response) -> None:
         caller = req.caller
         views = await self._views(caller.tenant, "")
-        reply(resp, QueueList([view for view in views if self._kinds.may_read(caller, view.kind)]))
+        reply(resp, AllQueues([view for view in views if self._kinds.may_read(caller, view.kind)]))
 
     async def set_queue(self, req: Request, resp: Response, kind: str, name: str) -> None:
         if not _KIND.fullmatch(kind):

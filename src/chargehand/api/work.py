@@ -53,7 +53,7 @@ class ClaimedJob(JobView, kw_only=True):
     tracestate: str
 
 
-class ClaimReply(msgspec.Struct):
+class ClaimedJobs(msgspec.Struct):
     jobs: list[ClaimedJob]
 
 
@@ -139,7 +139,7 @@ class WorkApi:
         # fmt: off
         return [
             Route("POST", "/engine/claims", self.claim_jobs, "Claim jobs, waiting for them if asked to", SCOPE, TAG,
-                  "By priority, then age, over all queues named.", request=ClaimJobs, reply=ClaimReply, or_nothing="There was nothing to claim"),
+                  "By priority, then age, over all queues named.", request=ClaimJobs, reply=ClaimedJobs, or_nothing="There was nothing to claim"),
             Route("POST", f"{one}/beat", self.beat_job, "Keep the lease alive", SCOPE, TAG, request=BeatJob, reply=LeaseExtended, errors=lost),
             Route("POST", f"{one}/advance", self.advance_job, "Say how far the job is", SCOPE, TAG, request=AdvanceJob, reply=JobMoved, errors=lost),
             Route("POST", f"{one}/note", self.note_job, "Add a line to the job's log", SCOPE, TAG, request=NoteJob, reply=NoteAdded, errors=lost),
@@ -166,7 +166,7 @@ class WorkApi:
             resp.status = 204
             return
         now = await self._engine.store.now()
-        reply(resp, ClaimReply([_claimed_job(job, now) for job in jobs]))
+        reply(resp, ClaimedJobs([_claimed_job(job, now) for job in jobs]))
 
     def _lease(self, asked: float | None) -> float:
         seconds = asked or self._config.lease_seconds

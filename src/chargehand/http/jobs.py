@@ -142,11 +142,9 @@ class JobResource:
         """Return a page of jobs, and the cursor of the next one."""
         return page(await self._engine.store.list_jobs(replace(by, limit=by.limit + 1)), by.limit)
 
-    async def wait(self, req: Request, job: Job, seconds: float) -> Job:
+    async def wait(self, req: Request, job_id: str, seconds: float) -> Job:
         """Return the job once it has finished, or as it is after so many seconds. Stop when the caller hangs up."""
-        if job.finished or not seconds:
-            return job
-        return await req.unless_gone(self._finished(job.id, time.monotonic() + seconds))
+        return await req.unless_gone(self._finished(job_id, time.monotonic() + seconds))
 
     async def _finished(self, job_id: str, until: float) -> Job:
         news = asyncio.Event()

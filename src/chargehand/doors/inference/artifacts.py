@@ -5,9 +5,9 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Raw
 
-from chargehand.doors.inference.request import NOTHING, ArtifactWish, Request
-from chargehand.doors.inference.stream import Stream
-from chargehand.doors.inference.wire import UNREADABLE, Answer
+from chargehand.doors.inference.request import NOTHING, ArtifactWish, StoredRequest
+from chargehand.doors.inference.stream import AnswerStream
+from chargehand.doors.inference.wire import UNREADABLE, ModelAnswer
 from chargehand.engine.file import File
 from chargehand.engine.job import Job
 from chargehand.engine.runner import Hand
@@ -20,21 +20,21 @@ PRETTY_BYTES = 65_536
 log = get_logger(__name__)
 
 
-class _Asked(msgspec.Struct):
+class _AskedFields(msgspec.Struct):
     model: Raw
     messages: Raw = NOTHING
     prompt: Raw = Raw(b'""')
 
 
-class _Said(msgspec.Struct):
+class _AnswerFields(msgspec.Struct):
     message: Raw = NOTHING
 
 
-_asked = msgspec.json.Decoder(_Asked)
-_said = msgspec.json.Decoder(_Said)
+_asked = msgspec.json.Decoder(_AskedFields)
+_said = msgspec.json.Decoder(_AnswerFields)
 
 
-class Artifact(msgspec.Struct):
+class JobArtifact(msgspec.Struct):
     """A reference to a file of a job."""
 
     name: str
@@ -44,13 +44,13 @@ class Artifact(msgspec.Struct):
     url: str
 
 
-def artifact(job_id: str, file: File) -> Artifact:
-    return Artifact(
+def artifact(job_id: str, file: File) -> JobArtifact:
+    return JobArtifact(
         file.name, file.media_type, file.size, file.sha256, f"/jobs/{job_id}/artifacts/{quote(file.name, safe='')}"
     )
 
 
-async def keep(files: Files, job: Job, hand: Hand, request: Request, answer: Answer) -> list[Artifact]:
+async def keep(files: Files, job: Job, hand: Hand, request: StoredRequest, answer: ModelAnswer) -> list[JobArtifact]:
     """What the job wished to have kept. A wish that cannot be granted is said in the log and costs nothing else."""
     kept = []
     for wish in request.artifacts:
@@ -63,7 +63,7 @@ async def keep(files: Files, job: Job, hand: Hand, request: Request, answer: Ans
     return kept
 
 
-def _content(wish: ArtifactWish, request: Request, answer: Answer) -> tuple[bytes, str]:
+def _content(wish: ArtifactWish, request: StoredRequest, answer: ModelAnswer) -> tuple[bytes, str]:
     if wish.source == "answer":
         return answer.text.encode(), "text/plain; charset=utf-8"
     if wish.source == "structured":
@@ -79,7 +79,7 @@ def _pretty(data: bytes) -> bytes:
     return data
 
 
-def _transcript(request: Request, answer: Answer) -> bytes:
+def _transcript(request: StoredRequest, answer: ModelAnswer) -> bytes:
     """What was asked and what was said, put together from the bytes of both."""
     asked, said = _asked.decode(request.body), _said.decode(answer.result or b"{}")
     last = bytes(said.message) or msgspec.json.encode({"role": "assistant", "content": answer.said})
@@ -89,7 +89,7 @@ def _transcript(request: Request, answer: Answer) -> bytes:
     return b'{"model":%b,"messages":%b,%b]}' % (bytes(asked.model), before[:-1], last)
 
 
-async def keep_partial(files: Files, job: Job, request: Request, stream: Stream) -> list[Artifact]:
+async def keep_partial(files: Files, job: Job, request: StoredRequest, stream: AnswerStream) -> list[JobArtifact]:
     """The bytes of an attempt that broke: evidence for whoever wants to know how far it came."""
     if not stream.size:
         return []

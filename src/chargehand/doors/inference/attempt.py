@@ -2,10 +2,8 @@
 its way, `working` when the model is in memory and the request is on its way, `done` when the target said so."""
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import aiohttp
 import msgspec
@@ -17,24 +15,27 @@ from chargehand.doors.inference.failures import (
     BUSY_MAX_SECONDS,
     BUSY_SECONDS,
     CLOUD_SECONDS,
-    Action,
-    Event,
+    FailureAction,
+    FailureRow,
     Observed,
-    Row,
+    Symptom,
     classify,
 )
 from chargehand.doors.inference.names import canonical, is_cloud
 from chargehand.doors.inference.relay import passed_on
-from chargehand.doors.inference.request import Request, decode_request, pinned, preload
-from chargehand.doors.inference.residency import Ask, Load, Step
-from chargehand.doors.inference.scheduler import Scheduler
-from chargehand.doors.inference.stream import Head, Stream
-from chargehand.doors.inference.target import Gone, Small, Target, Unfit, Unreachable, read_whole
-from chargehand.doors.inference.wire import Answer, error_text, read_answer
+from chargehand.doors.inference.request import StoredRequest, decode_request, pinned, preload
+from chargehand.doors.inference.residency import Ask, Load
+from chargehand.doors.inference.running import HeldCall, RunningAttempts
+from chargehand.doors.inference.scheduler import TargetSlot
+from chargehand.doors.inference.states import StateWriter
+from chargehand.doors.inference.stream import AnswerStream, Head
+from chargehand.doors.inference.target_http import Gone, Small, TargetUnreachable, Unfit, read_whole
+from chargehand.doors.inference.views import AttemptData, AttemptEvidence
+from chargehand.doors.inference.wire import ModelAnswer, error_text, read_answer
 from chargehand.engine.job import Job
 from chargehand.engine.moves import Broke
 from chargehand.engine.runner import Done, Hand, Outcome, Parked
-from chargehand.errors import Conflict, NotFound, StoreError
+from chargehand.errors import StoreError
 from chargehand.files import Files
 from chargehand.observability.logs import get_logger
 from chargehand.observability.metrics import Metrics
@@ -42,123 +43,69 @@ from chargehand.observability.metrics import Metrics
 ERROR_BYTES = 2**20  # of an answer with a bad status
 RELOAD_SECONDS = 1.0  # a resident model is handed over in tens of milliseconds; beyond this it was loaded again
 LINGER_SECONDS = 2.0
-GIVE_WAY_SECONDS = 0.01
 THREAD_BYTES = 256 << 10  # a longer answer is read in a thread: line by line, it would keep everybody waiting
 
 log = get_logger(__name__)
 
 
-class Evidence(msgspec.Struct, omit_defaults=True):
-    """What was measured in an attempt."""
-
-    target: str
-    resident: bool | None = None  # the model was in memory before
-    load_seconds: float | None = None
-    first_token_seconds: float | None = None
-    seconds: float | None = None
-    prompt_tokens: int | None = None
-    tokens: int | None = None
-    finish: str = ""  # stop, length, truncated, cancelled …
-    failure: str = ""  # the row of the failure table
-    reloaded: bool = False  # the target loaded a model again that we had seen in memory
-
-
-class Caller:
-    """Somebody who holds a connection open for a job and gets the target's bytes as they come."""
-
-    def __init__(self) -> None:
-        self.answer: asyncio.Future[Stream] = asyncio.get_running_loop().create_future()
-        self.finished = asyncio.Event()  # the end of the job is on disk
-
-    def give(self, stream: Stream) -> None:
-        if not self.answer.done():
-            self.answer.set_result(stream)
-
-
 class Attempts:
-    """What attempts share: whoever reads along, the files, the settings."""
+    """What attempts share: the settings, the files, and who reads along."""
 
-    scheduler: Scheduler  # set once, by the door: each needs the other
-
-    def __init__(self, settings: InferenceConfig, files: Files, metrics: Metrics) -> None:
+    def __init__(self, settings: InferenceConfig, files: Files, metrics: Metrics, running: RunningAttempts) -> None:
         self.settings = settings
         self.files = files
         self.metrics = metrics
-        self.streams: dict[str, Stream] = {}  # job -> what its running attempt says
-        self.callers: dict[str, Caller] = {}
-        self._followers: dict[str, list[Callable[[Stream], None]]] = {}
+        self.running = running
         self._pinned = {canonical(name): model for name, model in settings.models.items()}
 
     def pinned_for(self, model: str) -> ModelConfig | None:
         return self._pinned.get(model)
 
-    def follow(self, job_id: str, begin: Callable[[Stream], None]) -> Callable[[], None]:
-        """`begin` is called for each attempt, the running one first; call what is returned to stop."""
-        followers = self._followers.setdefault(job_id, [])
-        followers.append(begin)
-        if job_id in self.streams:
-            begin(self.streams[job_id])
-
-        def stop() -> None:
-            followers.remove(begin)
-            if not followers:
-                del self._followers[job_id]
-
-        return stop
-
-    async def work(self, job: Job, hand: Hand, target: Target, step: Step) -> Outcome:
-        """What the scheduler calls with a job it has claimed."""
+    async def work(self, job: Job, hand: Hand, slot: TargetSlot) -> Outcome:
+        """Make one attempt at a job that the scheduler has claimed."""
         request = decode_request(job.payload)
-        caller = self.callers.get(job.id)
-        if request.relay and caller is None:
+        call = self.running.calls.get(job.id)
+        if request.relay and call is None:
             return Broke("nobody waits for the answer any more: the caller's connection is gone", final=True)
-        attempt = Attempt(self, job, hand, target, step, request, caller)
-        self.streams[job.id] = attempt.stream
-        for begin in self._followers.get(job.id, ()):
-            begin(attempt.stream)
-        try:
+        attempt = InferenceAttempt(self, job, hand, slot, request, call)
+        with self.running.reading(job.id, attempt.stream):
             return await attempt.run()
-        finally:
-            attempt.stream.close("the attempt ended")
-            if self.streams.get(job.id) is attempt.stream:
-                del self.streams[job.id]
 
 
-class Attempt:
+class InferenceAttempt:
     def __init__(
         self,
         shared: Attempts,
         job: Job,
         hand: Hand,
-        target: Target,
-        step: Step,
-        request: Request,
-        caller: Caller | None,
+        slot: TargetSlot,
+        request: StoredRequest,
+        call: HeldCall | None,
     ) -> None:
         self._shared = shared
         self._job = job
         self._hand = hand
-        self._target = target
-        self._step = step
-        self._request = pinned(request, shared.pinned_for(step.model))
-        self._caller = caller
+        self._slot = slot
+        self._target = slot.target
+        self._step = slot.step
+        self._request = pinned(request, shared.pinned_for(slot.step.model))
+        self._call = call
         self._began = time.monotonic()
-        self._begun = asyncio.Event()
-        self._telling: asyncio.Task[None] | None = None
+        self._states = StateWriter(hand)
         self._sent = False
-        self._alone = step.model in target.ledger.cramped  # it gets the target to itself
-        self._evidence = Evidence(target.name)
-        self.stream = Stream(job.attempt)
+        self._alone = slot.step.model in slot.target.ledger.cramped  # it gets the target to itself
+        self._evidence = AttemptEvidence(slot.target.name)
+        self.stream = AnswerStream(job.attempt)
 
     async def run(self) -> Outcome:
         try:
             outcome = await self._try()
-            await self._told()
+            await self._states.finish()
         except StoreError as error:
             return Parked("store", 1.0, f"parked: the store could not take a state: {error.message}")
         except asyncio.CancelledError:
             if self._sent and not self.stream.size:
-                self._shared.scheduler.linger(self._target, self._step.model, LINGER_SECONDS)
+                self._slot.linger(LINGER_SECONDS)
             raise
         return outcome
 
@@ -166,17 +113,17 @@ class Attempt:
         try:
             async with self._target.watch():
                 failed = await self._prepare() or await self._generate()
-            return failed or await self._judge()
+            return failed or await self._read_answer()
         except Gone as error:
-            seen = Observed(Event.SILENCE, str(error))
-        except Unreachable as error:
-            seen = Observed(Event.UNREACHABLE, str(error))
+            seen = Observed(Symptom.SILENCE, str(error))
+        except TargetUnreachable as error:
+            seen = Observed(Symptom.UNREACHABLE, str(error))
         except TimeoutError:
-            seen = Observed(Event.STATUS, "the target did not finish in time", 500)
+            seen = Observed(Symptom.STATUS, "the target did not finish in time", 500)
         except Unfit as error:
-            seen = Observed(Event.STATUS, str(error), 502)
+            seen = Observed(Symptom.STATUS, str(error), 502)
         except (aiohttp.ClientError, OSError) as error:
-            event = Event.CUT if self.stream.head else Event.RESET
+            event = Symptom.CUT if self.stream.head else Symptom.RESET
             said = f"the connection broke off after {self.stream.size} bytes" if self.stream.head else _say(error)
             seen = Observed(event, said, alive=await self._target.check())
         return await self._failed(seen)
@@ -189,7 +136,7 @@ class Attempt:
             if not self._target.ledger.permits(self._step.model):
                 error = f"no target may be asked for {self._step.model}: no list of models in inference.targets has it"
                 return Broke(error, final=True, data=self._data([]))
-            return None if self._caller else await self._ask()
+            return None if self._call else await self._ask()
         if isinstance(self._step, Load):
             return await self._load(self._step)
         self._evidence.resident = True
@@ -210,7 +157,7 @@ class Attempt:
         target, ledger = self._target, self._target.ledger
         if not await target.read_ps():
             if not target.up:
-                raise Unreachable(target.problem)
+                raise TargetUnreachable(target.problem)
             return Parked("target", 1.0, f"parked: {target.name} is too busy to say what it has in memory")
         held = step.model in ledger.resident or await target.shares_weights(step.model)
         for victim in () if held and step.model not in ledger.cramped else step.evict:
@@ -221,7 +168,7 @@ class Attempt:
         if self._evidence.resident:
             ledger.loaded(step.model)
             ledger.opening.pop(step.model, None)
-            self._shared.scheduler.kick()  # others may use it too
+            self._slot.share()
             return None
         return await self._preload(step)
 
@@ -232,12 +179,12 @@ class Attempt:
             step.model,
             path,
             body,
-            lambda: self._tell("loading", f"{self._target.name} was asked to load: {step.reason}"),
+            lambda: self._states.write("loading", f"{self._target.name} was asked to load: {step.reason}"),
         )
         try:
             answer = await asyncio.shield(loading)
         except asyncio.CancelledError:
-            loading.add_done_callback(_look_at_the_end)  # it goes on for whoever comes next
+            loading.add_done_callback(_log_failed_load)  # it goes on for whoever comes next
             raise
         if answer.status != 200:
             if self._request.path.startswith("/v1/"):
@@ -263,13 +210,13 @@ class Attempt:
                 content = await read_whole(response, ERROR_BYTES)
                 return await self._failed(self._bad_status(Small(response.status, response.headers, content)))
             self.stream.begin(Head(response.status, passed_on(response.headers)))
-            if self._caller is not None:
-                self._caller.give(self.stream)
+            if self._call is not None:
+                self._call.give(self.stream)
             while piece := await response.content.readany():
                 if not self.stream.size:
                     self._evidence.first_token_seconds = round(time.monotonic() - began, 4)
                 self.stream.feed(piece)
-                self._begun.set()
+                self._states.answer_begins()
                 if self.stream.size > self._shared.settings.max_answer_bytes:
                     return await self._too_large()
         if self._request.leaves:
@@ -286,7 +233,7 @@ class Attempt:
         kept = await artifacts.keep_partial(self._shared.files, self._job, self._request, self.stream)
         return Broke(error, final=True, data=self._data(kept))
 
-    async def _judge(self) -> Outcome:
+    async def _read_answer(self) -> Outcome:
         media = self.stream.head.media if self.stream.head else ""
         content = self.stream.content
         answer = (
@@ -298,17 +245,17 @@ class Attempt:
         self._evidence.prompt_tokens, self._evidence.tokens = answer.prompt_tokens, answer.tokens
         await self._check_reload(answer)
         if answer.finish == "error":
-            return await self._failed(Observed(Event.ERROR_LINE, answer.error))
+            return await self._failed(Observed(Symptom.ERROR_LINE, answer.error))
         if not answer.complete:
             repeats = answer.finish == "repeats"
             return await self._failed(
-                Observed(Event.CUT, answer.error, alive=await self._target.check(), repeats=repeats)
+                Observed(Symptom.CUT, answer.error, alive=await self._target.check(), repeats=repeats)
             )
         kept = await artifacts.keep(self._shared.files, self._job, self._hand, self._request, answer)
         self._shared.metrics.observe_answer(self._target.name, self._evidence.first_token_seconds, answer.tokens)
         return Done(answer.result or b"null", f"answered by {self._target.name}", self._data(kept))
 
-    async def _check_reload(self, answer: Answer) -> None:
+    async def _check_reload(self, answer: ModelAnswer) -> None:
         """The final line tells how long the model took to be handed over: the timeline is put right by it."""
         if self._evidence.resident and (answer.load_seconds or 0) > RELOAD_SECONDS:
             self._evidence.reloaded = True
@@ -319,7 +266,7 @@ class Attempt:
                 step="residency",
             )
 
-    # telling ----------------------------------------------------------------------------------------------------------
+    # states -----------------------------------------------------------------------------------------------------------
 
     def _working(self) -> None:
         """The request is on a live connection. The write of the state goes beside it, and gives the first token the way."""
@@ -327,44 +274,21 @@ class Attempt:
         if isinstance(self._step, Ask):
             return
         where = self._target.name
-        self._tell(
+        self._states.write(
             "working",
             f"{self._step.model} is in memory on {where}" if self._evidence.resident else f"loaded on {where}",
         )
 
-    def _tell(self, stage: str, message: str) -> None:
-        before = self._telling
-        self._telling = asyncio.create_task(self._advance(before, stage, message))
-        self._telling.add_done_callback(_look_at_the_telling)
-
-    async def _advance(self, before: asyncio.Task[None] | None, stage: str, message: str) -> None:
-        if before is not None:
-            await before
-        if stage == "working":
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(GIVE_WAY_SECONDS):
-                    await self._begun.wait()
-        with contextlib.suppress(Conflict, NotFound):  # cancelled meanwhile: whoever holds the job stops this
-            await self._hand.advance(stage, message)
-
-    async def _told(self) -> None:
-        self._begun.set()
-        if self._telling is not None:
-            await self._telling
-
-    def _data(self, kept: list[artifacts.Artifact]) -> bytes:
+    def _data(self, kept: list[artifacts.JobArtifact]) -> bytes:
         self._evidence.seconds = round(time.monotonic() - self._began, 4)
-        data: dict[str, Any] = {"evidence": self._evidence}
-        if kept:
-            data["artifacts"] = kept
-        return msgspec.json.encode(data)
+        return msgspec.json.encode(AttemptData(self._evidence, kept or None))
 
     # what went wrong --------------------------------------------------------------------------------------------------
 
     def _bad_status(self, answer: Small) -> Observed:
         self._refusal = answer
         return Observed(
-            Event.STATUS,
+            Symptom.STATUS,
             error_text(answer.body),
             answer.status,
             self._request.path,
@@ -382,59 +306,58 @@ class Attempt:
         self.stream.close(seen.text or row.observation)
         kept = await artifacts.keep_partial(self._shared.files, self._job, self._request, self.stream)
         outcome = self._outcome(seen, row, self._data(kept))
-        if self._caller is not None and isinstance(outcome, Broke):
+        if self._call is not None and isinstance(outcome, Broke):
             self._relay_refusal()
         return outcome
 
-    def _outcome(self, seen: Observed, row: Row, data: bytes) -> Outcome:
+    def _outcome(self, seen: Observed, row: FailureRow, data: bytes) -> Outcome:
         target = self._target
         said = f"{target.name}: {_describe(seen, row)}"
         error = f"{said}; {row.advice}" if row.advice else said
-        if self._caller is not None and self._caller.answer.done():
+        if self._call is not None and self._call.answer.done():
             return Broke(error, final=True, data=data)  # they have begun to read: there is no second beginning
-        if self._caller is not None and row.action is Action.LATER:
+        if self._call is not None and row.action is FailureAction.LATER:
             return Broke(error, final=True, data=data)  # they know best whether to come back in half an hour
         match row.action:
-            case Action.AWAY:
+            case FailureAction.AWAY:
                 # Not at once if the probe has not given it up yet: it would be asked again before it has.
                 return Parked("target", BUSY_SECONDS if target.up else 0.0, f"parked: {said}", data)
-            case Action.BUSY:
+            case FailureAction.BUSY:
                 parks = min(self._job.claims - self._job.attempt, 10)
                 pause = min(BUSY_SECONDS * 2**parks, BUSY_MAX_SECONDS)
                 return Parked("target", pause, f"parked: {said}", data)
-            case Action.LATER:
+            case FailureAction.LATER:
                 return Parked("target", seen.retry_after_seconds or CLOUD_SECONDS, f"parked: {said}", data)
-            case Action.ELSEWHERE:
+            case FailureAction.ELSEWHERE:
                 return self._elsewhere(error, data)
-            case Action.RETRY:
+            case FailureAction.RETRY:
                 return Broke(error, data=data)
-            case Action.RETRY_ONCE:
+            case FailureAction.RETRY_ONCE:
                 return Broke(error, final=self._job.attempt >= 2, data=data)
-            case Action.MAKE_ROOM:
+            case FailureAction.MAKE_ROOM:
                 target.ledger.cramped.add(self._step.model)
                 return Broke(error, delay_seconds=0.0, final=self._alone and self._job.attempt >= 2, data=data)
-            case Action.FAIL:
+            case FailureAction.FAIL:
                 return Broke(error, final=True, data=data)
 
     def _elsewhere(self, error: str, data: bytes) -> Outcome:
         self._target.ledger.missing.add(self._step.model)
-        others = [ledger for ledger in self._shared.scheduler.ledgers if ledger is not self._target.ledger]
-        if any(ledger.may_have(self._step.model) for ledger in others):
+        if self._slot.another_may_have():
             return Parked("target", 0.0, f"parked: {error}; another target may have it", data)
         return Broke(error, final=True, data=data)
 
     def _relay_refusal(self) -> None:
         """The caller gets the target's own words, if it had any."""
-        if self._refusal is None or self._caller is None:
+        if self._refusal is None or self._call is None:
             return
-        stream = Stream(self._job.attempt)
+        stream = AnswerStream(self._job.attempt)
         stream.begin(Head(self._refusal.status, passed_on(self._refusal.headers)))
         stream.feed(self._refusal.body)
         stream.close()
-        self._caller.give(stream)
+        self._call.give(stream)
 
 
-def _describe(seen: Observed, row: Row) -> str:
+def _describe(seen: Observed, row: FailureRow) -> str:
     status = f"{seen.status} " if seen.status else ""
     return f"{row.kind}: {status}{seen.text}".strip() if seen.text or status else f"{row.kind}: {row.observation}"
 
@@ -444,15 +367,9 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     return min(float(text), 86_400.0) if text.isascii() and text.isdigit() and len(text) < 8 else None
 
 
-def _look_at_the_end(loading: "asyncio.Task[Small]") -> None:
+def _log_failed_load(loading: "asyncio.Task[Small]") -> None:
     if not loading.cancelled() and (error := loading.exception()) is not None:
         log.info("a load that nobody waits for any more failed", error=str(error))
-
-
-def _look_at_the_telling(telling: "asyncio.Task[None]") -> None:
-    """Whoever awaits it gets the error; an attempt that was called off meanwhile does not come to that."""
-    if not telling.cancelled() and (error := telling.exception()) is not None:
-        log.info("a state could not be written", error=str(error))
 
 
 def _say(error: BaseException) -> str:

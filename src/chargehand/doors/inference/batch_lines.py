@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from chargehand.doors.inference.jobs import check_model
+from chargehand.doors.inference.names import check_model
 from chargehand.doors.inference.request import NOTHING, SMALL_BYTES, fields_of, outline
 from chargehand.doors.inference.wire import FORMS, UNREADABLE, Form
 from chargehand.engine.job import Job, State
@@ -36,7 +36,7 @@ class Invalid(Exception):
         self.errors = errors
 
 
-class Line(msgspec.Struct, frozen=True):
+class InputLine(msgspec.Struct, frozen=True):
     number: int  # in the file, from 1
     custom_id: str
     model: str
@@ -46,7 +46,7 @@ class Line(msgspec.Struct, frozen=True):
 # coming in --------------------------------------------------------------------------------------------------------------
 
 
-class _Line(msgspec.Struct):
+class _RawLine(msgspec.Struct):
     custom_id: str
     method: str
     url: str
@@ -61,7 +61,7 @@ class _Body(msgspec.Struct):
     model: str
 
 
-_line = msgspec.json.Decoder(_Line)
+_line = msgspec.json.Decoder(_RawLine)
 _outer = msgspec.json.Decoder(_Outer)
 _body = msgspec.json.Decoder(_Body)
 _PATH = re.compile(r"\$\.?(\w*)")
@@ -87,7 +87,7 @@ async def split_lines(pieces: AsyncIterator[bytes], max_bytes: int) -> AsyncIter
         yield number, bytes(rest)
 
 
-def read_line(number: int, raw: bytes, endpoint: str, allow_cloud: bool) -> Line | LineError:
+def read_line(number: int, raw: bytes, endpoint: str, allow_cloud: bool) -> InputLine | LineError:
     if number == 1:
         raw = raw.removeprefix(BYTE_ORDER_MARK)
     try:
@@ -115,7 +115,7 @@ def read_line(number: int, raw: bytes, endpoint: str, allow_cloud: bool) -> Line
         check_model(model, allow_cloud)
     except ChargehandError as error:
         return LineError("invalid_model", number, error.message, "body.model")
-    return Line(number, line.custom_id, model, line.body)
+    return InputLine(number, line.custom_id, model, line.body)
 
 
 def _refused(number: int, error: Exception, inside: str) -> LineError:

@@ -12,10 +12,11 @@ from itertools import islice
 import msgspec
 
 from chargehand.config import Config
+from chargehand.doors.inference.batch import CANCEL, BatchLine, BatchRecord, BatchRun, batch_name
 from chargehand.doors.inference.batch_lines import (
     MAX_LINES,
+    InputLine,
     Invalid,
-    Line,
     LineError,
     for_target,
     how_it_ended,
@@ -37,7 +38,6 @@ from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLeas
 from chargehand.files import Files
 
 PRIORITY = 1  # whoever waits for an answer goes first
-CANCEL = "cancel"  # the step of the note that asks a batch to stop
 INPUT = "input.jsonl"  # the batch's own name for its input
 OUTPUT_PURPOSE = "batch_output"
 OUTPUT_BYTES = 1 << 40  # answers have bounds of their own; the disk has the last word
@@ -51,87 +51,6 @@ STORE_SECONDS = 5.0
 MAX_ERRORS = 100
 
 
-class Counts(msgspec.Struct):
-    total: int = 0
-    completed: int = 0
-    failed: int = 0
-
-
-class Spec(msgspec.Struct):
-    """The payload of a batch: what was asked for."""
-
-    input_file_id: str
-    endpoint: str
-    completion_window: str
-    window_seconds: float
-    metadata: dict[str, str] | None = None
-
-
-class Record(msgspec.Struct, omit_defaults=True):
-    """What the log of a batch has beside its messages: how far it is, and in the end what came of it."""
-
-    request_counts: Counts | None = None
-    output_file_id: str | None = None
-    error_file_id: str | None = None
-    expired: bool = False
-    errors: tuple[LineError, ...] = ()
-
-
-spec_of = msgspec.json.Decoder(Spec)
-
-
-class Row:
-    """A line under way. Without its body: a batch of 50,000 lines takes some 20 MB."""
-
-    __slots__ = ("custom_id", "end", "job_id", "number")
-
-    def __init__(self, number: int, custom_id: bytes) -> None:
-        self.number = number
-        self.custom_id = custom_id  # UTF-8: one character beyond the usual makes four bytes of each in a str
-        self.job_id = ""
-        self.end = ""  # the move that ended its job
-
-
-class Batch:
-    """A batch that this node works on."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.spec = spec_of.decode(job.payload)
-        self.expires_at = job.created_at + int(self.spec.window_seconds * SECOND)
-        self.rows: list[Row] = []
-        self.open: dict[str, Row] = {}  # job -> its line, until it has ended
-        self.counts = Counts()
-        self.news = asyncio.Event()
-        self.seen = 0  # events of its own log
-        self.cancelled = False
-        self.ended = False
-
-    def expect(self, row: Row, job_id: str) -> None:
-        row.job_id = job_id
-        self.open[job_id] = row
-
-    def settle(self, job_id: str, end: str) -> None:
-        row = self.open.pop(job_id, None)
-        if row is None:
-            return
-        row.end = end
-        tenths = self.tenths
-        if end == "succeed":
-            self.counts.completed += 1
-        else:
-            self.counts.failed += 1
-        if not self.open or self.tenths > tenths:
-            self.news.set()
-
-    @property
-    def tenths(self) -> int:
-        return (self.counts.completed + self.counts.failed) * 10 // max(1, self.counts.total)
-
-    def record(self) -> bytes:
-        return msgspec.json.encode(Record(self.counts))
-
-
 class BatchWork:
     def __init__(self, engine: Engine, config: Config, files: Files) -> None:
         self._engine = engine
@@ -139,7 +58,7 @@ class BatchWork:
         self._files = files
         self._settings = config.inference
         self._max_attempts = config.engine.max_attempts
-        self.under_way: dict[str, Batch] = {}
+        self.under_way: dict[str, BatchRun] = {}
 
     def on_line_move(self, moved: Moved) -> None:
         """News of lines that end on this node; those that end on others are found by looking."""
@@ -148,12 +67,12 @@ class BatchWork:
                 batch.settle(moved.job_id, moved.move)
 
     async def work(self, job: Job, hand: Hand) -> Outcome:
-        batch = self.under_way[job.id] = Batch(job)
+        batch = self.under_way[job.id] = BatchRun(job)
         stop = self._engine.watching(job.id, batch.news)
         try:
             return await self._run(batch, hand)
         except Invalid as invalid:
-            record = Record(errors=invalid.errors[:MAX_ERRORS])
+            record = BatchRecord(errors=invalid.errors[:MAX_ERRORS])
             return Broke(
                 f"the input is not valid: {invalid}", "validating", final=True, data=msgspec.json.encode(record)
             )
@@ -168,7 +87,7 @@ class BatchWork:
             if self.under_way.get(job.id) is batch:
                 del self.under_way[job.id]
 
-    async def _run(self, batch: Batch, hand: Hand) -> Outcome:
+    async def _run(self, batch: BatchRun, hand: Hand) -> Outcome:
         await hand.advance("validating")
         await self._check(batch)
         await hand.advance("in_progress", f"{batch.counts.total} lines are valid", batch.record())
@@ -179,7 +98,7 @@ class BatchWork:
 
     # the input --------------------------------------------------------------------------------------------------------
 
-    async def _own_input(self, batch: Batch) -> File:
+    async def _own_input(self, batch: BatchRun) -> File:
         """A row of the batch's own for the uploaded bytes: the upload may be deleted, or get too old, while it works."""
         job = batch.job
         if (own := await self._store.job_file(job.id, INPUT)) is not None:
@@ -191,7 +110,7 @@ class BatchWork:
         new = NewFile(self._engine.new_id(), job.tenant, INPUT, MEDIA_TYPE, given.size, given.sha256, job.id)
         return await self._store.put_file(new)
 
-    async def _lines(self, batch: Batch) -> AsyncIterator[Line | LineError]:
+    async def _lines(self, batch: BatchRun) -> AsyncIterator[InputLine | LineError]:
         endpoint, allow_cloud = batch.spec.endpoint, self._settings.allow_cloud
         try:
             file = await self._own_input(batch)
@@ -202,7 +121,7 @@ class BatchWork:
         except NotFound as error:
             raise Invalid(LineError("file_not_found", None, error.message, "input_file_id")) from None
 
-    async def _check(self, batch: Batch) -> None:
+    async def _check(self, batch: BatchRun) -> None:
         """All of them before the first is submitted: a batch with an error in it costs nothing."""
         errors: list[LineError] = []
         seen: dict[bytes, int] = {}
@@ -217,7 +136,7 @@ class BatchWork:
                 errors.append(LineError("too_many_lines", line.number, f"a batch has at most {MAX_LINES} lines"))
                 break
             else:
-                batch.rows.append(Row(line.number, custom_id))
+                batch.rows.append(BatchLine(line.number, custom_id))
             if len(errors) >= MAX_ERRORS:
                 break
         if not batch.rows and not errors:
@@ -228,7 +147,7 @@ class BatchWork:
 
     # the lines --------------------------------------------------------------------------------------------------------
 
-    async def _submit(self, batch: Batch) -> None:
+    async def _submit(self, batch: BatchRun) -> None:
         """A chunk at a time: so much of the input is in memory, and so soon a wish to stop is noticed.
 
         A batch that is to stop begins nothing more. But if it had been worked on before, the lines that were begun then must
@@ -242,8 +161,8 @@ class BatchWork:
                 return
             known = sum(await asyncio.gather(*[self._submit_line(batch, next(rows), line) for line in chunk]))
 
-    async def _chunks(self, batch: Batch) -> AsyncIterator[list[Line]]:
-        chunk: list[Line] = []
+    async def _chunks(self, batch: BatchRun) -> AsyncIterator[list[InputLine]]:
+        chunk: list[InputLine] = []
         size = 0
         async for line in self._lines(batch):
             if isinstance(line, LineError):
@@ -256,7 +175,7 @@ class BatchWork:
         if chunk:
             yield chunk
 
-    async def _submit_line(self, batch: Batch, row: Row, line: Line) -> bool:
+    async def _submit_line(self, batch: BatchRun, row: BatchLine, line: InputLine) -> bool:
         """Whether the job was there already."""
         job_id = self._engine.new_id()
         batch.expect(row, job_id)  # before there is one, so that no news of it can be missed
@@ -272,7 +191,7 @@ class BatchWork:
         await self._look(batch, [submitted.job_id])
         return True
 
-    def _line_job(self, batch: Batch, job_id: str, line: Line) -> NewJob:
+    def _line_job(self, batch: BatchRun, job_id: str, line: InputLine) -> NewJob:
         job = batch.job
         origin = {"batch_id": batch_name(job.id), "custom_id": line.custom_id}
         return NewJob(
@@ -290,7 +209,7 @@ class BatchWork:
             deadline_seconds=max(0.001, (batch.expires_at - self._engine.now()) / SECOND),
         )
 
-    async def _wait(self, batch: Batch, hand: Hand) -> None:
+    async def _wait(self, batch: BatchRun, hand: Hand) -> None:
         told = batch.tenths
         while batch.open:
             batch.news.clear()
@@ -308,7 +227,7 @@ class BatchWork:
                     async with asyncio.timeout(POLL_SECONDS):
                         await batch.news.wait()
 
-    async def _stopping(self, batch: Batch) -> bool:
+    async def _stopping(self, batch: BatchRun) -> bool:
         """Whether no more may be begun: somebody asked for it, or the window has passed. The log is asked, not the memory:
         what is written there outlives this process, and is seen on whichever node the batch runs.
         """
@@ -319,7 +238,7 @@ class BatchWork:
                     batch.cancelled = event.step == CANCEL
         return batch.cancelled or self._engine.now() >= batch.expires_at
 
-    async def _cancel_lines(self, batch: Batch) -> None:
+    async def _cancel_lines(self, batch: BatchRun) -> None:
         """At the end of the window they expire by themselves; what was requeued by hand has no deadline any more."""
         if not batch.cancelled and self._engine.now() < batch.expires_at + GRACE_SECONDS * SECOND:
             return
@@ -334,12 +253,12 @@ class BatchWork:
         with contextlib.suppress(Conflict, NotFound):  # it has just ended
             await self._engine.cancel(Guard(job_id, tenant, LINE_KIND, None, None), message=f"cancelled: {why}")
 
-    async def _look_around(self, batch: Batch) -> None:
+    async def _look_around(self, batch: BatchRun) -> None:
         """Some of the open lines, and more while that finds any that have ended; those that have not go to the back."""
         while await self._look(batch, list(islice(batch.open, AT_ONCE))):
             pass
 
-    async def _look(self, batch: Batch, job_ids: Sequence[str]) -> int:
+    async def _look(self, batch: BatchRun, job_ids: Sequence[str]) -> int:
         states = await asyncio.gather(*[self._store.state_of(job_id) for job_id in job_ids])
         found = 0
         for job_id, state in zip(job_ids, states, strict=True):
@@ -354,11 +273,11 @@ class BatchWork:
 
     # the end ----------------------------------------------------------------------------------------------------------
 
-    async def _write(self, batch: Batch) -> Record:
+    async def _write(self, batch: BatchRun) -> BatchRecord:
         good = [row for row in batch.rows if row.end == "succeed"]
         bad = [row for row in batch.rows if row.end != "succeed"]
         batch.counts.failed = len(bad)  # also those that were never begun
-        return Record(
+        return BatchRecord(
             batch.counts,
             await self._save(batch, "output", good) if good else None,
             await self._save(batch, "error", bad) if bad else None,
@@ -367,7 +286,7 @@ class BatchWork:
             and any(row.end in ("", "expire", "cancel") for row in bad),
         )
 
-    async def _save(self, batch: Batch, what: str, rows: list[Row]) -> str:
+    async def _save(self, batch: BatchRun, what: str, rows: list[BatchLine]) -> str:
         """Under a name of the batch, so that a second writing replaces the first and leaves its id."""
         job, name = batch.job, f"{batch_name(batch.job.id)}_{what}.jsonl"
         content = self._outcomes(batch, rows)
@@ -376,14 +295,14 @@ class BatchWork:
         )
         return file_name(file.id)
 
-    async def _outcomes(self, batch: Batch, rows: list[Row]) -> AsyncIterator[bytes]:
+    async def _outcomes(self, batch: BatchRun, rows: list[BatchLine]) -> AsyncIterator[bytes]:
         for start in range(0, len(rows), RESULTS_AT_ONCE):
             some = rows[start : start + RESULTS_AT_ONCE]
             jobs = await asyncio.gather(*[self._store.get_job(row.job_id) for row in some])
             for row, job in zip(some, jobs, strict=True):
                 yield write_line(row.custom_id, row.job_id or f"{batch.job.id}_{row.number}", row.end, job)
 
-    async def _end(self, batch: Batch, record: Record) -> Outcome:
+    async def _end(self, batch: BatchRun, record: BatchRecord) -> Outcome:
         batch.ended = True
         data = msgspec.json.encode(record)
         said = f"{batch.counts.completed} of {batch.counts.total} lines were answered"
@@ -397,8 +316,3 @@ class BatchWork:
                 f"the completion window of {batch.spec.completion_window} passed: {said}", final=True, data=data
             )
         return Done(data, said, data)  # of one that was cancelled nobody takes it: the lease is gone
-
-
-def batch_name(job_id: str) -> str:
-    """Batches are called so by OpenAI's clients."""
-    return f"batch_{job_id}"

@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from chargehand.config import Config
+from chargehand.doors.inference.batch import CANCEL, BatchRecord, Counts, Spec, batch_name, spec_of
 from chargehand.doors.inference.batch_lines import ENDPOINTS, LineError
-from chargehand.doors.inference.batch_work import CANCEL, BatchWork, Counts, Record, Spec, batch_name, spec_of
+from chargehand.doors.inference.batch_work import BatchWork
 from chargehand.doors.inference.errors import write_openai
 from chargehand.doors.inference.uploads import PURPOSE, TAG, file_name, file_ulid
 from chargehand.engine.engine import Engine
@@ -25,7 +26,7 @@ from chargehand.engine.runner import Runner
 from chargehand.engine.store import JobFilter, Note
 from chargehand.errors import Conflict, IdempotencyMismatch, InvalidField, NotFound, StoreError
 from chargehand.files import Files
-from chargehand.http.inputs import IDEMPOTENCY_KEY, fingerprint, idempotency_key, trace_headers
+from chargehand.http.inputs import IDEMPOTENCY_KEY, identity, trace_headers
 from chargehand.http.request import Request
 from chargehand.http.response import Response
 from chargehand.http.route import Route, decode, query, read_body, reply
@@ -59,7 +60,7 @@ class BatchQuery(msgspec.Struct, forbid_unknown_fields=True):
     limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 20
 
 
-class Errors(msgspec.Struct):
+class BatchErrors(msgspec.Struct):
     data: list[LineError]
     object: str = "list"
 
@@ -77,7 +78,7 @@ class BatchObject(msgspec.Struct, kw_only=True):
     id: str
     object: str = "batch"
     endpoint: str
-    errors: Errors | None = None
+    errors: BatchErrors | None = None
     input_file_id: str
     completion_window: str
     status: Status
@@ -105,7 +106,7 @@ class BatchList(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(CreateBatch)
-_record = msgspec.json.Decoder(Record)
+_record = msgspec.json.Decoder(BatchRecord)
 
 
 class Batches:
@@ -141,7 +142,7 @@ class Batches:
         asked, tenant, trace = decode(_decoder, body), req.caller.tenant, trace_headers(req)
         spec = await self._check(asked, tenant)
         traceparent, tracestate = trace_context(trace["traceparent"], trace["tracestate"])
-        key = idempotency_key(req)
+        key, fingerprint = identity(req, body)
         submitted = await self._engine.submit(
             NewJob(
                 self._engine.new_id(),
@@ -151,7 +152,7 @@ class Batches:
                 msgspec.json.encode(spec),
                 max_attempts=MAX_ATTEMPTS,
                 idempotency_key=key,
-                fingerprint=fingerprint(body) if key else None,
+                fingerprint=fingerprint,
                 traceparent=traceparent,
                 tracestate=tracestate,
             )
@@ -272,17 +273,17 @@ def batch_object(job: Job, events: list[Event]) -> BatchObject:
     """A batch as its job and its log tell it. What was before a requeue no longer counts."""
     spec = spec_of.decode(job.payload)
     times: dict[str, Any] = {}
-    record = Record()
+    record = BatchRecord()
     for event in events:
         if event.move == "requeue":
-            times, record = {}, Record()
+            times, record = {}, BatchRecord()
         if (status := _status(event)) is not None:
             times.setdefault(f"{status}_at", event.at // SECOND)
         record = _read_record(event) or record
     return BatchObject(
         id=batch_name(job.id),
         endpoint=spec.endpoint,
-        errors=Errors(list(record.errors)) if record.errors else None,
+        errors=BatchErrors(list(record.errors)) if record.errors else None,
         input_file_id=file_name(spec.input_file_id),
         completion_window=spec.completion_window,
         status=_current(job, times),
@@ -302,7 +303,7 @@ def _status(event: Event) -> Status | None:
         return "cancelling"
     if event.move == "advance":
         return STAGES.get(event.stage)
-    if event.move == "fail" and (_read_record(event) or Record()).expired:
+    if event.move == "fail" and (_read_record(event) or BatchRecord()).expired:
         return "expired"
     return ENDS.get(event.move)
 
@@ -315,7 +316,7 @@ def _current(job: Job, times: dict[str, Any]) -> Status:
     return next((status for status in order if f"{status}_at" in times), "failed" if job.finished else "validating")
 
 
-def _read_record(event: Event) -> Record | None:
+def _read_record(event: Event) -> BatchRecord | None:
     if event.data is None:
         return None
     try:

@@ -16,15 +16,15 @@ import msgspec
 from chargehand.config import Config
 from chargehand.doors.inference import views
 from chargehand.doors.inference.errors import writer_for
-from chargehand.doors.inference.jobs import TAG
-from chargehand.doors.inference.names import canonical, checked
+from chargehand.doors.inference.names import TAG, canonical, checked
 from chargehand.doors.inference.passthrough import forward
 from chargehand.doors.inference.relay import passed_on, path_below, write_head
 from chargehand.doors.inference.request import NOTHING
 from chargehand.doors.inference.residency import BY_HAND
 from chargehand.doors.inference.scheduler import Scheduler
 from chargehand.doors.inference.stream import Cut
-from chargehand.doors.inference.target import Gone, Small, Target, Unfit, Unreachable, Version, read_json
+from chargehand.doors.inference.target import Target, Version
+from chargehand.doors.inference.target_http import Gone, Small, TargetUnreachable, Unfit, read_json
 from chargehand.engine.job import SECOND, rfc3339
 from chargehand.errors import Conflict, InvalidField, NotFound, TargetAway, TargetFailed
 from chargehand.http.request import Request
@@ -78,7 +78,7 @@ _text = msgspec.json.Decoder(str)
 _unload = msgspec.json.Decoder(Unload)
 
 
-class Discovery:
+class DiscoveryApi:
     def __init__(self, config: Config, scheduler: Scheduler) -> None:
         self._settings = config.inference
         self._scheduler = scheduler
@@ -284,7 +284,7 @@ async def _open(req: Request, target: Target, path: str, body: Any) -> AsyncIter
     try:
         async with target.open(req.method, path, body, headers, timeout_seconds=MANAGING_SECONDS) as response:
             yield response
-    except Unreachable as error:
+    except TargetUnreachable as error:
         raise TargetAway(f"{target.name} is away ({error})", retry_after_seconds=5) from None
     except (aiohttp.ClientError, OSError) as error:
         raise TargetFailed(f"{target.name} broke off: {error}") from None
@@ -314,7 +314,7 @@ async def _get(target: Target, path: str) -> bytes:
         return target.tags if path == "/api/tags" else b""
     try:
         answer: Small = await target.ask("GET", path, timeout_seconds=ANSWER_SECONDS)
-    except (Unreachable, TimeoutError, aiohttp.ClientError, OSError):
+    except (TargetUnreachable, TimeoutError, aiohttp.ClientError, OSError):
         return target.tags if path == "/api/tags" else b""
     return answer.body if answer.status == 200 else b""
 

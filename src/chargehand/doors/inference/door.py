@@ -9,16 +9,18 @@ from chargehand.doors.inference import views
 from chargehand.doors.inference.attempt import Attempts
 from chargehand.doors.inference.batches import KIND as BATCH
 from chargehand.doors.inference.batches import Batches
-from chargehand.doors.inference.discovery import Discovery
+from chargehand.doors.inference.discovery import DiscoveryApi
 from chargehand.doors.inference.embedded.process import CannotStart, Embedded
-from chargehand.doors.inference.jobs import InferenceJobs
+from chargehand.doors.inference.jobs import WORDING, InferenceJobsApi
 from chargehand.doors.inference.names import KIND
 from chargehand.doors.inference.passthrough import Passthrough
+from chargehand.doors.inference.running import RunningAttempts
 from chargehand.doors.inference.scheduler import Scheduler
 from chargehand.doors.inference.target import Target
-from chargehand.doors.inference.uploads import Uploads
+from chargehand.doors.inference.uploads import FilesApi
 from chargehand.engine.engine import Engine
 from chargehand.files import Files
+from chargehand.http.jobs import JobResource
 from chargehand.http.kinds import KindScopes
 from chargehand.http.route import Route
 from chargehand.observability.logs import get_logger
@@ -47,25 +49,27 @@ class InferenceDoor:
         self._metrics = metrics
         self._listeners: list[Listener] = []
         self._told: dict[str, bool] = {}  # target -> whether it was last said to be up
-        self._attempts = Attempts(settings, files, metrics)
+        running = RunningAttempts()
+        attempts = Attempts(settings, files, metrics, running)
         targets = [Target(target, settings, self._changed) for target in settings.targets]
-        self.scheduler = self._attempts.scheduler = Scheduler(
+        self.scheduler = Scheduler(
             engine,
             targets,
-            self._attempts.work,
+            attempts.work,
             metrics,
             alone=config.store_url.startswith("sqlite:"),
             lease_seconds=settings.lease_seconds,
             cap_seconds=settings.wait_cap_seconds,
             poll_seconds=config.engine.poll_seconds,
         )
-        self._passthrough = Passthrough(engine, config, self.scheduler, self._attempts)
-        self._uploads = Uploads(engine, config, files)
+        jobs = JobResource(engine, WORDING, tracing, policy.check_url)
+        self._passthrough = Passthrough(engine, config, jobs, self.scheduler, attempts)
+        self._uploads = FilesApi(engine, config, files)
         self._batches = Batches(engine, config, files)
         self._parts = (
-            InferenceJobs(engine, config, policy, tracing, self.scheduler, self._attempts),
+            InferenceJobsApi(engine, config, jobs, self.scheduler, running, files),
             self._passthrough,
-            Discovery(config, self.scheduler),
+            DiscoveryApi(config, self.scheduler),
             self._uploads,
             self._batches,
         )

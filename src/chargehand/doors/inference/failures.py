@@ -14,7 +14,7 @@ BUSY_MAX_SECONDS = 15.0
 CLOUD_SECONDS = 30.0
 
 
-class Event(Enum):
+class Symptom(Enum):
     """What was seen happening."""
 
     UNREACHABLE = "no connection"
@@ -25,7 +25,7 @@ class Event(Enum):
     CUT = "an end without done:true"
 
 
-class Action(Enum):
+class FailureAction(Enum):
     AWAY = "wait for the target; the attempt does not count"
     BUSY = "come back soon; the attempt does not count"
     LATER = "come back when the target says; the attempt does not count"
@@ -37,7 +37,7 @@ class Action(Enum):
 
 
 class Observed(msgspec.Struct, frozen=True):
-    event: Event
+    event: Symptom
     text: str = ""
     status: int = 0
     path: str = ""
@@ -47,11 +47,11 @@ class Observed(msgspec.Struct, frozen=True):
     retry_after_seconds: float | None = None
 
 
-class Row(msgspec.Struct, frozen=True):
+class FailureRow(msgspec.Struct, frozen=True):
     observation: str
     fits: Callable[[Observed], bool]
     kind: str
-    action: Action
+    action: FailureAction
     advice: str = ""
 
 
@@ -67,40 +67,41 @@ _NO_MEMORY = (
 
 
 def _status(*codes: int) -> Callable[[Observed], bool]:
-    return lambda seen: seen.event is Event.STATUS and seen.status in codes
+    return lambda seen: seen.event is Symptom.STATUS and seen.status in codes
 
 
 def _says(pattern: re.Pattern[str]) -> Callable[[Observed], bool]:
-    return lambda seen: seen.event is Event.STATUS and seen.status == 500 and bool(pattern.search(seen.text))
+    return lambda seen: seen.event is Symptom.STATUS and seen.status == 500 and bool(pattern.search(seen.text))
 
 
 def _embed_400(seen: Observed) -> bool:
-    return seen.event is Event.STATUS and seen.status == 400 and seen.path == "/api/embed"
+    return seen.event is Symptom.STATUS and seen.status == 400 and seen.path == "/api/embed"
 
 
 # fmt: off
 TABLE = (
-    Row("refused, unreachable, unknown name, no connection in time", lambda seen: seen.event is Event.UNREACHABLE, "target away", Action.AWAY),
-    Row("connected, then silence, and the side probe fails", lambda seen: seen.event is Event.SILENCE, "target slept", Action.AWAY),
-    Row("reset or end before an answer, and the target is gone", lambda seen: seen.event is Event.RESET and not seen.alive, "target away", Action.AWAY),
-    Row("reset or end before an answer, and the target is alive", lambda seen: seen.event is Event.RESET, "crash", Action.RETRY),
-    Row("429, or 502 and 503 of a cloud model", lambda seen: _status(429)(seen) or (seen.cloud and _status(502, 503)(seen)), "cloud", Action.LATER),
-    Row("503", _status(503), "target busy", Action.BUSY),
-    Row("404 for the model", _status(404), "no such model", Action.ELSEWHERE, "pull it there, or put the name right"),
-    Row("400 on /api/embed whose text blames the request", lambda seen: _embed_400(seen) and bool(_CALLERS_FAULT.search(seen.text)), "permanent", Action.FAIL),
-    Row("400 on /api/embed otherwise", _embed_400, "ambiguous", Action.RETRY_ONCE),
-    Row("any other status from 400 to 499", lambda seen: seen.event is Event.STATUS and 400 <= seen.status < 500, "permanent", Action.FAIL),
-    Row("500 about memory", _says(_MEMORY), "resource", Action.MAKE_ROOM, _NO_MEMORY),
-    Row("500 about the type of an option, the format or the template", _says(_PERMANENT), "permanent", Action.FAIL),
-    Row("any other bad status, such as a runner that stopped or a load that stalled", lambda seen: seen.event is Event.STATUS, "transient", Action.RETRY),
-    Row("an error line in mid-stream", lambda seen: seen.event is Event.ERROR_LINE, "transient", Action.RETRY),
-    Row("an end in mid-stream, and the target is gone", lambda seen: seen.event is Event.CUT and not seen.alive, "target away", Action.AWAY),
-    Row("an end without done:true while one token was repeated", lambda seen: seen.event is Event.CUT and seen.repeats, "degenerate", Action.FAIL,
+    FailureRow("refused, unreachable, unknown name, no connection in time", lambda seen: seen.event is Symptom.UNREACHABLE, "target away", FailureAction.AWAY),
+    FailureRow("connected, then silence, and the side probe fails", lambda seen: seen.event is Symptom.SILENCE, "target slept", FailureAction.AWAY),
+    FailureRow("reset or end before an answer, and the target is gone", lambda seen: seen.event is Symptom.RESET and not seen.alive, "target away", FailureAction.AWAY),
+    FailureRow("reset or end before an answer, and the target is alive", lambda seen: seen.event is Symptom.RESET, "crash", FailureAction.RETRY),
+    FailureRow("429, or 502 and 503 of a cloud model", lambda seen: _status(429)(seen) or (seen.cloud and _status(502, 503)(seen)), "cloud", FailureAction.LATER),
+    FailureRow("503", _status(503), "target busy", FailureAction.BUSY),
+    FailureRow("404 for the model", _status(404), "no such model", FailureAction.ELSEWHERE, "pull it there, or put the name right"),
+    FailureRow("400 on /api/embed whose text blames the request", lambda seen: _embed_400(seen) and bool(_CALLERS_FAULT.search(seen.text)),
+        "permanent", FailureAction.FAIL),
+    FailureRow("400 on /api/embed otherwise", _embed_400, "ambiguous", FailureAction.RETRY_ONCE),
+    FailureRow("any other status from 400 to 499", lambda seen: seen.event is Symptom.STATUS and 400 <= seen.status < 500, "permanent", FailureAction.FAIL),
+    FailureRow("500 about memory", _says(_MEMORY), "resource", FailureAction.MAKE_ROOM, _NO_MEMORY),
+    FailureRow("500 about the type of an option, the format or the template", _says(_PERMANENT), "permanent", FailureAction.FAIL),
+    FailureRow("any other bad status, such as a runner that stopped or a load that stalled", lambda seen: seen.event is Symptom.STATUS, "transient", FailureAction.RETRY),
+    FailureRow("an error line in mid-stream", lambda seen: seen.event is Symptom.ERROR_LINE, "transient", FailureAction.RETRY),
+    FailureRow("an end in mid-stream, and the target is gone", lambda seen: seen.event is Symptom.CUT and not seen.alive, "target away", FailureAction.AWAY),
+    FailureRow("an end without done:true while one token was repeated", lambda seen: seen.event is Symptom.CUT and seen.repeats, "degenerate", FailureAction.FAIL,
         "the model repeated one token until the target stopped it: another prompt, temperature or repeat_penalty may help"),
-    Row("an end without done:true", lambda seen: seen.event is Event.CUT, "truncated", Action.RETRY),
+    FailureRow("an end without done:true", lambda seen: seen.event is Symptom.CUT, "truncated", FailureAction.RETRY),
 )
 # fmt: on
 
 
-def classify(seen: Observed) -> Row:
+def classify(seen: Observed) -> FailureRow:
     return next(row for row in TABLE if row.fits(seen))

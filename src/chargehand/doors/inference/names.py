@@ -3,8 +3,9 @@
 from functools import lru_cache
 
 from chargehand.engine.job import queue_name
-from chargehand.errors import InvalidField
+from chargehand.errors import Forbidden, InvalidField
 
+TAG = "inference"
 KIND = "inference"  # of every job of this door that a model answers
 PREFIX = f"{KIND}/"
 MAX_NAME = 200
@@ -37,6 +38,12 @@ def checked(field: str, name: str) -> str:
     if not name.strip() or len(name) > MAX_NAME or not name.isprintable() or AT_NODE in name:
         raise InvalidField(field, f"must have 1 to {MAX_NAME} printable characters")
     return name
+
+
+def check_model(model: str, allow_cloud: bool) -> None:
+    checked("model", model)
+    if is_cloud(model) and not allow_cloud:
+        raise Forbidden(f"{model} would run in the cloud, which is switched off here (inference.allow_cloud)")
 
 
 def queue_of(tenant: str, name: str, node: str = "") -> str:

@@ -16,10 +16,9 @@ import aiohttp
 import msgspec
 
 from chargehand.config import Config
-from chargehand.doors.inference.attempt import Attempts, Caller
+from chargehand.doors.inference.attempt import Attempts
 from chargehand.doors.inference.errors import writer_for
-from chargehand.doors.inference.jobs import TAG, accepted, check_model
-from chargehand.doors.inference.names import KIND, canonical, queue_of
+from chargehand.doors.inference.names import KIND, TAG, canonical, check_model, queue_of
 from chargehand.doors.inference.relay import passed_on, request_headers, write_head
 from chargehand.doors.inference.request import (
     Essentials,
@@ -32,16 +31,19 @@ from chargehand.doors.inference.request import (
     pinned,
     unloads,
 )
+from chargehand.doors.inference.running import HeldCall
 from chargehand.doors.inference.scheduler import Scheduler
-from chargehand.doors.inference.stream import Head, Stream
-from chargehand.doors.inference.target import Gone, Target, Unfit, Unreachable, read_whole
+from chargehand.doors.inference.stream import AnswerStream, Head
+from chargehand.doors.inference.target import Target
+from chargehand.doors.inference.target_http import Gone, TargetUnreachable, Unfit, read_whole
 from chargehand.doors.inference.wire import FORMS, Form, has_ended
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
-from chargehand.engine.job import FINAL, Job, NewJob, State
+from chargehand.engine.job import FINAL, NewJob, State
 from chargehand.engine.moves import Moved
 from chargehand.errors import BadRequest, Conflict, NotFound, StoreError, TargetAway, TargetFailed
-from chargehand.http.inputs import check_utf8, fingerprint, idempotency_key, trace_headers
+from chargehand.http.inputs import check_utf8, identity, trace_headers
+from chargehand.http.jobs import JobResource
 from chargehand.http.request import Request
 from chargehand.http.response import Response
 from chargehand.http.route import Route, read_body
@@ -64,12 +66,16 @@ class Prefer(msgspec.Struct, frozen=True):
 
 
 class Passthrough:
-    def __init__(self, engine: Engine, config: Config, scheduler: Scheduler, attempts: Attempts) -> None:
+    def __init__(
+        self, engine: Engine, config: Config, jobs: JobResource, scheduler: Scheduler, attempts: Attempts
+    ) -> None:
         self._engine = engine
+        self._jobs = jobs
         self._config = config
         self._settings = config.inference
         self._scheduler = scheduler
         self._attempts = attempts
+        self._calls = attempts.running.calls
         self._goodbyes: set[asyncio.Task[None]] = set()
 
     def routes(self) -> list[Route]:
@@ -121,7 +127,7 @@ class Passthrough:
     def _new_job(self, req: Request, path: str, asked: Essentials, body: bytes, relay: bool) -> NewJob:
         tenant = req.caller.tenant
         trace = trace_headers(req)
-        key = None if relay else idempotency_key(req)
+        key, fingerprint = (None, None) if relay else identity(req, body)
         traceparent, tracestate = trace_context(trace["traceparent"], trace["tracestate"])
         return NewJob(
             self._engine.new_id(),
@@ -137,68 +143,54 @@ class Passthrough:
             PRIORITY,
             1 if relay else self._config.engine.max_attempts,
             idempotency_key=key,
-            fingerprint=fingerprint(body) if key else None,
+            fingerprint=fingerprint,
             traceparent=traceparent,
             tracestate=tracestate,
         )
 
     async def _respond_async(self, req: Request, resp: Response, job: NewJob, wait_seconds: float) -> None:
         """A job from the start. With `wait` beside it, its result if that comes in time."""
-        job_id = (await self._engine.submit(job)).job_id
+        submitted = await self._engine.submit(job)
         resp.set_header("preference-applied", "respond-async")
-        resp.set_header(JOB_HEADER, job_id)
-        finished = await req.unless_gone(self._finished(job_id, wait_seconds)) if wait_seconds else None
-        if finished is None:
-            return accepted(resp, job_id)
+        resp.set_header(JOB_HEADER, submitted.job_id)
+        finished = await self._jobs.wait(req, submitted.job_id, wait_seconds) if wait_seconds else None
+        if finished is None or not finished.finished:
+            return self._jobs.accept(resp, submitted)
         if finished.state is not State.SUCCEEDED:
             raise TargetFailed(finished.error or "the job ended without an answer")
         resp.content_type = "application/json"
         resp.data = finished.result or b""
         return None
 
-    async def _finished(self, job_id: str, wait_seconds: float) -> Job | None:
-        news = asyncio.Event()
-        stop = self._engine.watching(job_id, news)
-        try:
-            async with asyncio.timeout(wait_seconds):
-                while not (job := await self._engine.get(job_id)).finished:
-                    await news.wait()
-                    news.clear()
-                return job
-        except TimeoutError:
-            return None
-        finally:
-            stop()
-
     # holding the line -------------------------------------------------------------------------------------------------
 
     async def _hold_the_line(
         self, req: Request, resp: Response, path: str, job: NewJob, model: str, prefer: Prefer
     ) -> None:
-        caller = self._attempts.callers[job.id] = Caller()
+        call = self._calls[job.id] = HeldCall()
         guard = Guard(job.id, job.tenant, KIND, None, None)
         begun = False
         try:
             self._scheduler.expect(job)
             await self._engine.submit(job)
             resp.set_header(JOB_HEADER, job.id)
-            stream = await req.unless_gone(self._wait(job.id, caller, model, prefer))
+            stream = await req.unless_gone(self._wait(job.id, call, model, prefer))
             begun = True
-            self._relay(req, resp, guard, caller, stream, path)
+            self._relay(req, resp, guard, call, stream, path)
         finally:
             if not begun:
                 self._forget(guard, "the caller did not wait any longer")
 
-    async def _wait(self, job_id: str, caller: Caller, model: str, prefer: Prefer) -> Stream:
+    async def _wait(self, job_id: str, call: HeldCall, model: str, prefer: Prefer) -> AnswerStream:
         """The answer once it begins. A target that is away is waited for a little, a queue as long as the caller likes."""
         left = limit = self._settings.wait_seconds if prefer.wait_seconds is None else prefer.wait_seconds
         came_at = time.time()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
-                    return await asyncio.shield(caller.answer)
+                    return await asyncio.shield(call.answer)
             if await self._engine.store.state_of(job_id) in FINAL:  # at another node, perhaps: nobody here was told
-                await self._explain(job_id, caller)
+                await self._explain(job_id, call)
             if self._scheduler.has_live_target(model):
                 left = LOOK_SECONDS
                 continue
@@ -211,25 +203,25 @@ class Passthrough:
 
     def on_move(self, moved: Moved) -> None:
         """A job that ended without an answer: its caller is told why."""
-        if moved.state in FINAL and moved.job_id in self._attempts.callers:
-            caller = self._attempts.callers[moved.job_id]
-            caller.finished.set()
-            if not caller.answer.done():
-                self._spawn(self._explain(moved.job_id, caller))
+        if moved.state in FINAL and moved.job_id in self._calls:
+            call = self._calls[moved.job_id]
+            call.finished.set()
+            if not call.answer.done():
+                self._spawn(self._explain(moved.job_id, call))
 
-    async def _explain(self, job_id: str, caller: Caller) -> None:
+    async def _explain(self, job_id: str, call: HeldCall) -> None:
         try:
             error = (await self._engine.get(job_id)).error or "the job ended without an answer"
         except (NotFound, StoreError) as failure:
             error = failure.message
-        if not caller.answer.done():
-            caller.answer.set_exception(TargetFailed(error))
+        if not call.answer.done():
+            call.answer.set_exception(TargetFailed(error))
 
     def _forget(self, guard: Guard, why: str) -> None:
         """Nobody listens: the job is stopped, and with it the generation at the target."""
-        caller = self._attempts.callers.pop(guard.job_id, None)
-        if caller is not None:
-            caller.answer.cancel()
+        call = self._calls.pop(guard.job_id, None)
+        if call is not None:
+            call.answer.cancel()
         self._spawn(self._cancel(guard, why))
 
     async def _cancel(self, guard: Guard, why: str) -> None:
@@ -243,7 +235,9 @@ class Passthrough:
 
     # relaying ---------------------------------------------------------------------------------------------------------
 
-    def _relay(self, req: Request, resp: Response, guard: Guard, caller: Caller, stream: Stream, path: str) -> None:
+    def _relay(
+        self, req: Request, resp: Response, guard: Guard, call: HeldCall, stream: AnswerStream, path: str
+    ) -> None:
         head = stream.head or Head(502, {})
         write_head(resp, head.status, head.headers)
         resp.set_header(JOB_HEADER, guard.job_id)  # also where the target is one of us
@@ -255,13 +249,13 @@ class Passthrough:
                 self._forget(guard, "the caller hung up")
 
         leaving.add_done_callback(left)
-        resp.stream = self._pieces(guard.job_id, caller, stream, leaving, left)
+        resp.stream = self._pieces(guard.job_id, call, stream, leaving, left)
 
     async def _pieces(
         self,
         job_id: str,
-        caller: Caller,
-        stream: Stream,
+        call: HeldCall,
+        stream: AnswerStream,
         leaving: "asyncio.Future[None]",
         left: Callable[[object], None],
     ) -> AsyncGenerator[bytes, None]:
@@ -274,11 +268,11 @@ class Passthrough:
                 yield piece
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(END_SECONDS):
-                    await caller.finished.wait()
+                    await call.finished.wait()
         finally:
             leaving.remove_done_callback(left)
             leaving.cancel()
-            self._attempts.callers.pop(job_id, None)
+            self._calls.pop(job_id, None)
 
     # what needs no queue ----------------------------------------------------------------------------------------------
 
@@ -342,7 +336,7 @@ async def forward(
             content = await read_whole(response, max_bytes)
             write_head(resp, response.status, passed_on(response.headers))
             resp.data = content
-    except (Unreachable, Gone) as error:
+    except (TargetUnreachable, Gone) as error:
         raise TargetAway(f"{target.name} is away ({error})", retry_after_seconds=5) from None
     except Unfit as error:
         raise TargetFailed(f"{target.name}: {error}") from None

@@ -8,20 +8,20 @@ DAY_SECONDS = 86_400.0
 MAX_CHANGES = 500  # one that comes and goes all the time is remembered less far back
 
 
-class Change(msgspec.Struct, frozen=True):
+class PresenceChange(msgspec.Struct, frozen=True):
     at: float
     up: bool
 
 
-class Presence:
+class TargetPresence:
     def __init__(self) -> None:
-        self._changes: deque[Change] = deque(maxlen=MAX_CHANGES)
+        self._changes: deque[PresenceChange] = deque(maxlen=MAX_CHANGES)
 
     def note(self, up: bool, at: float) -> None:
         if not self._changes or self._changes[-1].up != up:
-            self._changes.append(Change(at, up))
+            self._changes.append(PresenceChange(at, up))
 
-    def since(self, now: float) -> list[Change]:
+    def since(self, now: float) -> list[PresenceChange]:
         """The changes of the last day, and before them the one that says how the day began, if that is known."""
         begin = now - DAY_SECONDS
         recent = [change for change in self._changes if change.at > begin]

@@ -141,7 +141,7 @@ class ArtifactWish(msgspec.Struct, forbid_unknown_fields=True):
     ] = msgspec.field(name="from", default="answer")
 
 
-class Request(msgspec.Struct):
+class StoredRequest(msgspec.Struct):
     """The payload of a job. The body is the last field, so that the others are read without a look at it."""
 
     path: str
@@ -185,17 +185,17 @@ def encode_request(
     artifacts: list[ArtifactWish] | None = None,
 ) -> bytes:
     """Whole, in one copy."""
-    return msgspec.json.encode(Request(path, relay, leaves and path.startswith("/api/"), artifacts or [], body))
+    return msgspec.json.encode(StoredRequest(path, relay, leaves and path.startswith("/api/"), artifacts or [], body))
 
 
-def decode_request(payload: bytes) -> Request:
+def decode_request(payload: bytes) -> StoredRequest:
     at = payload.find(_BODY)
     head = _head.decode(payload[:at] + b"}")
     if isinstance(head.relay, UnsetType):
         old = _old.decode(payload)
         gone = old.path.startswith("/api/") and leaves(essentials(bytes(old.body)).keep_alive)
-        return Request(old.path, old.relay, gone, old.artifacts, memoryview(old.body))
-    return Request(head.path, head.relay, head.leaves, head.artifacts, memoryview(payload)[at + len(_BODY) : -1])
+        return StoredRequest(old.path, old.relay, gone, old.artifacts, memoryview(old.body))
+    return StoredRequest(head.path, head.relay, head.leaves, head.artifacts, memoryview(payload)[at + len(_BODY) : -1])
 
 
 # for the target ---------------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def decode_request(payload: bytes) -> Request:
 _RUNNER_FIELDS = ("options", "keep_alive", "shift")
 
 
-def pinned(request: Request, model: ModelConfig | None) -> Request:
+def pinned(request: StoredRequest, model: ModelConfig | None) -> StoredRequest:
     """The request with the operator's options for this model put over the caller's; untouched where there are none."""
     if model is None or not request.path.startswith("/api/"):
         return request  # the other APIs have no words for them
@@ -215,14 +215,14 @@ def pinned(request: Request, model: ModelConfig | None) -> Request:
         fields["keep_alive"] = model.keep_alive
     body = memoryview(msgspec.json.encode(fields))
     gone = not _lasts(model.keep_alive) if model.keep_alive else request.leaves
-    return Request(request.path, request.relay, gone, request.artifacts, body)
+    return StoredRequest(request.path, request.relay, gone, request.artifacts, body)
 
 
 def _options(raw: Raw) -> Fields:
     return _fields.decode(raw) if bytes(raw).startswith(b"{") else {}
 
 
-def preload(request: Request) -> tuple[str, bytes]:
+def preload(request: StoredRequest) -> tuple[str, bytes]:
     """The request that loads the model and does nothing else, with the same options as the one that follows."""
     fields, path = _fields.decode(request.body), request.path
     if request.leaves:  # with nothing to answer that would be an order to unload

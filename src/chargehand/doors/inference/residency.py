@@ -19,7 +19,7 @@ DOUBT_SECONDS = 1.0  # so near to its expiry a model is not relied on
 BY_HAND = "@"  # how the reason of a closing begins that no job asked for
 
 
-class Resident(msgspec.Struct, frozen=True):
+class ResidentModel(msgspec.Struct, frozen=True):
     name: str
     digest: str = ""
     expires_at: float | None = None  # Unix seconds by the target's clock
@@ -28,7 +28,7 @@ class Resident(msgspec.Struct, frozen=True):
     size_vram: int = 0
 
 
-class Ledger:
+class TargetLedger:
     """What one target has in memory and what we have given it to do. Every change of residency goes through here."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Ledger:
         self.parallel = parallel
         self.up = False
         self.installed: dict[str, str] | None = None  # canonical name -> digest; None: never seen
-        self.resident: dict[str, Resident] = {}
+        self.resident: dict[str, ResidentModel] = {}
         self.opening: dict[str, float] = {}  # being loaded, since when
         self.closing: dict[str, str] = {}  # gets no new work -> because of what
         self.in_flight: dict[str, int] = {}
@@ -121,7 +121,7 @@ class Ledger:
 
     def loaded(self, model: str) -> None:
         if not is_cloud(model):
-            self.resident.setdefault(model, Resident(model))
+            self.resident.setdefault(model, ResidentModel(model))
         self._used_at[model] = self._clock()
         self.cramped.discard(model)
 
@@ -130,7 +130,7 @@ class Ledger:
         self.closing.pop(model, None)
         self._used_at.pop(model, None)
 
-    def saw(self, resident: Mapping[str, Resident]) -> None:
+    def saw(self, resident: Mapping[str, ResidentModel]) -> None:
         """The target's own list, which is the truth: others use it too, and what is idle expires."""
         self.resident = dict(resident)
         self.seen_at = self._clock()
@@ -201,7 +201,7 @@ def in_turn(wants: Iterable[Want], cap_seconds: float) -> list[Want]:
     return sorted(wants, key=turn)
 
 
-def reopen(wants: Mapping[str, Want], ledgers: Sequence[Ledger]) -> None:
+def reopen(wants: Mapping[str, Want], ledgers: Sequence[TargetLedger]) -> None:
     """A model that was closed for somebody who waits no longer, or has found room by now, takes work again."""
     served = {model for ledger in ledgers for model in ledger.opening.keys() | ledger.resident.keys()}
     for ledger in ledgers:
@@ -211,7 +211,7 @@ def reopen(wants: Mapping[str, Want], ledgers: Sequence[Ledger]) -> None:
                 del ledger.closing[model]
 
 
-def choose(want: Want, wants: Mapping[str, Want], ledgers: Sequence[Ledger], cap_seconds: float) -> Step | None:
+def choose(want: Want, wants: Mapping[str, Want], ledgers: Sequence[TargetLedger], cap_seconds: float) -> Step | None:
     """The next step for what waits for one model; None: it waits. Targets are preferred in their order."""
     model = want.model
     homes = [ledger for ledger in ledgers if ledger.offers(model)]
@@ -234,7 +234,7 @@ def choose(want: Want, wants: Mapping[str, Want], ledgers: Sequence[Ledger], cap
     return min((step for step in steps if step), key=lambda step: not isinstance(step, Load), default=None)
 
 
-def _ask(model: str, ledgers: Sequence[Ledger]) -> Step | None:
+def _ask(model: str, ledgers: Sequence[TargetLedger]) -> Step | None:
     """Not while a target that is away may have it. One that no target permits is refused by whoever is there."""
     if any(not ledger.up and ledger.may_have(model) for ledger in ledgers):
         return None
@@ -244,7 +244,7 @@ def _ask(model: str, ledgers: Sequence[Ledger]) -> Step | None:
     return None
 
 
-def _make_room(want: Want, wants: Mapping[str, Want], ledger: Ledger, cap_seconds: float) -> Step | None:
+def _make_room(want: Want, wants: Mapping[str, Want], ledger: TargetLedger, cap_seconds: float) -> Step | None:
     alone = want.model in ledger.cramped
     others = [names for names in ledger.runners() if want.model not in names]
     needed = len(others) if alone else 1 - ledger.free_slots()
@@ -275,7 +275,7 @@ def _make_room(want: Want, wants: Mapping[str, Want], ledger: Ledger, cap_second
     return Load(ledger.name, want.model, tuple(victims), reason)
 
 
-def _dearness(model: str, wants: Mapping[str, Want], ledger: Ledger) -> tuple[int, bool, float]:
+def _dearness(model: str, wants: Mapping[str, Want], ledger: TargetLedger) -> tuple[int, bool, float]:
     """The least dear is thrown out: nobody waits for it, then the least urgent, the idle, the one longest idle."""
     want = wants.get(model)
     urgency = want.priority + 1 if want is not None and want.ready else 0

@@ -17,9 +17,8 @@ from chargehand.doors.inference.residency import (
     Admit,
     Ask,
     Close,
-    Ledger,
     Load,
-    Step,
+    TargetLedger,
     Want,
     choose,
     in_turn,
@@ -40,15 +39,44 @@ MAX_QUEUES = 10_000
 ORPHANED_SECONDS = 3600.0
 QUIET_SECONDS = 300.0
 
-Work = Callable[[Job, Hand, Target, Step], Awaitable[Outcome]]
+Work = Callable[[Job, Hand, "TargetSlot"], Awaitable[Outcome]]
 log = get_logger(__name__)
 
 
-class Waiting(msgspec.Struct):
+class WaitReason(msgspec.Struct):
     """Why a job waits, for whoever asks."""
 
     waiting_for: str
     reason: str
+
+
+class TargetSlot:
+    """The room that the scheduler gives a claimed job on a target: what is to be done there, and with whom it is shared."""
+
+    def __init__(self, scheduler: "Scheduler", target: Target, step: Admit | Load | Ask) -> None:
+        self._scheduler = scheduler
+        self.target = target
+        self.step = step
+
+    def share(self) -> None:
+        """The model is in memory: others may use it too."""
+        self._scheduler.kick()
+
+    def linger(self, seconds: float) -> None:
+        """Keep the room for a while: a cancelled request may go on at the target until its next token."""
+        ledger, model = self.target.ledger, self.step.model
+        ledger.enter(model)
+
+        def leave() -> None:
+            ledger.leave(model)
+            self._scheduler.kick()
+
+        asyncio.get_running_loop().call_later(seconds, leave)
+
+    def another_may_have(self) -> bool:
+        """Return whether another target may have the model."""
+        others = [ledger for ledger in self._scheduler.ledgers if ledger is not self.target.ledger]
+        return any(ledger.may_have(self.step.model) for ledger in others)
 
 
 class Scheduler:
@@ -86,7 +114,7 @@ class Scheduler:
             self.add(target)
 
     @property
-    def ledgers(self) -> list[Ledger]:
+    def ledgers(self) -> list[TargetLedger]:
         return [target.ledger for target in self.targets.values()]
 
     def add(self, target: Target) -> None:
@@ -234,7 +262,7 @@ class Scheduler:
         task.add_done_callback(self._tasks.discard)
 
     async def _take(self, target: Target, step: Admit | Load | Ask, expected: str) -> None:
-        claimed = False
+        claimed, slot = False, TargetSlot(self, target, step)
         try:
             queues = tuple(self._queues.get(step.model, ()))
             jobs = await self._engine.claim(queues, self._holder.owner, self._holder.lease_seconds) if queues else ()
@@ -246,7 +274,7 @@ class Scheduler:
                     self.kick()
             for job in jobs:
                 self._served_at[step.model] = self._engine.now()
-                await self._holder.hold(job, lambda job, hand: self._work(job, hand, target, step))
+                await self._holder.hold(job, lambda job, hand: self._work(job, hand, slot))
         except StoreError as error:
             log.warning("a job could not be claimed, will try again", target=target.name, error=str(error))
         finally:
@@ -266,17 +294,6 @@ class Scheduler:
         for victim in step.evict:
             if target.ledger.closing.get(victim) == step.model:
                 del target.ledger.closing[victim]
-
-    def linger(self, target: Target, model: str, seconds: float) -> None:
-        """A cancelled request may go on at the target until its next token: its room is not given away at once."""
-        ledger = target.ledger
-        ledger.enter(model)
-
-        def leave() -> None:
-            ledger.leave(model)
-            self.kick()
-
-        asyncio.get_running_loop().call_later(seconds, leave)
 
     @contextlib.asynccontextmanager
     async def quiet(self, target: Target, model: str, why: str) -> AsyncIterator[None]:
@@ -305,37 +322,39 @@ class Scheduler:
         away = any(not ledger.up and ledger.may_have(model) for ledger in self.ledgers)
         return not away and any(ledger.up for ledger in self.ledgers)
 
-    def explain(self, model: str, queue: str = "") -> Waiting:
+    def explain(self, model: str, queue: str = "") -> WaitReason:
         if shared_queue(queue) in self._paused:
-            return Waiting("queue", "an operator has paused its queue")
+            return WaitReason("queue", "an operator has paused its queue")
         homes = [ledger for ledger in self.ledgers if ledger.offers(model)]
         if not homes:
             return self._explain_away(model)
         for ledger in homes:
             if model in ledger.opening:
-                return Waiting("model", f"{model} is being loaded on {ledger.name}")
+                return WaitReason("model", f"{model} is being loaded on {ledger.name}")
         for ledger in homes:
             if wanted := ledger.closing.get(model):
                 why = wanted.removeprefix(BY_HAND) if wanted.startswith(BY_HAND) else f"{wanted} is loaded in its place"
-                return Waiting("slot", f"{model} on {ledger.name} takes no new work: {why}")
+                return WaitReason("slot", f"{model} on {ledger.name} takes no new work: {why}")
             if ledger.holds(model):
                 running = ledger.in_flight.get(model, 0)
-                return Waiting("turn", f"{model} is in memory on {ledger.name}, {running} of {ledger.parallel} at work")
+                return WaitReason(
+                    "turn", f"{model} is in memory on {ledger.name}, {running} of {ledger.parallel} at work"
+                )
         ledger = homes[0]
         held = ", ".join(sorted(ledger.resident)) or "nothing"
-        return Waiting(
+        return WaitReason(
             "slot",
             f"{ledger.name} has {held} in its {ledger.slots} slots; {model} gets one when nobody waits for these, "
             f"or after {self._cap_seconds:.0f} s",
         )
 
-    def _explain_away(self, model: str) -> Waiting:
+    def _explain_away(self, model: str) -> WaitReason:
         away = [target for target in self.targets.values() if not target.up]
         if len(away) < len(self.targets):
             away = [target for target in away if target.ledger.may_have(model)]
         if away:
             names = "; ".join(f"{target.name} is away ({target.problem})" for target in away)
-            return Waiting("target", names)
+            return WaitReason("target", names)
         if not self.targets:
-            return Waiting("target", "no target is configured: set inference.targets")
-        return Waiting("target", f"no target lists {model}; one is being asked for it")
+            return WaitReason("target", "no target is configured: set inference.targets")
+        return WaitReason("target", f"no target lists {model}; one is being asked for it")

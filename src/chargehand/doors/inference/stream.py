@@ -23,7 +23,7 @@ class Cut(BreakOff):
     """The stream broke off: whoever relays it must break off too, not end it as if it were whole."""
 
 
-class Stream:
+class AnswerStream:
     """One writer, any number of readers. A reader that is slow gets more at a time, never less in all."""
 
     def __init__(self, attempt: int) -> None:

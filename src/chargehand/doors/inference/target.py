@@ -1,64 +1,47 @@
-"""One Ollama target: what it is asked over HTTP, whether it is there, and when it is not, waking it.
+"""One Ollama target: whether it is there, which models it has, which are in its memory; load and unload them.
 
-Liveness comes from a cheap probe on a connection of its own, also while requests are open: a laptop that falls asleep sends no
-FIN, and no time limit on tokens could tell its silence from a long prompt.
+A cheap probe on a connection of its own tells whether it is there, also while requests are open: a laptop that falls asleep
+sends no FIN, and no timeout on tokens could tell its silence from a long prompt.
 """
 
 import asyncio
 import contextlib
-import os
-import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
-from types import SimpleNamespace, TracebackType
-from typing import Any, TypeVar, cast
+from types import TracebackType
+from typing import cast
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
-from yarl import URL
 
 from chargehand.config import InferenceConfig, TargetConfig
 from chargehand.doors.inference.names import canonical
-from chargehand.doors.inference.presence import Presence
-from chargehand.doors.inference.residency import Ledger, Resident
-from chargehand.doors.inference.wire import UNREADABLE
+from chargehand.doors.inference.presence import TargetPresence
+from chargehand.doors.inference.residency import ResidentModel, TargetLedger
+from chargehand.doors.inference.target_http import (
+    LIST_BYTES,
+    Gone,
+    Small,
+    TargetHttp,
+    TargetUnreachable,
+    describe,
+    read_json,
+    read_whole,
+)
+from chargehand.doors.inference.waking import wake
 from chargehand.observability.logs import get_logger
 
 PS_TIMEOUT_SECONDS = 10.0  # a slow answer means busy, not down
-CONNECT_TIMEOUT_SECONDS = 5.0
 AWAY_PROBE_SECONDS = 1.0
 UNLOAD_SECONDS = 30.0
 UNLOAD_POLL_SECONDS = 0.1
 UNLOAD_AGAIN_SECONDS = 2.0
 LIST_SECONDS = 30.0  # how often an idle target is asked what it has
-READ_BYTES = 256 * 1024
-LIST_BYTES = 4 << 20  # of a list of models, and of any other answer that says something about the target itself
 VERSION_BYTES = 65_536
 
-T = TypeVar("T")
 log = get_logger(__name__)
-
-
-class Unreachable(Exception):
-    """There is no connection to the target."""
-
-
-class Gone(Exception):
-    """The side probe found the target away while it was being asked."""
-
-
-class Unfit(aiohttp.ClientError):
-    """The target answered, and with something that nobody can use: too much of it, or not what was asked for."""
-
-
-class Small(msgspec.Struct, frozen=True):
-    """An answer that was read whole."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
 
 
 class _TaggedModel(msgspec.Struct, gc=False):
@@ -99,9 +82,9 @@ class Target:
         self.url = config.url.rstrip("/")
         self.name = config.name or urlsplit(self.url).netloc
         self.config = config
-        self.ledger = Ledger(self.name, config.slots, config.parallel, config.models)
+        self.ledger = TargetLedger(self.name, config.slots, config.parallel, config.models)
         self.since = time.time()
-        self.presence = Presence()
+        self.presence = TargetPresence()
         self.problem = "not reached yet"
         self.loading: set[str] = set()  # by requests of ours that are under way
         self.version: bytes = b""  # as the target wrote it
@@ -117,71 +100,13 @@ class Target:
         self._blobs: dict[str, str] = {}  # digest -> the file with the weights
         self._woken_at = float("-inf")
         self._listed_at = float("-inf")
-        self._session: aiohttp.ClientSession | None = None
+        self._http = TargetHttp(self.url, config.api_key.reveal(), self.away)
+        self.open = self._http.open
+        self.ask = self._http.ask
 
     @property
     def up(self) -> bool:
         return self.ledger.up
-
-    # HTTP -------------------------------------------------------------------------------------------------------------
-
-    @property
-    def http(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            trace = aiohttp.TraceConfig()
-            trace.on_request_headers_sent.append(_sent)
-            key = self.config.api_key.reveal()
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),  # the ledger does the bounding
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_SECONDS),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,  # none is asked for; and a few bytes could stand for gigabytes
-                trust_env=False,
-                read_bufsize=READ_BYTES,
-                max_line_size=65536,
-                max_field_size=65536,
-                headers={"Authorization": f"Bearer {key}"} if key else {},
-                skip_auto_headers=("User-Agent", "Accept-Encoding"),
-                trace_configs=[trace],
-            )
-        return self._session
-
-    @contextlib.asynccontextmanager
-    async def open(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        headers: Mapping[str, str] | None = None,
-        sent: Callable[[], None] | None = None,
-        timeout_seconds: float | None = None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """A request whose answer is read as it comes. `sent` is called when it is on its way, so on a live connection."""
-        timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_TIMEOUT_SECONDS)
-        if isinstance(body, bytes | memoryview) and len(body) > READ_BYTES:
-            headers = {**(headers or {}), "Content-Length": str(len(body))}
-            body = _pieces(body)
-        # Encoded: the path goes out as it was made, and no ".." in it is worked out on the way.
-        request = self.http.request(
-            method, URL(f"{self.url}{path}", encoded=True), data=body, headers=headers, allow_redirects=False, timeout=timeout,
-            trace_request_ctx=sent,
-        )  # fmt: skip
-        try:
-            response = await request
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            self.away(f"no connection: {_say(error)}")
-            raise Unreachable(_say(error)) from None
-        try:
-            yield response
-        finally:
-            response.close() if not response.content.at_eof() else response.release()
-
-    async def ask(
-        self, method: str, path: str, body: bytes | None = None, *, timeout_seconds: float, headers: Mapping[str, str] | None = None,
-        max_bytes: int = LIST_BYTES,
-    ) -> Small:  # fmt: skip
-        async with self.open(method, path, body, headers, timeout_seconds=timeout_seconds) as response:
-            return Small(response.status, response.headers, await read_whole(response, max_bytes))
 
     # liveness ---------------------------------------------------------------------------------------------------------
 
@@ -219,12 +144,12 @@ class Target:
             )  # fmt: skip
             if answer.status == 200:
                 read_json(_version, answer.body)
-        except Unreachable as error:
+        except TargetUnreachable as error:
             return str(error), True
         except TimeoutError:
             return f"no answer within {self._settings.probe_seconds:g} s", False
         except (aiohttp.ClientError, OSError) as error:
-            return _say(error), False
+            return describe(error), False
         if answer.status != 200:
             return f"GET /api/version answered {answer.status}", False
         self.version = answer.body
@@ -252,9 +177,7 @@ class Target:
         for watch in list(self._watches):
             if watch.task is not current:  # that one knows: it is the one who tells us
                 watch.lose()
-        if self._session is not None:
-            session, self._session = self._session, None
-            self._closing = asyncio.ensure_future(session.close())  # idle connections are dead too
+        self._closing = asyncio.ensure_future(self._http.close())  # idle connections are dead too
         if was_up:
             self.look()  # it may be back sooner than the next probe was due
             self._changed()
@@ -265,9 +188,7 @@ class Target:
 
     async def close(self) -> None:
         """When nothing runs any more: an attempt must not take our hanging up for the target's."""
-        if self._session is not None:
-            session, self._session = self._session, None
-            await session.close()
+        await self._http.close()
 
     # what it has ------------------------------------------------------------------------------------------------------
 
@@ -275,8 +196,8 @@ class Target:
         try:
             answer = await self.ask("GET", "/api/tags", timeout_seconds=PS_TIMEOUT_SECONDS)
             listed = read_json(_models, answer.body).models or []
-        except (Unreachable, TimeoutError, aiohttp.ClientError, OSError) as error:
-            self.problem = f"GET /api/tags: {_say(error)}"
+        except (TargetUnreachable, TimeoutError, aiohttp.ClientError, OSError) as error:
+            self.problem = f"GET /api/tags: {describe(error)}"
             return False
         self.tags = answer.body
         self.ledger.installed = {canonical(each.model or each.name): each.digest for each in listed}
@@ -293,8 +214,8 @@ class Target:
         try:
             answer = await self.ask("GET", "/api/ps", timeout_seconds=PS_TIMEOUT_SECONDS)
             listed = read_json(_models, answer.body).models or []
-        except (Unreachable, TimeoutError, aiohttp.ClientError, OSError) as error:
-            self.problem = f"GET /api/ps: {_say(error)}"
+        except (TargetUnreachable, TimeoutError, aiohttp.ClientError, OSError) as error:
+            self.problem = f"GET /api/ps: {describe(error)}"
             return False
         self.ledger.saw(await self._by_every_name([_resident(each) for each in listed]))
         return True
@@ -309,7 +230,7 @@ class Target:
             await asyncio.sleep(1)
         self._changed()
 
-    async def _by_every_name(self, listed: list[Resident]) -> dict[str, Resident]:
+    async def _by_every_name(self, listed: list[ResidentModel]) -> dict[str, ResidentModel]:
         """Two names of one file of weights share a runner, and the target lists it under the first that loaded it."""
         resident = {each.name: each for each in listed}
         installed = self.ledger.installed or {}
@@ -335,7 +256,7 @@ class Target:
                 body = msgspec.json.encode({"model": name})
                 answer = await self.ask("POST", "/api/show", body, timeout_seconds=PS_TIMEOUT_SECONDS)
                 lines = read_json(_shown, answer.body).modelfile.splitlines() if answer.status == 200 else []
-            except (Unreachable, TimeoutError, aiohttp.ClientError, OSError):
+            except (TargetUnreachable, TimeoutError, aiohttp.ClientError, OSError):
                 return ""
             self._blobs[digest] = next((line for line in lines if line.startswith("FROM ")), "")
         return self._blobs[digest]
@@ -390,16 +311,11 @@ class Target:
     # waking it --------------------------------------------------------------------------------------------------------
 
     async def wake(self) -> None:
-        """Work waits for it: a magic packet or a command, not more often than the setting says."""
+        """Wake the target, since work waits for it; not more often than inference.wake_seconds."""
         if self.up or self._clock() - self._woken_at < self._settings.wake_seconds:
             return
         self._woken_at = self._clock()
-        if self.config.wake_mac:
-            log.info("waking a target by magic packet", target=self.name)
-            await asyncio.to_thread(_send_magic_packet, magic_packet(self.config.wake_mac))
-        if self.config.wake_command:
-            log.info("waking a target by command", target=self.name)
-            await _run(self.config.wake_command)
+        await wake(self.name, self.config)
         self.look()
 
     def summary(self) -> str:
@@ -445,78 +361,10 @@ class Watch:
             raise Gone(self._target.problem) from error
 
 
-async def read_whole(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
-    """An answer that is small; of one that is not, nothing."""
-    content = bytearray()
-    while piece := await response.content.readany():
-        content += piece
-        if len(content) > max_bytes:
-            raise Unfit(f"the answer is over {max_bytes} bytes")
-    return bytes(content)
-
-
-def read_json(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
-    try:
-        return decoder.decode(body)
-    except UNREADABLE as error:
-        raise Unfit(f"the answer is not what it should be: {error}") from None
-
-
-async def _pieces(body: bytes | memoryview) -> AsyncIterator[memoryview]:
-    """Pictures have megabytes: not at once, so that others get their turn, and without a copy."""
-    view = memoryview(body)
-    for start in range(0, len(view), READ_BYTES):
-        yield view[start : start + READ_BYTES]
-
-
-async def _sent(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
-    if context.trace_request_ctx is not None:
-        context.trace_request_ctx()
-
-
-def _resident(each: _TaggedModel) -> Resident:
+def _resident(each: _TaggedModel) -> ResidentModel:
     expires = None
     with contextlib.suppress(ValueError, OverflowError):
         expires = datetime.fromisoformat(each.expires_at).timestamp()
-    return Resident(
+    return ResidentModel(
         canonical(each.model or each.name), each.digest, expires, each.context_length, each.size, each.size_vram
     )
-
-
-def magic_packet(mac: str) -> bytes:
-    return b"\xff" * 6 + bytes.fromhex(mac.replace(":", "").replace("-", "")) * 16
-
-
-def _send_magic_packet(packet: bytes) -> None:
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-            sender.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
-            sender.sendto(packet, ("255.255.255.255", 9))
-    except OSError as error:
-        log.warning("the magic packet could not be sent", error=str(error))
-
-
-async def _run(command: tuple[str, ...]) -> None:
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-    except OSError as error:
-        log.warning("the wake command could not be started", command=command[0], error=str(error))
-        return
-    try:
-        async with asyncio.timeout(60):
-            if await process.wait():
-                log.warning("the wake command failed", command=command[0], exit=process.returncode)
-    except TimeoutError:
-        process.kill()
-        log.warning("the wake command took over 60 s and was stopped", command=command[0])
-
-
-def _say(error: BaseException) -> str:
-    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
-        return os.strerror(error.os_error.errno)
-    return " ".join(str(error).split())[:300] or type(error).__name__

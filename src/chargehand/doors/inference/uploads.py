@@ -66,7 +66,7 @@ class FileDeleted(msgspec.Struct):
     deleted: bool = True
 
 
-class Uploads:
+class FilesApi:
     def __init__(self, engine: Engine, config: Config, files: Files) -> None:
         self._store = engine.store
         self._files = files

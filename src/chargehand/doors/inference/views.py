@@ -1,11 +1,10 @@
 """What this door shows: jobs in the words of ADR-0005 (queued, loading, working, done, failed), and its state webhooks."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from chargehand.doors.inference.artifacts import Artifact
-from chargehand.doors.inference.attempt import Evidence
+from chargehand.doors.inference.artifacts import JobArtifact
 from chargehand.doors.inference.names import name_of
 from chargehand.engine.delivery import Outgoing
 from chargehand.engine.job import Event, Job, State, rfc3339, topic_of
@@ -21,6 +20,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
 _STATES = {topic: state for state, topics in TOPICS.items() for topic in topics}
 
 Instant = Annotated[str, msgspec.Meta(description="RFC 3339, UTC", examples=["2026-05-23T12:00:00.000Z"])]
+StateFilter = Literal["queued", "loading", "working", "done", "failed"]
 StateName = Annotated[str, msgspec.Meta(description="queued, loading, working, done or failed")]
 
 
@@ -37,6 +37,21 @@ def attempt_of(state: str, attempt: int) -> int:
     return attempt + 1 if state == State.QUEUED else max(attempt, 1)
 
 
+class AttemptEvidence(msgspec.Struct, omit_defaults=True):
+    """What was measured in an attempt."""
+
+    target: str
+    resident: bool | None = None  # the model was in memory before
+    load_seconds: float | None = None
+    first_token_seconds: float | None = None
+    seconds: float | None = None
+    prompt_tokens: int | None = None
+    tokens: int | None = None
+    finish: str = ""  # stop, length, truncated, cancelled …
+    failure: str = ""  # the row of the failure table
+    reloaded: bool = False  # the target loaded a model again that we had seen in memory
+
+
 class StateWebhook(msgspec.Struct):
     """The body of a state webhook: the nine fields of ADR-0005, and after them the number of the event."""
 
@@ -50,11 +65,11 @@ class StateWebhook(msgspec.Struct):
     result: Annotated[
         Any, msgspec.Meta(description="On `done`: the answer in the shape of Ollama's, as without streaming")
     ]
-    artifacts: list[Artifact] | None
+    artifacts: list[JobArtifact] | None
     sequence: int
 
 
-class JobSummary(msgspec.Struct):
+class InferenceJobSummary(msgspec.Struct):
     id: str
     state: StateName
     previous_state: StateName | None
@@ -82,7 +97,7 @@ class AttemptView(msgspec.Struct):
     outcome: Annotated[str, msgspec.Meta(description="succeed, retry, park, fail, cancel or expire")]
     message: str
     error: str | None
-    evidence: Evidence | None
+    evidence: AttemptEvidence | None
 
 
 class RequestView(msgspec.Struct):
@@ -93,7 +108,7 @@ class RequestView(msgspec.Struct):
     body: Annotated[Any, msgspec.Meta(description="As it was sent; null when it is over 64 KiB")]
 
 
-class JobView(JobSummary):
+class InferenceJobView(InferenceJobSummary):
     waiting: Annotated[str | None, msgspec.Meta(description="In one line, why it waits")] = None
     position: Annotated[
         int | None, msgspec.Meta(description="Jobs for the same model that go before it; at most 10000")
@@ -104,23 +119,48 @@ class JobView(JobSummary):
     metadata: Any = None
     request: RequestView | None = None
     result: Any = None
-    artifacts: list[Artifact] = []
-    evidence: Evidence | None = None
+    artifacts: list[JobArtifact] = []
+    evidence: AttemptEvidence | None = None
     attempts: list[AttemptView] = []
 
 
-class _Data(msgspec.Struct):
-    evidence: Evidence | None = None
-    artifacts: list[Artifact] | None = None
+class AttemptData(msgspec.Struct, omit_defaults=True):
+    """The data of an event that ended an attempt."""
+
+    evidence: AttemptEvidence | None = None
+    artifacts: list[JobArtifact] | None = None
 
 
-_data = msgspec.json.Decoder(_Data)
+class InferenceEventView(msgspec.Struct):
+    """A line of a job's log."""
+
+    sequence: int
+    at: Instant
+    state: StateName | None
+    previous_state: StateName | None
+    move: str
+    attempt: int
+    level: str
+    message: str
+    error: str | None
+    data: Any
+
+
+_data = msgspec.json.Decoder(AttemptData)
 _encoder = msgspec.json.Encoder()
 ENDS = frozenset({"succeed", "retry", "park", "fail", "cancel", "expire"})
 
 
-def data_of(event: Event) -> _Data:
-    return _data.decode(event.data) if event.data else _Data()
+def data_of(event: Event) -> AttemptData:
+    return _data.decode(event.data) if event.data else AttemptData()
+
+
+def event_view(event: Event) -> InferenceEventView:
+    return InferenceEventView(
+        event.seq, rfc3339(event.at), state_of(topic_of(event.state, event.stage)), state_of(event.previous), event.move,
+        attempt_of(event.state, event.attempt), event.level, event.message, event.error,
+        msgspec.Raw(event.data) if event.data else None,
+    )  # fmt: skip
 
 
 def summary(job: Job, now: int, waiting_for: str | None) -> dict[str, Any]:
@@ -142,9 +182,9 @@ def summary(job: Job, now: int, waiting_for: str | None) -> dict[str, Any]:
     }
 
 
-def _evidence(event: Event) -> Evidence | None:
+def _evidence(event: Event) -> AttemptEvidence | None:
     """A cancelled attempt could write none: that it was cancelled is all there is to say."""
-    return data_of(event).evidence or (Evidence("", finish="cancelled") if event.move == "cancel" else None)
+    return data_of(event).evidence or (AttemptEvidence("", finish="cancelled") if event.move == "cancel" else None)
 
 
 def attempts_of(events: list[Event]) -> list[AttemptView]:

@@ -47,7 +47,7 @@ FORMS = {
 }
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ModelAnswer(msgspec.Struct, frozen=True):
     """`finish`: stop, length, load, unload; truncated (it ended without saying so), repeats (it had begun to stammer), error."""
 
     finish: str
@@ -67,7 +67,7 @@ class Answer(msgspec.Struct, frozen=True):
         return msgspec.json.decode(self.said, type=str) if len(self.said) else ""
 
 
-def read_answer(form: Form, media: str, body: bytes | bytearray) -> Answer:
+def read_answer(form: Form, media: str, body: bytes | bytearray) -> ModelAnswer:
     """What the body of an answer with a good status says about itself."""
     try:
         _check_utf8(body)
@@ -77,7 +77,7 @@ def read_answer(form: Form, media: str, body: bytes | bytearray) -> Answer:
             return _read_events(form, body)
         return _read_object(bytes(body))
     except UNREADABLE as error:
-        return Answer("truncated", f"the answer is not what it should be: {error}")
+        return ModelAnswer("truncated", f"the answer is not what it should be: {error}")
 
 
 def has_ended(form: Form, body: bytearray) -> bool:
@@ -175,7 +175,7 @@ class _Message(msgspec.Struct):
     tool_calls: Raw = NOTHING
 
 
-class _Line(msgspec.Struct):
+class _AnswerLine(msgspec.Struct):
     message: _Message | None = None
     response: Raw = NOTHING
     thinking: Raw = NOTHING
@@ -208,14 +208,14 @@ class _Line(msgspec.Struct):
         return sum(len(each) for each in carried)
 
 
-_line = msgspec.json.Decoder(_Line)
+_line = msgspec.json.Decoder(_AnswerLine)
 _fields = msgspec.json.Decoder(dict[str, Raw])
 
 
-def _read_native(body: bytes | bytearray) -> Answer:
+def _read_native(body: bytes | bytearray) -> ModelAnswer:
     text, thinking, calls, logprobs = _Text(), _Text(), _List(), _List()
     tokens: deque[str] = deque(maxlen=REPEATS)
-    line, raw, chat, error = _Line(), b"{}", False, ""
+    line, raw, chat, error = _AnswerLine(), b"{}", False, ""
     for raw in _lines(body):
         line = _line.decode(raw)
         text.add(line.said)
@@ -227,12 +227,12 @@ def _read_native(body: bytes | bytearray) -> Answer:
         error = error or _said_wrong(line.error)
     said = text.whole()
     if error:
-        return Answer("error", error, said=said)
+        return ModelAnswer("error", error, said=said)
     if not line.done:
         stammers = len(tokens) == REPEATS and len(set(tokens)) == 1
-        return Answer("repeats" if stammers else "truncated", "it ended without done:true", said=said)
+        return ModelAnswer("repeats" if stammers else "truncated", "it ended without done:true", said=said)
     if len(raw) - line.large > OTHER_BYTES:
-        return Answer("truncated", f"the last line has over {OTHER_BYTES} bytes beside the answer")
+        return ModelAnswer("truncated", f"the last line has over {OTHER_BYTES} bytes beside the answer")
     extras: dict[str, Any] = {}
     if thinking:
         extras["thinking"] = thinking.whole()
@@ -243,7 +243,7 @@ def _read_native(body: bytes | bytearray) -> Answer:
     whole |= {"message": {"role": "assistant", "content": said, **extras}} if chat else {"response": said, **extras}
     if logprobs:
         whole["logprobs"] = logprobs.whole()
-    return Answer(
+    return ModelAnswer(
         _short(line.done_reason) or "stop",
         result=msgspec.json.encode(whole),
         said=said,
@@ -302,7 +302,7 @@ _choices = msgspec.json.Decoder(list[_Choice])
 _LAST = {"response.completed": "stop", "response.incomplete": "length", "message_stop": "stop"}
 
 
-def _read_events(form: Form, body: bytes | bytearray) -> Answer:
+def _read_events(form: Form, body: bytes | bytearray) -> ModelAnswer:
     """Streams of the other APIs have no text for us: who streams through them reads the bytes."""
     finish, cut, usage = "", False, _Usage()
     for raw in _lines(body):
@@ -315,19 +315,19 @@ def _read_events(form: Form, body: bytes | bytearray) -> Answer:
         event = _event.decode(data)
         kind = _short(event.type)
         if (error := _said_wrong(event.error)) or kind in ("error", "response.failed"):
-            return Answer("error", error or SOME_ERROR)
+            return ModelAnswer("error", error or SOME_ERROR)
         usage = event.usage or usage
         finish = _LAST.get(kind, finish)
         cut = cut or event.cut
     if not finish or (form is Form.OPENAI and b"[DONE]" not in body[-64:]):
-        return Answer("truncated", "the stream ended without saying that it was complete")
+        return ModelAnswer("truncated", "the stream ended without saying that it was complete")
     return _counted("length" if cut else finish, None, usage)
 
 
-def _read_object(body: bytes) -> Answer:
+def _read_object(body: bytes) -> ModelAnswer:
     event = _event.decode(body)
     if error := _said_wrong(event.error):
-        return Answer("error", error)
+        return ModelAnswer("error", error)
     answer = _counted("length" if event.cut else "stop", body, event.usage or _Usage())
     if event.prompt_eval_count is None:
         return answer
@@ -335,10 +335,10 @@ def _read_object(body: bytes) -> Answer:
     return msgspec.structs.replace(answer, prompt_tokens=event.prompt_eval_count, load_seconds=loading)
 
 
-def _counted(finish: str, result: bytes | None, usage: _Usage) -> Answer:
+def _counted(finish: str, result: bytes | None, usage: _Usage) -> ModelAnswer:
     prompt = usage.prompt_tokens if usage.input_tokens is None else usage.input_tokens
     tokens = usage.completion_tokens if usage.output_tokens is None else usage.output_tokens
-    return Answer(finish, result=result, prompt_tokens=prompt, tokens=tokens)
+    return ModelAnswer(finish, result=result, prompt_tokens=prompt, tokens=tokens)
 
 
 # what went wrong --------------------------------------------------------------------------------------------------------

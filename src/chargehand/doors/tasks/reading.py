@@ -108,7 +108,9 @@ class ReadingApi:
 
     async def get_result(self, req: Request, resp: Response, task_id: str) -> None:
         job = await self._task(req, task_id, "task not found")
-        job = await self._jobs.wait(req, job, _seconds(req.get_param("waitSeconds")))
+        wait = _seconds(req.get_param("waitSeconds"))
+        if wait and not job.finished:
+            job = await self._jobs.wait(req, job.id, wait)
         if not job.finished:
             raise TaskRefused(404, "result not found", detail=f"the task is {STATUS[job.state]}")
         # The last event, unless somebody has added a note to it since.

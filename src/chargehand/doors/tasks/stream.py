@@ -50,7 +50,7 @@ PORTION = 100  # tasks claimed at once: they are in memory together, with payloa
 _encoder = msgspec.json.Encoder(enc_hook=whole)
 
 
-class TaskStream:
+class OpenStream:
     """The tasks that one stream has in progress."""
 
     def __init__(self, bound: int, leaving: "asyncio.Future[None]") -> None:
@@ -72,8 +72,8 @@ class Streams:
         self._limits = limits
         self._roll = roll
         self._alone = config.store_url.startswith("sqlite:")
-        self._by_task: dict[str, TaskStream] = {}
-        self._by_name: dict[str, TaskStream] = {}
+        self._by_task: dict[str, OpenStream] = {}
+        self._by_name: dict[str, OpenStream] = {}
 
     def routes(self) -> list[Route]:
         # fmt: off
@@ -100,7 +100,7 @@ class Streams:
         for name in hint.streams:
             self._leave(name)
 
-    def _free(self, stream: TaskStream, task_id: str) -> None:
+    def _free(self, stream: OpenStream, task_id: str) -> None:
         if self._by_task.get(task_id) is stream:  # else it lapsed unheard of, and another stream has it now
             del self._by_task[task_id]
         stream.held.pop(task_id, None)
@@ -146,7 +146,7 @@ class Streams:
         self, req: Request, name: str, queues: tuple[str, ...], owner: str, lease: float, bound: int
     ) -> AsyncGenerator[bytes, None]:
         leaving = req.leaving()
-        stream = self._by_name[name] = TaskStream(bound, leaving)
+        stream = self._by_name[name] = OpenStream(bound, leaving)
         try:
             yield b"\n"  # the head goes out at once: whoever waits knows that the stream stands
             until = asyncio.get_running_loop().time() + MAX_SECONDS
@@ -184,7 +184,7 @@ class Streams:
             for task_id in list(stream.held):
                 self._free(stream, task_id)
 
-    def _hold(self, stream: TaskStream, jobs: tuple[Job, ...]) -> None:
+    def _hold(self, stream: OpenStream, jobs: tuple[Job, ...]) -> None:
         for job in jobs:
             stream.held[job.id] = job.lease
             self._by_task[job.id] = stream
@@ -194,7 +194,7 @@ class Streams:
             with contextlib.suppress(Conflict, NotFound):  # cancelled in between, and perhaps purged
                 await self._engine.park(Guard.held(job), "", message="handed back: the stream's reader is gone")
 
-    async def _wait_for_room(self, stream: TaskStream) -> bool:
+    async def _wait_for_room(self, stream: OpenStream) -> bool:
         """False when a sign of life is due."""
         loop, leaving = asyncio.get_running_loop(), stream.leaving
         until = loop.time() + SIGN_OF_LIFE_SECONDS
@@ -218,7 +218,7 @@ class Streams:
                 await self._look(stream, set(stream.held))
         return True
 
-    async def _look(self, stream: TaskStream, task_ids: set[str]) -> None:
+    async def _look(self, stream: OpenStream, task_ids: set[str]) -> None:
         stream.doubtful.clear()
         for task_id in task_ids:
             lease = stream.held.get(task_id)
