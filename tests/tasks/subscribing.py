@@ -53,7 +53,7 @@ class Desk:
     async def on(self, task_id: str, verb: str, **fields: Any) -> Answer:
         return await self.api.post(f"{BASE}/tasks/{task_id}/{verb}", fields)
 
-    async def told(self, how_often: int = 1, path: str = "/hook") -> list[Hook]:
+    async def notified(self, how_often: int = 1, path: str = "/hook") -> list[Hook]:
         """What came to this path, once so much came."""
         await until(lambda: len(self.receiver.at(path)) >= how_often)
         return self.receiver.at(path)
@@ -65,7 +65,7 @@ class Desk:
         name = f"marker-{next(_numbers)}"
         await self.subscribe(f"/{name}", name)
         await self.create(name)
-        await self.told(1, f"/{name}")
+        await self.notified(1, f"/{name}")
         await until(lambda: not self.notifier._sending)
 
     async def looked(self) -> None:

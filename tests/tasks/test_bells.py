@@ -29,7 +29,7 @@ def a_pulse(at: int, *run_ats: int, **fields: Any) -> Pulse:
 
 
 def told(rung: Ringing) -> list[str]:
-    return [each.id for each in rung.told]
+    return [each.id for each in rung.notified]
 
 
 ONE = [a_subscription("a")]
@@ -183,8 +183,8 @@ def test_hash_waits_for_its_one_or_for_the_next_minute() -> None:
     waiting = ring(first.bell, members, a_pulse(late, late))
     assert (told(waiting), waiting.again_at) == ([], AT + MINUTE)
     other = ring(waiting.bell, members, a_pulse(AT + MINUTE, late))
-    assert len(other.told) == 1
-    assert other.told != first.told
+    assert len(other.notified) == 1
+    assert other.notified != first.notified
 
 
 # always -----------------------------------------------------------------------------------------------------------------
@@ -221,11 +221,11 @@ def test_nobody_is_told_too_often_or_of_nothing_and_every_unit_hears_of_every_ed
         elif act in ("pause", "resume"):
             paused = act == "pause"
         rung = ring(bell, members, a_pulse(at, *queue, paused=paused))
-        units = Counter(unit_of(each) for each in rung.told)
-        assert not rung.told or (queue and not paused)
+        units = Counter(unit_of(each) for each in rung.notified)
+        assert not rung.notified or (queue and not paused)
         assert all(count == 1 for count in units.values())
-        assert rung.changed or not rung.told
-        for each in rung.told:
+        assert rung.changed or not rung.notified
+        for each in rung.notified:
             assert at - last.get(each.id, 0) >= each.interval
             last[each.id] = at
         unaware -= units.keys()

@@ -80,7 +80,7 @@ class Door:
     async def on(self, task_id: str, verb: str, **fields: Any) -> Any:
         return (await self.api.post(f"{BASE}/tasks/{task_id}/{verb}", fields)).good()
 
-    async def told(self, task_id: str, count: int = 1) -> list[dict[str, Any]]:
+    async def callbacks(self, task_id: str, count: int = 1) -> list[dict[str, Any]]:
         """What was told of a task once so many callbacks are delivered; not one more is in the outbox."""
 
         async def delivered() -> bool:
@@ -176,7 +176,7 @@ async def test_every_end_is_told_once(store_url: str, receiver: Receiver, end: E
     async with serving_door(store_url, receiver) as door:
         task_id = await door.create(maxAttempts=2)
         await end(door, task_id)
-        [body] = await door.told(task_id)
+        [body] = await door.callbacks(task_id)
         ended = (await door.api.get(f"{BASE}/tasks/{task_id}/result?waitSeconds=5")).good()["result"]
     assert body == {
         "taskId": task_id,
@@ -210,11 +210,11 @@ async def test_a_dead_letter_that_is_requeued_and_done_is_told_of_again(store_ur
         task_id = await door.create(maxAttempts=1)
         await door.claim()
         await door.on(task_id, "nack", reason="broken")
-        assert [body["status"] for body in await door.told(task_id)] == ["FAILED"]
+        assert [body["status"] for body in await door.callbacks(task_id)] == ["FAILED"]
         (await door.api.post(f"{BASE}/admin/dlq/{task_id}/requeue", {"payload": {"n": 2}})).good()
         assert await door.claim() == task_id
         await door.on(task_id, "result", status="COMPLETED", result={"n": 2})
-        bodies = await door.told(task_id, 2)
+        bodies = await door.callbacks(task_id, 2)
         assert [(body["status"], body["result"], body["error"]) for body in bodies] == [
             ("FAILED", None, "broken"),
             ("COMPLETED", {"n": 2}, ""),
@@ -227,7 +227,7 @@ async def test_a_dead_letter_that_dies_again_is_told_of_again(store_url: str, re
         for turn in (1, 2, 3):
             await door.claim()
             await door.on(task_id, "nack", reason=f"broken {turn}")
-            errors = [body["error"] for body in await door.told(task_id, turn)]
+            errors = [body["error"] for body in await door.callbacks(task_id, turn)]
             assert errors == [f"broken {n + 1}" for n in range(turn)]
             (await door.api.post(f"{BASE}/admin/dlq/{task_id}/requeue")).good()
 
@@ -270,7 +270,7 @@ async def test_each_tenant_has_its_own_secret(store_url: str, receiver: Receiver
     async with serving_door(store_url, receiver, **settings) as door:
         task_id = await door.create()
         await door.on(task_id, "cancel")
-        await door.told(task_id)
+        await door.callbacks(task_id)
         [hook] = receiver.hooks
         Webhook(standard_secret("the one before")).verify(hook.body, dict(hook.headers))
 

@@ -42,7 +42,7 @@ async def desk(store_url: str, receiver: Receiver) -> AsyncIterator[Desk]:
 async def test_a_notification_is_the_documented_one(desk: Desk) -> None:
     await desk.subscribe("/hook", "Generate_Master")
     await desk.create("generate_MASTER")
-    [hook] = await desk.told()
+    [hook] = await desk.notified()
     body = said(hook)
     assert list(body) == ["eventType", "available", "queueDepth", "claimUrl", "sentAt", "notificationId"]
     sent_at = datetime.strptime(body["sentAt"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
@@ -62,7 +62,7 @@ async def test_a_notification_is_the_documented_one(desk: Desk) -> None:
 async def test_a_notification_is_signed_in_both_ways(desk: Desk) -> None:
     await desk.subscribe()
     await desk.create()
-    [hook] = await desk.told()
+    [hook] = await desk.notified()
     verify("codeq", [SECRET], hook.headers, hook.body, time.time())
     assert Webhook(standard_secret(SECRET)).verify(hook.body, dict(hook.headers)) == said(hook)
     assert hook.id == said(hook)["notificationId"]
@@ -80,18 +80,18 @@ async def test_each_tenants_own_secret_signs(store_url: str, receiver: Receiver)
             theirs = Desk(desk.server, desk.api.of(tenant), receiver)
             await theirs.subscribe(f"/{tenant}")
             await theirs.create()
-            [hook] = await theirs.told(1, f"/{tenant}")
+            [hook] = await theirs.notified(1, f"/{tenant}")
             verify("codeq", [secret], hook.headers, hook.body, time.time())
 
 
 async def test_the_depth_is_true_and_each_notification_has_an_id_of_its_own(desk: Desk) -> None:
     await desk.subscribe("/hook", "render", **ONE_SECOND)
     await desk.create()
-    await desk.told()
+    await desk.notified()
     await desk.claim()
     tasks = {"tasks": [{"command": "render", "payload": {}}] * 90}
     (await desk.api.post(f"{BASE}/tasks/batch", tasks)).good()
-    first, second = [said(hook) for hook in await desk.told(2)]
+    first, second = [said(hook) for hook in await desk.notified(2)]
     assert first["queueDepth"] == 1
     assert second["queueDepth"] == 90
     assert first["notificationId"] != second["notificationId"]
@@ -103,7 +103,7 @@ async def test_a_long_queue_is_counted_to_its_end(desk: Desk) -> None:
     await asyncio.gather(*[desk.api.post(f"{BASE}/tasks/batch", tasks) for _ in range(13)])
     await desk.subscribe()
     await desk.create(delaySeconds=0.1)
-    [hook] = await desk.told()
+    [hook] = await desk.notified()
     assert said(hook)["queueDepth"] == 1301
 
 
@@ -112,12 +112,12 @@ async def test_a_trace_goes_along_when_tracing_is_on(store_url: str, receiver: R
     async with subscribing(store_url, receiver, {"tracing.endpoint": receiver.url("/v1/traces")}) as desk:
         await desk.subscribe()
         await desk.create()
-        [hook] = await desk.told()
+        [hook] = await desk.notified()
         assert hook.headers["traceparent"].startswith("00-")
     async with subscribing(store_url, receiver) as desk:
         await desk.subscribe("/plain", "other")
         await desk.create("other")
-        [hook] = await desk.told(1, "/plain")
+        [hook] = await desk.notified(1, "/plain")
         assert "traceparent" not in hook.headers
 
 
@@ -127,7 +127,7 @@ async def test_a_trace_goes_along_when_tracing_is_on(store_url: str, receiver: R
 async def test_only_the_first_task_in_an_empty_queue_is_news(desk: Desk) -> None:
     await desk.subscribe(**ONE_SECOND)
     await desk.create()
-    await desk.told()
+    await desk.notified()
     for _ in range(5):
         await desk.create()
     await asyncio.sleep(1.1)  # so that not the interval is what keeps us quiet
@@ -137,23 +137,23 @@ async def test_only_the_first_task_in_an_empty_queue_is_news(desk: Desk) -> None
     for _ in range(7):
         await desk.claim()
     await desk.create()
-    assert len(await desk.told(2)) == 2
+    assert len(await desk.notified(2)) == 2
 
 
 async def test_a_delayed_task_is_news_when_it_becomes_ready_and_not_before(desk: Desk) -> None:
     await desk.subscribe()
     began = time.monotonic()
     await desk.create(delaySeconds=0.5)
-    await desk.told()
+    await desk.notified()
     assert 0.5 < time.monotonic() - began < 5
 
 
 async def test_a_delayed_task_is_news_even_if_others_wait(desk: Desk) -> None:
     await desk.subscribe(**ONE_SECOND)
     await desk.create()
-    await desk.told()
+    await desk.notified()
     await desk.create(delaySeconds=0.3)
-    hooks = await desk.told(2)
+    hooks = await desk.notified(2)
     assert said(hooks[1])["queueDepth"] == 2
 
 
@@ -161,13 +161,13 @@ async def test_a_delayed_task_is_news_even_if_others_wait(desk: Desk) -> None:
 async def test_a_task_that_comes_back_is_news(desk: Desk, way: str) -> None:
     await desk.subscribe(**ONE_SECOND)
     await desk.create()
-    await desk.told()
+    await desk.notified()
     task_id = await desk.claim(leaseSeconds=1 if way == "lapse" else 60)
     if way == "abandon":
         assert (await desk.on(task_id, "abandon")).status == 200
     elif way.startswith("nack"):
         assert (await desk.on(task_id, "nack", delaySeconds=0 if way == "nack" else 1)).status == 200
-    hooks = await desk.told(2)
+    hooks = await desk.notified(2)
     assert said(hooks[1])["queueDepth"] == 1
 
 
@@ -181,17 +181,17 @@ async def test_what_waits_already_is_no_news_to_the_first_subscriber(desk: Desk)
     assert {said(hook)["eventType"] for hook in desk.receiver.at("/all")}.isdisjoint({"render", "other"})
     await desk.claim()
     await desk.create()
-    await desk.told()
+    await desk.notified()
 
 
 async def test_a_second_subscriber_does_not_hide_work_from_the_first(desk: Desk) -> None:
     await desk.subscribe(**ONE_SECOND)
     await desk.create()
-    await desk.told()
+    await desk.notified()
     await desk.claim()
     await desk.create()
     await desk.subscribe("/second")
-    assert len(await desk.told(2)) == 2
+    assert len(await desk.notified(2)) == 2
 
 
 async def test_a_paused_queue_rings_nobody_until_it_goes_on(desk: Desk) -> None:
@@ -203,7 +203,7 @@ async def test_a_paused_queue_rings_nobody_until_it_goes_on(desk: Desk) -> None:
     await desk.settled()
     assert desk.receiver.at("/hook") == []
     (await desk.api.call("PUT", queue, {})).good()
-    hooks = await desk.told()
+    hooks = await desk.notified()
     assert said(hooks[0])["queueDepth"] == 2
 
 
@@ -231,7 +231,7 @@ async def test_a_group_is_told_once_through_each_member_in_turn(desk: Desk, coun
         await times(desk.receiver, edge + 1)
         await desk.claim()
     await desk.settled()
-    assert told(desk) == [f"/{edge % count}" for edge in range(edges)]
+    assert notified(desk) == [f"/{edge % count}" for edge in range(edges)]
 
 
 @pytest.mark.parametrize("count", [1, 2, 100])
@@ -244,7 +244,7 @@ async def test_hash_tells_one_and_the_same_within_a_minute(desk: Desk, count: in
         await desk.create()
         await times(desk.receiver, edge + 1)
         await desk.claim()
-    assert told(desk) == [f"/{minute % count}"] * 2
+    assert notified(desk) == [f"/{minute % count}"] * 2
 
 
 async def test_every_group_and_every_loner_has_its_own(desk: Desk) -> None:
@@ -258,19 +258,19 @@ async def test_every_group_and_every_loner_has_its_own(desk: Desk) -> None:
     ):
         await desk.subscribe(path, **fields)
     await desk.create()
-    await until(lambda: len(told(desk)) >= 5)
+    await until(lambda: len(notified(desk)) >= 5)
     await desk.settled()
-    assert sorted(told(desk)) == ["/a1", "/b1", "/f1", "/f2", "/h1"]
+    assert sorted(notified(desk)) == ["/a1", "/b1", "/f1", "/f2", "/h1"]
 
 
 async def test_a_star_is_for_every_command_and_others_are_for_their_own(desk: Desk) -> None:
     await desk.subscribe("/all", "*", **ONE_SECOND)
     await desk.subscribe("/thumb", "thumb")
     await desk.create("Render")
-    await desk.told(1, "/all")
+    await desk.notified(1, "/all")
     await desk.create("Thumb")
-    assert [said(hook)["eventType"] for hook in await desk.told(1, "/thumb")] == ["thumb"]
-    assert {said(hook)["eventType"] for hook in await desk.told(2, "/all")} == {"render", "thumb"}
+    assert [said(hook)["eventType"] for hook in await desk.notified(1, "/thumb")] == ["thumb"]
+    assert {said(hook)["eventType"] for hook in await desk.notified(2, "/all")} == {"render", "thumb"}
 
 
 @on_sqlite
@@ -281,7 +281,7 @@ async def test_tenants_are_told_of_their_own_work_only(store_url: str, receiver:
         await acme.subscribe("/acme")
         await umbrella.subscribe("/umbrella")
         await acme.create()
-        await acme.told(1, "/acme")
+        await acme.notified(1, "/acme")
         await acme.settled()
         assert receiver.at("/umbrella") == []
 
@@ -292,12 +292,12 @@ async def test_tenants_are_told_of_their_own_work_only(store_url: str, receiver:
 async def test_within_the_interval_nobody_is_told_and_after_it_if_there_is_still_work(desk: Desk) -> None:
     await desk.subscribe(minIntervalSeconds=2)
     await desk.create()
-    await desk.told()
+    await desk.notified()
     began = time.monotonic()
     for _ in range(3):
         await desk.claim()
         await desk.create()
-    hooks = await desk.told(2)
+    hooks = await desk.notified(2)
     assert time.monotonic() - began > 1.8
     assert said(hooks[1])["queueDepth"] == 1
     await asyncio.sleep(2.1)  # the task waits, the worker knows: nothing more
@@ -308,7 +308,7 @@ async def test_within_the_interval_nobody_is_told_and_after_it_if_there_is_still
 async def test_after_the_interval_nobody_is_told_of_work_that_is_gone(desk: Desk) -> None:
     await desk.subscribe(minIntervalSeconds=2)
     await desk.create()
-    await desk.told()
+    await desk.notified()
     await desk.claim()
     await desk.create()
 
@@ -326,10 +326,10 @@ async def test_after_the_interval_nobody_is_told_of_work_that_is_gone(desk: Desk
 async def test_the_interval_is_the_subscribers_over_all_its_commands(desk: Desk) -> None:
     await desk.subscribe("/hook", "render", "thumb", **ONE_SECOND)
     await desk.create()
-    await desk.told()
+    await desk.notified()
     began = time.monotonic()
     await desk.create("thumb")
-    assert [said(hook)["eventType"] for hook in await desk.told(2)] == ["render", "thumb"]
+    assert [said(hook)["eventType"] for hook in await desk.notified(2)] == ["render", "thumb"]
     assert time.monotonic() - began > 0.8
 
 
@@ -343,9 +343,9 @@ async def test_who_has_expired_or_left_is_not_told(desk: Desk) -> None:
     assert (await desk.api.call("DELETE", f"{PATH}/{left}")).status == 204
     await asyncio.sleep(1.1)
     await desk.create()
-    await desk.told(1, "/stays")
+    await desk.notified(1, "/stays")
     await desk.settled()
-    assert told(desk) == ["/stays"]
+    assert notified(desk) == ["/stays"]
 
 
 async def test_who_renews_is_told(desk: Desk) -> None:
@@ -353,7 +353,7 @@ async def test_who_renews_is_told(desk: Desk) -> None:
     (await desk.api.post(f"{PATH}/{subscription}/heartbeat", {"ttlSeconds": 60})).good()
     await asyncio.sleep(2.1)
     await desk.create()
-    await desk.told()
+    await desk.notified()
 
 
 async def test_subscribers_and_what_they_were_told_of_survive_a_restart(store_url: str, receiver: Receiver) -> None:
@@ -361,16 +361,16 @@ async def test_subscribers_and_what_they_were_told_of_survive_a_restart(store_ur
         for name in ("one", "two"):
             await desk.subscribe(f"/{name}", deliveryMode="group", groupId="pool", **ONE_SECOND)
         await desk.create()
-        await desk.told(1, "/one")
+        await desk.notified(1, "/one")
     async with subscribing(store_url, receiver) as desk:
         await desk.settled()
-        assert told(desk) == ["/one"]  # the task was there before
+        assert notified(desk) == ["/one"]  # the task was there before
         await desk.claim()
         await desk.create()
-        await desk.told(1, "/two")  # whose turn it is
+        await desk.notified(1, "/two")  # whose turn it is
     async with subscribing(store_url, receiver) as desk:
         await desk.create("render", delaySeconds=0.2)
-        await until(lambda: len(told(desk)) == 3)
+        await until(lambda: len(notified(desk)) == 3)
 
 
 async def test_work_that_came_while_no_server_ran_is_told_after_the_start(store_url: str, receiver: Receiver) -> None:
@@ -380,7 +380,7 @@ async def test_work_that_came_while_no_server_ran_is_told_after_the_start(store_
     assert receiver.hooks == []
     await asyncio.sleep(1)
     async with subscribing(store_url, receiver) as desk:
-        await desk.told()
+        await desk.notified()
 
 
 async def test_two_nodes_tell_a_group_once(postgres_url: str, receiver: Receiver) -> None:
@@ -410,7 +410,7 @@ async def test_a_task_created_on_one_node_is_told_to_a_subscriber_of_another(
         began = time.monotonic()
         queue = task_queue("default", "render")
         await two.server.engine.submit(NewJob(two.server.engine.new_id(), "default", KIND, queue, b"{}"))
-        await one.told()
+        await one.notified()
         assert time.monotonic() - began < 5  # by the hint, not by polling
 
 
@@ -430,7 +430,7 @@ async def test_a_slow_subscriber_holds_up_neither_the_producer_nor_the_others(
         await other.subscribe("/quick", "thumb")
         async with asyncio.timeout(20):
             await desk.create("thumb")
-            await other.told(1, "/quick")
+            await other.notified(1, "/quick")
         assert len(receiver.hooks) == 16
 
 
@@ -438,11 +438,11 @@ async def test_what_fails_is_counted_and_not_tried_again(desk: Desk) -> None:
     desk.receiver.otherwise = answer(500)
     await desk.subscribe("/bad")
     await desk.create()
-    await desk.told(1, "/bad")
+    await desk.notified(1, "/bad")
     desk.receiver.otherwise = answer(204)
     await desk.subscribe("/good", "thumb")
     await desk.create("thumb")
-    await desk.told(1, "/good")
+    await desk.notified(1, "/good")
     await desk.settled()
     assert len(desk.receiver.at("/bad")) == 1
     metrics = (await desk.api.get("/metrics")).body.decode()
@@ -470,7 +470,7 @@ async def times(receiver: Receiver, count: int) -> None:
     await until(lambda: len(members(receiver)) == count)
 
 
-def told(desk: Desk) -> list[str]:
+def notified(desk: Desk) -> list[str]:
     return members(desk.receiver)
 
 

@@ -213,7 +213,7 @@ async def test_an_end_that_was_not_heard_of_is_found_by_looking(
         pass
 
     monkeypatch.setattr(streams.Streams, "on_move", deaf)
-    monkeypatch.setattr(streams, "SIGN_OF_LIFE_SECONDS", 0.3)
+    monkeypatch.setattr(streams, "KEEP_ALIVE_SECONDS", 0.3)
     async with calling(store_url) as shop:
         first, second = await create(shop, 2)
         async with streaming(shop.worker, maxInFlight=1) as stream:
@@ -228,7 +228,7 @@ async def test_an_end_that_was_not_heard_of_is_found_by_looking(
 @on_sqlite
 @pytest.mark.parametrize("full", [False, True], ids=["nothing to do", "as many as it takes"])
 async def test_a_stream_gives_signs_of_life(store_url: str, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
-    monkeypatch.setattr(streams, "SIGN_OF_LIFE_SECONDS", 0.05)
+    monkeypatch.setattr(streams, "KEEP_ALIVE_SECONDS", 0.05)
     async with calling(store_url) as shop, streaming(shop.worker, maxInFlight=1) as stream:
         if full:
             await create(shop, 2)
@@ -420,7 +420,7 @@ async def test_what_another_node_says_that_is_no_end_makes_no_room(postgres_url:
 async def test_a_stream_whose_database_goes_away_breaks_off_without_a_traceback_and_the_next_one_works(
     postgres_url: str, full: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "SIGN_OF_LIFE_SECONDS", 0.3)
+    monkeypatch.setattr(streams, "KEEP_ALIVE_SECONDS", 0.3)
     with TemporaryDirectory(prefix="chargehand-") as folder:
         async with Cable(postgres_url, Path(folder)) as cable, calling(cable.url) as shop:
             async with streaming(shop.worker, maxInFlight=1) as stream:

@@ -50,7 +50,7 @@ def admin(req: Request) -> Caller:
 
 
 def check_event_types(caller: Caller, event_types: tuple[str, ...]) -> None:
-    """Compared as they are spelt, unlike queues: that is how codeQ's tokens are checked."""
+    """Refuse event types that the token lacks. Case matters here, unlike in queues: codeQ checks tokens so."""
     if ANY in caller.event_types:
         return
     for event_type in event_types:

@@ -1,4 +1,4 @@
-"""For administrators of a tenant: what stands in its queues, its dead letters, pausing and limiting a command, cleaning up."""
+"""For administrators of a tenant: count its queues, pause or limit a command, handle dead letters, clean up."""
 
 from typing import Annotated, Any
 
@@ -26,7 +26,7 @@ from chargehand.http.route import Route, query, read_body, reply
 
 CLEANUP_LIMIT = 1000
 CLEANUP_MOST = 10_000
-FOR_EVER = 2**61  # an age that nothing reaches, in microseconds
+FOR_EVER = 2**61  # microseconds; no task gets so old
 LETTERS_LIMIT = 100
 LETTERS_MOST = 1000
 MAX_BODY = 65_536
@@ -43,7 +43,7 @@ class Depth(msgspec.Struct, rename="camel"):
 
 
 class SetCommand(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """What is left out stays as it is."""
+    """Fields that are left out keep their value."""
 
     paused: Annotated[bool, msgspec.Meta(description="No more claims; what is in progress goes on")] | UnsetType = UNSET
     max_in_progress: (
@@ -81,9 +81,9 @@ class Requeue(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SomeLetters(msgspec.Struct, forbid_unknown_fields=True):
-    """The newest dead letters of a command; of all commands when none is named."""
+    """The newest dead letters of a command, or of all commands if none is named."""
 
-    # Unlike codeQ's own bodies, no unknown member: a typing error in `command` would mean them all.
+    # Unlike codeQ's bodies it refuses unknown fields: a typing error in `command` would select all commands.
 
     command: str | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=LETTERS_MOST)] = LETTERS_LIMIT
@@ -112,20 +112,20 @@ class AdminApi:
         of_one = {**shape, "errors": (NotFound, Conflict)}
         # fmt: off
         return [
-            Route("GET", queues, self.get_queues, "Count everything, label by label", "", TAG, reply=dict[str, int], **shape),
+            Route("GET", queues, self.get_queues, "Count the tasks of all commands, by codeQ's labels", "", TAG, reply=dict[str, int], **shape),
             Route("GET", f"{queues}/{{command:path}}", self.get_queue, "Count the tasks of a command", "", TAG, reply=Depth, **shape),
             Route("PUT", f"{queues}/{{command:path}}", self.set_queue, "Pause, resume or limit a command", "", TAG, request=SetCommand, reply=Depth, **shape),
             Route("GET", f"{BASE}/admin/workers", self.list_workers, "List the workers that came to this node in the last hour", "", TAG, reply=WorkersSeen, **shape),
-            Route("POST", f"{BASE}/admin/tasks/cleanup", self.clean_up, "Remove finished tasks whose time is over", "", TAG,
-                  "Never what is still to be done.", reply=Cleaned, **shape),
+            Route("POST", f"{BASE}/admin/tasks/cleanup", self.clean_up, "Remove finished tasks that are older than their retention", "", TAG,
+                  "Never a task that is pending or in progress.", reply=Cleaned, **shape),
             Route("GET", letters, self.list_letters, "List dead letters, newest first", "", TAG, query=LettersQuery, reply=Letters, **shape),
-            Route("POST", f"{letters}/requeue", self.requeue_letters, "Give dead letters all their attempts again", "", TAG,
+            Route("POST", f"{letters}/requeue", self.requeue_letters, "Requeue dead letters with all their attempts", "", TAG,
                   request=SomeLetters, reply=LetterCount, **shape),
             Route("POST", f"{letters}/purge", self.purge_letters, "Remove dead letters for good", "", TAG, request=SomeLetters, reply=LetterCount, **shape),
-            Route("GET", f"{letters}/{{task_id}}", self.get_letter, "Read a dead letter and what happened to it", "", TAG, reply=Letter, **of_one),
-            Route("POST", f"{letters}/{{task_id}}/requeue", self.requeue_letter, "Give one all its attempts again, mended if need be", "", TAG,
+            Route("GET", f"{letters}/{{task_id}}", self.get_letter, "Read a dead letter and its events", "", TAG, reply=Letter, **of_one),
+            Route("POST", f"{letters}/{{task_id}}/requeue", self.requeue_letter, "Requeue a dead letter with all its attempts, and another payload if given", "", TAG,
                   request=Requeue, reply=Task, **of_one),
-            Route("DELETE", f"{letters}/{{task_id}}", self.drop_letter, "Remove one for good", "", TAG, status=204, **of_one),
+            Route("DELETE", f"{letters}/{{task_id}}", self.drop_letter, "Remove a dead letter for good", "", TAG, status=204, **of_one),
         ]
         # fmt: on
 
@@ -185,7 +185,7 @@ class AdminApi:
         age = int(self._config.retention.finished_seconds * SECOND) or FOR_EVER
         ids = await self._engine.store.finished_jobs(caller.tenant, KIND, before, age, limit)
         deleted, portion = 0, self._config.retention.batch
-        for begin in range(0, len(ids), portion):  # a commit each: those of others get in between
+        for begin in range(0, len(ids), portion):  # a commit each, so that others' commits get in between
             deleted += await self._engine.store.purge(caller.tenant, KIND, tuple(ids[begin : begin + portion]))
         reply(resp, Cleaned(deleted, whole_seconds(before), asked.limit or 0))
 
@@ -203,7 +203,7 @@ class AdminApi:
         job = await self._letter(access.admin(req).tenant, task_id)
         events = await self._engine.store.list_events(
             job.id, max(0, job.seq - EVENTS_PAGE), EVENTS_PAGE
-        )  # the last tell why
+        )  # the last ones say why it died
         view = task_view(job, await self._engine.store.now())
         reply(resp, Letter(view, [task_event(event) for event in events]))
 
@@ -217,7 +217,7 @@ class AdminApi:
             await self._jobs.requeue(req, job, payload=payload)
         except (Conflict, NotFound):
             raise TaskRefused(
-                409, "not requeued", detail="it is no dead letter any more, or its uniqueKey is in use"
+                409, "not requeued", detail="it is no longer a dead letter, or its uniqueKey is in use"
             ) from None
         job = await get_task(self._jobs, job.id, caller.tenant)
         reply(resp, task_view(job, await self._engine.store.now()))
@@ -239,8 +239,8 @@ class AdminApi:
         caller = access.admin(req)
         asked = await wire.read(req, _some, MAX_BODY)
         if not asked.command:
-            # What is gone is gone: a request that forgot to say whose must not take all.
-            detail = f"command: whose dead letters are to be removed is required; {ANY} removes those of all"
+            # Purging cannot be undone: a request without a command must not purge all of them.
+            detail = f"command: is required; {ANY} removes the dead letters of all commands"
             raise TaskRefused(400, "invalid body", detail=detail, field="command")
         found, _ = await self._letters(caller.tenant, asked.command, asked.limit)
         reply(resp, LetterCount(await self._engine.store.purge(caller.tenant, KIND, tuple(job.id for job in found))))
@@ -262,7 +262,7 @@ class AdminApi:
     async def _letter(self, tenant: str, task_id: str) -> Job:
         job = await get_task(self._jobs, task_id, tenant)
         if not (job.finished and job.stage == DEAD):
-            raise TaskRefused(404, "not found", detail="there is such a task, but it is no dead letter")
+            raise TaskRefused(404, "not found", detail="the task exists, but it is not a dead letter")
         return job
 
 
@@ -272,7 +272,7 @@ def _label(queue: str) -> str:
 
 
 def _optional(body: bytes) -> wire.CleanUpTasks:
-    """codeQ does not look at what is wrong with this body, but for the instant in it."""
+    """Decode the body, or return defaults: codeQ ignores a body that it cannot read here."""
     try:
         return wire.parse(wire.cleanup, body) if body else wire.CleanUpTasks()
     except TaskRefused:

@@ -27,7 +27,7 @@ NAMED = {
 }
 _SHAPE = f"minute hour day-of-month month day-of-week, or one of {', '.join(NAMED)}"
 _LISTS = "*, lists (1,2), ranges (1-5) and steps (*/2)"
-# In the order in which they are written, by the names that CronSim has for them.
+# The fields in their order, and CronSim's names for them.
 _ALLOWED = {
     "minute": "0-59",
     "hour": "0-23",
@@ -38,7 +38,7 @@ _ALLOWED = {
 
 
 def check(expression: str, timezone: str, now: int) -> None:
-    """Raises InvalidField unless both are right and there is a tick to come."""
+    """Raise InvalidField unless both are valid and there is a next tick."""
     fields = _fields(expression)
     zone(timezone)
     try:
@@ -63,10 +63,10 @@ def zone(name: str) -> tzinfo:
 
 
 def next_tick(expression: str, timezone: str, after: int) -> int | None:
-    """The first tick later than `after`, in microseconds; None if there is none within 50 years."""
+    """Return the first tick after `after`, in microseconds; None if there is none within 50 years."""
     start = datetime.fromtimestamp(after // SECOND, UTC).astimezone(zone(timezone))
     for tick in CronSim(_fields(expression), start):
-        # While an hour comes a second time, what is found first may lie in the hour's first time, which is past.
+        # In the hour that is repeated when summer time ends, CronSim may return a tick of its first run, which is past.
         at = int(tick.timestamp()) * SECOND
         if at > after:
             return at
@@ -74,8 +74,8 @@ def next_tick(expression: str, timezone: str, after: int) -> int | None:
 
 
 def latest_tick(expression: str, timezone: str, tick: int, now: int) -> int:
-    """The last tick up to `now`, from an earlier one. By halving: a year of minutes is half a million ticks."""
-    until = now  # behind this there is none
+    """Return the last tick up to `now`, given an earlier one. Bisects: a year of minutes is half a million ticks."""
+    until = now  # no tick after this one
     while until - tick >= MINUTE:
         middle = (tick + until) // 2
         found = next_tick(expression, timezone, middle)
@@ -98,7 +98,7 @@ def following(expression: str, timezone: str, after: int, count: int) -> list[in
 
 @lru_cache(maxsize=1024)
 def _fields(expression: str) -> str:
-    """Five fields, always: CronSim knows a sixth, for seconds."""
+    """Require five fields: CronSim would accept a sixth, for seconds."""
     text = expression.strip()
     if not 1 <= len(text) <= MAX_CHARACTERS:
         raise InvalidField("cron", f"must have 1 to {MAX_CHARACTERS} characters; allowed is {_SHAPE}")
@@ -121,5 +121,5 @@ def _wrong(fields: str, said: str) -> InvalidField:
 
 @cache
 def _names() -> dict[str, str]:
-    """In lower case beside, to find what was meant. `localtime` is a file, not a place: on every machine another one."""
+    """Return the names of time zones by their lower-case form, to suggest one. Without `localtime`, which differs by machine."""
     return {name: name.lower() for name in sorted(available_timezones() - {"localtime", "Factory"})}

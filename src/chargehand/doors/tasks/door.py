@@ -1,4 +1,4 @@
-"""The tasks door: its parts, and how they hang together."""
+"""The tasks door: builds its parts and connects them with the engine."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ from chargehand.doors.tasks.limits import Limits
 from chargehand.doors.tasks.metrics import TaskMetrics
 from chargehand.doors.tasks.names import ADMIN, KIND, PRODUCE
 from chargehand.doors.tasks.notifier import Notifier
-from chargehand.doors.tasks.policy import Judge
+from chargehand.doors.tasks.policy import TaskRetries
 from chargehand.doors.tasks.producer import ProducerApi
 from chargehand.doors.tasks.reading import ReadingApi
 from chargehand.doors.tasks.resource import task_resource
@@ -34,7 +34,7 @@ from chargehand.webhooks.outbound import Outbox
 from chargehand.webhooks.sending import DoorWebhooks
 
 GAUGES_SECONDS = 5.0
-LOOK_UP = 10  # commands whose spelling is looked up at a time: a rare one may be far down
+LOOK_UP = 10  # commands whose spelling is looked up at a time, since a lookup may scan many jobs
 
 
 class TasksDoor:
@@ -46,7 +46,6 @@ class TasksDoor:
         self._gauges_at = -GAUGES_SECONDS
         limits = Limits(config.tasks, self._metrics)
         self._topics = Topics(engine, config)
-        judge = Judge(engine, config.tasks, self._topics)
         roll = Roll(engine.now)
         jobs = task_resource(engine, config.tasks, tracing, policy)
         worker = WorkerApi(engine, config, limits, roll)
@@ -65,7 +64,7 @@ class TasksDoor:
             self._topics,
             AdminApi(engine, config, jobs, limits, roll),
         )
-        engine.judge_by(KIND, judge)
+        engine.judge_by(KIND, TaskRetries(engine, config.tasks, self._topics))
         engine.on_move(self._metrics.on_move, KIND)
         engine.on_lapse(self._metrics.on_lapse)
         engine.on_move(streams.on_move, KIND)
@@ -83,7 +82,7 @@ class TasksDoor:
         outbox.on_settled(self._metrics.on_settled)
 
     async def start(self) -> None:
-        """What the first request must know."""
+        """Load what the first request needs."""
         await self._topics.load()
 
     async def run(self) -> None:
@@ -93,7 +92,7 @@ class TasksDoor:
             group.create_task(self._schedules.run())
 
     async def count(self) -> None:
-        """For whoever reads the metrics: what stands in the queues now, not more often than every few seconds."""
+        """Count the queues for the metrics, at most every GAUGES_SECONDS."""
         if time.monotonic() - self._gauges_at < GAUGES_SECONDS:
             return
         self._gauges_at = time.monotonic()

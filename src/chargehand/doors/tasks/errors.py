@@ -1,4 +1,4 @@
-"""How refusals look on codeQ's wire: `{"error": "…"}`, with the texts its clients compare, and more beside them for people."""
+"""Errors on codeQ's wire: `{"error": "…"}` with the texts that its clients compare, and details for people."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from chargehand.http.response import Response
 
 
 class TaskRefused(ChargehandError):
-    """An answer of codeQ's wire: its status, its text, and what else it says."""
+    """An error of codeQ's wire: its status, its text, and other fields."""
 
     code = "tasks.refused"
     title = "Refused"
@@ -24,7 +24,7 @@ class TaskRefused(ChargehandError):
 
 
 def invalid_body(error: ChargehandError, text: str = "invalid body") -> TaskRefused:
-    """codeQ says no more than that the body is invalid; what is wrong with it stands beside."""
+    """Return codeQ's text for an invalid body, with what is wrong with it in `detail`."""
     refusal = TaskRefused(400, text, detail=error.message)
     if isinstance(error, InvalidField):
         refusal.more["field"] = error.field

@@ -1,7 +1,7 @@
-"""Whose task it is: on this wire a worker says its name, and the lease only if it wants to be sure.
+"""Which worker holds a task: on this wire a worker is known by its name, and may send its lease to be sure.
 
-A worker that lost its lease is told so with 409, and changes nothing; one that never held the task gets 403. A worker that sends
-the `lease` it was given is safe even from another one of the same name that took the task over.
+A worker that lost its lease gets 409 and changes nothing; one that never held the task gets 403. A worker that sends the
+`lease` it was given is also safe from another worker of the same name that has taken the task over.
 """
 
 from chargehand.doors.tasks import access
@@ -15,11 +15,11 @@ from chargehand.engine.job import Job, State
 from chargehand.http.auth import Caller
 from chargehand.http.request import Request
 
-EVENTS = 1000  # of a task that are looked at in one go to tell a former owner from a stranger
+EVENTS = 1000  # that are read at once to tell a former holder from a stranger
 
 
 class TaskHolder:
-    """A worker that calls about one task: its guards for the engine."""
+    """A worker in a call about one task: makes the engine's guard, and the refusal if the guard fails."""
 
     def __init__(self, caller: Caller, task_id: str, text: str = "not-found") -> None:
         if not is_ulid(task_id):
@@ -34,18 +34,18 @@ class TaskHolder:
         return cls(access.worker(req, scope), task_id, text)
 
     def guard(self, lease: int | None) -> Guard:
-        """The worker's name is compared in any case, the lease where the worker sent one."""
+        """Compare the worker's name always, and the lease if the worker sent one."""
         return Guard(self.task_id, self.tenant, KIND, lease, self.owner)
 
     async def held(self, engine: Engine, lease: int | None = None) -> Job:
-        """The task, if this worker holds it now."""
+        """Return the task if this worker holds it now, else refuse."""
         job = await engine.store.get_job(self.task_id, self.tenant)
         if job is None or job.state is not State.RUNNING or not self.guard(lease).admits(job):
             raise await self.refusal(engine, lease)
         return job
 
     async def refusal(self, engine: Engine, lease: int | None = None) -> TaskRefused:
-        """Why the task is not this worker's."""
+        """Return the error that says why this worker does not hold the task."""
         job = await engine.store.get_job(self.task_id, self.tenant)
         if job is None or job.kind != KIND:
             return TaskRefused(404, self._text)
@@ -73,10 +73,10 @@ def _lost() -> TaskRefused:
 
 
 def owner_of(caller: Caller) -> str:
-    # The server's own runners begin with @, and end with their process.
+    # Names that begin with @ are those of the server's own runners, whose leases end with their process.
     return f"_{caller.subject}" if caller.subject.startswith("@") else caller.subject
 
 
 def tenant_of(caller: Caller) -> str | None:
-    """A fleet works for every tenant only by that very scope, never by `*`."""
+    """Return None (every tenant) only for the very scope codeq:all-tenants, never for `*`."""
     return EVERY_TENANT if ALL_TENANTS in caller.scopes else caller.tenant

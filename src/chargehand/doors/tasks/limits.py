@@ -1,4 +1,4 @@
-"""How often a producer may create, a worker claim and an administrator clean up. Off unless both numbers of a bucket are set."""
+"""Rate limits of creating, claiming and cleaning up. A limit is off unless its rate and its burst are both set."""
 
 import math
 

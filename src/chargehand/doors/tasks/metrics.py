@@ -1,4 +1,4 @@
-"""What this door counts, under codeQ's names, so that its dashboards and alerts go on working. Unlike its own, all carry data."""
+"""The metrics of this door, under codeQ's names, so that dashboards and alerts for codeQ keep working."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,9 +13,9 @@ from chargehand.engine.moves import Moved
 from chargehand.observability.tally import Tally, TallyCounter
 
 _LATENCY = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
-MAX_COMMANDS = 500  # callers make up commands, and each costs memory here and at Prometheus
+MAX_COMMANDS = 500  # callers invent commands, and each takes memory here and in Prometheus
 OTHER = "other"
-MAX_HELD = 1000  # if nobody ever looks, lower case must do
+MAX_HELD = 1000  # beyond this a command is labelled in lower case, without looking its spelling up
 QUEUES = ("ready", "delayed", "in_progress", "dlq")
 
 
@@ -38,7 +38,7 @@ class TaskMetrics:
         self._held: list[tuple[str, Callable[[str], None]]] = []  # queues, and what to count once their label is known
 
     def spell(self, command: str) -> str:
-        """The label of a command, as a producer spelt it: queues know it in lower case only."""
+        """Return the label of a command and remember how it is spelt: queues have it in lower case only."""
         command = command.strip()
         label = self._known(lower := command.lower())
         if label is None:
@@ -53,7 +53,7 @@ class TaskMetrics:
         return self._names.get(lower) or (OTHER if len(self._names) >= MAX_COMMANDS else None)
 
     def _begin(self, command: str) -> None:
-        """Counters are there before they count: Prometheus sees no increase in a series that begins with 1."""
+        """Create the counters with 0: Prometheus sees no increase in a series that begins with 1."""
         self.created.at(command)
         self.claimed.at(command)
         self.lease_expired.labels(command)
@@ -61,7 +61,7 @@ class TaskMetrics:
             self.completed.at(command, status)
 
     def strange(self, counts: list[QueueCount]) -> list[str]:
-        """Queues whose producers were not seen here: before a restart, or on another node. Their tasks say how to spell them."""
+        """Return queues whose spelling is unknown: their producers came before a restart, or to another node."""
         queues = [queue for queue, _ in self._held] + [count.queue for count in counts]
         return list({_command(queue): queue for queue in queues if self._known(_command(queue)) is None}.values())
 
@@ -70,7 +70,7 @@ class TaskMetrics:
         if label is not None:
             count(label)
             return
-        # A label cannot be changed afterwards, and nobody looks before `strange` is asked.
+        # A label cannot be changed later, and metrics are read only after `strange` was asked.
         self._held.append((queue, count))
         if len(self._held) >= MAX_HELD:
             self.spell(_command(queue))
@@ -111,9 +111,9 @@ class TaskMetrics:
         self._count(queue, count)
 
     def show(self, counts: list[QueueCount], dead: Mapping[str, int], active: Mapping[tuple[str, str], int]) -> None:
-        """The gauges: all tenants of a command together."""
+        """Set the gauges: the tenants of a command are added up."""
         depth: dict[tuple[str, str], int] = {}
-        strange: set[str] = set()  # in lower case until they were looked up, and as bounded as the others
+        strange: set[str] = set()  # labelled in lower case until their spelling is looked up; bounded like the others
 
         def label(command: str) -> str:
             if (known := self._known(command)) is not None:
@@ -135,7 +135,7 @@ class TaskMetrics:
             add(name, "dlq", number)
         self.depth.clear()
         self.dead.clear()
-        # What was there before and is empty now is shown as 0, so that an alert on it ends.
+        # A queue that is empty now is shown as 0, so that an alert on it ends.
         for command in {*self._names.values(), *(command for command, _ in depth)}:
             for queue in QUEUES:
                 self.depth.labels(command, queue).set(depth.get((command, queue), 0))

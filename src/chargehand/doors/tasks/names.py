@@ -1,4 +1,4 @@
-"""The words of the tasks door: its kind, its paths, its scopes, and how commands become queues."""
+"""The names of the tasks door: its kind, its paths, its scopes, and the queue of a command."""
 
 from chargehand.engine.job import queue_name
 
@@ -7,7 +7,7 @@ BASE = "/v1/codeq"
 TAG = "tasks"
 ANY = "*"
 
-# What a worker may do, one scope a verb; codeQ's own names.
+# What a worker may do, one scope for each verb, as in codeQ.
 CLAIM = "codeq:claim"
 HEARTBEAT = "codeq:heartbeat"
 ABANDON = "codeq:abandon"
@@ -16,13 +16,13 @@ RESULT = "codeq:result"
 SUBSCRIBE = "codeq:subscribe"
 WORKER_SCOPES = frozenset({CLAIM, HEARTBEAT, ABANDON, NACK, RESULT, SUBSCRIBE})
 
-PRODUCE = "codeq:produce"  # ours: codeQ tells producers from workers by who signed the token
+PRODUCE = "codeq:produce"  # ours: codeQ distinguishes producers and workers by the token's issuer
 ADMIN = "codeq:admin"
-ALL_TENANTS = "codeq:all-tenants"  # ours: a fleet that works for everybody, each tenant in turn
+ALL_TENANTS = "codeq:all-tenants"  # ours: a fleet of workers that serves every tenant in turn
 
 MAX_COMMAND = 200
 
 
 def task_queue(tenant: str, command: str) -> str:
-    """Spelling does not matter to codeQ's queues, so it does not to ours."""
+    """Ignore upper and lower case, as codeQ's queues do."""
     return queue_name(KIND, tenant, command.strip().lower())

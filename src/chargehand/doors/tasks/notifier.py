@@ -1,8 +1,8 @@
-"""Tells workers that there is work: finds out when a queue must be looked at, looks, and sends.
+"""Notifies subscribed workers of work: finds out when to check a queue, checks it, and sends the notifications.
 
-Never in a producer's request. Which nodes may tell whom is decided by writing the queue's bell (`bells`), guarded by its
-version: the node that loses looks again and finds nothing to do, so a group is told once and not once for each node. Best
-effort: a notification is tried once, and one that was decided on when the process died is not sent again.
+Never in a producer's request. The node that stores the queue's bell (`bells`), guarded by its version, sends: a node that loses
+the race checks again and finds nothing to do, so a group is notified once and not once by each node. Best effort: a notification
+is tried once, and is lost if the process dies between storing the bell and sending.
 """
 
 import asyncio
@@ -33,15 +33,15 @@ from chargehand.webhooks.sending import Sender
 
 log = get_logger(__name__)
 BELL = "bell"  # the kind of its record, one for each queue that has or had subscribers
-BELL_SECONDS = 7 * 86_400  # after which a bell that nobody rang is removed
+BELL_SECONDS = 7 * 86_400  # after which a bell that did not change is removed
 MAX_KNOWN = 10_000  # subscriptions of all tenants
 MAX_DEPTH = 1_000_000
-FIRST_BOUND = 1000  # most queues are shorter, and then one read tells all
+FIRST_BOUND = 1000  # most queues are shorter, so that one read suffices
 AT_ONCE = 64
-PER_HOST = 16  # so that one dead host does not keep everybody else waiting
+PER_HOST = 16  # so that one dead host does not use all slots
 MAX_UNSENT = 10_000
 CHECKS_AT_ONCE = 8
-GATHER_SECONDS = 0.02  # between two looks at the same queue: what happens meanwhile is seen by the second
+GATHER_SECONDS = 0.02  # between two checks of a queue: one check covers all that happened meanwhile
 MAX_TIMER_SECONDS = 3600.0
 TRIES = 5
 
@@ -76,10 +76,10 @@ class Notifier:
         self._now = now or engine.now
         self._poll_seconds = config.engine.poll_seconds
         self._sender = Sender(config.webhooks, policy, {}, tracing, Random(), time.monotonic)  # noqa: S311 - not used here
-        self._until: dict[Key, int] = {}  # newer than the bells' own: moving it on alone is not worth a write
-        self._sent: dict[str, int] = {}  # subscription -> when it was told last, of any queue
+        self._until: dict[Key, int] = {}  # may be newer than in the stored bell: `until` alone is not worth a write
+        self._sent: dict[str, int] = {}  # subscription -> when it was notified last, of any queue
         self._wanted: dict[Key, None] = {}
-        self._seen: dict[str, QueueHead] = {}  # queues as they were at the last look everywhere
+        self._seen: dict[str, QueueHead] = {}  # queues as they were at the last check of all of them
         self._news = asyncio.Event()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._sending: set[asyncio.Task[None]] = set()
@@ -87,10 +87,10 @@ class Notifier:
         self._hosts: dict[str, asyncio.Semaphore] = {}
 
     def active(self) -> dict[Key, int]:
-        """How many subscriptions there are for each tenant and command, or `*`."""
+        """Return the number of subscriptions by tenant and command (or `*`)."""
         return self.book.active(self._now())
 
-    # when to look -------------------------------------------------------------------------------------------------------
+    # when to check ------------------------------------------------------------------------------------------------------
 
     def on_move(self, moved: Moved) -> None:
         if moved.state is State.QUEUED:
@@ -104,9 +104,9 @@ class Notifier:
     def _filled(self, queue: str, run_at: int) -> None:
         _, tenant, command = queue.split("/", 2)
         if self.book.wanted(tenant, command):
-            self._look((tenant, command), (run_at - self._now()) / SECOND)
+            self._check_in((tenant, command), (run_at - self._now()) / SECOND)
 
-    def _look(self, key: Key, in_seconds: float) -> None:
+    def _check_in(self, key: Key, in_seconds: float) -> None:
         if in_seconds <= 0:
             self._due(key)
             return
@@ -144,13 +144,13 @@ class Notifier:
             began = time.monotonic()
             try:
                 await self._read_subscriptions()
-                await self._look_everywhere()
+                await self._check_everywhere()
             except StoreError as error:
                 log.warning("cannot read the subscriptions, will read them again", error=str(error))
             await asyncio.sleep(max(self._poll_seconds, 10 * (time.monotonic() - began)))
 
     async def _read_subscriptions(self) -> None:
-        """Other nodes' too. Those that have expired are removed, unless they are being renewed right now."""
+        """Read the subscriptions of all nodes. Remove those that have expired, unless they are being renewed right now."""
         for kind in (SUBSCRIPTION, BELL):
             for record in await self._store.due_records(kind, 1000):
                 drop = DropRecord(kind, record.tenant, record.name, record.version)
@@ -165,7 +165,7 @@ class Notifier:
         self._sent = {each: when for each, when in self._sent.items() if each in ids}
         self._until = {key: until for key, until in self._until.items() if self.book.wanted(*key)}
 
-    async def _look_everywhere(self) -> None:
+    async def _check_everywhere(self) -> None:
         tenants = self.book.tenants
         if not tenants:
             return
@@ -175,7 +175,7 @@ class Notifier:
             _, tenant, command = head.queue.split("/", 2)
             if self.book.wanted(tenant, command):
                 self._seen[head.queue] = head
-                # What is as it was is no news; who is owed a notification has a timer.
+                # An unchanged queue needs no check: for a unit that is owed a notification there is a timer.
                 if seen.get(head.queue) != head:
                     self._due((tenant, command))
 
@@ -187,20 +187,20 @@ class Notifier:
             await _some_at_once(self._check, wanted)
             await asyncio.sleep(GATHER_SECONDS)
 
-    # looking ------------------------------------------------------------------------------------------------------------
+    # checking -----------------------------------------------------------------------------------------------------------
 
     async def _check(self, key: Key) -> None:
         try:
             for _ in range(TRIES):
                 if await self._try(key):
                     return
-            self._look(key, self._poll_seconds)
+            self._check_in(key, self._poll_seconds)
         except StoreError as error:
-            log.warning("cannot look at a queue, will look again", tenant=key[0], command=key[1], error=str(error))
-            self._look(key, self._poll_seconds)
+            log.warning("cannot check a queue, will check it again", tenant=key[0], command=key[1], error=str(error))
+            self._check_in(key, self._poll_seconds)
 
     async def _try(self, key: Key) -> bool:
-        """False: another node was quicker."""
+        """Return False if another node stored the bell first."""
         bell, version = _bell(await self._store.get_record(BELL, *key))
         bell = replace(bell, until=max(bell.until, self._until.get(key, 0)))
         queue = task_queue(*key)
@@ -212,8 +212,8 @@ class Notifier:
         self._note_sent(bell)
         rung = ring(bell, subscriptions, pulse, self._sent)
         if rung.changed:
-            # Noted before it is written: meanwhile other queues are looked at, and each subscriber has but one interval.
-            before = {each.id: self._sent.get(each.id, 0) for each in rung.told}
+            # Noted before the write: other queues are checked meanwhile, and the interval counts over all of them.
+            before = {each.id: self._sent.get(each.id, 0) for each in rung.notified}
             self._note_sent(rung.bell)
             if not await self._put(key, rung.bell, version, pulse.at):
                 self._sent |= before
@@ -221,9 +221,9 @@ class Notifier:
         self._until[key] = rung.bell.until
         for at in (rung.again_at, pulse.next_at):
             if at is not None:
-                self._look(key, max(0.001, (at - pulse.at) / SECOND))
-        if rung.told:
-            await self._tell(key, rung.told, queue, pulse)
+                self._check_in(key, max(0.001, (at - pulse.at) / SECOND))
+        if rung.notified:
+            await self._notify(key, rung.notified, queue, pulse)
         return True
 
     def _note_sent(self, bell: Bell) -> None:
@@ -235,8 +235,8 @@ class Notifier:
         put = PutRecord(BELL, *key, msgspec.json.encode(bell), version, at + BELL_SECONDS * SECOND)
         return await self._store.put_record(put) is not None
 
-    async def greet(self, tenant: str, terms: Terms, others: Sequence[Subscription]) -> None:
-        """Before a subscription is stored: what its queues hold now is no news, where nobody else was waiting for it."""
+    async def prepare(self, tenant: str, terms: Terms, others: Sequence[Subscription]) -> None:
+        """Before a subscription is stored, mark what its queues hold now as known, unless others are subscribed to them."""
         taken = {event_type.lower() for each in others for event_type in each.terms.event_types}
         if ANY in taken:
             return
@@ -251,16 +251,16 @@ class Notifier:
         pulse = await self._store.pulse(task_queue(*key), 0, 1)
         if pulse.ready:
             until = max(bell.until, pulse.newest_at or 0)
-            # The loser of this race has a bell that somebody else has just brought up to date.
+            # If this loses the race, another node has just brought the bell up to date.
             await self._put(key, replace(bell, until=until, owed=(), shut=pulse.paused), version, pulse.at)
 
-    # telling ------------------------------------------------------------------------------------------------------------
+    # sending ------------------------------------------------------------------------------------------------------------
 
-    async def _tell(self, key: Key, told: Sequence[Subscription], queue: str, pulse: Pulse) -> None:
+    async def _notify(self, key: Key, subscriptions: Sequence[Subscription], queue: str, pulse: Pulse) -> None:
         depth = pulse.ready
         if depth == FIRST_BOUND:
             depth = max(depth, (await self._store.pulse(queue, pulse.at, MAX_DEPTH)).ready)
-        for subscription in told:
+        for subscription in subscriptions:
             if len(self._sending) >= MAX_UNSENT:
                 self._failed(key, subscription, "too many notifications wait to be sent")
                 continue
@@ -292,10 +292,14 @@ class Notifier:
             self._failed(key, subscription, posted.error or f"answered {posted.status}")
 
     def _failed(self, key: Key, subscription: Subscription, reason: str) -> None:
-        """Not tried again: the next edge, or the worker's own polling, makes up for it."""
+        """Count a failed notification. It is not retried: the next edge, or the worker's own polling, makes up for it."""
         url = shown_url(subscription.terms.url)
         log.warning(
-            "a worker was not told of work", subscription=subscription.id, command=key[1], url=url, reason=reason
+            "a worker could not be notified of work",
+            subscription=subscription.id,
+            command=key[1],
+            url=url,
+            reason=reason,
         )
         self._count("queue_ready", task_queue(*key), "failure")
 

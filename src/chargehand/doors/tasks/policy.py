@@ -1,4 +1,4 @@
-"""What comes of a broken attempt: again after a pause, or the dead letters. The pause is arithmetic, chance comes in."""
+"""What follows a broken attempt: a retry after a pause, or the dead letters."""
 
 from random import Random
 
@@ -18,7 +18,7 @@ NO_REASON = "the worker gave no reason"
 
 
 def pause(policy: str, attempt: int, base: float, longest: float, random: Random) -> int:
-    """Whole seconds before the attempt after this one."""
+    """Return the whole seconds before the next attempt."""
     doubled = int(min(base * 2.0 ** min(attempt, 62), longest))
     match policy:
         case "fixed":
@@ -32,8 +32,8 @@ def pause(policy: str, attempt: int, base: float, longest: float, random: Random
     return random.randint(0, doubled)
 
 
-class Judge:
-    """Registered with the engine for this door's kind: nacks and lapsed leases come here."""
+class TaskRetries:
+    """Decides what follows a nack or a lapsed lease; the engine calls it for jobs of this door's kind."""
 
     def __init__(
         self,
@@ -67,11 +67,13 @@ class Judge:
         )
 
     async def _copy(self, job: Job) -> NewJob | None:
-        """For the dead-letter topic, where the policy names one: put there in the same commit as the end."""
+        """Return the copy for the dead-letter topic if the policy names one; it is submitted in the commit of the end."""
         policy = self._topics.policy(job.tenant, command_of(job))
         if policy is None or not policy.dead_letter_topic_ref:
             return None
-        whole = await self._engine.store.get_job(job.id)  # a job that was found by its lease comes without its payload
+        whole = await self._engine.store.get_job(
+            job.id
+        )  # a job that was found by its lapsed lease comes without its payload
         if whole is None:
             return None
         topic = policy.dead_letter_topic_ref

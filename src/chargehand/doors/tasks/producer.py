@@ -1,4 +1,4 @@
-"""For producers: create, one or many; cancel. A create is durable when its 202 is there, and its callback with it."""
+"""For producers: create tasks, cancel them. A task is durable when the 202 is there, and its callback with it."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ from chargehand.http.route import Route, reply
 from chargehand.observability.tracing import Span, Tracing
 
 MAX_KEY = 255
-KEY_SECONDS = 3600  # a key is forgotten with its task: whoever repeats a request has an hour, whatever the topic says
+KEY_SECONDS = 3600  # a key is removed with its task, so a task with a key is kept for an hour at least
 LAST_RUN_AT = 221_845_392_000_000_000  # the year 9000
 
 
@@ -67,7 +67,7 @@ class ProducerApi:
         return [
             Route("POST", f"{BASE}/tasks", self.create_task, "Create a task", "", TAG, "Durable when the 202 is there; its callback too.",
                   request=wire.CreateTask, status=202, reply=Task, error_writer=write_error, request_id=True),
-            Route("POST", f"{BASE}/tasks/batch", self.create_tasks, "Create up to 100 tasks", "", TAG, "Each for itself: one that is refused does not keep the others.",
+            Route("POST", f"{BASE}/tasks/batch", self.create_tasks, "Create up to 100 tasks", "", TAG, "Each for itself: an invalid one does not stop the others.",
                   request=wire.CreateTasks, reply=CreatedTasks, error_writer=write_error, request_id=True),
             Route("POST", f"{BASE}/tasks/{{task_id}}/cancel", self.cancel_task, "Cancel a task", "", TAG,
                   "It ends as FAILED with the error CANCELLED, and its callback says so.",
@@ -96,7 +96,7 @@ class ProducerApi:
             raise TaskRefused(400, f"batch size exceeds maximum of {wire.MAX_BATCH}")
         with self._jobs.span(req, {"tasks": len(asked.tasks)}) as span:
             creating = [self._create_one(caller.tenant, each, span) for each in asked.tasks]
-            del asked  # and the body with it, once each has taken its part
+            del asked  # the body is freed once each task has copied its payload
             results = await asyncio.gather(*creating)
         reply(resp, CreatedTasks(list(results)))
 
@@ -104,7 +104,7 @@ class ProducerApi:
         try:
             asked = wire.parse(wire.create_task, raw)
             del raw
-            if not asked.command:  # in a batch codeQ has another text for it than alone
+            if not asked.command:  # codeQ has another text for this in a batch
                 raise TaskRefused(400, "invalid command", detail="command: is required")
             return CreatedTask(await self._create(tenant, asked, span))
         except ChargehandError as error:
@@ -139,7 +139,7 @@ class ProducerApi:
 
     async def _create(self, tenant: str, asked: wire.CreateTask, span: Span) -> Task:
         new = self._new_job(tenant, asked, span)
-        asked.payload = absent()  # and the body with it: one copy is enough while the task is written
+        asked.payload = absent()  # frees the body: the job has a copy
         self._metrics.spell(asked.command)
         submitted: Submitted = await self._engine.submit(new)
         if submitted.moved is not None:
@@ -208,7 +208,7 @@ def _key(field: str, key: str | None) -> str | None:
 
 
 def _created(new: NewJob, asked: wire.CreateTask, moved: Moved) -> Task:
-    """As the row would be read, without reading it."""
+    """Return the view of a task that was just created, without reading its row."""
     delayed = moved.run_at > moved.at
     at = rfc3339(moved.at)
     return Task(

@@ -1,4 +1,4 @@
-"""Reading tasks, by producer or worker: one, its result (waiting for it if asked to), its log as it grows, its files, a list."""
+"""Reading tasks, for producers and workers: a list, a task, its result with a long poll, its events, its artifacts."""
 
 from typing import Annotated, Any
 
@@ -55,7 +55,7 @@ class TaskQuery(msgspec.Struct):
 
 
 class ResultQuery(msgspec.Struct, rename="camel"):
-    """As it is described; what is no number is no wait, as at codeQ."""
+    """For the API description; a `waitSeconds` that is not a number is ignored, as in codeQ."""
 
     wait_seconds: Annotated[int, msgspec.Meta(description="Long poll, up to 60")] = 0
 
@@ -83,7 +83,7 @@ class ReadingApi:
             Route("GET", f"{one}/events", self.get_events, "Read or follow what happened to a task", "", TAG, FOLLOW,
                   query=EventQuery, headers=FOLLOW_HEADERS, reply=EventPage[TaskEvent], **of_one),
             Route("GET", f"{one}/artifacts/{{name}}", self.get_artifact, "Fetch an artifact", "", TAG, reply_media="application/octet-stream", **of_one),
-            Route("GET", f"{BASE}/raft/status", self.get_raft, "That there is no raft here", "", TAG, **shape),
+            Route("GET", f"{BASE}/raft/status", self.get_raft, "Always: raft is not used here", "", TAG, **shape),
         ]
         # fmt: on
 
@@ -102,7 +102,7 @@ class ReadingApi:
         view = task_view(job, await self._engine.store.now())
         if job.state is State.RUNNING:
             last = await self._engine.store.last_note(job.id, PROGRESS)
-            if last is not None and last.at >= job.updated_at:  # since this claim: another's progress is no news
+            if last is not None and last.at >= job.updated_at:  # of this claim, not of an earlier one
                 view.progress = progress_view(last)
         reply(resp, view)
 
@@ -113,7 +113,7 @@ class ReadingApi:
             job = await self._jobs.wait(req, job.id, wait)
         if not job.finished:
             raise TaskRefused(404, "result not found", detail=f"the task is {STATUS[job.state]}")
-        # The last event, unless somebody has added a note to it since.
+        # The event of the end is the last one, but for notes that were added since.
         events = await self._engine.store.list_events(job.id, after=max(0, job.seq - LATER_NOTES))
         result = result_view(job, next((event for event in reversed(events) if event.move != "note"), None))
         reply(resp, TaskOutcome(task_view(job, await self._engine.store.now()), result))
@@ -152,5 +152,5 @@ def _state(status: str | None) -> tuple[State | None, bool]:
 
 
 def _seconds(text: str | None) -> float:
-    """Junk is no wait, as at codeQ."""
+    """Return 0 for anything but a whole number, as codeQ does."""
     return min(float(text), MAX_WAIT_SECONDS) if text and text.isascii() and text.isdigit() and len(text) < 9 else 0.0

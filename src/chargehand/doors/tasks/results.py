@@ -1,4 +1,4 @@
-"""The end of a task. Its result, its state and its callback commit together, or not at all."""
+"""Workers finish tasks here. Result, state and callback of a task are written in one commit."""
 
 import asyncio
 import base64
@@ -72,7 +72,7 @@ class ResultsApi:
         if len(asked.results) > wire.MAX_BATCH:
             raise TaskRefused(400, f"batch size exceeds maximum of {wire.MAX_BATCH}")
         submitting = [self._submit_one(req, each) for each in asked.results]
-        del asked  # and the body with it, once each has taken its part
+        del asked  # the body is freed once each result has been copied
         done = await asyncio.gather(*submitting)
         reply(resp, SubmittedResults(list(done)))
 
@@ -89,10 +89,10 @@ class ResultsApi:
 
     async def _submit(self, holder: TaskHolder, asked: wire.SubmitResult, req: Request) -> ResultView:
         result, error = _checked(asked)
-        asked.result = absent()  # and the body with it: one copy is enough while it is written
+        asked.result = absent()  # frees the body: `result` is a copy
         artifacts = []
         if asked.artifacts:
-            # Looked at first, so that nobody puts files into a task that is not theirs.
+            # Checked first, so that no worker adds files to a task that it does not hold.
             job = await holder.held(self._engine, asked.lease)
             base = self._base(req)
             kept = [await self._keep(job.id, job.tenant, each, base) for each in asked.artifacts]
@@ -123,7 +123,7 @@ class ResultsApi:
     # artifacts --------------------------------------------------------------------------------------------------------
 
     async def _keep(self, task_id: str, tenant: str, given: wire.NewArtifact, base: str) -> TaskArtifact | None:
-        """What is only a name is dropped, as codeQ does."""
+        """Save an artifact, or return it as it is if it is a URL. One with neither is dropped, as codeQ does."""
         if given.url:
             if len(given.url) > MAX_URL or not given.url.isprintable():
                 raise TaskRefused(400, INVALID, detail=f"artifacts.url: at most {MAX_URL} printable characters")
@@ -146,7 +146,7 @@ class ResultsApi:
 
 
 def _from_base64(raw: msgspec.Raw) -> bytes:
-    """A JSON string of base64, with or without its padding. Some encoders escape slashes; nothing else may be escaped."""
+    """Decode a JSON string of base64, with or without padding. Some encoders escape slashes; other escapes are refused."""
     if bytes(memoryview(raw)[:1]) != b'"':
         raise ValueError("not a string")
     text = bytes(memoryview(raw)[1:-1]).replace(b"\\/", b"/")

@@ -1,7 +1,7 @@
-"""The roll of workers: who asked this node for work lately, for which commands, and when it was last heard of.
+"""The workers that asked this node for work lately: for which commands, and when they were last seen.
 
-A hint and no record: workers need not register, what they hold is in the store, and a node knows only those that came to it. It
-tells a queue that nobody asks for from one whose workers are busy. A worker is its token's name, as everywhere on this wire.
+A hint, kept in memory: workers need not register, what they hold is in the store, and a node knows only those that called it. It
+shows whether a queue has no workers or only busy ones. A worker is known by its token's name, as everywhere on this wire.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,8 +14,8 @@ from chargehand.doors.tasks.holding import owner_of, tenant_of
 from chargehand.engine.job import SECOND, rfc3339
 from chargehand.http.auth import Caller
 
-MAX_WORKERS = 2000  # the one that was heard of least lately goes first
-MAX_COMMANDS = 200  # of a worker: the one that it asked for least lately goes first
+MAX_WORKERS = 2000  # the one that was seen longest ago is dropped
+MAX_COMMANDS = 200  # of a worker: the one that it asked for longest ago is dropped
 FORGET_SECONDS = 3600
 
 
@@ -35,7 +35,7 @@ class WorkerSeen(msgspec.Struct, rename="camel"):
 
 
 class WorkersSeen(msgspec.Struct):
-    """Those that came to this node in the last hour, the latest first."""
+    """The workers that called this node in the last hour, the latest first."""
 
     workers: list[WorkerSeen]
 
@@ -52,7 +52,7 @@ class _Entry:
         self.group = ""
         self.seen_at = 0
         self.heartbeat_at: int | None = None
-        self.commands: dict[str, _Demand] = {}  # the one asked for last is last
+        self.commands: dict[str, _Demand] = {}  # ordered by when it was last asked for
 
     @property
     def waiting(self) -> bool:
@@ -66,19 +66,19 @@ class Roll:
 
     @contextmanager
     def asking(self, caller: Caller, queues: tuple[str, ...]) -> Iterator[None]:
-        """While its claim or stream is open, a worker is here."""
+        """Count the worker as waiting while its claim or stream is open."""
         commands = [queue.split("/", 2)[2] for queue in queues]
         asked = self._ask(caller, commands, 1)
         try:
             yield
         finally:
-            # Of those that were counted up, though the worker may have been forgotten since.
+            # The very entries that were incremented: the worker may have been dropped since.
             for each in asked:
                 each.waiting -= 1
             self._ask(caller, commands, 0)
 
     def asked(self, caller: Caller, queues: tuple[str, ...]) -> None:
-        """A claim that did not wait."""
+        """Note a claim that did not wait."""
         self._ask(caller, [queue.split("/", 2)[2] for queue in queues], 0)
 
     def beat(self, caller: Caller) -> None:
@@ -108,7 +108,7 @@ class Roll:
         return entry
 
     def seen(self, tenant: str) -> list[WorkerSeen]:
-        """A tenant's own, and those that work for all."""
+        """Return the workers of a tenant, and those that serve all tenants."""
         now = self._now()
         oldest = now - FORGET_SECONDS * SECOND
         for key in [key for key, entry in self._entries.items() if entry.seen_at < oldest and not entry.waiting]:

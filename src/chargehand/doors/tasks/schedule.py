@@ -1,4 +1,4 @@
-"""A schedule: what is asked for, what is kept of it, and what is shown."""
+"""A schedule: the request, the stored record, the view."""
 
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ SHOWN_TICKS = 3
 
 
 class ScheduleRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """When, and which task: its members are those of `POST /tasks`."""
+    """When to create which task; the fields of the task are those of `POST /tasks`."""
 
     cron: Annotated[
         str,
@@ -35,7 +35,7 @@ class ScheduleRequest(msgspec.Struct, frozen=True, rename="camel"):
         default_factory=absent
     )
     priority: Annotated[int, msgspec.Meta(description="0 to 9, and 9 goes first; others are moved into that range")] = 0
-    webhook: Annotated[str, msgspec.Meta(description="http or https; told when the task has ended")] = ""
+    webhook: Annotated[str, msgspec.Meta(description="http or https; called when the task has ended")] = ""
     max_attempts: Annotated[int, msgspec.Meta(description="0: as the command's topic or the server says")] = 0
 
 
@@ -44,7 +44,7 @@ class StoredSchedule(msgspec.Struct, frozen=True, omit_defaults=True):
 
     asked: ScheduleRequest
     paused: bool = False
-    version: int = 1  # changes that were asked for; the record's own version also counts ticks
+    version: int = 1  # counts changes by callers; the record's own version also counts ticks
     last_run_at: int | None = None
     last_task_id: str = ""
     last_error: str = ""
@@ -99,7 +99,7 @@ def task_of(asked: ScheduleRequest) -> CreateTask:
 
 
 def checked(asked: ScheduleRequest, policy: EgressPolicy, now: int) -> ScheduleRequest:
-    """What a tick would stumble over is refused now, where somebody reads the answer."""
+    """Refuse now what would fail at a tick, where no caller sees the error."""
     if not is_name(asked.name):
         raise InvalidField(
             "name", f"must have 1 to {MAX_NAME} printable characters, none of them /, and no blanks around it"
@@ -119,12 +119,12 @@ def checked(asked: ScheduleRequest, policy: EgressPolicy, now: int) -> ScheduleR
 
 
 def completed(asked: ScheduleRequest, kept: ScheduleRequest) -> ScheduleRequest:
-    """A webhook that is sent back as it is shown stays what it is: its query is not shown."""
+    """Keep the stored webhook if the caller sent it as it is shown, which is without its query."""
     return replace(asked, webhook=kept.webhook) if asked.webhook == shown_webhook(kept) else asked
 
 
 def is_name(name: str) -> bool:
-    """Such as can stand in a path, where `.` and `..` mean something else."""
+    """Return whether the name can be part of a path; `.` and `..` cannot."""
     return (
         1 <= len(name) <= MAX_NAME
         and name.isprintable()

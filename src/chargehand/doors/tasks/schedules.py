@@ -1,9 +1,9 @@
 """Schedules: tasks that are created by the clock. Ours, in the style of codeQ's wire, which has none.
 
-Every tick makes one task, on any number of nodes and through a crash: the task is created under an idempotency key that names
-schedule and tick, and only then does the record move on to its next tick. Who does the first and dies before the second is
-followed by one who finds that the task is there. Ticks that passed while no server ran make one task, that of the last
-of them; ticks that passed while the schedule was paused make none.
+Every tick creates one task, on any number of nodes and through a crash: the task is created with an idempotency key that names
+schedule and tick, and only then is the record moved on to its next tick. If a node dies in between, the next node finds the task
+by its key. Ticks that passed while no server ran create one task, for the last of them; ticks that passed while the schedule was
+paused create none.
 """
 
 import asyncio
@@ -45,18 +45,18 @@ from chargehand.webhooks.egress import EgressPolicy
 
 log = get_logger(__name__)
 RECORD = "schedule"
-MAX_BODY = 65_536  # it is kept with the schedule and copied at every tick: what is larger belongs elsewhere
+MAX_BODY = 65_536  # stored with the schedule and copied at every tick
 MAX_SCHEDULES = 1000  # of a tenant
 BATCH = 100
 
 
 class Create(Protocol):
-    """How the door makes a task, topics and all; the same key gives the same task again."""
+    """Creates a task as the door does, topics included; the same key returns the same task again."""
 
     async def __call__(self, tenant: str, new: CreateTask, /, *, key: str | None) -> Job: ...
 
 
-# Of the body and the next tick: as they are, and as they become.
+# (body, next tick) as stored -> as they are to be stored
 Change = Callable[[StoredSchedule, int | None], tuple[StoredSchedule, int | None]]
 _asked = msgspec.json.Decoder(ScheduleRequest)
 
@@ -94,7 +94,7 @@ class Schedules:
     # the clock ----------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Looks at every whole second, which is where all ticks are."""
+        """Check at every whole second, since ticks are at whole seconds."""
         while True:
             try:
                 await self.fire()
@@ -103,9 +103,9 @@ class Schedules:
             await asyncio.sleep((SECOND - self._now() % SECOND) / SECOND)
 
     async def fire(self) -> None:
-        """One task for every schedule that is due. What the store could not take is due still."""
+        """Create a task for every schedule that is due. A schedule that failed at the store stays due."""
         while records := await self._store.due_records(RECORD, BATCH):
-            now = await self._store.now()  # the clock by which they are due, the same for all nodes
+            now = await self._store.now()  # the store's clock, the same for all nodes
             outcomes = await asyncio.gather(*[self._fire(record, now) for record in records], return_exceptions=True)
             for outcome in outcomes:
                 if isinstance(outcome, BaseException):
@@ -123,15 +123,15 @@ class Schedules:
             body = msgspec.json.encode(await self._tick(record, kept, tick))
         except StoreError:
             raise
-        except Exception:  # it must not keep the others from running, nor come back every second
+        except Exception:  # one broken schedule must not stop the others, nor be retried every second
             log.exception("a schedule is broken", tenant=record.tenant, schedule=record.name, stopped=due_at is None)
-        # Whoever loses this race has made no task of its own: the key was the same.
+        # A node that loses this race has created no task of its own: the key was the same.
         await self._store.put_record(
             PutRecord(RECORD, record.tenant, record.name, body, expected=record.version, due_at=due_at)
         )
 
     async def _tick(self, record: Record, kept: StoredSchedule, tick: int) -> StoredSchedule:
-        # With the instant of its making: a schedule that was deleted and made again has ticks of its own.
+        # Has created_at in it: a schedule that was deleted and created again has ticks of its own.
         key = f"schedule/{record.name}/{record.created_at}/{tick}"
         try:
             job = await self._create(record.tenant, task_of(kept.asked), key=key)
@@ -214,13 +214,13 @@ class Schedules:
         def change(kept: StoredSchedule, due_at: int | None) -> tuple[StoredSchedule, int | None]:
             return replace(kept, last_run_at=job.created_at, last_task_id=job.id, last_error=""), due_at
 
-        await self._change(tenant, name, change)  # None: it was deleted meanwhile, and the task is made nevertheless
+        await self._change(tenant, name, change)  # None if it was deleted meanwhile: the task was created nevertheless
         reply(resp, task_view(job, await self._store.now()), 202)
 
     # how they are kept --------------------------------------------------------------------------------------------------
 
     async def _make(self, tenant: str, asked: ScheduleRequest, now: int) -> Record | None:
-        """None: there is one of this name."""
+        """Return None if there is one of this name."""
         there = await self._store.list_records(RECORD, tenant, limit=MAX_SCHEDULES)
         if len(there) >= MAX_SCHEDULES and all(record.name != asked.name for record in there):
             raise TaskRefused(409, "too many schedules", detail=f"a tenant may have {MAX_SCHEDULES}; delete one first")
@@ -230,7 +230,7 @@ class Schedules:
         )
 
     async def _change(self, tenant: str, name: str, change: Change) -> Record | None:
-        """None: there is none. A tick or another caller may get in between: then the change is made to what they left."""
+        """Return None if there is none. If a tick or another caller gets in between, apply the change to what they stored."""
         while (record := await self._store.get_record(RECORD, tenant, name)) is not None:
             kept = kept_in(record)
             wanted, due_at = change(kept, record.due_at)

@@ -1,11 +1,11 @@
-"""Streamed claims: one connection, many tasks, so that a worker is not bound by a round trip for each.
+"""Streamed claims: one connection for many tasks, without a round trip for each.
 
-The answer is NDJSON that goes on for a quarter of an hour: a task a line, and an empty line as a sign of life. The server keeps at most `maxInFlight` of a
-stream's tasks in progress; as some end (by result, nack, abandon, lapse: whatever way and whoever says so) the next are sent.
-Results go by the other endpoints, best in batches.
+The answer is NDJSON that goes on for a quarter of an hour: a task a line, and empty lines to keep the connection alive. The server
+keeps at most `maxInFlight` of a stream's tasks in progress; when one ends (by result, nack, abandon or lapse) the next is sent.
+Results go to the other endpoints, best in batches.
 
-A reader that just hangs up may miss what was sent in that moment, and then its leases have to lapse. One that leaves by the stream's name
-reads an answer that ends: it knows of every task that it holds.
+A worker that just hangs up may miss tasks that were sent in that moment, and then their leases have to lapse. A worker that ends the
+stream by its name reads the answer to its end, and knows every task that it holds.
 """
 
 import asyncio
@@ -42,22 +42,22 @@ NDJSON = "application/x-ndjson"
 NAME_HEADER = "x-chargehand-stream"
 NAME_BYTES = 16
 _NAME = re.compile(rf"[0-9a-f]{{{2 * NAME_BYTES}}}")
-SIGN_OF_LIFE_SECONDS = 10.0
-LOOK_SECONDS = 1.0  # how often a full stream looks for ends that another node wrote
+KEEP_ALIVE_SECONDS = 10.0
+CHECK_SECONDS = 1.0  # how often a full stream checks for ends that another node wrote
 MAX_STREAMS = 10_000
-MAX_SECONDS = 900.0  # then it ends, and whoever opens it again shows a token that is still good
-PORTION = 100  # tasks claimed at once: they are in memory together, with payloads as large as a request may be
+MAX_SECONDS = 900.0  # then it ends: opening another one checks the token again
+PORTION = 100  # tasks claimed at once: all their payloads are in memory together
 _encoder = msgspec.json.Encoder(enc_hook=whole)
 
 
 class OpenStream:
-    """The tasks that one stream has in progress."""
+    """The tasks that are in progress on one stream."""
 
     def __init__(self, bound: int, leaving: "asyncio.Future[None]") -> None:
         self.bound = bound
-        self.leaving = leaving  # done: the reader has hung up, or has said that it leaves
+        self.leaving = leaving  # done: the worker has hung up, or has ended the stream
         self.held: dict[str, int] = {}  # task -> lease
-        self.doubtful: set[str] = set()  # those to which something happened at another node
+        self.doubtful: set[str] = set()  # tasks that changed on another node: the store says whether they ended
         self.news = asyncio.Event()
 
     @property
@@ -79,7 +79,7 @@ class Streams:
         # fmt: off
         return [
             Route("POST", f"{BASE}/tasks/claim/stream", self.claim_stream, "Claim tasks as they come, on one connection", "", TAG,
-                  "NDJSON: a task a line; empty lines are signs of life. At most `maxInFlight` are in progress at once.",
+                  "NDJSON: a task a line; empty lines keep the connection alive. At most `maxInFlight` are in progress at once.",
                   request=wire.StreamTasks, reply=Task, reply_media=NDJSON, error_writer=write_error, request_id=True),
             Route("DELETE", f"{BASE}/tasks/claim/stream/{{stream}}", self.leave_stream, "Have a stream end", "", TAG,
                   f"Its name is in the header `{NAME_HEADER}` of its answer. Nothing more is claimed for it, and the answer ends behind the last task "
@@ -92,7 +92,7 @@ class Streams:
             self._free(stream, moved.job_id)
 
     def on_hint(self, hint: Hint) -> None:
-        """Results may go to any node: the others say of which tasks, the store says whether that was their end."""
+        """Results may go to any node: its hint names the task, and the store says whether the task has ended."""
         for task_id in hint.jobs:
             if (stream := self._by_task.get(task_id)) is not None:
                 stream.doubtful.add(task_id)
@@ -101,7 +101,7 @@ class Streams:
             self._leave(name)
 
     def _free(self, stream: OpenStream, task_id: str) -> None:
-        if self._by_task.get(task_id) is stream:  # else it lapsed unheard of, and another stream has it now
+        if self._by_task.get(task_id) is stream:  # else its lease lapsed, and another stream has it now
             del self._by_task[task_id]
         stream.held.pop(task_id, None)
         stream.news.set()
@@ -113,7 +113,7 @@ class Streams:
         if len(self._by_name) >= MAX_STREAMS:
             raise TaskRefused(503, "too many streams", detail=f"{MAX_STREAMS} are open", retry_after_seconds=5)
         queues, lease = claim_queues(caller, asked), self._worker.lease(asked.lease_seconds)
-        name = secrets.token_hex(NAME_BYTES)  # whoever knows it may end the stream
+        name = secrets.token_hex(NAME_BYTES)  # a secret: who knows it may end the stream
         resp.content_type = NDJSON
         resp.set_header(NAME_HEADER, name)
         resp.set_header("cache-control", "no-store")
@@ -148,7 +148,7 @@ class Streams:
         leaving = req.leaving()
         stream = self._by_name[name] = OpenStream(bound, leaving)
         try:
-            yield b"\n"  # the head goes out at once: whoever waits knows that the stream stands
+            yield b"\n"  # sends the response head at once, so that the worker knows that the stream is open
             until = asyncio.get_running_loop().time() + MAX_SECONDS
             while not leaving.done() and not self._engine.draining and asyncio.get_running_loop().time() < until:
                 if stream.room <= 0:
@@ -158,7 +158,7 @@ class Streams:
                 limit = min(stream.room, PORTION)
                 claiming = asyncio.ensure_future(
                     self._engine.claim(
-                        queues, owner, lease, limit=limit, stage=CLAIMED, wait_seconds=SIGN_OF_LIFE_SECONDS
+                        queues, owner, lease, limit=limit, stage=CLAIMED, wait_seconds=KEEP_ALIVE_SECONDS
                     )
                 )
                 try:
@@ -166,7 +166,7 @@ class Streams:
                     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     if not claiming.done():
-                        claiming.cancel()  # the engine hands back what it claims for nobody
+                        claiming.cancel()  # the engine hands back what a cancelled claim got
                         await asyncio.wait({claiming})
                 if claiming.cancelled():
                     return
@@ -177,7 +177,7 @@ class Streams:
                 self._hold(stream, jobs)
                 yield b"".join(_encoder.encode(task_view(job, job.updated_at)) + b"\n" for job in jobs) or b"\n"
         except StoreError as error:
-            raise BreakOff(error.message) from None  # the worker comes again, and is told then what is wrong
+            raise BreakOff(error.message) from None  # the worker opens another stream, and gets the error then
         finally:
             leaving.cancel()
             del self._by_name[name]
@@ -191,34 +191,34 @@ class Streams:
 
     async def _hand_back(self, jobs: tuple[Job, ...]) -> None:
         for job in jobs:
-            with contextlib.suppress(Conflict, NotFound):  # cancelled in between, and perhaps purged
+            with contextlib.suppress(Conflict, NotFound):  # cancelled meanwhile, and perhaps purged
                 await self._engine.park(Guard.held(job), "", message="handed back: the stream's reader is gone")
 
     async def _wait_for_room(self, stream: OpenStream) -> bool:
-        """False when a sign of life is due."""
+        """Return False when a keep-alive line is due."""
         loop, leaving = asyncio.get_running_loop(), stream.leaving
-        until = loop.time() + SIGN_OF_LIFE_SECONDS
+        until = loop.time() + KEEP_ALIVE_SECONDS
         while stream.room <= 0 and not leaving.done() and not self._engine.draining:
             left = until - loop.time()
             if left <= 0:
                 return False
             if stream.doubtful:
-                await self._look(stream, stream.held.keys() & stream.doubtful)
+                await self._check(stream, stream.held.keys() & stream.doubtful)
                 continue
             stream.news.clear()
             waiting: asyncio.Future[Any] = asyncio.ensure_future(stream.news.wait())
             try:
                 await asyncio.wait(
-                    {waiting, leaving}, timeout=min(left, LOOK_SECONDS), return_when=asyncio.FIRST_COMPLETED
+                    {waiting, leaving}, timeout=min(left, CHECK_SECONDS), return_when=asyncio.FIRST_COMPLETED
                 )
             finally:
                 waiting.cancel()
-            # Alone, one hears of every end, but for one that came while its claim was still on the way here.
-            if not stream.news.is_set() and (not self._alone or left <= LOOK_SECONDS):
-                await self._look(stream, set(stream.held))
+            # A single node sees every end, but for one that came while the claim was still on its way here.
+            if not stream.news.is_set() and (not self._alone or left <= CHECK_SECONDS):
+                await self._check(stream, set(stream.held))
         return True
 
-    async def _look(self, stream: OpenStream, task_ids: set[str]) -> None:
+    async def _check(self, stream: OpenStream, task_ids: set[str]) -> None:
         stream.doubtful.clear()
         for task_id in task_ids:
             lease = stream.held.get(task_id)

@@ -1,4 +1,4 @@
-"""A subscription: a worker's wish to be told when there is work, for a while; and the book of those that this node knows."""
+"""A subscription: a worker asks to be notified of work for a while. And the book of subscriptions that this node knows."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -14,7 +14,7 @@ Mode = Literal["fanout", "group", "hash"]
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What was agreed on: the body of the record."""
+    """The body of the record."""
 
     owner: str
     url: str
@@ -38,7 +38,7 @@ class Subscription(msgspec.Struct, frozen=True):
         return self.terms.min_interval_seconds * SECOND
 
     def spelling(self, command: str) -> str:
-        """A command as this subscriber wrote it."""
+        """Return the command as this subscriber spelt it."""
         return next((each for each in self.terms.event_types if each.lower() == command), command)
 
 
@@ -46,7 +46,7 @@ _decoder = msgspec.json.Decoder(Terms)
 
 
 def subscription_from(record: Record) -> Subscription | None:
-    """None: written by a version that agreed on other things. Nobody else's notifications may depend on it."""
+    """Return None if another version wrote the record differently: the other subscriptions must still be served."""
     try:
         terms = _decoder.decode(record.body)
     except msgspec.DecodeError:
@@ -55,7 +55,7 @@ def subscription_from(record: Record) -> Subscription | None:
 
 
 class Book:
-    """Found by tenant and command, quickly: every task that is put into a queue asks."""
+    """Finds subscriptions by tenant and command; fast, since every submitted task asks."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], Subscription] = {}
@@ -75,7 +75,7 @@ class Book:
         return commands is not None and (command in commands or ANY in commands)
 
     def matching(self, tenant: str, command: str, at: int) -> list[Subscription]:
-        """Those that have not expired, by id."""
+        """Return those that have not expired, sorted by id."""
         commands = self._found.get(tenant, {})
         found = {**commands.get(ANY, {}), **commands.get(command, {})}
         return [found[each] for each in sorted(found) if found[each].expires_at > at]
@@ -97,11 +97,11 @@ class Book:
         self._remove((tenant, subscription_id))
 
     def begin(self) -> None:
-        """Somebody reads the records: what happens here from now on is newer than what they will show."""
+        """A read of the records begins: what is learnt or forgotten from now on is newer than the records."""
         self._touched.clear()
 
     def load(self, records: Iterable[Record]) -> None:
-        """These records and no others, but for what was learnt and forgotten here since `begin`."""
+        """Replace all by these records, but for what was learnt or forgotten here since `begin`."""
         gone = self._known.keys() - self._touched
         for record in records:
             key = (record.tenant, record.name)

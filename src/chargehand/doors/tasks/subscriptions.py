@@ -1,4 +1,4 @@
-"""Subscriptions of workers, over HTTP: made, renewed, listed, read and ended. Each belongs to whoever made it.
+"""Subscriptions of workers over HTTP: create, renew, list, read and end. Each belongs to the worker that created it.
 
 They are records that expire, not a register of workers. What codeQ's documents say holds where its code falls short: the event
 types must be among the token's, and a token's worker group is the only one its bearer can join.
@@ -37,7 +37,7 @@ TRIES = 5
 
 
 class Subscribe(msgspec.Struct, rename="camel"):
-    callback_url: Annotated[str | None, msgspec.Meta(description="Where to POST that there is work")] = None
+    callback_url: Annotated[str | None, msgspec.Meta(description="Where notifications are posted")] = None
     event_types: (
         Annotated[list[str], msgspec.Meta(max_length=1000, description="Commands; those of the token, if left out")]
         | None
@@ -46,7 +46,9 @@ class Subscribe(msgspec.Struct, rename="camel"):
         None
     )
     delivery_mode: Annotated[str | None, msgspec.Meta(description="`fanout`, `group` or `hash`")] = None
-    group_id: Annotated[str | None, msgspec.Meta(description="For `group`: one of each group is told")] = None
+    group_id: Annotated[str | None, msgspec.Meta(description="For `group`: one member of each group is notified")] = (
+        None
+    )
     min_interval_seconds: Annotated[
         int | None, msgspec.Meta(description="The least time between two notifications")
     ] = None
@@ -94,9 +96,9 @@ class Subscriptions:
     def routes(self) -> list[Route]:
         # fmt: off
         return [
-            Route("POST", PATH, self.subscribe, "Ask to be told when there is work", "", TAG,
-                  "Answers are advisory: a notification assigns nothing, tasks are claimed as always. One is sent when a queue gets work that had "
-                  "none, when a delayed task becomes ready, and when a paused queue goes on.",
+            Route("POST", PATH, self.subscribe, "Subscribe to notifications of work", "", TAG,
+                  "A notification is a hint: it assigns nothing, tasks are claimed as always. One is sent when an empty queue gets work, when a "
+                  "delayed task becomes ready, and when a paused queue resumes.",
                   request=Subscribe, reply=Subscribed, status=201, error_writer=write_error, request_id=True),
             Route("GET", PATH, self.list_all, "List your subscriptions", "", TAG, "Admins see all of their tenant.",
                   reply=SubscriptionList, error_writer=write_error, request_id=True),
@@ -123,7 +125,7 @@ class Subscriptions:
             raise TaskRefused(
                 429, "too many subscriptions", detail=f"a tenant has {MAX_ACTIVE} at most; end some, or let them expire"
             )
-        await self._notifier.greet(caller.tenant, terms, others)
+        await self._notifier.prepare(caller.tenant, terms, others)
         name = f"sub-{self._engine.new_id()}"
         body = msgspec.json.encode(terms)
         put = PutRecord(SUBSCRIPTION, caller.tenant, name, body, 0, now + terms.ttl_seconds * SECOND)
@@ -148,7 +150,7 @@ class Subscriptions:
                 self._notifier.book.learn(renewed)
                 reply(resp, _subscribed(renewed))
                 return
-        raise TaskRefused(409, "conflict", detail="it is being renewed by others at the same moment; try again")
+        raise TaskRefused(409, "conflict", detail="another request renews it at the same moment; try again")
 
     async def list_all(self, req: Request, resp: Response) -> None:
         caller, sees_all = _reader(req)
@@ -185,7 +187,7 @@ class Subscriptions:
         )
 
     async def _asked_ttl(self, req: Request) -> int:
-        """0: as before. On this path codeQ ignores a body that it cannot read, and so do its clients."""
+        """Return the new TTL, or 0 to keep it. codeQ ignores a body that it cannot read here, and its clients rely on that."""
         body = await read_body(req, MAX_BODY_BYTES)
         try:
             return _seconds(decode(_renew, body).ttl_seconds) if body else 0
@@ -220,7 +222,7 @@ class Subscriptions:
 
 
 def _reader(req: Request) -> tuple[Caller, bool]:
-    """Who asks, and whether for the whole tenant."""
+    """Return the caller, and whether it may see the whole tenant."""
     try:
         return admin(req), True
     except TaskRefused:
@@ -259,7 +261,7 @@ def _mode(caller: Caller, mode: str, group: str) -> tuple[Mode, str]:
 
 
 def _seconds(asked: int | None) -> int:
-    """0: the default."""
+    """Return 0 for the default."""
     return min(asked, MAX_SECONDS) if asked and asked > 0 else 0
 
 

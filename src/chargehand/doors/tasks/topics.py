@@ -1,10 +1,10 @@
-"""Topics: what a tenant's administrator decides for all tasks of one command. Unlike codeQ's, these are applied.
+"""Topics: the policy that a tenant's administrator sets for all tasks of a command. Unlike codeQ's, it is applied.
 
-A topic is named like the command it is for, and spelling does not matter to it, as it does not to queues. codeQ allows DNS
-labels; most commands (`GENERATE_MASTER`) are none, so upper case, `_` and up to 200 characters are allowed here as well.
+A topic has the name of its command, in upper or lower case, as queues do. codeQ allows DNS labels; most commands
+(`GENERATE_MASTER`) are none, so upper case, `_` and up to 200 characters are allowed here as well.
 
 `maxConsumers` becomes the limit of the command's queue: when it is set, when it changes, and when a server starts. In between
-an operator may set the queue otherwise. A queue whose topic never had one is left alone.
+an operator may change the queue's limit. A queue whose topic never had `maxConsumers` is not changed.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _RANGES = {"maxAttempts": (1, 100), "retentionSeconds": (0, 2_147_483_647), "max
 
 
 class Policy(msgspec.Struct, frozen=True, rename="camel"):
-    """What holds for all tasks of a command. 0 attempts or no tiers are refused: a policy says both."""
+    """What applies to all tasks of a command. Attempts and tiers are required."""
 
     priority_tiers: Annotated[tuple[int, ...], msgspec.Meta(max_length=100)] = ()
     max_attempts: int = 0
@@ -49,11 +49,11 @@ class Policy(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PutTopic(Policy, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """A policy as it is sent."""
+    """A policy as callers send it."""
 
 
 class StoredTopic(msgspec.Struct, frozen=True):
-    """The body of the record. The name as it was first spelt: the record's own is in lower case."""
+    """The body of the record, with the name as it was first spelt: the record's own name is in lower case."""
 
     name: str
     policy: Policy
@@ -83,12 +83,12 @@ def attempts(policy: Policy | None, default: int) -> int:
 
 
 def keep_seconds(policy: Policy | None) -> float | None:
-    """None: as long as the server keeps finished jobs."""
+    """Return None for as long as the server keeps finished jobs."""
     return float(policy.retention_seconds) if policy is not None and policy.retention_seconds else None
 
 
 def tier(policy: Policy | None, priority: int) -> int:
-    """The priority of a task: the highest tier that is not above what was asked for, else the lowest there is."""
+    """Return the highest tier that is not above the asked priority, else the lowest tier."""
     if policy is None or not policy.priority_tiers:
         return priority
     tiers = [min(each, HIGHEST) for each in policy.priority_tiers]
@@ -100,7 +100,7 @@ class Topics:
         self._engine = engine
         self._poll_seconds = config.engine.poll_seconds
         self._known: Known = {}
-        self._changing = asyncio.Lock()  # so that a reload that began before a change does not undo it here
+        self._changing = asyncio.Lock()  # a reload that began before a change must not undo it
 
     def routes(self) -> list[Route]:
         path = f"{BASE}/admin/topics"
@@ -118,18 +118,18 @@ class Topics:
         ]
         # fmt: on
 
-    # used by the others -------------------------------------------------------------------------------------------------
+    # for the other parts ------------------------------------------------------------------------------------------------
 
     def policy(self, tenant: str, command: str) -> Policy | None:
-        """As this node knows it: its own changes at once, those of others within engine.poll_seconds."""
+        """Return the policy as this node knows it: its own changes at once, those of other nodes within engine.poll_seconds."""
         known = self._known.get((tenant, command.strip().lower()))
         return None if known is None else known[1]
 
     async def load(self) -> None:
-        """All topics from the store. What changed since the last time sets the limit of its queue once more.
+        """Read all topics, and set the queue limits of those that changed since the last read.
 
-        Whoever changed it has set it already, unless it died before it could, or another node got in between with what it
-        had read before the change: that node comes by here again.
+        The node that changed a topic has set its limit already, unless it died before it could, or another node overwrote it
+        with what it had read before the change: that node reads the topics again too.
         """
         async with self._changing:
             records = await self._engine.store.list_records(RECORD, limit=MOST_KNOWN)
@@ -187,7 +187,7 @@ class Topics:
         async with self._changing:
             record = await self._get(tenant, name)
             if record is not None:
-                # The limit goes first: should we die in between, the topic is still there to be deleted again.
+                # The limit is removed first: after a crash in between, the topic can still be deleted again.
                 if _bodies.decode(record.body).policy.max_consumers:
                     await self._limit(await self._settings(), tenant, name, None)
                 await self._engine.store.drop_record(DropRecord(RECORD, tenant, name))
@@ -217,7 +217,7 @@ class Topics:
                     PutRecord(RECORD, tenant, name, body, expected=0 if found is None else found.version)
                 )
             if record is None:
-                continue  # somebody else was quicker: look again
+                continue  # another writer was first: read it again
             if policy.max_consumers:
                 await self._limit(await self._settings(), tenant, name, policy.max_consumers)
             self._known[tenant, name] = (record.version, policy)
@@ -234,7 +234,7 @@ class Topics:
 
 
 async def _read(req: Request) -> PutTopic:
-    """Stricter than the rest of this wire: unknown members are refused, and 400 is all it says to whatever is no policy."""
+    """Decode the policy. Stricter than the rest of this wire: unknown fields are refused."""
     try:
         return decode(_sent, await read_body(req, MAX_BODY))
     except (BadRequest, TooLarge) as error:

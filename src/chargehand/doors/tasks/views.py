@@ -1,4 +1,4 @@
-"""A task as codeQ's clients know it. Members that are empty or zero are left out, as codeQ leaves them out."""
+"""Tasks, events, results and callbacks as codeQ's clients know them. Empty fields are left out, as codeQ does."""
 
 from functools import lru_cache
 from typing import Annotated, Any
@@ -33,7 +33,7 @@ class TaskArtifact(msgspec.Struct):
 
 
 class TaskProgress(msgspec.Struct, rename="camel", omit_defaults=True):
-    """What the worker last said."""
+    """The progress that the worker last reported."""
 
     updated_at: str
     percent: float | None = None
@@ -121,7 +121,7 @@ def _spelt(said: bytes) -> str:
 
 
 def command_of(job: Job) -> str:
-    """As the producer spelt it."""
+    """Return the command as the producer spelt it."""
     return (_spelt(job.metadata) if job.metadata else "") or job.queue.split("/", 2)[2]
 
 
@@ -212,9 +212,9 @@ def artifacts_of(end: Event | None) -> list[TaskArtifact]:
 
 
 def render(outgoing: Outgoing) -> bytes:
-    """The callback of a task that came to its end: the seed's payload."""
+    """Return the body of the callback of a finished task."""
     job, event = outgoing.job, outgoing.event
-    # The result is the job's, the end may be an earlier one: after a requeue a late callback must not tell the next one's.
+    # The job has the result of its last end: a late callback of an end before a requeue must not carry it.
     its_own = event.state is State.SUCCEEDED or (
         event.state is State.FAILED and event.stage != DEAD and job.finished_at == event.at
     )

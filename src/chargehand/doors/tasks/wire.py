@@ -1,4 +1,4 @@
-"""What producers and workers send: codeQ's bodies, read as codeQ reads them. `null` is the same as left out."""
+"""The requests of producers and workers: codeQ's bodies, decoded as codeQ does, and their checks. `null` means left out."""
 
 from datetime import datetime
 from typing import Annotated, TypeVar
@@ -18,15 +18,20 @@ from chargehand.webhooks.egress import EgressPolicy
 T = TypeVar("T")
 Delay = Annotated[float, Meta(le=TEN_YEARS)]
 Lease = Annotated[
-    int, Meta(ge=1, le=2**53 - 1, description="The `lease` that came with the task; guards against an older self")
+    int,
+    Meta(
+        ge=1,
+        le=2**53 - 1,
+        description="The `lease` that came with the task; proves that the worker still holds the task",
+    ),
 ]
 MAX_BATCH = 100
 MAX_ATTEMPTS = 1000
-MAX_DECODED = 1000  # more than MAX_BATCH, so that whoever sends somewhat too many is told in codeQ's words
+MAX_DECODED = 1000  # above MAX_BATCH, so that a batch that is somewhat too large gets codeQ's own error
 
 
 class CreateTask(msgspec.Struct, rename="camel"):
-    """A task for whoever claims its command."""
+    """A task for a worker that claims its command."""
 
     command: Annotated[str, Meta(description="Names the queue; upper and lower case are the same to it")] = ""
     payload: Annotated[Raw, Meta(description="Any JSON but null; comes back as text")] = msgspec.field(
@@ -48,7 +53,7 @@ class CreateTasks(msgspec.Struct):
 
 
 class ClaimTask(msgspec.Struct, rename="camel"):
-    """What a worker is ready for."""
+    """The commands that a worker can handle."""
 
     commands: (
         Annotated[tuple[str, ...], Meta(max_length=100, description="Default: all that the token allows")] | None
@@ -83,7 +88,7 @@ class Abandon(msgspec.Struct):
 
 
 class ReportProgress(msgspec.Struct):
-    """How far a worker is."""
+    """How far a worker has come."""
 
     percent: Annotated[float, Meta(ge=0, le=100)] | None = None
     message: Annotated[str, Meta(max_length=10_000)] | None = None
@@ -92,7 +97,7 @@ class ReportProgress(msgspec.Struct):
 
 
 class NewArtifact(msgspec.Struct, rename="camel"):
-    """A file that comes with a result: where it is, or the file itself."""
+    """A file of a result: its URL, or its content."""
 
     name: str = ""
     url: str | None = None
@@ -101,7 +106,7 @@ class NewArtifact(msgspec.Struct, rename="camel"):
 
 
 class SubmitResult(msgspec.Struct, rename="camel"):
-    """The end of a task."""
+    """The result of a task."""
 
     status: Annotated[str, Meta(description="COMPLETED or FAILED")] = ""
     result: Annotated[Raw, Meta(description="A JSON object; required for COMPLETED")] = msgspec.field(
@@ -152,7 +157,7 @@ def parse(decoder: "msgspec.json.Decoder[T]", body: bytes | Raw, text: str = "in
 
 
 def instant(field: str, text: str) -> int:
-    """RFC 3339 as microseconds since the epoch."""
+    """Return RFC 3339 as microseconds since the epoch."""
     try:
         at = datetime.fromisoformat(text)
         if at.tzinfo is None or "T" not in text.upper():

@@ -1,4 +1,4 @@
-"""For workers: claim with a long poll, heartbeat, progress, abandon, nack. The end of a task is in `results`."""
+"""For workers: claim with a long poll, heartbeat, progress, abandon, nack. They finish tasks in `results`."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ class WorkerApi:
             Route("POST", f"{BASE}/tasks/claim/batch", self.claim_tasks, "Claim up to 10 tasks", "", TAG,
                   request=wire.ClaimTasks, reply=ClaimedMany, or_nothing="There was nothing to claim", **shape),
             Route("POST", f"{one}/heartbeat", self.heartbeat, "Keep the lease alive", "", TAG, request=wire.Heartbeat, reply=Ok, **held),
-            Route("POST", f"{one}/progress", self.progress, "Say how far the work is", "", TAG, request=wire.ReportProgress, reply=Ok, **held),
+            Route("POST", f"{one}/progress", self.progress, "Report progress", "", TAG, request=wire.ReportProgress, reply=Ok, **held),
             Route("POST", f"{one}/abandon", self.abandon, "Give the task back; costs no attempt", "", TAG, reply=Abandoned, **held),
             Route("POST", f"{one}/nack", self.nack, "The work broke: again later, or the dead letters", "", TAG, request=wire.Nack, reply=Requeued, **held),
         ]
@@ -109,7 +109,7 @@ class WorkerApi:
             return await req.unless_gone(waiting)
 
     def lease(self, asked: float | None) -> float:
-        """What is not above 0 is the default, as at codeQ; unlike there, no lease is without bounds."""
+        """Return the default for what is not above 0, as codeQ does; unlike codeQ, bound the lease."""
         seconds = asked if asked is not None and asked > 0 else self._config.tasks.lease_seconds
         return min(seconds, self._config.engine.max_lease_seconds)
 
@@ -128,7 +128,7 @@ class WorkerApi:
 
     async def progress(self, req: Request, resp: Response, task_id: str) -> None:
         holder = TaskHolder.of(req, HEARTBEAT, task_id)
-        asked = await wire.read(req, wire.progress, MAX_BODY)  # a thousand of them are read at once
+        asked = await wire.read(req, wire.progress, MAX_BODY)  # small, since a page of events has a thousand of them
         data = wire.some_json("data", asked.data)
         said = {"percent": asked.percent, "data": msgspec.Raw(data) if data else None}
         body = msgspec.json.encode({key: value for key, value in said.items() if value is not None})
@@ -166,7 +166,7 @@ class WorkerApi:
 
 
 def claim_queues(caller: Caller, asked: wire.ClaimTask) -> tuple[str, ...]:
-    """The queues that are meant, patterns for `*` and for a fleet that works for every tenant."""
+    """Return the queues to claim from: patterns for `*` and for a fleet that serves every tenant."""
     commands = tuple(asked.commands or ())
     if any(not command.strip() or "*" in command for command in commands):
         raise TaskRefused(400, "invalid body", detail="commands: must not be blank, nor have a *", field="commands")
@@ -180,7 +180,7 @@ def claim_queues(caller: Caller, asked: wire.ClaimTask) -> tuple[str, ...]:
 
 
 def _lease_in(body: bytes) -> int | None:
-    """codeQ reads no body here, so whatever is not ours is not looked at."""
+    """Return the lease if the body has one. codeQ reads no body here, so any other body is ignored."""
     try:
         return wire.parse(wire.abandon, body).lease if body else None
     except ChargehandError:
