@@ -1,4 +1,4 @@
-"""Files that belong to a job: what it asked to be kept of its answer, and what a broken attempt had said so far."""
+"""The files of a job: the parts of its answer that it asked to keep, and the partial answers of broken attempts."""
 
 from urllib.parse import quote
 
@@ -51,7 +51,7 @@ def artifact(job_id: str, file: File) -> JobArtifact:
 
 
 async def keep(files: Files, job: Job, hand: Hand, request: StoredRequest, answer: ModelAnswer) -> list[JobArtifact]:
-    """What the job wished to have kept. A wish that cannot be granted is said in the log and costs nothing else."""
+    """Keep what the job asked for. An artifact that cannot be kept is noted in the log, and the job goes on."""
     kept = []
     for wish in request.artifacts:
         try:
@@ -72,7 +72,7 @@ def _content(wish: ArtifactWish, request: StoredRequest, answer: ModelAnswer) ->
 
 
 def _pretty(data: bytes) -> bytes:
-    """For people to read where it is short. Indented, what is nested deeply has a thousand times its size."""
+    """Indent short JSON for people. Indented, deeply nested JSON would have a thousand times its size."""
     if len(data) <= PRETTY_BYTES:
         return msgspec.json.format(data, indent=2)
     msgspec.json.decode(data, type=Raw)
@@ -80,7 +80,7 @@ def _pretty(data: bytes) -> bytes:
 
 
 def _transcript(request: StoredRequest, answer: ModelAnswer) -> bytes:
-    """What was asked and what was said, put together from the bytes of both."""
+    """Return the messages and the answer as one conversation, from the bytes of both."""
     asked, said = _asked.decode(request.body), _said.decode(answer.result or b"{}")
     last = bytes(said.message) or msgspec.json.encode({"role": "assistant", "content": answer.said})
     before = bytes(asked.messages).strip()
@@ -90,7 +90,7 @@ def _transcript(request: StoredRequest, answer: ModelAnswer) -> bytes:
 
 
 async def keep_partial(files: Files, job: Job, request: StoredRequest, stream: AnswerStream) -> list[JobArtifact]:
-    """The bytes of an attempt that broke: evidence for whoever wants to know how far it came."""
+    """Keep the partial answer of a broken attempt, as evidence of how far it came."""
     if not stream.size:
         return []
     native = request.path.startswith("/api/")

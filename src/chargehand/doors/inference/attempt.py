@@ -1,5 +1,8 @@
-"""One attempt at one job: load -> generate -> outcome. No state is told that was not seen: `loading` when the order to load is on
-its way, `working` when the model is in memory and the request is on its way, `done` when the target said so."""
+"""One attempt at one job: load -> generate -> outcome.
+
+A state is written only when it was seen: `loading` when the request to load is on its way, `working` when the model is in memory
+and the request is on its way, `done` when the target said so.
+"""
 
 import asyncio
 import time
@@ -41,9 +44,9 @@ from chargehand.observability.logs import get_logger
 from chargehand.observability.metrics import Metrics
 
 ERROR_BYTES = 2**20  # of an answer with a bad status
-RELOAD_SECONDS = 1.0  # a resident model is handed over in tens of milliseconds; beyond this it was loaded again
+RELOAD_SECONDS = 1.0  # a resident model is ready in tens of milliseconds; above this, the target loaded it again
 LINGER_SECONDS = 2.0
-THREAD_BYTES = 256 << 10  # a longer answer is read in a thread: line by line, it would keep everybody waiting
+THREAD_BYTES = 256 << 10  # a longer answer is parsed in a thread, so that it does not block the event loop
 
 log = get_logger(__name__)
 
@@ -93,7 +96,7 @@ class InferenceAttempt:
         self._began = time.monotonic()
         self._states = StateWriter(hand)
         self._sent = False
-        self._alone = slot.step.model in slot.target.ledger.cramped  # it gets the target to itself
+        self._alone = slot.step.model in slot.target.ledger.cramped  # the model gets the target to itself
         self._evidence = AttemptEvidence(slot.target.name)
         self.stream = AnswerStream(job.attempt)
 
@@ -131,7 +134,7 @@ class InferenceAttempt:
     # the model in memory ----------------------------------------------------------------------------------------------
 
     async def _prepare(self) -> Outcome | None:
-        """None when the request may be sent."""
+        """Get the model into memory. Return None when the request may be sent."""
         if isinstance(self._step, Ask):
             if not self._target.ledger.permits(self._step.model):
                 error = f"no target may be asked for {self._step.model}: no list of models in inference.targets has it"
@@ -143,7 +146,7 @@ class InferenceAttempt:
         return None
 
     async def _ask(self) -> Outcome:
-        """Whether a model that the target does not list is there after all, without loading it."""
+        """Ask the target for a model that it does not list, without loading it."""
         body = msgspec.json.encode({"model": self._step.model})
         answer = await self._target.ask("POST", "/api/show", body, timeout_seconds=30)
         if answer.status != 200:
@@ -184,7 +187,7 @@ class InferenceAttempt:
         try:
             answer = await asyncio.shield(loading)
         except asyncio.CancelledError:
-            loading.add_done_callback(_log_failed_load)  # it goes on for whoever comes next
+            loading.add_done_callback(_log_failed_load)  # the load goes on for the next job
             raise
         if answer.status != 200:
             if self._request.path.startswith("/v1/"):
@@ -199,7 +202,7 @@ class InferenceAttempt:
     # the answer -------------------------------------------------------------------------------------------------------
 
     async def _generate(self) -> Outcome | None:
-        """None when the answer has ended."""
+        """Send the request and read the answer. Return None when the answer has ended."""
         began = time.monotonic()
         headers = {"Content-Type": "application/json"}
         limit = self._shared.settings.answer_timeout_seconds
@@ -256,7 +259,7 @@ class InferenceAttempt:
         return Done(answer.result or b"null", f"answered by {self._target.name}", self._data(kept))
 
     async def _check_reload(self, answer: ModelAnswer) -> None:
-        """The final line tells how long the model took to be handed over: the timeline is put right by it."""
+        """Note that the target loaded the model again, which the final line of the answer shows."""
         if self._evidence.resident and (answer.load_seconds or 0) > RELOAD_SECONDS:
             self._evidence.reloaded = True
             await self._hand.note(
@@ -269,7 +272,7 @@ class InferenceAttempt:
     # states -----------------------------------------------------------------------------------------------------------
 
     def _working(self) -> None:
-        """The request is on a live connection. The write of the state goes beside it, and gives the first token the way."""
+        """The request is on a live connection: write the state beside it."""
         self._sent = True
         if isinstance(self._step, Ask):
             return
@@ -315,12 +318,12 @@ class InferenceAttempt:
         said = f"{target.name}: {_describe(seen, row)}"
         error = f"{said}; {row.advice}" if row.advice else said
         if self._call is not None and self._call.answer.done():
-            return Broke(error, final=True, data=data)  # they have begun to read: there is no second beginning
+            return Broke(error, final=True, data=data)  # the caller has begun to read: a retry cannot begin again
         if self._call is not None and row.action is FailureAction.LATER:
-            return Broke(error, final=True, data=data)  # they know best whether to come back in half an hour
+            return Broke(error, final=True, data=data)  # the caller decides whether to wait that long
         match row.action:
             case FailureAction.AWAY:
-                # Not at once if the probe has not given it up yet: it would be asked again before it has.
+                # With a delay while the probe still counts it as up: else the job would go there again at once.
                 return Parked("target", BUSY_SECONDS if target.up else 0.0, f"parked: {said}", data)
             case FailureAction.BUSY:
                 parks = min(self._job.claims - self._job.attempt, 10)
@@ -347,7 +350,7 @@ class InferenceAttempt:
         return Broke(error, final=True, data=data)
 
     def _relay_refusal(self) -> None:
-        """The caller gets the target's own words, if it had any."""
+        """Give the caller the target's own error response, if there was one."""
         if self._refusal is None or self._call is None:
             return
         stream = AnswerStream(self._job.attempt)

@@ -11,7 +11,7 @@ CANCEL = "cancel"  # the step of the note that asks a batch to stop
 
 
 def batch_name(job_id: str) -> str:
-    """Batches are called so by OpenAI's clients."""
+    """Return the id that OpenAI's clients use."""
     return f"batch_{job_id}"
 
 
@@ -32,7 +32,7 @@ class Spec(msgspec.Struct):
 
 
 class BatchRecord(msgspec.Struct, omit_defaults=True):
-    """What the log of a batch has beside its messages: how far it is, and in the end what came of it."""
+    """The data of a batch's events: its progress, and in the end its files or errors."""
 
     request_counts: Counts | None = None
     output_file_id: str | None = None
@@ -45,13 +45,13 @@ spec_of = msgspec.json.Decoder(Spec)
 
 
 class BatchLine:
-    """A line under way. Without its body: a batch of 50,000 lines takes some 20 MB."""
+    """A line that is being worked on, without its body: 50,000 lines take some 20 MB."""
 
     __slots__ = ("custom_id", "end", "job_id", "number")
 
     def __init__(self, number: int, custom_id: bytes) -> None:
         self.number = number
-        self.custom_id = custom_id  # UTF-8: one character beyond the usual makes four bytes of each in a str
+        self.custom_id = custom_id  # UTF-8: in a str, one emoji makes every character four bytes
         self.job_id = ""
         self.end = ""  # the move that ended its job
 
@@ -67,7 +67,7 @@ class BatchRun:
         self.open: dict[str, BatchLine] = {}  # job -> its line, until it has ended
         self.counts = Counts()
         self.news = asyncio.Event()
-        self.seen = 0  # events of its own log
+        self.seen = 0  # the last event of its own log that was read
         self.cancelled = False
         self.ended = False
 

@@ -1,4 +1,4 @@
-"""The lines of a batch: what comes in and what may be wrong with it, and what goes out. No I/O but the reading of the pieces."""
+"""The lines of a batch: parse and check those of the input, write those of the output."""
 
 import re
 from collections.abc import AsyncIterator
@@ -16,11 +16,11 @@ from chargehand.http.inputs import check_utf8
 ENDPOINTS = tuple(path for path in FORMS if path.startswith("/v1/") and path != "/v1/messages")
 MAX_LINES = 50_000
 MAX_CUSTOM_ID = 512
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # what some editors put first
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # which some editors put at the start
 
 
 class LineError(msgspec.Struct, frozen=True):
-    """What is wrong with a line of the input, in OpenAI's shape."""
+    """An error in a line of the input, in OpenAI's shape."""
 
     code: str
     line: int | None
@@ -29,7 +29,7 @@ class LineError(msgspec.Struct, frozen=True):
 
 
 class Invalid(Exception):
-    """The input as a whole cannot be worked on."""
+    """The input has errors, so none of it is worked on."""
 
     def __init__(self, *errors: LineError) -> None:
         super().__init__(errors[0].message)
@@ -43,7 +43,7 @@ class InputLine(msgspec.Struct, frozen=True):
     body: msgspec.Raw  # as it stands in the line
 
 
-# coming in --------------------------------------------------------------------------------------------------------------
+# input ------------------------------------------------------------------------------------------------------------------
 
 
 class _RawLine(msgspec.Struct):
@@ -68,7 +68,7 @@ _PATH = re.compile(r"\$\.?(\w*)")
 
 
 async def split_lines(pieces: AsyncIterator[bytes], max_bytes: int) -> AsyncIterator[tuple[int, bytes]]:
-    """The lines that are not empty, with their numbers. No more than one of them is in memory, beside the piece it came in."""
+    """Yield the lines that are not empty, with their numbers. Holds one line and one piece in memory."""
     rest, number = bytearray(), 1
     async for piece in pieces:
         *ends, last = piece.split(b"\n")
@@ -131,14 +131,14 @@ def _refused(number: int, error: Exception, inside: str) -> LineError:
 
 
 def for_target(endpoint: str, body: msgspec.Raw) -> msgspec.Raw | dict[str, Any]:
-    """Nobody reads along, so the answer is asked for in one piece, whatever the line says about streaming."""
+    """Ask for the answer in one piece, whatever the line says about streaming: nobody reads along."""
     if FORMS[endpoint] is Form.VECTORS:
         return body
     kept: dict[str, Any] = {name: value for name, value in fields_of(body).items() if name != "stream_options"}
     return kept | {"stream": False}
 
 
-# going out --------------------------------------------------------------------------------------------------------------
+# output -----------------------------------------------------------------------------------------------------------------
 
 
 class _Response(msgspec.Struct):
@@ -168,7 +168,7 @@ _ENDED = {
 
 
 def how_it_ended(job: Job | None) -> str:
-    """The move that ended a job, or "" for one that has not. A job that was removed ended, and nobody knows any more how."""
+    """Return the move that ended a job, or "" if it has not ended. How a removed job ended is not known."""
     if job is None:
         return "fail"
     if job.state is State.FAILED and job.deadline_at is not None and (job.finished_at or 0) >= job.deadline_at:
@@ -177,7 +177,7 @@ def how_it_ended(job: Job | None) -> str:
 
 
 def write_line(custom_id: bytes, job_id: str, end: str, job: Job | None) -> bytes:
-    """A line of the output file, or of the error file where there is no answer."""
+    """Return a line of the output file, or of the error file if there is no answer."""
     outcome = _Outcome(f"batch_req_{job_id}", custom_id.decode())
     if job is not None and job.result is not None:
         _respond(outcome, job_id, job.result)
@@ -193,7 +193,7 @@ def write_line(custom_id: bytes, job_id: str, end: str, job: Job | None) -> byte
 
 
 def _respond(outcome: _Outcome, job_id: str, result: bytes) -> None:
-    """Without any space: what the target sent may have line breaks, and this is one line."""
+    """Return the JSON without whitespace: the target may have sent line breaks, and this is one line."""
     try:
         body = msgspec.Raw(msgspec.json.format(result, indent=-1))
         outcome.response = _Response(200, job_id, body)

@@ -1,7 +1,7 @@
 """The work on a batch: check the lines -> submit each as a job -> wait for them -> write the files -> end.
 
-It may be killed anywhere. The batch is a job like any other, so it is taken up again, from the start: the lines are checked anew,
-submitting finds the jobs that are there by their keys, and files written again take the place of the first ones.
+It may be killed anywhere. The batch is a job like any other, so another attempt begins from the start: it checks the lines again,
+finds the jobs that exist by their idempotency keys, and replaces the files.
 """
 
 import asyncio
@@ -37,16 +37,16 @@ from chargehand.engine.runner import Done, Hand, Outcome, Parked
 from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease, StoreCorrupt, StoreError
 from chargehand.files import Files
 
-PRIORITY = 1  # whoever waits for an answer goes first
+PRIORITY = 1  # below all callers who wait
 INPUT = "input.jsonl"  # the batch's own name for its input
 OUTPUT_PURPOSE = "batch_output"
-OUTPUT_BYTES = 1 << 40  # answers have bounds of their own; the disk has the last word
+OUTPUT_BYTES = 1 << 40  # each answer has a bound of its own
 AT_ONCE = 200  # operations given to the store together
-CHUNK_BYTES = 8 << 20  # of the bodies among them
-LINES_AT_ONCE = 50  # looked at before others get their turn
+CHUNK_BYTES = 8 << 20  # of the bodies of lines submitted together
+LINES_AT_ONCE = 50  # parsed before other tasks of the event loop get their turn
 RESULTS_AT_ONCE = 4  # a request and its answer may have a hundred megabytes
-POLL_SECONDS = 5.0  # underneath the news
-GRACE_SECONDS = 10.0  # after the window, for the deadlines of the lines to do their work
+POLL_SECONDS = 5.0  # finds ends of lines whose notification was lost
+GRACE_SECONDS = 10.0  # after the window, in which the lines expire by their own deadlines
 STORE_SECONDS = 5.0
 MAX_ERRORS = 100
 
@@ -61,7 +61,7 @@ class BatchWork:
         self.under_way: dict[str, BatchRun] = {}
 
     def on_line_move(self, moved: Moved) -> None:
-        """News of lines that end on this node; those that end on others are found by looking."""
+        """Note lines that end on this node; `_look_around` finds those that end on others."""
         if self.under_way and moved.state in FINAL:
             for batch in self.under_way.values():
                 batch.settle(moved.job_id, moved.move)
@@ -77,7 +77,7 @@ class BatchWork:
                 f"the input is not valid: {invalid}", "validating", final=True, data=msgspec.json.encode(record)
             )
         except StaleLease:
-            return Parked("")  # somebody else has the batch, and nobody hears this
+            return Parked("")  # another node has the batch: this outcome is not written
         except StoreCorrupt as error:
             return Broke(error.message, final=True)
         except StoreError as error:
@@ -99,7 +99,7 @@ class BatchWork:
     # the input --------------------------------------------------------------------------------------------------------
 
     async def _own_input(self, batch: BatchRun) -> File:
-        """A row of the batch's own for the uploaded bytes: the upload may be deleted, or get too old, while it works."""
+        """Return the batch's own row for the uploaded bytes: the upload may be deleted, or expire, while the batch runs."""
         job = batch.job
         if (own := await self._store.job_file(job.id, INPUT)) is not None:
             return own
@@ -116,13 +116,13 @@ class BatchWork:
             file = await self._own_input(batch)
             async for number, raw in split_lines(self._files.read(file), self._settings.max_body_bytes):
                 if number % LINES_AT_ONCE == 0 or len(raw) > SMALL_BYTES:
-                    await asyncio.sleep(0)  # others get their turn
+                    await asyncio.sleep(0)  # lets other tasks run
                 yield read_line(number, raw, endpoint, allow_cloud)
         except NotFound as error:
             raise Invalid(LineError("file_not_found", None, error.message, "input_file_id")) from None
 
     async def _check(self, batch: BatchRun) -> None:
-        """All of them before the first is submitted: a batch with an error in it costs nothing."""
+        """Check all lines before the first is submitted, so that a batch with errors costs nothing."""
         errors: list[LineError] = []
         seen: dict[bytes, int] = {}
         async for line in self._lines(batch):
@@ -148,10 +148,10 @@ class BatchWork:
     # the lines --------------------------------------------------------------------------------------------------------
 
     async def _submit(self, batch: BatchRun) -> None:
-        """A chunk at a time: so much of the input is in memory, and so soon a wish to stop is noticed.
+        """Submit the lines by chunks, which bound the memory, and check between them whether to stop.
 
-        A batch that is to stop begins nothing more. But if it had been worked on before, the lines that were begun then must
-        be found: they are the first ones, and where they end there is a chunk of which none was there.
+        A batch that is to stop submits nothing more. But a later attempt must find the jobs that an earlier one submitted: they
+        are those of the first lines, up to the first chunk of which no job existed.
         """
         rows = iter(batch.rows)
         first_time = batch.job.claims == 1
@@ -166,7 +166,7 @@ class BatchWork:
         size = 0
         async for line in self._lines(batch):
             if isinstance(line, LineError):
-                raise Invalid(line)  # not before: the same bytes were checked a moment ago
+                raise Invalid(line)  # cannot happen: _check has read the same bytes
             chunk.append(line)
             size += len(line.body)
             if len(chunk) >= AT_ONCE or size >= CHUNK_BYTES:
@@ -176,13 +176,13 @@ class BatchWork:
             yield chunk
 
     async def _submit_line(self, batch: BatchRun, row: BatchLine, line: InputLine) -> bool:
-        """Whether the job was there already."""
+        """Submit a line; return whether its job existed already."""
         job_id = self._engine.new_id()
-        batch.expect(row, job_id)  # before there is one, so that no news of it can be missed
+        batch.expect(row, job_id)  # before the submission, so that its end is not missed
         try:
             submitted = await self._engine.submit(self._line_job(batch, job_id, line))
         except IdempotencyMismatch:
-            batch.settle(job_id, "fail")  # a job of the tenant's own making sits on the key
+            batch.settle(job_id, "fail")  # the tenant used this idempotency key for a job of its own
             return True
         if submitted.created:
             return False
@@ -210,14 +210,14 @@ class BatchWork:
         )
 
     async def _wait(self, batch: BatchRun, hand: Hand) -> None:
-        told = batch.tenths
+        noted = batch.tenths
         while batch.open:
             batch.news.clear()
             if await self._stopping(batch):
                 await self._cancel_lines(batch)
             await self._look_around(batch)
-            if batch.tenths > told:
-                told = batch.tenths
+            if batch.tenths > noted:
+                noted = batch.tenths
                 done = batch.counts.completed + batch.counts.failed
                 await hand.note(
                     f"{done} of {batch.counts.total} lines have ended", step="progress", data=batch.record()
@@ -228,8 +228,9 @@ class BatchWork:
                         await batch.news.wait()
 
     async def _stopping(self, batch: BatchRun) -> bool:
-        """Whether no more may be begun: somebody asked for it, or the window has passed. The log is asked, not the memory:
-        what is written there outlives this process, and is seen on whichever node the batch runs.
+        """Return whether the batch must stop: it was cancelled, or its window has passed.
+
+        A cancellation is read from the log, which outlives this process and is seen by every node.
         """
         while events := await self._store.list_events(batch.job.id, batch.seen):
             batch.seen = events[-1].seq
@@ -239,7 +240,7 @@ class BatchWork:
         return batch.cancelled or self._engine.now() >= batch.expires_at
 
     async def _cancel_lines(self, batch: BatchRun) -> None:
-        """At the end of the window they expire by themselves; what was requeued by hand has no deadline any more."""
+        """Cancel the open lines. At the end of the window they expire by themselves, but for those requeued by hand."""
         if not batch.cancelled and self._engine.now() < batch.expires_at + GRACE_SECONDS * SECOND:
             return
         why = "its batch was cancelled" if batch.cancelled else "its batch expired"
@@ -250,11 +251,11 @@ class BatchWork:
             await asyncio.gather(*[self._cancel(tenant, job_id, why) for job_id in job_ids[start : start + AT_ONCE]])
 
     async def _cancel(self, tenant: str, job_id: str, why: str) -> None:
-        with contextlib.suppress(Conflict, NotFound):  # it has just ended
+        with contextlib.suppress(Conflict, NotFound):  # it has ended meanwhile
             await self._engine.cancel(Guard(job_id, tenant, LINE_KIND, None, None), message=f"cancelled: {why}")
 
     async def _look_around(self, batch: BatchRun) -> None:
-        """Some of the open lines, and more while that finds any that have ended; those that have not go to the back."""
+        """Check some of the open lines, and more as long as some have ended; those that have not go to the back."""
         while await self._look(batch, list(islice(batch.open, AT_ONCE))):
             pass
 
@@ -263,7 +264,7 @@ class BatchWork:
         found = 0
         for job_id, state in zip(job_ids, states, strict=True):
             over = state is None or state in FINAL
-            # One at a time: it comes with all of its payload and its result.
+            # One at a time: it is read with its payload and its result.
             if over and (end := how_it_ended(await self._store.get_job(job_id))):
                 batch.settle(job_id, end)
                 found += 1
@@ -276,7 +277,7 @@ class BatchWork:
     async def _write(self, batch: BatchRun) -> BatchRecord:
         good = [row for row in batch.rows if row.end == "succeed"]
         bad = [row for row in batch.rows if row.end != "succeed"]
-        batch.counts.failed = len(bad)  # also those that were never begun
+        batch.counts.failed = len(bad)  # also lines that were never submitted
         return BatchRecord(
             batch.counts,
             await self._save(batch, "output", good) if good else None,
@@ -287,7 +288,7 @@ class BatchWork:
         )
 
     async def _save(self, batch: BatchRun, what: str, rows: list[BatchLine]) -> str:
-        """Under a name of the batch, so that a second writing replaces the first and leaves its id."""
+        """Save a file under the batch's name, so that a second write replaces it and keeps its id."""
         job, name = batch.job, f"{batch_name(batch.job.id)}_{what}.jsonl"
         content = self._outcomes(batch, rows)
         file = await self._files.save(
@@ -315,4 +316,4 @@ class BatchWork:
             return Broke(
                 f"the completion window of {batch.spec.completion_window} passed: {said}", final=True, data=data
             )
-        return Done(data, said, data)  # of one that was cancelled nobody takes it: the lease is gone
+        return Done(data, said, data)  # ignored if it was cancelled: the lease is gone

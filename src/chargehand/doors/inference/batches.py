@@ -1,7 +1,7 @@
-"""OpenAI's Batches. A batch is a job, and each of its lines is one; this is what callers see of them.
+"""OpenAI's Batches over HTTP. A batch is a job, and each of its lines is a job too.
 
-Nothing is kept beside the job: its log says when it did what, and that somebody asked it to stop. Such a wish cannot be the
-engine's own `cancel`, which ends a job at once: a batch has lines to stop and answers to write down before it ends.
+All state of a batch is in its job and its log, also that a caller asked it to stop. That is a note and not the engine's `cancel`,
+which ends a job at once: a batch must cancel its lines and write its files before it ends.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ from chargehand.observability.tracing import trace_context
 
 KIND = "batch"
 PREFIX = "batch_"
-CONCURRENCY = 4  # of each tenant's batches, so that nobody's batches wait for somebody else's
-MAX_ATTEMPTS = 1000  # only a server that dies spends one
+CONCURRENCY = 4  # of each tenant's batches, so that they do not wait for those of other tenants
+MAX_ATTEMPTS = 1000  # an attempt is spent only when a server dies
 MAX_BODY = 64 << 10
 MAX_PAIRS = 16
 EVENTS_PAGE = 1000
@@ -218,7 +218,7 @@ class Batches:
         reply(resp, await self._shown(await self._engine.get(job.id, caller.tenant)))
 
     async def _cancel_unbegun(self, job: Job, message: str) -> bool:
-        """One that nobody has claimed has nothing to stop. The lease is the guard: a claim since then has changed it."""
+        """Cancel a batch that was never claimed. Its lease is the guard: a claim meanwhile has changed it."""
         change = Change(Guard.held(job), "cancel", error="cancelled", level="warn", message=message)
         with contextlib.suppress(Conflict):
             await self._engine.change(change)
@@ -235,13 +235,13 @@ class Batches:
             self._news.set()
         batch = self._work.under_way.get(moved.job_id)
         if moved.move == "cancel" and batch is not None and not batch.ended:
-            # Through the engine's own API, over the head of the work: its lines should not go on for nobody.
+            # Cancelled through the engine's own API: cancel its lines too.
             task = asyncio.create_task(self._work.cancel(batch.job.tenant, list(batch.open), "its batch was cancelled"))
             self._stopping.add(task)
             task.add_done_callback(self._stopping.discard)
 
     async def run(self) -> None:
-        """A runner for each tenant, from when the first batch of theirs is seen."""
+        """Start a runner for each tenant when its first batch is seen."""
         async with asyncio.TaskGroup() as runners:
             while not self._engine.draining:
                 self._news.clear()
@@ -256,7 +256,7 @@ class Batches:
         try:
             heads = await self._store.queue_heads(f"{KIND}/", 1)
         except StoreError as error:
-            log.warning("cannot look for batches, will look again", error=str(error))
+            log.warning("cannot look for batches, will try again", error=str(error))
             return set()
         return {head.queue for head in heads} - self._queues
 
@@ -266,11 +266,11 @@ class Batches:
         )
 
 
-# what is shown ----------------------------------------------------------------------------------------------------------
+# views ------------------------------------------------------------------------------------------------------------------
 
 
 def batch_object(job: Job, events: list[Event]) -> BatchObject:
-    """A batch as its job and its log tell it. What was before a requeue no longer counts."""
+    """Return the view of a batch from its job and its log. Events before a requeue are ignored."""
     spec = spec_of.decode(job.payload)
     times: dict[str, Any] = {}
     record = BatchRecord()
@@ -298,7 +298,7 @@ def batch_object(job: Job, events: list[Event]) -> BatchObject:
 
 
 def _status(event: Event) -> Status | None:
-    """The status that began with an event."""
+    """Return the status that began with an event."""
     if event.step == CANCEL:
         return "cancelling"
     if event.move == "advance":
@@ -309,7 +309,7 @@ def _status(event: Event) -> Status | None:
 
 
 def _current(job: Job, times: dict[str, Any]) -> Status:
-    """A batch that is taken up again after a crash is as far as it ever was."""
+    """Return the furthest status: another attempt after a crash does not set a batch back."""
     order: tuple[Status, ...] = ("cancelling", "finalizing", "in_progress")
     if job.finished:
         order = ("completed", "expired", "failed", "cancelled")
@@ -322,7 +322,7 @@ def _read_record(event: Event) -> BatchRecord | None:
     try:
         record = _record.decode(event.data)
     except msgspec.DecodeError:
-        return None  # a note that somebody else has put there
+        return None  # the data of a note by somebody else
     return record if record.request_counts is not None or record.errors else None
 
 

@@ -1,7 +1,7 @@
-"""What is there: models, residency, versions, as the union over the targets; and the management of models on a named one.
+"""Models, residency and versions as the union over all targets; and the management of models on a named target.
 
-With one target that is there, its own bytes are the answer. While targets are away, what they said last is: a list of models
-does not vanish because the laptop's lid is closed.
+With a single target its own bytes are the answer. For a target that is away its last answer is used: a list of models does not
+vanish because the laptop's lid is closed.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ from chargehand.http.route import Route, decode, read_body, reply
 
 ANSWER_SECONDS = 5.0
 SHOW_SECONDS = 30.0
-MANAGING_SECONDS = 86_400.0  # a large model on a thin line
+MANAGING_SECONDS = 86_400.0  # pulling a large model over a slow line
 MAX_NAME_BYTES = 4096
-MAX_VERSION = 100  # characters that are shown of it
+MAX_VERSION = 100  # characters
 X_TARGET = "X-Target"
-# Paths that change models on a target, and the fields of the body that name a model which must be quiet meanwhile.
+# Paths that change models on a target, and the fields of the body that name the model to lock meanwhile.
 MANAGED = {
     ("POST", "/api/pull"): ("model", "name"),
     ("POST", "/api/push"): (),
@@ -58,7 +58,7 @@ class Unload(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Listed(msgspec.Struct):
-    """A list of models in either shape, each with all that its target says about it."""
+    """A list of models in Ollama's or OpenAI's shape, each with all fields of its target."""
 
     models: list[dict[str, msgspec.Raw]] | None = None
     data: list[dict[str, msgspec.Raw]] | None = None
@@ -167,7 +167,7 @@ class DiscoveryApi:
             if body:
                 for model in _read(body).data or []:
                     seen.setdefault(canonical(_said(model, "id")), model)
-            else:  # away: what it said last
+            else:  # away: its last answer
                 for model in _listed(target.tags):
                     name = _name(model)
                     shown = {"id": name, "object": "model", "created": 0, "owned_by": "library"}
@@ -190,14 +190,14 @@ class DiscoveryApi:
         await forward(req, resp, target, method, path, body, max_bytes=most, timeout_seconds=SHOW_SECONDS)
 
     def _having(self, name: str) -> Target:
-        """A target that has the model; else any that is there, whose own answer then is that it has not."""
+        """Return a target that has the model, else any that is up: its own error is the answer then."""
         live = [target for target in self._targets if target.up]
         if not live:
             raise TargetAway(self._nobody(), retry_after_seconds=5)
         return next((target for target in live if target.ledger.offers(canonical(name))), live[0])
 
     async def _collect(self, path: str) -> list[tuple[Target, bytes]]:
-        """What each target says to a GET; of one that is away or slow, what it said last."""
+        """Return each target's answer to a GET, or its last answer if it is away or slow."""
         if not self._targets:
             raise TargetAway(self._nobody(), retry_after_seconds=30)
         return list(
@@ -227,7 +227,7 @@ class DiscoveryApi:
         )  # fmt: skip
 
     async def unload_model(self, req: Request, resp: Response, target: str) -> None:
-        """What runs on the model ends first; a job that comes for it has it loaded again."""
+        """Unload a model once what runs on it has ended. The next job for it loads it again."""
         asked = decode(_unload, await read_body(req, self._settings.max_body_bytes))
         found, model = self._target(target), canonical(asked.model)
         if model not in found.ledger.resident:
@@ -293,9 +293,9 @@ async def _open(req: Request, target: Target, path: str, body: Any) -> AsyncIter
 async def _pieces(
     req: Request, response: aiohttp.ClientResponse, target: Target, until_sent: contextlib.AsyncExitStack
 ) -> AsyncGenerator[bytes, None]:
-    """The answer streams: a pull takes minutes and tells how far it is. The model stays locked until the end."""
+    """Stream the answer: a pull takes minutes and reports progress. The model stays locked until the end."""
     leaving = req.leaving()
-    leaving.add_done_callback(lambda _: response.close())  # who hangs up stops it
+    leaving.add_done_callback(lambda _: response.close())  # hanging up stops it
     try:
         async with target.watch():
             while piece := await response.content.readany():
@@ -325,7 +325,7 @@ def _json(resp: Response, body: bytes) -> None:
 
 
 def _read(body: bytes) -> _Listed:
-    """What a target lists; nothing where that is no list."""
+    """Return the models that a target lists; none if the body is not a list."""
     try:
         return read_json(_lists, body) if body else _Listed()
     except Unfit:
@@ -348,7 +348,7 @@ def _said(model: dict[str, msgspec.Raw], field: str) -> str:
 
 
 def _named(body: bytes, fields: tuple[str, ...]) -> str:
-    """The model that a body names. Nothing else in it is looked at: the file of a model may be part of it."""
+    """Return the model that a body names. Nothing else is decoded: the body may contain a model's file."""
     said = decode(_names, body, len(body))
     for raw in (getattr(said, field) for field in fields):
         if 2 < len(raw) <= MAX_NAME_BYTES and bytes(raw).startswith(b'"'):
@@ -370,6 +370,6 @@ def _seen(target: Target) -> list[views.PresenceView]:
 
 
 async def _body(req: Request) -> AsyncIterator[bytes]:
-    """A blob is gigabytes: never held whole."""
+    """Stream a blob of gigabytes."""
     async for piece in req.pieces():
         yield piece

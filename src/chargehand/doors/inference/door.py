@@ -1,4 +1,4 @@
-"""The inference door: its parts, and how they hang together."""
+"""The inference door: builds its parts and connects them with the engine."""
 
 import asyncio
 from collections.abc import Callable
@@ -35,7 +35,7 @@ FIRST_LOOK_SECONDS = 1.5
 
 log = get_logger(__name__)
 
-Listener = Callable[[str, bool, str], None]  # target, whether it is up, what is wrong if not
+Listener = Callable[[str, bool, str], None]  # (target, whether it is up, what is wrong if not)
 
 
 class InferenceDoor:
@@ -44,11 +44,11 @@ class InferenceDoor:
     ) -> None:
         settings = config.inference
         self.embedded: Embedded | None = None
-        self.note = ""  # what a person at the terminal should know
+        self.note = ""  # for the person at the terminal
         self._settings = settings
         self._metrics = metrics
         self._listeners: list[Listener] = []
-        self._told: dict[str, bool] = {}  # target -> whether it was last said to be up
+        self._announced: dict[str, bool] = {}  # target -> up or not, as listeners were last told
         running = RunningAttempts()
         attempts = Attempts(settings, files, metrics, running)
         targets = [Target(target, settings, self._changed) for target in settings.targets]
@@ -87,7 +87,7 @@ class InferenceDoor:
         return [route for part in self._parts for route in part.routes()]
 
     async def start(self) -> None:
-        """A newcomer's first job finds a model, and whoever looks at the terminal reads which targets are there."""
+        """Start the embedded model and check the targets, so that the first job finds a model."""
         await self._start_embedded()
         checks = [asyncio.create_task(target.check()) for target in self.scheduler.targets.values()]
         if checks:
@@ -114,7 +114,7 @@ class InferenceDoor:
         self.scheduler.add(Target(config, self._settings, self._changed))
 
     async def run(self) -> None:
-        self._changed()  # so that a target that is away from the beginning is shown as away, and not left out
+        self._changed()  # shows a target that is away from the beginning
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.scheduler.run())
@@ -131,15 +131,15 @@ class InferenceDoor:
                 await self.embedded.stop()
 
     def on_target(self, listener: Listener) -> None:
-        """Called whenever a target comes or goes."""
+        """Call the listener whenever a target comes or goes."""
         self._listeners.append(listener)
 
     def _changed(self) -> None:
-        """A target came, went, or learned what it has."""
+        """A target came, went, or has read its models."""
         for name, target in self.scheduler.targets.items():
             self._metrics.target_up.labels(name).set(target.up)
-            if self._told.get(name, False) != target.up:
-                self._told[name] = target.up
+            if self._announced.get(name, False) != target.up:
+                self._announced[name] = target.up
                 for listener in self._listeners:
                     listener(name, target.up, target.problem)
         self.scheduler.kick()

@@ -1,4 +1,4 @@
-"""How errors look to clients of Ollama, of OpenAI and of Anthropic: each reads only its own shape."""
+"""Errors in the shapes of Ollama, OpenAI and Anthropic: each client reads only its own."""
 
 import math
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def write_anthropic(resp: Response, error: ChargehandError) -> None:
 
 
 def in_shape_of(path: str, status: int, message: str) -> bytes:
-    """What a target said in its own shape, for a caller of another API."""
+    """Return a target's error in the shape of the caller's API."""
     kind = _KINDS.get(status, "api_error")
     if path.startswith("/v1/messages"):
         return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": message}})

@@ -15,7 +15,7 @@ CLOUD_SECONDS = 30.0
 
 
 class Symptom(Enum):
-    """What was seen happening."""
+    """What was observed."""
 
     UNREACHABLE = "no connection"
     SILENCE = "silence, and the side probe fails"
@@ -42,7 +42,7 @@ class Observed(msgspec.Struct, frozen=True):
     status: int = 0
     path: str = ""
     cloud: bool = False
-    alive: bool = True  # what the side probe says now
+    alive: bool = True  # by the liveness probe
     repeats: bool = False  # the output had begun to repeat one token
     retry_after_seconds: float | None = None
 

@@ -1,4 +1,4 @@
-"""Names of models. `Llama3.2`, `llama3.2` and `llama3.2:latest` are one model: everything here goes by the canonical name."""
+"""Names of models. `Llama3.2`, `llama3.2` and `llama3.2:latest` are one model, with one canonical name."""
 
 from functools import lru_cache
 
@@ -6,10 +6,10 @@ from chargehand.engine.job import queue_name
 from chargehand.errors import Forbidden, InvalidField
 
 TAG = "inference"
-KIND = "inference"  # of every job of this door that a model answers
+KIND = "inference"  # of jobs that a model answers; batches have a kind of their own
 PREFIX = f"{KIND}/"
 MAX_NAME = 200
-AT_NODE = " @"  # no name of a model has a space in it
+AT_NODE = " @"  # model names have no spaces
 
 
 @lru_cache(maxsize=4096)
@@ -20,7 +20,7 @@ def canonical(name: str) -> str:
 
 
 def spellings(name: str) -> tuple[str, ...]:
-    """All that `canonical` makes the same of, in small letters: what a model's jobs may be filed under."""
+    """Return all lower-case spellings of a model: its jobs may be in a queue of any of them."""
     whole = canonical(name)
     tags = (whole, whole.removesuffix(":latest")) if whole.endswith(":latest") else (whole,)
     homes = ("", "library/", "registry.ollama.ai/", "registry.ollama.ai/library/")
@@ -28,13 +28,13 @@ def spellings(name: str) -> tuple[str, ...]:
 
 
 def is_cloud(name: str) -> bool:
-    """Runs at ollama.com: takes no memory of the target and is never in its list of resident models."""
+    """Return whether the model runs at ollama.com: it takes no memory of the target and is never listed as resident."""
     tag = canonical(name).rpartition(":")[2]
     return tag == "cloud" or tag.endswith("-cloud")
 
 
 def checked(field: str, name: str) -> str:
-    """The name as given, if it can be one."""
+    """Return the name as given, or raise InvalidField."""
     if not name.strip() or len(name) > MAX_NAME or not name.isprintable() or AT_NODE in name:
         raise InvalidField(field, f"must have 1 to {MAX_NAME} printable characters")
     return name
@@ -47,9 +47,9 @@ def check_model(model: str, allow_cloud: bool) -> None:
 
 
 def queue_of(tenant: str, name: str, node: str = "") -> str:
-    """By the name as the caller spells it, which is what they are shown; the scheduler knows which are one model.
+    """Return the queue for a model as the caller spells it; the scheduler knows which spellings are one model.
 
-    With a node: for those who hold a connection to it, so that no other node takes what only that one can answer.
+    With a node: for callers who hold a connection to it, so that no other node claims what only that one can answer.
     """
     return queue_name(KIND, tenant, name.strip()) + (f"{AT_NODE}{node}" if node else "")
 

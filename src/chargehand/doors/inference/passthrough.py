@@ -1,7 +1,7 @@
-"""Ollama's own API, and the OpenAI and Anthropic shaped twins under /v1, for callers who hold the line.
+"""Ollama's own API, and OpenAI's and Anthropic's under /v1, for callers who wait for the answer on their connection.
 
-A request that costs the GPU is a job like any other, whose caller waits: same queue, same slots, same log. The bytes that come
-back are the target's own; no header is written before the target has answered, so its errors arrive as they are.
+A request that needs the GPU is a job like any other: same queue, same slots, same log. The caller gets the target's own bytes; no
+header is written before the target has answered, so its errors arrive as they are.
 """
 
 import asyncio
@@ -50,11 +50,11 @@ from chargehand.http.route import Route, read_body
 from chargehand.observability.logs import get_logger
 from chargehand.observability.tracing import trace_context
 
-PRIORITY = 5  # somebody waits
+PRIORITY = 5  # a caller waits
 PREFER = "`wait=N`: wait so many seconds for a target; `respond-async`: a 202 and a job instead of waiting"
 MAX_WAIT_SECONDS = 86_400.0
 END_SECONDS = 1.0
-LOOK_SECONDS = 1.0  # how often a caller in the queue looks whether the target is still there, at the most
+CHECK_SECONDS = 1.0  # how often a waiting call checks whether its target is still there
 JOB_HEADER = "x-chargehand-job"
 
 log = get_logger(__name__)
@@ -76,7 +76,7 @@ class Passthrough:
         self._scheduler = scheduler
         self._attempts = attempts
         self._calls = attempts.running.calls
-        self._goodbyes: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def routes(self) -> list[Route]:
         return [
@@ -111,12 +111,12 @@ class Passthrough:
             return await req.unless_gone(self._unload(req, resp, path, asked, body))
         job = self._new_job(req, path, asked, body, relay=not prefer.respond_async)
         model = canonical(asked.model)
-        del body, asked  # the job has a copy, and the answer may take long
+        del body, asked  # the job has a copy: free the body while the caller waits
         if FORMS[path] is Form.VECTORS and (target := self._holder_of(model)) is not None:
             return await self._bypass(req, resp, target, model, job)
         if prefer.respond_async:
             return await self._respond_async(req, resp, job, prefer.wait_seconds or 0.0)
-        return await self._hold_the_line(req, resp, path, job, model, prefer)
+        return await self._relay_answer(req, resp, path, job, model, prefer)
 
     def _read(self, body: bytes) -> Essentials:
         check_utf8(body)
@@ -149,7 +149,7 @@ class Passthrough:
         )
 
     async def _respond_async(self, req: Request, resp: Response, job: NewJob, wait_seconds: float) -> None:
-        """A job from the start. With `wait` beside it, its result if that comes in time."""
+        """Submit a job and reply 202, or with its result if that comes within `wait` seconds."""
         submitted = await self._engine.submit(job)
         resp.set_header("preference-applied", "respond-async")
         resp.set_header(JOB_HEADER, submitted.job_id)
@@ -162,9 +162,9 @@ class Passthrough:
         resp.data = finished.result or b""
         return None
 
-    # holding the line -------------------------------------------------------------------------------------------------
+    # waiting calls ----------------------------------------------------------------------------------------------------
 
-    async def _hold_the_line(
+    async def _relay_answer(
         self, req: Request, resp: Response, path: str, job: NewJob, model: str, prefer: Prefer
     ) -> None:
         call = self._calls[job.id] = HeldCall()
@@ -182,17 +182,19 @@ class Passthrough:
                 self._forget(guard, "the caller did not wait any longer")
 
     async def _wait(self, job_id: str, call: HeldCall, model: str, prefer: Prefer) -> AnswerStream:
-        """The answer once it begins. A target that is away is waited for a little, a queue as long as the caller likes."""
+        """Return the answer once it begins. Wait for a target that is away for a while, in a queue without end."""
         left = limit = self._settings.wait_seconds if prefer.wait_seconds is None else prefer.wait_seconds
         came_at = time.time()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     return await asyncio.shield(call.answer)
-            if await self._engine.store.state_of(job_id) in FINAL:  # at another node, perhaps: nobody here was told
+            if (
+                await self._engine.store.state_of(job_id) in FINAL
+            ):  # perhaps on another node, whose notification was lost
                 await self._explain(job_id, call)
             if self._scheduler.has_live_target(model):
-                left = LOOK_SECONDS
+                left = CHECK_SECONDS
                 continue
             gone_at = max((target.since for target in self._scheduler.targets.values() if not target.up), default=0.0)
             left = max(came_at, gone_at) + limit - time.time()
@@ -202,7 +204,7 @@ class Passthrough:
                 )
 
     def on_move(self, moved: Moved) -> None:
-        """A job that ended without an answer: its caller is told why."""
+        """Give the caller of a job that ended without an answer its error."""
         if moved.state in FINAL and moved.job_id in self._calls:
             call = self._calls[moved.job_id]
             call.finished.set()
@@ -218,7 +220,7 @@ class Passthrough:
             call.answer.set_exception(TargetFailed(error))
 
     def _forget(self, guard: Guard, why: str) -> None:
-        """Nobody listens: the job is stopped, and with it the generation at the target."""
+        """The caller is gone: cancel the job, and with it the generation at the target."""
         call = self._calls.pop(guard.job_id, None)
         if call is not None:
             call.answer.cancel()
@@ -230,8 +232,8 @@ class Passthrough:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
-        self._goodbyes.add(task)
-        task.add_done_callback(self._goodbyes.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     # relaying ---------------------------------------------------------------------------------------------------------
 
@@ -240,7 +242,7 @@ class Passthrough:
     ) -> None:
         head = stream.head or Head(502, {})
         write_head(resp, head.status, head.headers)
-        resp.set_header(JOB_HEADER, guard.job_id)  # also where the target is one of us
+        resp.set_header(JOB_HEADER, guard.job_id)  # overwrites that of a target that is a Chargehand itself
         form = FORMS[path]
         leaving = req.leaving()
 
@@ -259,7 +261,7 @@ class Passthrough:
         leaving: "asyncio.Future[None]",
         left: Callable[[object], None],
     ) -> AsyncGenerator[bytes, None]:
-        """Raises where the target broke off, so that the caller's connection breaks off too.
+        """Relay the bytes; raise where the target broke off, so that the caller's connection breaks off too.
 
         Every byte goes out as it comes, but the end only when the job's end is on disk: whoever reads the job next sees it.
         """
@@ -277,7 +279,7 @@ class Passthrough:
     # what needs no queue ----------------------------------------------------------------------------------------------
 
     def _holder_of(self, model: str) -> Target | None:
-        """A target that has the model in memory, so that embeddings cost it no load and nobody a slot."""
+        """Return a target that has the model in memory: embeddings then need no load and no slot."""
         for target in self._scheduler.targets.values():
             ledger = target.ledger
             if ledger.offers(model) and ledger.holds(model) and model not in ledger.closing and ledger.trusts(model):
@@ -285,7 +287,7 @@ class Passthrough:
         return None
 
     async def _bypass(self, req: Request, resp: Response, target: Target, model: str, job: NewJob) -> None:
-        """The job is not submitted: what it would ask is asked at once."""
+        """Send the request at once, without submitting a job."""
         request = pinned(decode_request(job.payload), self._attempts.pinned_for(model))
         target.ledger.enter(model)
         try:
@@ -301,7 +303,7 @@ class Passthrough:
         await forward(req, resp, target, "POST", path, body, max_bytes=most, timeout_seconds=seconds)
 
     async def _unload(self, req: Request, resp: Response, path: str, asked: Essentials, body: bytes) -> None:
-        """An order to unload changes residency: it takes the lock, and what runs on the model ends first."""
+        """Unload the model under the lock on residency, once what runs on it has ended."""
         model = canonical(asked.model)
         holders = [
             target for target in self._scheduler.targets.values() if target.up and model in target.ledger.resident
@@ -327,7 +329,7 @@ async def forward(
     max_bytes: int,
     timeout_seconds: float,
 ) -> None:
-    """To one target and back, read whole: for answers that are small."""
+    """Forward a request to one target and reply with its whole answer; for small answers."""
     try:
         async with (
             target.watch(),
@@ -357,7 +359,7 @@ def read_prefer(text: str) -> Prefer:
 
 
 def _for_a_job(path: str, body: bytes) -> msgspec.Raw | dict[str, Any]:
-    """Ollama's own form is streamed so that we see it grow, the others are asked for in one piece."""
+    """Return the body for a job: Ollama's own form is streamed, so that we see it grow; the others come in one piece."""
     if FORMS[path] is Form.VECTORS:
         return msgspec.Raw(body)
     return {**fields_of(body), "stream": FORMS[path] is Form.NATIVE}

@@ -1,11 +1,11 @@
-"""When a target came and went, for whoever looks at it: as this process saw it, over the last day."""
+"""When a target came and went in the last day, as this process saw it."""
 
 from collections import deque
 
 import msgspec
 
 DAY_SECONDS = 86_400.0
-MAX_CHANGES = 500  # one that comes and goes all the time is remembered less far back
+MAX_CHANGES = 500  # a target that comes and goes all the time has a shorter history
 
 
 class PresenceChange(msgspec.Struct, frozen=True):
@@ -22,7 +22,7 @@ class TargetPresence:
             self._changes.append(PresenceChange(at, up))
 
     def since(self, now: float) -> list[PresenceChange]:
-        """The changes of the last day, and before them the one that says how the day began, if that is known."""
+        """Return the changes of the last day, and the one before them, which says how the day began."""
         begin = now - DAY_SECONDS
         recent = [change for change in self._changes if change.at > begin]
         before = [change for change in self._changes if change.at <= begin]

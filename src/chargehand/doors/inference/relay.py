@@ -1,6 +1,6 @@
-"""What passes between a caller and a target: no more than a model's answer needs, in either direction.
+"""Which headers and media types pass between a caller and a target: no more than a model's answer needs.
 
-A target is trusted with prompts and not with the caller's browser: a header or a type that is not listed here does not pass.
+A target is trusted with prompts, but not with the caller's browser: a header or a type that is not listed here is dropped.
 """
 
 import re
@@ -22,16 +22,16 @@ TYPES = frozenset(
         "application/octet-stream",
     ]
 )
-OTHER_TYPE = "application/octet-stream"  # what every other type becomes: nothing that a browser would run or show
+OTHER_TYPE = "application/octet-stream"  # replaces every other type: a browser neither runs nor shows it
 TO_CALLER = frozenset(["content-length", "content-encoding", "retry-after", "request-id", "x-request-id"])
-TO_TARGET = ("content-type", "accept", "user-agent")  # a token or a cookie for us is nobody else's business
+TO_TARGET = ("content-type", "accept", "user-agent")  # never our tokens or cookies
 MAX_VALUE = 1000
 
 _TYPE = re.compile(r"([a-z0-9.+/-]{1,100})\s*(?:;\s*charset=\"?(utf-8)\"?\s*)?", re.IGNORECASE)
 
 
 def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
-    """Of a target's headers, those that its caller gets."""
+    """Return the headers of a target that its caller gets."""
     given = {name.lower(): value for name, value in headers.items()}
     kept = {name: value for name, value in given.items() if name in TO_CALLER and _is_plain(value)}
     return {"content-type": media_type(given.get("content-type", "")), **kept}
@@ -42,7 +42,7 @@ def _is_plain(value: str) -> bool:
 
 
 def media_type(given: str) -> str:
-    """As the target wrote it, if it is one of the list with no more than a charset."""
+    """Return the type as the target wrote it, if it is in TYPES with at most a charset."""
     match = _TYPE.fullmatch(given.strip()) if len(given) <= MAX_VALUE else None
     if match is not None and match[1].lower() in TYPES:
         return given.strip()
@@ -61,7 +61,7 @@ def request_headers(req: Request) -> dict[str, str]:
 
 
 def path_below(prefix: str, field: str, name: str) -> str:
-    """The path of what a caller named: below the prefix, whoever decodes it on the way, and however often."""
+    """Return the path of a name that a caller gave. It stays below the prefix however often it is decoded."""
     parts = name.split("/")
     if any(part in ("", ".", "..") or "%" in part or "\\" in part or not part.isprintable() for part in parts):
         raise InvalidField(field, "must be a name: no empty part, not . or .. between slashes, no % and no backslash")

@@ -1,7 +1,7 @@
-"""What a request for a model asks for: how its body is read without being unfolded, and how it is stored.
+"""A request for a model: reads what the door needs of its body without decoding all of it, and stores it.
 
-A body may have a hundred megabytes and any shape. The door reads the few fields that it must know and carries all others as the
-bytes they came in: nothing here makes objects whose number grows with the body.
+A body may have a hundred megabytes and any shape. The door decodes the few fields that it needs and carries all others as bytes:
+the number of objects does not grow with the body.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ from chargehand.doors.inference.wire import FORMS, Form
 from chargehand.errors import InvalidField
 from chargehand.http.route import decode
 
-SMALL_BYTES = 65_536  # for all fields together that are not among the large ones
-NOTHING = Raw(b"")  # a field that is not there
+SMALL_BYTES = 65_536  # for all fields together that are not among the large ones of an Outline
+NOTHING = Raw(b"")  # an absent field
 Fields = dict[str, Raw]
 
 
@@ -25,7 +25,7 @@ Fields = dict[str, Raw]
 
 
 class Outline(msgspec.Struct):
-    """What is where in a body of any of the APIs."""
+    """The fields of a body of any of the APIs, undecoded."""
 
     model: Raw = NOTHING
     keep_alive: Raw = NOTHING
@@ -34,7 +34,7 @@ class Outline(msgspec.Struct):
     metadata: Raw = NOTHING
     artifacts: Raw = NOTHING
     webhook_events: Raw = NOTHING
-    # What may be large:
+    # These may be large:
     messages: Raw = NOTHING
     prompt: Raw = NOTHING
     input: Raw = NOTHING
@@ -59,7 +59,7 @@ _SMALL = _NAMES[: _NAMES.index("messages")]
 
 
 class Essentials(msgspec.Struct):
-    """What the door itself must know of a body; all the rest is between the caller and the target."""
+    """The fields that the door itself reads; the rest is passed on to the target."""
 
     model: str
     keep_alive: Any = None
@@ -74,7 +74,7 @@ _fields = msgspec.json.Decoder(Fields)
 
 
 def outline(body: bytes | Raw) -> Outline:
-    """Of a body that is not small. What is in it beside the large fields is, from here on."""
+    """Split a large body into its fields. Raise unless all fields but the large ones are small."""
     found = decode(_outline, body, len(body))
     for name in _SMALL:
         if len(getattr(found, name)) > SMALL_BYTES:
@@ -87,7 +87,7 @@ def outline(body: bytes | Raw) -> Outline:
 
 
 async def give_way(body: bytes) -> None:
-    """Between two looks at a body that has megabytes, others get their turn."""
+    """Let other tasks run between two passes over a large body."""
     if len(body) > SMALL_BYTES:
         await asyncio.sleep(0)
 
@@ -103,7 +103,7 @@ def essentials(body: bytes) -> Essentials:
 
 
 def is_empty(asked: Essentials, path: str) -> bool:
-    """A request for nothing: Ollama takes it as an order to load the model, or with keep_alive 0 to unload it."""
+    """Return whether the prompt is empty: Ollama then loads the model, or unloads it if keep_alive is 0."""
     content = {"/api/chat": asked.messages, "/api/generate": asked.prompt}.get(path)
     if content is None or len(content) > SMALL_BYTES:
         return False
@@ -111,7 +111,7 @@ def is_empty(asked: Essentials, path: str) -> bool:
 
 
 def fields_of(body: bytes | Raw) -> Fields:
-    """All fields of a body whose outline was found good: the large ones are known, and the others few."""
+    """Return all fields of a body that `outline` has checked."""
     return _fields.decode(body)
 
 
@@ -120,7 +120,7 @@ def unloads(asked: Essentials, path: str) -> bool:
 
 
 def leaves(keep_alive: Any) -> bool:
-    """Whether the target throws the model out as soon as this was answered."""
+    """Return whether the target unloads the model right after the answer."""
     return keep_alive is not None and not _lasts(keep_alive)
 
 
@@ -132,7 +132,7 @@ def _lasts(keep_alive: Any) -> bool:
 
 
 class ArtifactWish(msgspec.Struct, forbid_unknown_fields=True):
-    """A part of the answer that is to be kept as a file."""
+    """A part of the answer to keep as a file."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=200, examples=["answer.txt"])]
     source: Annotated[
@@ -142,13 +142,13 @@ class ArtifactWish(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class StoredRequest(msgspec.Struct):
-    """The payload of a job. The body is the last field, so that the others are read without a look at it."""
+    """The payload of a job. The body is the last field, so that the others are decoded without it."""
 
     path: str
-    relay: bool  # somebody holds a connection for it: their bytes, and no second try
-    leaves: bool  # the target throws the model out after it
+    relay: bool  # a caller holds a connection for it: it gets the target's bytes, and there is no retry
+    leaves: bool  # the target unloads the model after it
     artifacts: list[ArtifactWish]
-    body: Any  # byte for byte as the caller sent it; a view into the payload where it was read
+    body: Any  # byte for byte as the caller sent it; a view into the payload once decoded
 
     @property
     def form(self) -> Form:
@@ -163,7 +163,7 @@ class _Head(msgspec.Struct):
 
 
 class _Old(msgspec.Struct):
-    """As payloads were written before the body had its place at the end."""
+    """A payload of an older version, whose body need not be the last field."""
 
     path: str
     body: Raw
@@ -173,7 +173,7 @@ class _Old(msgspec.Struct):
 
 _head = msgspec.json.Decoder(_Head)
 _old = msgspec.json.Decoder(_Old)
-_BODY = b',"body":'  # with these quotes it stands nowhere within a string, so the first one found is the field
+_BODY = b',"body":'  # cannot occur inside a JSON string, so its first occurrence is the field
 
 
 def encode_request(
@@ -184,7 +184,7 @@ def encode_request(
     leaves: bool = False,
     artifacts: list[ArtifactWish] | None = None,
 ) -> bytes:
-    """Whole, in one copy."""
+    """Encode the payload with a single copy of the body."""
     return msgspec.json.encode(StoredRequest(path, relay, leaves and path.startswith("/api/"), artifacts or [], body))
 
 
@@ -204,9 +204,9 @@ _RUNNER_FIELDS = ("options", "keep_alive", "shift")
 
 
 def pinned(request: StoredRequest, model: ModelConfig | None) -> StoredRequest:
-    """The request with the operator's options for this model put over the caller's; untouched where there are none."""
+    """Return the request with the operator's options for this model in place of the caller's."""
     if model is None or not request.path.startswith("/api/"):
-        return request  # the other APIs have no words for them
+        return request  # the other APIs have no such options
     fields: dict[str, Any] = _fields.decode(request.body)
     if model.options:
         asked = _options(fields.get("options", NOTHING))
@@ -223,9 +223,9 @@ def _options(raw: Raw) -> Fields:
 
 
 def preload(request: StoredRequest) -> tuple[str, bytes]:
-    """The request that loads the model and does nothing else, with the same options as the one that follows."""
+    """Return the request that only loads the model, with the same options as the one that follows."""
     fields, path = _fields.decode(request.body), request.path
-    if request.leaves:  # with nothing to answer that would be an order to unload
+    if request.leaves:  # with an empty prompt this would unload the model
         fields.pop("keep_alive", None)
     asked: dict[str, Any] = {"model": fields["model"], "stream": False}
     if FORMS[path] is Form.NATIVE:

@@ -1,9 +1,9 @@
-"""Which model may use which target now. Pure: the ledgers say what is so, `choose` says what to do next, in one line.
+"""Which model may use which target now. Pure: the ledgers hold the state, `choose` returns the next step.
 
-The rule: a job whose model is in memory goes first, the urgent before the others, the old before the new. A model is thrown out
-only when nobody waits for it, or somebody more urgent or somebody who has waited for the cap waits for another; and before it is
-thrown out it gets no new work and what runs on it ends. The cap counts from when the model was last served, not from when its
-oldest job came: a backlog that is older than the cap swaps models once a cap, not once a job.
+The rule: jobs whose model is in memory go first, by priority, then age. A model is evicted only when no job waits for it, or when
+a job for another model is more urgent or has waited for the cap; before it is evicted it gets no new work and what runs on it ends.
+The cap counts from when the model was last served, not from when its oldest job came: a backlog that is older than the cap swaps
+models once a cap, not once a job.
 """
 
 import time
@@ -13,10 +13,10 @@ import msgspec
 
 from chargehand.doors.inference.names import canonical, is_cloud
 
-TRUST_SECONDS = 5.0  # how long a target's list of resident models is believed
-USED_SECONDS = 1.0  # a model that answered so shortly ago is still there
-DOUBT_SECONDS = 1.0  # so near to its expiry a model is not relied on
-BY_HAND = "@"  # how the reason of a closing begins that no job asked for
+TRUST_SECONDS = 5.0  # how long a target's list of resident models counts as fresh
+USED_SECONDS = 1.0  # a model that answered so recently is still in memory
+DOUBT_SECONDS = 1.0  # so near to its expiry a model may be gone
+BY_HAND = "@"  # prefix of a reason for closing that is not a model
 
 
 class ResidentModel(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class ResidentModel(msgspec.Struct, frozen=True):
 
 
 class TargetLedger:
-    """What one target has in memory and what we have given it to do. Every change of residency goes through here."""
+    """What one target has in memory, and what we gave it to do. All changes of residency are made here."""
 
     def __init__(
         self,
@@ -46,21 +46,21 @@ class TargetLedger:
         self.up = False
         self.installed: dict[str, str] | None = None  # canonical name -> digest; None: never seen
         self.resident: dict[str, ResidentModel] = {}
-        self.opening: dict[str, float] = {}  # being loaded, since when
-        self.closing: dict[str, str] = {}  # gets no new work -> because of what
+        self.opening: dict[str, float] = {}  # model -> since when it is being loaded
+        self.closing: dict[str, str] = {}  # model that gets no new work -> the model wanted in its place, or a reason
         self.in_flight: dict[str, int] = {}
         self.cramped: set[str] = set()  # did not fit beside others: loaded alone the next time
-        self.missing: set[str] = set()  # was not found here when it was asked for, whatever is listed
+        self.missing: set[str] = set()  # the target answered 404 for it, whatever it lists
         self.seen_at = float("-inf")
         self._allowed = frozenset(map(canonical, models))
         self._used_at: dict[str, float] = {}
         self._clock = clock
         self._wall = wall
 
-    # what is so -------------------------------------------------------------------------------------------------------
+    # reading ----------------------------------------------------------------------------------------------------------
 
     def may_have(self, model: str) -> bool:
-        """Whether the model could be there, as far as is known."""
+        """Return whether the target may have the model, as far as is known."""
         if not self.permits(model) or model in self.missing:
             return False
         return self.installed is None or model in self.installed or is_cloud(model)
@@ -75,7 +75,7 @@ class TargetLedger:
         return (model in self.resident and model not in self.cramped) or is_cloud(model)
 
     def trusts(self, model: str) -> bool:
-        """Whether what is known about this model being in memory is fresh enough to be said aloud."""
+        """Return whether what is known about this model is fresh enough to act on."""
         if is_cloud(model) or self.in_flight.get(model):
             return True
         now = self._clock()
@@ -84,18 +84,18 @@ class TargetLedger:
         return now - self.seen_at < TRUST_SECONDS and not self.expires(model)
 
     def expires(self, model: str) -> bool:
-        """Whether it may be leaving just now, though it is listed. Listed long after its time, it is in use."""
+        """Return whether the model may expire just now. One that is listed long after its expiry is in use."""
         expires_at = self.resident[model].expires_at if model in self.resident else None
         return expires_at is not None and abs(expires_at - self._wall()) <= DOUBT_SECONDS
 
     def room(self, model: str) -> int:
-        """How many more requests the model takes now."""
+        """Return how many more requests the model takes now."""
         if not self.offers(model) or not self.holds(model) or model in self.closing or model in self.opening:
             return 0
         return max(0, self.parallel - self.in_flight.get(model, 0))
 
     def runners(self) -> list[list[str]]:
-        """What is in memory: names of the same weights share a runner."""
+        """Return the models in memory, grouped: names of the same weights share a runner."""
         runners: dict[str, list[str]] = {}
         for name, resident in self.resident.items():
             runners.setdefault(resident.digest or name, []).append(name)
@@ -107,7 +107,7 @@ class TargetLedger:
     def idle_seconds(self, model: str) -> float:
         return self._clock() - self._used_at.get(model, float("-inf"))
 
-    # what happens -----------------------------------------------------------------------------------------------------
+    # changing ---------------------------------------------------------------------------------------------------------
 
     def enter(self, model: str) -> None:
         self.in_flight[model] = self.in_flight.get(model, 0) + 1
@@ -131,12 +131,12 @@ class TargetLedger:
         self._used_at.pop(model, None)
 
     def saw(self, resident: Mapping[str, ResidentModel]) -> None:
-        """The target's own list, which is the truth: others use it too, and what is idle expires."""
+        """Replace what is known by the target's own list: others use the target too, and idle models expire."""
         self.resident = dict(resident)
         self.seen_at = self._clock()
 
     def lost(self) -> None:
-        """The target is away: nothing is known about its memory any more."""
+        """The target is away: forget its memory."""
         self.up = False
         self.resident.clear()
         self.closing.clear()
@@ -144,11 +144,11 @@ class TargetLedger:
         self.seen_at = float("-inf")
 
 
-# what to do next ------------------------------------------------------------------------------------------------------
+# deciding -------------------------------------------------------------------------------------------------------------
 
 
 class Want(msgspec.Struct):
-    """What waits for one model, and for how long it was passed over: since the oldest came, or since one was served."""
+    """The jobs that wait for one model. They wait since the oldest came, or since the model was last served."""
 
     model: str
     ready: int
@@ -164,7 +164,7 @@ class Admit(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """Take a job, throw out `evict`, load the model, go on with the job."""
+    """Claim a job, unload `evict`, load the model, run the job."""
 
     target: str
     model: str
@@ -173,7 +173,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Close(msgspec.Struct, frozen=True):
-    """Give `model` no new work, so that what runs on it ends and it can be thrown out."""
+    """Give `model` no new work, so that it can be unloaded once what runs on it has ended."""
 
     target: str
     model: str
@@ -182,7 +182,7 @@ class Close(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """No target lists the model: ask one, so that the answer is a target's and not ours."""
+    """No target lists the model: ask one, so that a target answers and not we."""
 
     target: str
     model: str
@@ -192,7 +192,7 @@ Step = Admit | Load | Close | Ask
 
 
 def in_turn(wants: Iterable[Want], cap_seconds: float) -> list[Want]:
-    """The urgent before the others, the old before the new; and before all of them whoever has waited for the cap."""
+    """Sort by priority, then age; but models that have waited for the cap come first."""
 
     def turn(want: Want) -> tuple[bool, int, float]:
         late = want.waited_seconds >= cap_seconds
@@ -202,7 +202,7 @@ def in_turn(wants: Iterable[Want], cap_seconds: float) -> list[Want]:
 
 
 def reopen(wants: Mapping[str, Want], ledgers: Sequence[TargetLedger]) -> None:
-    """A model that was closed for somebody who waits no longer, or has found room by now, takes work again."""
+    """Open models again that were closed for a model that no longer waits, or is in memory by now."""
     served = {model for ledger in ledgers for model in ledger.opening.keys() | ledger.resident.keys()}
     for ledger in ledgers:
         for model, wanted in list(ledger.closing.items()):
@@ -212,7 +212,7 @@ def reopen(wants: Mapping[str, Want], ledgers: Sequence[TargetLedger]) -> None:
 
 
 def choose(want: Want, wants: Mapping[str, Want], ledgers: Sequence[TargetLedger], cap_seconds: float) -> Step | None:
-    """The next step for what waits for one model; None: it waits. Targets are preferred in their order."""
+    """Return the next step for the jobs of one model; None if they must wait. The first targets are preferred."""
     model = want.model
     homes = [ledger for ledger in ledgers if ledger.offers(model)]
     if not homes:
@@ -227,15 +227,17 @@ def choose(want: Want, wants: Mapping[str, Want], ledgers: Sequence[TargetLedger
         if ledger.free_slots() > 0 and model not in ledger.cramped:
             return Load(ledger.name, model, (), f"{model} has a free slot on {ledger.name}")
     if len(cold) < len(homes):
-        return None  # it is in memory somewhere and busy: its turn comes
+        return None  # it is in memory and busy: the jobs wait for their turn
     steps = [_make_room(want, wants, ledger, cap_seconds) for ledger in cold]
     if any(model in ledger.closing.values() for ledger in cold):
-        steps = [step for step in steps if isinstance(step, Load)]  # room is being made for it: not on two targets
+        steps = [
+            step for step in steps if isinstance(step, Load)
+        ]  # room is being made for it already: not on a second target too
     return min((step for step in steps if step), key=lambda step: not isinstance(step, Load), default=None)
 
 
 def _ask(model: str, ledgers: Sequence[TargetLedger]) -> Step | None:
-    """Not while a target that is away may have it. One that no target permits is refused by whoever is there."""
+    """Ask a target that is up, but not while one that is away may have the model."""
     if any(not ledger.up and ledger.may_have(model) for ledger in ledgers):
         return None
     for ledger in [ledger for ledger in ledgers if ledger.permits(model)] or ledgers:
@@ -255,7 +257,7 @@ def _make_room(want: Want, wants: Mapping[str, Want], ledger: TargetLedger, cap_
         return all(ledger.closing.get(name, want.model) == want.model and name not in ledger.opening for name in names)
 
     def dear(names: list[str]) -> tuple[bool, tuple[int, bool, float]]:
-        closed = any(name in ledger.closing for name in names)  # for this want: the work is half done
+        closed = any(name in ledger.closing for name in names)  # for this want already
         return not closed, max(_dearness(name, wants, ledger) for name in names)
 
     chosen = sorted(filter(free, others), key=dear)[:needed]
@@ -276,14 +278,14 @@ def _make_room(want: Want, wants: Mapping[str, Want], ledger: TargetLedger, cap_
 
 
 def _dearness(model: str, wants: Mapping[str, Want], ledger: TargetLedger) -> tuple[int, bool, float]:
-    """The least dear is thrown out: nobody waits for it, then the least urgent, the idle, the one longest idle."""
+    """Rank a runner for eviction: not wanted first, then the least urgent, the idle, the longest idle."""
     want = wants.get(model)
     urgency = want.priority + 1 if want is not None and want.ready else 0
     return urgency, bool(ledger.in_flight.get(model)), -ledger.idle_seconds(model)
 
 
 def _may_evict(want: Want, rival: Want | None, cap_seconds: float) -> str:
-    """Why it may, or "" when it may not."""
+    """Return why the runner may be evicted, or "" if it may not."""
     if rival is None or not rival.ready:
         return "nobody waits for it"
     if want.priority > rival.priority:

@@ -1,7 +1,7 @@
-"""Who runs next and where: reads what waits, asks `choose`, claims one job for each step and has it worked on.
+"""Which job runs next, and where: reads what waits, asks `choose`, claims one job for each step and starts its attempt.
 
-The common case takes no round at all: a job that arrives for a model in memory with room is claimed at once. The claim is the same
-guarded call as everybody's, so what it brings is the most urgent job for that model, not necessarily the one that arrived.
+In the common case no round is needed: a job for a model that is in memory and has room is claimed when it arrives. The claim takes
+the most urgent job for that model, not necessarily the one that arrived.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from chargehand.errors import Conflict, StoreError
 from chargehand.observability.logs import get_logger
 from chargehand.observability.metrics import Metrics
 
-READY_BOUND = 1000  # counting further changes no decision
+READY_BOUND = 1000  # a higher count changes no decision
 MAX_QUEUES = 10_000
 ORPHANED_SECONDS = 3600.0
 QUIET_SECONDS = 300.0
@@ -44,14 +44,14 @@ log = get_logger(__name__)
 
 
 class WaitReason(msgspec.Struct):
-    """Why a job waits, for whoever asks."""
+    """Why a job waits."""
 
     waiting_for: str
     reason: str
 
 
 class TargetSlot:
-    """The room that the scheduler gives a claimed job on a target: what is to be done there, and with whom it is shared."""
+    """The room on a target that the scheduler gives a claimed job, and the step to take there."""
 
     def __init__(self, scheduler: "Scheduler", target: Target, step: Admit | Load | Ask) -> None:
         self._scheduler = scheduler
@@ -95,7 +95,7 @@ class Scheduler:
         self.targets: dict[str, Target] = {}
         self.wants: dict[str, Want] = {}
         self.decisions: dict[str, str] = {}  # target -> the last change of residency and its reason
-        self.node = engine.new_id()  # of this life of this process: whoever held a line to the last one is gone
+        self.node = engine.new_id()  # new with each start: callers of the last process are gone
         self._alone = alone
         self._paused: set[str] = set()
         self._engine = engine
@@ -106,8 +106,8 @@ class Scheduler:
         self._poll_seconds = poll_seconds
         self._queues: dict[str, dict[str, None]] = {}  # model -> its queues, one for each tenant
         self._served_at: dict[str, int] = {}  # model -> when it last began or ended a job
-        self._expected: set[str] = set()  # jobs whose claim goes beside their submission
-        self._unserved = True  # something waits that could not be started when it came
+        self._expected: set[str] = set()  # jobs that are claimed in the commit of their submission
+        self._unserved = True  # a job waits that could not be started when it came
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         for target in targets:
@@ -132,7 +132,7 @@ class Scheduler:
             self._queued(moved)
 
     def expect(self, job: NewJob) -> None:
-        """Called right before the job is submitted: where it could run at once, the claim goes into the same commit."""
+        """Call right before the job is submitted: if it can run at once, it is claimed in the same commit."""
         model = model_of(job.queue)
         target = self._with_room(model) if shared_queue(job.queue) not in self._paused else None
         if target is not None:
@@ -141,7 +141,7 @@ class Scheduler:
             self._start(Admit(target.name, model), job.id)
 
     def _with_room(self, model: str) -> Target | None:
-        """A target that can take a job for the model now, without a question asked."""
+        """Return a target that can take a job for the model now."""
         for target in self.targets.values():
             if target.ledger.room(model) > 0 and target.ledger.trusts(model):
                 return target
@@ -149,7 +149,7 @@ class Scheduler:
 
     def _queued(self, moved: Moved) -> None:
         if moved.job_id in self._expected:
-            return  # its claim is on its way
+            return  # it is being claimed
         model = model_of(moved.queue)
         self._queues.setdefault(model, {})[moved.queue] = None
         due = moved.run_at <= self._engine.now() and not self._engine.draining
@@ -162,7 +162,7 @@ class Scheduler:
             self.kick()
 
     def _must_wait(self, model: str) -> bool:
-        """Nothing can be done for it before a target comes, or somebody ends who will be told: no look at the store for that."""
+        """Return whether every live target holds this model and is full: then a round would start nothing."""
         live = [ledger for ledger in self.ledgers if ledger.up]
         return all(
             ledger.holds(model) and ledger.offers(model) and model not in ledger.closing and not ledger.room(model)
@@ -176,11 +176,11 @@ class Scheduler:
                 try:
                     await self._round()
                 except StoreError as error:
-                    log.warning("cannot look for work, will look again", error=str(error))
+                    log.warning("cannot look for work, will try again", error=str(error))
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._poll_seconds):
                         await self._news.wait()
-            await asyncio.Event().wait()  # what runs may end; cancelling this hands the rest back
+            await asyncio.Event().wait()  # running attempts may end; cancelling this hands the others back
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -202,7 +202,7 @@ class Scheduler:
         heads = [head for head in heads if head.ready and head.oldest_at and self._is_ours(head, now)]
         self.wants = {}
         if len(self._queues) > MAX_QUEUES:
-            self._queues.clear()  # names that callers made up; those with work are found below
+            self._queues.clear()  # callers invent names; queues with work are found below
             self._served_at.clear()
         for head in heads:
             model = model_of(head.queue)
@@ -214,7 +214,7 @@ class Scheduler:
             want.waited_seconds = max(want.waited_seconds, (now - since) / SECOND)
 
     def _is_ours(self, head: QueueHead, now: int) -> bool:
-        """Those who hold the line to another node are that node's; when it must be gone, somebody has to end their jobs."""
+        """Leave jobs of another node's callers to that node, until it must be gone: then any node ends them."""
         node = node_of(head.queue)
         if not node:
             return True
@@ -246,7 +246,7 @@ class Scheduler:
     # a step -----------------------------------------------------------------------------------------------------------
 
     def _start(self, step: Admit | Load | Ask, expected: str = "") -> None:
-        """Entered into the ledger now, so that nobody else is given the same room while the claim is on its way."""
+        """Take the room in the ledger before the claim, so that it is given only once."""
         target = self.targets[step.target]
         target.ledger.enter(step.model)
         if isinstance(step, Load):
@@ -270,7 +270,7 @@ class Scheduler:
             if expected:
                 self._expected.discard(expected)
                 if [job.id for job in jobs] != [expected]:
-                    self._unserved = True  # a more urgent one came first
+                    self._unserved = True  # a more urgent job was claimed
                     self.kick()
             for job in jobs:
                 self._served_at[step.model] = self._engine.now()
@@ -288,7 +288,7 @@ class Scheduler:
                 self.kick()
 
     def _settle(self, target: Target, step: Load) -> None:
-        """Whatever became of it: a load that was not begun opens nothing, and those it closed are open again."""
+        """After a load: forget it if it was not begun, and reopen the models that were closed for it."""
         if step.model not in target.loading:
             target.ledger.opening.pop(step.model, None)
         for victim in step.evict:
@@ -297,7 +297,7 @@ class Scheduler:
 
     @contextlib.asynccontextmanager
     async def quiet(self, target: Target, model: str, why: str) -> AsyncIterator[None]:
-        """The lock on residency for whoever changes models by hand: no new work for it, and what runs has ended."""
+        """Lock a model on a target for a change by hand: it gets no new work, and what runs on it has ended."""
         ledger, locked = target.ledger, False
         try:
             async with asyncio.timeout(QUIET_SECONDS):

@@ -1,4 +1,4 @@
-"""What a target says in one attempt, kept from its first byte, so that anybody may read along from the beginning."""
+"""The answer of a target in one attempt, kept whole, so that any number of readers can read it from its first byte."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -7,7 +7,7 @@ import msgspec
 
 from chargehand.http.response import BreakOff
 
-PIECE_BYTES = 256 << 10  # given to a reader at a time
+PIECE_BYTES = 256 << 10  # that a reader gets at a time
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -20,16 +20,16 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Cut(BreakOff):
-    """The stream broke off: whoever relays it must break off too, not end it as if it were whole."""
+    """The answer broke off. A relay must break off too, and not end as if the answer were whole."""
 
 
 class AnswerStream:
-    """One writer, any number of readers. A reader that is slow gets more at a time, never less in all."""
+    """One writer, any number of readers. A slow reader gets larger pieces."""
 
     def __init__(self, attempt: int) -> None:
         self.attempt = attempt
         self.head: Head | None = None
-        self.content = bytearray()  # in one piece: a target may send its answer byte by byte
+        self.content = bytearray()  # one buffer: a target may send its answer byte by byte
         self.closed = False
         self.cut = ""  # why it broke off
         self._readers: list[asyncio.Future[None]] = []
@@ -53,7 +53,7 @@ class AnswerStream:
             self._wake()
 
     async def read(self) -> AsyncIterator[bytes]:
-        """All of it, from the first byte to the end; raises Cut where it broke off."""
+        """Yield the answer from its first byte to its end; raise Cut where it broke off."""
         at = 0
         while True:
             if at < self.size:
@@ -68,12 +68,12 @@ class AnswerStream:
             raise Cut(self.cut)
 
     async def so_far(self) -> AsyncIterator[bytes]:
-        """What is there now, in pieces."""
+        """Yield what is there now."""
         for at in range(0, self.size, PIECE_BYTES):
             yield bytes(self.content[at : at + PIECE_BYTES])
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """The same, line by line; also the last one, though nothing ended it. No byte is looked at twice."""
+        """Yield the answer by lines, also a last one without a line end; raise Cut where it broke off."""
         begin = looked = 0
         while True:
             end = self.content.find(b"\n", looked)

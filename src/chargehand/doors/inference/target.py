@@ -33,12 +33,12 @@ from chargehand.doors.inference.target_http import (
 from chargehand.doors.inference.waking import wake
 from chargehand.observability.logs import get_logger
 
-PS_TIMEOUT_SECONDS = 10.0  # a slow answer means busy, not down
+PS_TIMEOUT_SECONDS = 10.0  # a slow target is busy, not down
 AWAY_PROBE_SECONDS = 1.0
 UNLOAD_SECONDS = 30.0
 UNLOAD_POLL_SECONDS = 0.1
 UNLOAD_AGAIN_SECONDS = 2.0
-LIST_SECONDS = 30.0  # how often an idle target is asked what it has
+LIST_SECONDS = 30.0  # how often the models of a target are listed
 VERSION_BYTES = 65_536
 
 log = get_logger(__name__)
@@ -86,14 +86,14 @@ class Target:
         self.since = time.time()
         self.presence = TargetPresence()
         self.problem = "not reached yet"
-        self.loading: set[str] = set()  # by requests of ours that are under way
+        self.loading: set[str] = set()  # models that our open requests load
         self.version: bytes = b""  # as the target wrote it
         self.tags: bytes = b""  # as the target wrote them, for callers while it is away
         self._settings = settings
         self._changed = changed
         self._clock = clock
         self._failures = 0
-        self._reached = False  # something was said about it
+        self._reached = False  # its state was logged once
         self._look = asyncio.Event()
         self._watches: set[Watch] = set()
         self._reading_ps: asyncio.Task[None] | None = None
@@ -111,7 +111,7 @@ class Target:
     # liveness ---------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Asks whether it is alive for ever. A failure to connect counts at once, silence after some repeats."""
+        """Probe for ever. A failure to connect counts at once, silence after inference.probe_failures."""
         while True:
             await self.check()
             if self.up and self._clock() - self._listed_at > LIST_SECONDS:
@@ -123,7 +123,7 @@ class Target:
                     await self._look.wait()
 
     async def check(self) -> bool:
-        """One probe, and what follows from it."""
+        """Probe once; mark the target up or away. Return whether it answered."""
         problem, certain = await self._probe()
         if not problem:
             self._failures = 0
@@ -136,7 +136,7 @@ class Target:
         return not problem
 
     async def _probe(self) -> tuple[str, bool]:
-        """("" when alive, else what was wrong; whether that is certain). On a connection of its own, closed after."""
+        """Return ("" if alive, else the problem; whether that is certain). Uses a connection of its own."""
         try:
             answer = await self.ask(
                 "GET", "/api/version", timeout_seconds=self._settings.probe_seconds, headers={"Connection": "close"},
@@ -156,7 +156,7 @@ class Target:
         return "", True
 
     async def _back(self) -> None:
-        """It answers: known again once it has said what it has."""
+        """Mark the target up after reading tags and ps."""
         if await self._list() and await self.read_ps():
             self.ledger.up, self.since, self.problem = True, time.time(), ""
             self.presence.note(True, self.since)
@@ -164,7 +164,7 @@ class Target:
             self._changed()
 
     def away(self, problem: str) -> None:
-        """Everything that is open to it is given up now; nothing is known about its memory any more."""
+        """Mark the target away: end all open requests to it and forget what was in its memory."""
         was_up = self.up
         self.problem = problem
         self.ledger.lost()
@@ -175,19 +175,19 @@ class Target:
         self._reached = True
         current = asyncio.current_task()
         for watch in list(self._watches):
-            if watch.task is not current:  # that one knows: it is the one who tells us
+            if watch.task is not current:  # the current task has found it away itself
                 watch.lose()
         self._closing = asyncio.ensure_future(self._http.close())  # idle connections are dead too
         if was_up:
-            self.look()  # it may be back sooner than the next probe was due
+            self.look()  # it may be back before the next probe is due
             self._changed()
 
     def look(self) -> None:
-        """Probe now instead of at the next turn."""
+        """Probe now."""
         self._look.set()
 
     async def close(self) -> None:
-        """When nothing runs any more: an attempt must not take our hanging up for the target's."""
+        """Close the connections. Call it when nothing runs: an attempt would take it for a failure of the target."""
         await self._http.close()
 
     # what it has ------------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class Target:
         return True
 
     async def relist(self) -> None:
-        """Models were added or removed."""
+        """List the models again: some were added or removed."""
         if self.up and await self._list():
             self._changed()
 
@@ -221,7 +221,7 @@ class Target:
         return True
 
     def refresh(self) -> None:
-        """Read what is resident, at most once at a time, and tell when it is known."""
+        """Read what is resident in the background, one read at a time, and signal the change."""
         if self._reading_ps is None or self._reading_ps.done():
             self._reading_ps = asyncio.create_task(self._refresh())
 
@@ -231,7 +231,7 @@ class Target:
         self._changed()
 
     async def _by_every_name(self, listed: list[ResidentModel]) -> dict[str, ResidentModel]:
-        """Two names of one file of weights share a runner, and the target lists it under the first that loaded it."""
+        """Add names that share weights: the target lists a runner only under the name that loaded it."""
         resident = {each.name: each for each in listed}
         installed = self.ledger.installed or {}
         waiting = [name for name in self._names_in_use() if name in installed and name not in resident]
@@ -262,7 +262,7 @@ class Target:
         return self._blobs[digest]
 
     async def shares_weights(self, model: str) -> bool:
-        """Whether the model is in memory under another name."""
+        """Return whether the model is in memory under another name."""
         installed = self.ledger.installed or {}
         if model not in installed:
             return False
@@ -272,7 +272,7 @@ class Target:
         return False
 
     def load(self, model: str, path: str, body: bytes, sent: Callable[[], None]) -> "asyncio.Task[Small]":
-        """A load is nobody's in particular: Ollama aborts one whose connection closes, so no caller's leaving may end it."""
+        """Load a model in a task of its own: Ollama aborts a load whose connection closes, so no caller may close it."""
         self.loading.add(model)
         return asyncio.create_task(self._load(model, path, body, sent))
 
@@ -289,12 +289,12 @@ class Target:
             self._changed()
 
     async def unload(self, model: str) -> bool:
-        """Asks for it and waits until it is gone: the answer alone comes before the memory is free."""
+        """Unload a model and wait until it is gone: the target answers before the memory is free."""
         body = msgspec.json.encode({"model": model, "keep_alive": 0})
         until, again_at = self._clock() + UNLOAD_SECONDS, float("-inf")
         try:
             while self._clock() < until:
-                # Given again where it was refused, or undone by somebody else's request for the model.
+                # Asked again if it was refused, or if another client's request loaded the model again.
                 if self._clock() >= again_at:
                     again_at = self._clock() + UNLOAD_AGAIN_SECONDS
                     with contextlib.suppress(TimeoutError):
@@ -304,7 +304,7 @@ class Target:
                     return True
                 await asyncio.sleep(UNLOAD_POLL_SECONDS)
         except asyncio.CancelledError:
-            self.ledger.unloaded(model)  # whoever wants it next must look: it is on its way out
+            self.ledger.unloaded(model)  # it may be gone soon: the next user must check
             raise
         return False
 
@@ -319,7 +319,7 @@ class Target:
         self.look()
 
     def summary(self) -> str:
-        """For a line at the terminal."""
+        """Return one line for the terminal."""
         if not self.up:
             return f"away ({self.problem}); jobs for it wait"
         models = sorted(self.ledger.installed or ())
@@ -336,7 +336,7 @@ class Target:
 
 
 class Watch:
-    """Around a request: when the target is found away, whatever the request waits for ends with Gone."""
+    """A context around a request: raises Gone in it when the target is found away."""
 
     def __init__(self, target: Target) -> None:
         self._target = target

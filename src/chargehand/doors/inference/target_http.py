@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class TargetUnreachable(Exception):
-    """There is no connection to the target."""
+    """A connection to the target could not be made."""
 
 
 class Gone(Exception):
@@ -52,10 +52,10 @@ class TargetHttp:
             trace = aiohttp.TraceConfig()
             trace.on_request_headers_sent.append(_sent)
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),  # the ledger does the bounding
+                connector=aiohttp.TCPConnector(limit=0),  # the ledger bounds them
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_SECONDS),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,  # none is asked for; and a few bytes could stand for gigabytes
+                auto_decompress=False,  # not asked for; and a few bytes could become gigabytes
                 trust_env=False,
                 read_bufsize=READ_BYTES,
                 max_line_size=65536,

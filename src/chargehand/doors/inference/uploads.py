@@ -1,4 +1,4 @@
-"""OpenAI's Files: what goes into a batch and what comes out of it."""
+"""OpenAI's Files: the input and the output of batches."""
 
 import asyncio
 from typing import Annotated, Any, Literal
@@ -24,8 +24,8 @@ TAG = "batches"
 PURPOSE = "batch"
 PREFIX = "file-"
 MEDIA_TYPE = "application/jsonl"
-PAGE = 100  # clients may ask for more and get the rest with the next page
-FORM_BYTES = 64 << 10  # what a form may have around its file
+PAGE = 100  # clients that ask for more get the rest with the next page
+FORM_BYTES = 64 << 10  # of a form, beside its file
 PURPOSE_BYTES = 100
 
 log = get_logger(__name__)
@@ -104,7 +104,7 @@ class FilesApi:
             if not saved:
                 raise InvalidField("file", "is missing: a part with this name and a file name is expected")
         except BaseException:
-            # The end of the form decides: one that broke off, or says something else behind the file, leaves none.
+            # The file is kept only if the form ends well: not if it breaks off, or has something else after the file.
             for file in saved:
                 await self._files.drop(file.id)
             raise
@@ -122,7 +122,7 @@ class FilesApi:
         return purpose
 
     async def _save(self, tenant: str, part: Part) -> File:
-        # Some clients send a whole path; only its end is a name.
+        # Some clients send a whole path.
         name = checked_name("file", part.filename.replace("\\", "/").rpartition("/")[2] or "upload.jsonl")
         most = self._settings.max_file_bytes
         return await self._files.save(tenant, name, MEDIA_TYPE, part.pieces(), purpose=PURPOSE, max_bytes=most)
@@ -150,7 +150,7 @@ class FilesApi:
         reply(resp, FileDeleted(file_id))
 
     async def _get(self, req: Request, file_id: str) -> File:
-        """Files without a purpose are artifacts: they belong to their jobs and are found there."""
+        """Hide files without a purpose: they are artifacts, and are read at their jobs."""
         file = await self._store.get_file(file_ulid("file_id", file_id), req.caller.tenant)
         if file is None or not file.purpose:
             raise NotFound(f"there is no file {file_id}")
@@ -164,7 +164,7 @@ class FilesApi:
     # tidying up -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Removes uploads that are too old. A batch that has begun has a row of its own for its input and loses nothing."""
+        """Remove uploads that are too old. A batch that has begun has its own row for its input."""
         while True:
             try:
                 await self._prune()
@@ -180,7 +180,7 @@ class FilesApi:
 
 
 def file_name(file_id: str) -> str:
-    """Files are called so by OpenAI's clients."""
+    """Return the id that OpenAI's clients use."""
     return f"{PREFIX}{file_id}"
 
 

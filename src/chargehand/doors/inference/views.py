@@ -1,4 +1,4 @@
-"""What this door shows: jobs in the words of ADR-0005 (queued, loading, working, done, failed), and its state webhooks."""
+"""Jobs, events and state webhooks in the words of ADR-0005: queued, loading, working, done, failed."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,7 +9,7 @@ from chargehand.doors.inference.names import name_of
 from chargehand.engine.delivery import Outgoing
 from chargehand.engine.job import Event, Job, State, rfc3339, topic_of
 
-# What each state of this door is to the engine. A cancelled job is a failed one whose error says so.
+# The engine's topics of each state. A cancelled job is a failed one whose error says so.
 TOPICS: dict[str, tuple[str, ...]] = {
     "queued": ("queued",),
     "loading": ("running:loading",),
@@ -33,7 +33,7 @@ def shown_state(job: Job) -> str:
 
 
 def attempt_of(state: str, attempt: int) -> int:
-    """Counted from 1: the attempt that runs or ran, or the one that a queued job waits for."""
+    """Return the attempt, from 1, that runs or ran, or for which a queued job waits."""
     return attempt + 1 if state == State.QUEUED else max(attempt, 1)
 
 
@@ -41,7 +41,7 @@ class AttemptEvidence(msgspec.Struct, omit_defaults=True):
     """What was measured in an attempt."""
 
     target: str
-    resident: bool | None = None  # the model was in memory before
+    resident: bool | None = None  # whether the model was in memory before
     load_seconds: float | None = None
     first_token_seconds: float | None = None
     seconds: float | None = None
@@ -49,11 +49,11 @@ class AttemptEvidence(msgspec.Struct, omit_defaults=True):
     tokens: int | None = None
     finish: str = ""  # stop, length, truncated, cancelled …
     failure: str = ""  # the row of the failure table
-    reloaded: bool = False  # the target loaded a model again that we had seen in memory
+    reloaded: bool = False  # whether the target loaded a model again that had been in memory
 
 
 class StateWebhook(msgspec.Struct):
-    """The body of a state webhook: the nine fields of ADR-0005, and after them the number of the event."""
+    """The body of a state webhook: the nine fields of ADR-0005, then the sequence number of the event."""
 
     job_id: str
     state: StateName
@@ -101,7 +101,7 @@ class AttemptView(msgspec.Struct):
 
 
 class RequestView(msgspec.Struct):
-    """What the target is asked, and at which path."""
+    """The request that is sent to the target."""
 
     path: str
     bytes: int
@@ -183,12 +183,12 @@ def summary(job: Job, now: int, waiting_for: str | None) -> dict[str, Any]:
 
 
 def _evidence(event: Event) -> AttemptEvidence | None:
-    """A cancelled attempt could write none: that it was cancelled is all there is to say."""
+    """Return the evidence of an attempt. A cancelled one could write none."""
     return data_of(event).evidence or (AttemptEvidence("", finish="cancelled") if event.move == "cancel" else None)
 
 
 def attempts_of(events: list[Event]) -> list[AttemptView]:
-    """One line for each attempt that ended, from the log."""
+    """Return a view of each attempt that ended, from the log."""
     return [
         AttemptView(
             event.attempt + (event.move == "park"), rfc3339(event.at), event.move, event.message, event.error, _evidence(event)
@@ -199,7 +199,7 @@ def attempts_of(events: list[Event]) -> list[AttemptView]:
 
 
 def render(outgoing: Outgoing) -> bytes:
-    """The body of a state webhook, made from an event that never changes."""
+    """Return the body of a state webhook. It is the same for every try: events do not change."""
     event, job = outgoing.event, outgoing.job
     done = event.state == State.SUCCEEDED
     body = StateWebhook(
@@ -218,7 +218,7 @@ def render(outgoing: Outgoing) -> bytes:
 
 
 class TargetView(msgspec.Struct):
-    """A target as it is seen now."""
+    """A target as this node sees it now."""
 
     name: str
     url: str

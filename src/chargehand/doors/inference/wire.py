@@ -1,10 +1,10 @@
-"""The forms in which a target is asked and answers, and what an answer that has ended amounts to.
+"""The forms of requests and answers of targets, and the parsing of an answer that has ended.
 
-Bytes are relayed as they come and never made anew. What is worked out here is worked out once, when the stream has ended:
-whether the model finished, and for Ollama's own form the one object that a caller who does not stream would have got.
+Bytes are relayed as they come. An answer is parsed once, when it has ended: whether the model finished, and for Ollama's own form
+the one object that a caller who does not stream would have got.
 
-A target may say anything, so values are read where they are small and carried as bytes where they are not: an answer takes a
-few times its size, whatever its shape.
+A target may send anything, so small values are decoded and large ones are carried as bytes: parsing takes a few times the size of
+the answer, whatever its shape.
 """
 
 import codecs
@@ -16,14 +16,14 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-SHORT_BYTES = 4096  # of a value that is read: a reason, a token, an error
-SHOWN_ERROR = 2000  # characters of what a target says went wrong
+SHORT_BYTES = 4096  # of a value that is decoded: a reason, a token, an error
+SHOWN_ERROR = 2000  # characters of a target's error
 OTHER_BYTES = 256 << 10  # of the last line, beside what it may have much of
 PIECE_BYTES = 65_536
 MAX_CHOICES = 10_000
 NOTHING = Raw(b"")
-UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)  # what reading somebody else's JSON may end in
-REPEATS = 30  # so many equal tokens in a row, and Ollama stops without a word
+UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)  # what decoding a target's JSON may raise
+REPEATS = 30  # equal tokens in a row, after which Ollama stops without an error
 
 
 class Form(Enum):
@@ -48,11 +48,11 @@ FORMS = {
 
 
 class ModelAnswer(msgspec.Struct, frozen=True):
-    """`finish`: stop, length, load, unload; truncated (it ended without saying so), repeats (it had begun to stammer), error."""
+    """`finish`: stop, length, load, unload; truncated (no final line), repeats (it repeated one token), error."""
 
     finish: str
     error: str = ""
-    result: bytes | None = None  # JSON; None for an answer that was only streamed through
+    result: bytes | None = None  # JSON; None for an answer that was only relayed
     said: Raw = NOTHING  # the text, as a string of JSON
     prompt_tokens: int | None = None
     tokens: int | None = None
@@ -68,7 +68,7 @@ class ModelAnswer(msgspec.Struct, frozen=True):
 
 
 def read_answer(form: Form, media: str, body: bytes | bytearray) -> ModelAnswer:
-    """What the body of an answer with a good status says about itself."""
+    """Parse the body of an answer with a good status."""
     try:
         _check_utf8(body)
         if form is Form.NATIVE:
@@ -81,7 +81,7 @@ def read_answer(form: Form, media: str, body: bytes | bytearray) -> ModelAnswer:
 
 
 def has_ended(form: Form, body: bytearray) -> bool:
-    """Whether the model has said its last word, though the connection is still open. That line may have megabytes."""
+    """Return whether the final line is there, though the connection may still be open. It may have megabytes."""
     last = bytes(body[body.rfind(b"\n", 0, len(body.rstrip())) + 1 :]).strip()
     if form is Form.NATIVE:
         return last.startswith(b"{") and last.endswith(b"}") and b'"done":true' in last.replace(b" ", b"")
@@ -89,7 +89,7 @@ def has_ended(form: Form, body: bytearray) -> bool:
 
 
 def _check_utf8(body: bytes | bytearray) -> None:
-    """Values that are carried as bytes are not looked at by the decoder."""
+    """Check the encoding of Raw values, which the decoder does not."""
     if body.isascii():
         return
     decoder = codecs.getincrementaldecoder("utf-8")()
@@ -98,7 +98,7 @@ def _check_utf8(body: bytes | bytearray) -> None:
 
 
 def _lines(body: bytes | bytearray) -> Iterator[bytes]:
-    """Those that are not empty, one at a time."""
+    """Yield the lines that are not empty."""
     begin = 0
     while begin < len(body):
         end = body.find(b"\n", begin)
@@ -113,14 +113,14 @@ def _lines(body: bytes | bytearray) -> Iterator[bytes]:
 
 
 def _short(raw: Raw) -> str:
-    """A string that is short; "" for anything else."""
+    """Return a short JSON string decoded; "" for anything else."""
     if not 2 <= len(raw) <= SHORT_BYTES or bytes(raw)[:1] != b'"':
         return ""
     return msgspec.json.decode(raw, type=str)
 
 
 def _inside(raw: Raw, bracket: bytes) -> memoryview:
-    """Of a string or a list, what is between its ends; nothing of null or of what is not there."""
+    """Return what is between the delimiters of a string or a list; nothing for null."""
     view = memoryview(raw)
     if len(view) >= 2 and bytes(view[:1]) == bracket:
         return view[1:-1]
@@ -130,7 +130,7 @@ def _inside(raw: Raw, bracket: bytes) -> memoryview:
 
 
 class _Text:
-    """Strings of JSON, put together without being unfolded: what is between their quotes, one after the other."""
+    """Concatenate JSON strings without decoding them."""
 
     def __init__(self) -> None:
         self._inside = bytearray()
@@ -146,7 +146,7 @@ class _Text:
 
 
 class _List:
-    """The same for lists."""
+    """Concatenate JSON lists without decoding them."""
 
     def __init__(self) -> None:
         self._inside = bytearray()
@@ -203,7 +203,7 @@ class _AnswerLine(msgspec.Struct):
 
     @property
     def large(self) -> int:
-        """Bytes of what it may have much of."""
+        """Return the size of the fields that may be large."""
         carried = (self.said, self.thought, self.called, self.logprobs, self.context)
         return sum(len(each) for each in carried)
 
@@ -238,7 +238,7 @@ def _read_native(body: bytes | bytearray) -> ModelAnswer:
         extras["thinking"] = thinking.whole()
     if calls:
         extras["tool_calls"] = calls.whole()
-    # Every other field stays as the target wrote it.
+    # All other fields stay as the target wrote them.
     whole: dict[str, Any] = _fields.decode(raw)
     whole |= {"message": {"role": "assistant", "content": said, **extras}} if chat else {"response": said, **extras}
     if logprobs:
@@ -284,7 +284,7 @@ class _Event(msgspec.Struct):
 
     @property
     def cut(self) -> bool:
-        """Whether it says that the model was stopped by a limit on its tokens."""
+        """Return whether a limit on tokens stopped the model."""
         if _short(self.stop_reason) == "max_tokens" or _short(self.status) == "incomplete":
             return True
         if 2 < len(self.delta) <= SHORT_BYTES and bytes(self.delta)[:1] == b"{":
@@ -292,7 +292,7 @@ class _Event(msgspec.Struct):
         if len(self.choices) <= 2 or bytes(memoryview(self.choices)[:1]) != b"[":
             return False
         if bytes(self.choices).count(b"{") > MAX_CHOICES:
-            return False  # nobody has so many, and each would become an object
+            return False  # implausibly many, and each would become an object
         return any(_short(choice.finish_reason) == "length" for choice in _choices.decode(self.choices))
 
 
@@ -303,7 +303,7 @@ _LAST = {"response.completed": "stop", "response.incomplete": "length", "message
 
 
 def _read_events(form: Form, body: bytes | bytearray) -> ModelAnswer:
-    """Streams of the other APIs have no text for us: who streams through them reads the bytes."""
+    """Parse a stream of another API: only how it ended, since the caller reads its bytes."""
     finish, cut, usage = "", False, _Usage()
     for raw in _lines(body):
         if not raw.startswith(b"data:"):
@@ -359,7 +359,7 @@ _worded = msgspec.json.Decoder(_Worded)
 
 
 def error_text(body: bytes) -> str:
-    """What a target's answer with a bad status says, in whichever form."""
+    """Return the error text of an answer with a bad status, in any of the forms."""
     try:
         said = _said_wrong(_refusal.decode(body).error)
     except UNREADABLE:
@@ -368,7 +368,7 @@ def error_text(body: bytes) -> str:
 
 
 def _said_wrong(error: Raw) -> str:
-    """The words of an `error` field; "" where it says that there is none."""
+    """Return the text of an `error` field; "" if there is none."""
     start = bytes(memoryview(error)[: SHORT_BYTES + 1])
     if start in (b"", b"null", b"false", b"0", b'""', b"[]", b"{}"):
         return ""
