@@ -1,7 +1,7 @@
-"""The last hour, minute by minute: what was submitted, what ended and how, what was told, and what stood in the queues.
+"""Counts for each minute of the last hour: jobs submitted, ended and failed, deliveries, and the depth of the queues.
 
-Each node counts what it does itself and writes its minutes into the store, so that an hour is an hour over all nodes and through a
-restart. It costs a write every ten seconds while something happens, however much that is.
+Each node counts what it does itself, writes its minutes into the store and reads those of the others, so the hour covers all nodes
+and survives a restart. This costs one write every ten seconds while anything happens.
 """
 
 import asyncio
@@ -15,21 +15,21 @@ from chargehand.engine.moves import Moved
 from chargehand.engine.record import DropRecord, PutRecord
 from chargehand.engine.store import Store
 from chargehand.errors import StoreError
+from chargehand.observability.hour import MINUTES, LastHour
 from chargehand.observability.logs import get_logger
 
 MINUTE = 60 * SECOND
-SHOWN = 60
 WRITE_SECONDS = 10.0
 RECORD = "minute"
-NOBODY = "-"  # of all tenants: what is inside says whose
+NOBODY = "-"  # the records belong to no tenant: they name those that they count
 DELIVERIES = "deliveries"  # beside the kinds of jobs
-MAX_SERIES = 500  # tenants times kinds: what is more is not drawn
+MAX_SERIES = 500  # tenants times kinds in a minute; more are not counted
 
 log = get_logger(__name__)
 
 
-class Count(msgspec.Struct, array_like=True):
-    """Of one tenant and kind in one minute; of deliveries, those delivered and those dead. A cancelled job neither ended well nor failed."""
+class MinuteCount(msgspec.Struct, array_like=True):
+    """Of one tenant and kind. A delivered delivery has ended, a dead one has failed; a cancelled job counts as neither."""
 
     submitted: int = 0
     ended: int = 0
@@ -37,8 +37,8 @@ class Count(msgspec.Struct, array_like=True):
     waiting: int = 0  # as it was last seen in this minute
     running: int = 0
 
-    def add(self, other: "Count") -> None:
-        """Of another node: what each did adds up, what stands in the queues is the same for all."""
+    def add(self, other: "MinuteCount") -> None:
+        """Add the count of another node. The queues are the same for all nodes, so those are not added up."""
         self.submitted += other.submitted
         self.ended += other.ended
         self.failed += other.failed
@@ -46,7 +46,7 @@ class Count(msgspec.Struct, array_like=True):
         self.running = max(self.running, other.running)
 
 
-Minute = dict[str, Count]  # "tenant/kind" -> what happened
+Minute = dict[str, MinuteCount]  # by "tenant/kind"
 _decoder = msgspec.json.Decoder(Minute)
 _encoder = msgspec.json.Encoder()
 
@@ -56,11 +56,11 @@ class Minutes:
         self._store = store
         self._node = node
         self._now = now
-        self._mine: dict[int, Minute] = {}
+        self._mine: LastHour[Minute] = LastHour(dict)
         self._written: set[int] = set()  # minutes that are in the store as they are here
-        self._others: dict[int, dict[str, Minute]] = {}
+        self._others: dict[str, LastHour[Minute]] = {}  # by node
 
-    # what happens -------------------------------------------------------------------------------------------------------
+    # counting -----------------------------------------------------------------------------------------------------------
 
     def on_move(self, moved: Moved) -> None:
         if moved.move == "submit":
@@ -79,34 +79,30 @@ class Minutes:
                 count.failed += 1
 
     def stand(self, tenant: str, kind: str, waiting: int, running: int) -> None:
-        """What is in the queues at this moment."""
+        """Set the depth of the queues in this minute."""
         count = self._count(tenant, kind, self._now())
         count.waiting, count.running = waiting, running
 
-    def _count(self, tenant: str, kind: str, at: int) -> Count:
+    def _count(self, tenant: str, kind: str, at: int) -> MinuteCount:
         minute = at // MINUTE
         self._written.discard(minute)
-        series = self._mine.setdefault(minute, {})
+        series = self._mine.at(minute)
         count = series.get(key := f"{tenant}/{kind}")
         if count is None:
-            count = Count()
+            count = MinuteCount()
             if len(series) < MAX_SERIES:
                 series[key] = count
         return count
 
     # the hour -----------------------------------------------------------------------------------------------------------
 
-    def hour(self, tenant: str, kind: str) -> list[Count]:
-        """Sixty minutes, the last one is now."""
+    def hour(self, tenant: str, kind: str) -> list[MinuteCount]:
+        """Return sixty counts, the last one for this minute."""
         now, key = self._now() // MINUTE, f"{tenant}/{kind}"
-        return [self._sum(minute, key) for minute in range(now - SHOWN + 1, now + 1)]
-
-    def _sum(self, minute: int, key: str) -> Count:
-        total = Count()
-        for series in (self._mine.get(minute, {}), *self._others.get(minute, {}).values()):
-            if key in series:
-                total.add(series[key])
-        return total
+        hours = [ring.until(now) for ring in (self._mine, *self._others.values())]
+        return [
+            _sum(series[key] for series in minute if series and key in series) for minute in zip(*hours, strict=True)
+        ]
 
     # the store ----------------------------------------------------------------------------------------------------------
 
@@ -119,29 +115,36 @@ class Minutes:
             await asyncio.sleep(WRITE_SECONDS)
 
     async def exchange(self) -> None:
-        """Writes what is new here and reads what others wrote. What is older than the hour goes."""
-        oldest = self._now() // MINUTE - SHOWN
-        for minute in [each for each in self._mine if each <= oldest]:
-            del self._mine[minute]
-        for minute in sorted(self._mine.keys() - self._written):
-            self._written.add(minute)  # before: what is counted while it is written takes the mark away again
-            body = _encoder.encode(self._mine[minute])
+        """Write what is new here, read what other nodes wrote, and drop what is older than an hour."""
+        now = self._now() // MINUTE
+        self._mine.forget(now)
+        self._written.intersection_update(self._mine)
+        for minute in sorted(set(self._mine) - self._written):
+            self._written.add(minute)  # before the write: a count during it takes the mark away again
+            body = _encoder.encode(self._mine.at(minute))
             try:
                 await self._store.put_record(PutRecord(RECORD, NOBODY, f"{minute:010d}/{self._node}", body))
             except StoreError:
                 self._written.discard(minute)
                 raise
-        others: dict[int, dict[str, Minute]] = {}
+        others: dict[str, LastHour[Minute]] = {}
         old: list[str] = []
         for record in await self._store.list_records(RECORD, NOBODY):
             at, _, node = record.name.partition("/")
-            if int(at) <= oldest:
+            if int(at) <= now - MINUTES:
                 old.append(record.name)
             elif node != self._node:
-                others.setdefault(int(at), {})[node] = _decoder.decode(record.body)
+                others.setdefault(node, LastHour(dict)).at(int(at)).update(_decoder.decode(record.body))
         self._others = others
         await self._forget(old)
 
     async def _forget(self, names: Iterable[str]) -> None:
         for name in names:
             await self._store.drop_record(DropRecord(RECORD, NOBODY, name))
+
+
+def _sum(counts: Iterable[MinuteCount]) -> MinuteCount:
+    total = MinuteCount()
+    for each in counts:
+        total.add(each)
+    return total

@@ -12,7 +12,8 @@ from typing import Annotated
 
 import msgspec
 
-SHOWN = 60
+from chargehand.observability.hour import LastHour
+
 MAX_ENDPOINTS = 1000  # beyond that, the one whose last try is oldest is dropped
 # From 1 ms to over a minute in steps of 20 %, so that an estimate is at most 20 % too high.
 BOUNDS = tuple(0.001 * 1.2**step for step in range(64))
@@ -43,19 +44,13 @@ class _Minute:
 class Hours:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._endpoints: dict[str, dict[int, _Minute]] = {}  # ordered by last try
+        self._endpoints: dict[str, LastHour[_Minute]] = {}  # ordered by last try
 
     def count(self, endpoint_id: str, delivered: bool, seconds: float) -> None:
-        now = self._minute()
-        minutes = self._endpoints.pop(endpoint_id, None) or {}
-        self._endpoints[endpoint_id] = minutes
+        hour = self._endpoints[endpoint_id] = self._endpoints.pop(endpoint_id, LastHour(_Minute))
         if len(self._endpoints) > MAX_ENDPOINTS:
             del self._endpoints[next(iter(self._endpoints))]
-        minute = minutes.get(now)
-        if minute is None:
-            for old in [each for each in minutes if each <= now - SHOWN]:
-                del minutes[old]
-            minute = minutes[now] = _Minute()
+        minute = hour.at(self._minute())
         minute.lengths[bisect_left(BOUNDS, seconds)] += 1
         if delivered:
             minute.delivered += 1
@@ -63,8 +58,9 @@ class Hours:
             minute.failed += 1
 
     def hour(self, endpoint_id: str) -> EndpointHour:
-        now, minutes = self._minute(), self._endpoints.get(endpoint_id, {})
-        shown = [minutes.get(each) for each in range(now - SHOWN + 1, now + 1)]
+        if endpoint_id not in self._endpoints:
+            return EndpointHour()
+        shown = self._endpoints[endpoint_id].until(self._minute())
         delivered = [0 if each is None else each.delivered for each in shown]
         failed = [0 if each is None else each.failed for each in shown]
         tries, good = sum(delivered) + sum(failed), sum(delivered)
