@@ -1,4 +1,4 @@
-"""The server, the client and the receiver that the tests of the API have."""
+"""The server, the client and the receiver of the API's tests."""
 
 from tests.api.conftest import api, receiver, server, settings
 

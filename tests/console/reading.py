@@ -1,4 +1,4 @@
-"""Whoever follows the feed: one connection, its bundles one after the other."""
+"""A reader of the feed: one connection that returns bundle after bundle."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -27,7 +27,7 @@ class Reader:
         self.last_id = ""
 
     async def next(self, seconds: float = 10) -> Bundle:
-        """The next bundle; signs of life are passed over."""
+        """Return the next bundle; skip pings."""
         fields: dict[str, str] = {}
         async with asyncio.timeout(seconds):
             while True:
@@ -43,7 +43,7 @@ class Reader:
                     return Bundle(fields["event"], fields["id"], msgspec.json.decode(fields["data"])["lines"])
 
     async def until(self, wanted: Callable[[Line], bool]) -> list[Line]:
-        """All lines up to the first that is wanted."""
+        """Return all lines up to the first that matches."""
         seen: list[Line] = []
         while True:
             for line in (await self.next()).lines:
@@ -54,7 +54,7 @@ class Reader:
 
 @asynccontextmanager
 async def following(api: Api, last_id: str = "") -> AsyncIterator[Reader]:
-    """The first bundle of somebody who comes anew is a reset; who takes up an id gets none until something happens."""
+    """Follow the feed. A new reader's first bundle is a reset; one that resumes after an id gets none until something happens."""
     headers: Mapping[str, str] = {"Last-Event-ID": last_id} if last_id else {}
     async with api.session.get(f"{api.url}/engine/feed", headers={**api._headers, **headers}) as response:
         assert response.status == 200, await response.read()

@@ -1,4 +1,4 @@
-"""The API reference at /docs: open to everybody, made of files of ours, and careful with the token."""
+"""The API reference at /docs: it is public, loads only our own files, and protects the token."""
 
 import re
 from urllib.parse import urljoin
@@ -30,7 +30,7 @@ async def test_the_page_is_served_with_its_type_and_strict_headers(api: Api) -> 
 
 @on_sqlite
 @pytest.mark.parametrize("form", ["{}", "W/{}", '"older", {}', "*"])
-async def test_a_page_the_browser_has_is_not_sent_again(api: Api, form: str) -> None:
+async def test_a_page_in_the_cache_of_the_browser_is_not_sent_again(api: Api, form: str) -> None:
     etag = (await api.get("/docs")).headers["etag"]
     answer = await api.get("/docs", {"If-None-Match": form.format(etag)})
     assert (answer.status, answer.body) == (304, b"")
@@ -39,11 +39,11 @@ async def test_a_page_the_browser_has_is_not_sent_again(api: Api, form: str) -> 
 
 
 @on_sqlite
-async def test_whatever_the_page_asks_for_is_there_and_on_this_server(api: Api) -> None:
+async def test_every_file_that_the_page_loads_exists_on_this_server(api: Api) -> None:
     links = set(re.findall(r'\b(?:src|href)="([^"#][^"]*)"', PAGE))
     assert links
     for link in links:
-        assert not re.match(r"/|\w+:", link)  # relative: right behind a proxy with a path prefix too
+        assert not re.match(r"/|\w+:", link)  # relative, so that it works behind a proxy with a path prefix
         assert (await api.get(urljoin("/docs", link))).status == 200
 
 
@@ -52,7 +52,7 @@ async def test_the_page_is_not_part_of_the_api(api: Api) -> None:
     assert "/docs" not in (await api.get("/openapi.json")).good()["paths"]
 
 
-def test_what_the_scripts_look_for_is_on_the_page() -> None:
+def test_every_element_that_the_scripts_use_is_on_the_page() -> None:
     markup = PAGE + "".join(SCRIPTS.values())
     ids = set(re.findall(r'\bid="([\w-]+)"', markup)) | {"command", "answer-body"}
     wanted = {name for script in SCRIPTS.values() for name in re.findall(r'\$\("#([\w-]+)"', script)}

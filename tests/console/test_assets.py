@@ -1,4 +1,4 @@
-"""The files of the console: closed to whatever is not theirs, cheap to ask for again, and none of them for nothing."""
+"""The files of the console: their policy, their ETags, and that each is used."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ IMPORT = re.compile(r"""(?:from|import)\s+"(\.{1,2}/[^"]+)";""")
 
 
 @on_sqlite
-async def test_every_page_is_the_shell_and_forbids_what_is_not_its_own(api: Api) -> None:
+async def test_every_page_is_the_shell_with_a_policy_that_allows_only_its_own_files(api: Api) -> None:
     for path in ("/console", "/console/jobs", "/console/jobs/01ABC", "/console/servers/a%2Fb"):
         answer = await api.get(path)
         assert answer.status == 200
@@ -31,7 +31,7 @@ async def test_every_page_is_the_shell_and_forbids_what_is_not_its_own(api: Api)
 
 
 @on_sqlite
-async def test_a_browser_at_the_root_is_sent_to_the_console_and_others_are_not(api: Api) -> None:
+async def test_only_browsers_are_redirected_from_the_root_to_the_console(api: Api) -> None:
     answer = await api.get("/", {"Accept": "text/html,application/xhtml+xml"})
     assert (answer.status, answer.headers["location"]) == (302, "/console")
     assert (await api.get("/", {"Accept": "*/*"})).status == 200
@@ -53,16 +53,16 @@ async def test_a_file_that_did_not_change_is_not_sent_again(api: Api, name: str)
 @pytest.mark.parametrize(
     "name", ["nothing.js", "pages", "../console.py", "..%2Fconsole.py", "%2e%2e/assets.py", "/etc/passwd"]
 )
-async def test_what_is_not_a_file_of_the_console_is_not_found(api: Api, name: str) -> None:
+async def test_an_unknown_file_of_the_console_is_not_found(api: Api, name: str) -> None:
     answer = await api.get(f"/console/static/{name}")
     assert b"import " not in answer.body
     assert answer.status in (200, 404)
-    if answer.status == 200:  # the client resolved the dots: a page of the console then, and that is the shell
+    if answer.status == 200:  # the client resolved the dots: the path is a page of the console, so the shell
         assert answer.headers["content-type"].startswith("text/html")
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_has_no_script_and_no_style_of_its_own(name: str) -> None:
+def test_the_shell_has_no_inline_script_and_no_inline_style(name: str) -> None:
     text = (STATIC / name).read_text()
     assert "<style" not in text
     assert not re.search(r"<script(?![^>]*\bsrc=)", text)
@@ -71,13 +71,13 @@ def test_a_page_has_no_script_and_no_style_of_its_own(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_no_script_writes_what_the_policy_forbids(name: str) -> None:
+def test_no_script_creates_markup_that_the_policy_forbids(name: str) -> None:
     text = (STATIC / name).read_text()
     assert not re.search(r"""<[a-z][^>]*\s(style|on(click|load|error|input|change|submit))=""", text)
     assert not re.search(r"\beval\(|new Function\(|https?://(?!127\.0\.0\.1|10\.0\.0)[a-z]", text)
 
 
-def test_every_file_is_needed_and_every_file_that_is_needed_is_there() -> None:
+def test_every_file_is_used_and_every_used_file_exists() -> None:
     markup = "".join((STATIC / name).read_text() for name in PAGES)
     needed = {*PAGES, *re.findall(r'"/?console/static/([^"]+)"', markup)}
     waiting = [name for name in needed if name.endswith(".js")]
@@ -92,7 +92,7 @@ def test_every_file_is_needed_and_every_file_that_is_needed_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_what_a_script_imports_is_exported_there(name: str) -> None:
+def test_every_imported_name_is_exported(name: str) -> None:
     text = (STATIC / name).read_text()
     for names, target in re.findall(r"""import \{([^}]+)\} from "(\.[^"]+)";""", text):
         there = ((STATIC / name).parent / target).read_text()

@@ -1,4 +1,4 @@
-"""What happens, as it happens: who is told, of what, and what somebody finds who was away."""
+"""The feed: which lines each reader gets, and how a reader resumes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ pytestmark = on_sqlite
 
 
 async def run(api: Api, **fields: Any) -> str:
-    """A job from its submission to a good end, with one stage between."""
+    """Run a job from its submission to its success, with one stage between."""
     job_id = await api.submit(**fields)
     job = await api.claim()
     (await api.move(job, "advance", stage="cooking")).good()
@@ -29,7 +29,7 @@ async def run(api: Api, **fields: Any) -> str:
     return job_id
 
 
-async def test_a_job_is_told_step_by_step_in_the_words_that_its_caller_sees(api: Api) -> None:
+async def test_the_feed_has_a_line_for_every_state_of_a_job_that_its_caller_sees(api: Api) -> None:
     async with following(api) as reader:
         assert (await reader.next()).name == "reset"
         job_id = await run(api)
@@ -41,7 +41,7 @@ async def test_a_job_is_told_step_by_step_in_the_words_that_its_caller_sees(api:
     }  # fmt: skip
 
 
-async def test_a_claim_that_shows_callers_nothing_is_a_reason_to_look_and_no_line(api: Api, server: Server) -> None:
+async def test_a_claim_that_callers_do_not_see_wakes_readers_without_a_line(api: Api, server: Server) -> None:
     await api.submit()
     async with following(api) as reader:
         await reader.next()
@@ -49,7 +49,7 @@ async def test_a_claim_that_shows_callers_nothing_is_a_reason_to_look_and_no_lin
         assert (await reader.next()).lines == []
 
 
-async def test_a_beat_wakes_nobody(api: Api) -> None:
+async def test_a_heartbeat_wakes_no_reader(api: Api) -> None:
     await api.submit()
     job = await api.claim()
     async with following(api) as reader:
@@ -59,7 +59,7 @@ async def test_a_beat_wakes_nobody(api: Api) -> None:
             await reader.next(seconds=2 * feeds.PAUSE_SECONDS)
 
 
-async def test_a_delivery_is_told_with_its_answer_and_without_the_query_of_its_url(
+async def test_the_line_of_a_delivery_has_its_answer_and_hides_the_query_of_its_url(
     api: Api, receiver: Receiver
 ) -> None:
     async with following(api) as reader:
@@ -71,7 +71,7 @@ async def test_a_delivery_is_told_with_its_answer_and_without_the_query_of_its_u
     assert "of-the-receiver" not in str(lines)
 
 
-async def test_whoever_comes_back_hears_what_was_missed_and_nothing_twice(api: Api) -> None:
+async def test_a_reader_that_reconnects_gets_the_missed_lines_and_none_twice(api: Api) -> None:
     async with following(api) as reader:
         await reader.next()
         first = await api.submit()
@@ -84,7 +84,7 @@ async def test_whoever_comes_back_hears_what_was_missed_and_nothing_twice(api: A
     assert [line["job_id"] for line in bundle.lines] == [second]
 
 
-async def test_whoever_was_away_too_long_is_told_to_read_everything_anew(api: Api, server: Server) -> None:
+async def test_a_reader_that_was_away_too_long_gets_a_reset(api: Api, server: Server) -> None:
     async with following(api) as reader:
         await reader.next()
         await api.submit()
@@ -98,26 +98,28 @@ async def test_whoever_was_away_too_long_is_told_to_read_everything_anew(api: Ap
 
 
 @pytest.mark.parametrize("last_id", ["nonsense", "-1", "0badcafe-1", "x" * 3000])
-async def test_an_id_that_is_not_of_this_life_of_the_server_means_a_reset(api: Api, last_id: str) -> None:
+async def test_an_event_id_of_another_process_gets_a_reset(api: Api, last_id: str) -> None:
     async with following(api, last_id) as reader:
         assert (await reader.next()).name == "reset"
 
 
-async def test_numbers_beyond_the_last_one_mean_a_reset(api: Api) -> None:
+async def test_an_event_id_beyond_the_last_gets_a_reset(api: Api) -> None:
     async with following(api) as reader:
         run, _, number = (await reader.next()).id.partition("-")
     async with following(api, f"{run}-{int(number) + 5}") as reader:
         assert (await reader.next()).name == "reset"
 
 
-async def test_there_is_a_bound_on_readers_and_who_leaves_makes_room(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_readers_is_bounded_and_a_disconnect_frees_a_place(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(feeds, "MAX_READERS", 2)
     async with AsyncExitStack() as stack:
         for _ in range(2):
             reader = await stack.enter_async_context(following(api))
             await reader.next()
         refused = await api.get("/engine/feed")
-        assert refused.problem(429, "rate_limited")["detail"].startswith("too many pages")
+        assert refused.problem(429, "rate_limited")["detail"].startswith("the feed already has 2 readers")
         assert refused.headers["retry-after"] == "5"
 
     async def room() -> bool:
@@ -127,7 +129,7 @@ async def test_there_is_a_bound_on_readers_and_who_leaves_makes_room(api: Api, m
     await until(room)
 
 
-async def test_a_page_that_follows_does_not_hold_up_a_server_that_stops(store_url: str) -> None:
+async def test_a_reader_does_not_delay_the_shutdown_of_the_server(store_url: str) -> None:
     async with AsyncExitStack() as life:
         server = await life.enter_async_context(serving(store_url, {"server.drain_seconds": 60}))
         async with talking(server) as api, following(api) as reader:
@@ -136,7 +138,7 @@ async def test_a_page_that_follows_does_not_hold_up_a_server_that_stops(store_ur
                 await life.aclose()
 
 
-# whose business it is -------------------------------------------------------------------------------------------------
+# tenants --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -146,7 +148,7 @@ async def two_tenants(store_url: str) -> AsyncIterator[Server]:
         yield server
 
 
-async def test_a_tenant_hears_of_its_own_jobs_alone_and_not_even_that_others_are_busy(two_tenants: Server) -> None:
+async def test_a_tenant_gets_only_lines_of_its_own_jobs_and_is_not_woken_by_others(two_tenants: Server) -> None:
     async with talking(two_tenants) as nobody:
         acme, umbrella = nobody.of("token-of-acme"), nobody.of("token-of-umbrella")
         async with following(umbrella) as reader:
@@ -162,7 +164,7 @@ async def test_a_tenant_hears_of_its_own_jobs_alone_and_not_even_that_others_are
         assert [line["job_id"] for line in recent] == [mine]
 
 
-async def test_the_feed_needs_a_token_where_one_is_needed(two_tenants: Server) -> None:
+async def test_the_feed_needs_a_token_if_auth_is_on(two_tenants: Server) -> None:
     async with talking(two_tenants) as nobody:
         assert (await nobody.get("/engine/feed")).status == 401
 
@@ -170,7 +172,7 @@ async def test_the_feed_needs_a_token_where_one_is_needed(two_tenants: Server) -
 # targets --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_target_that_comes_and_goes_is_told_to_everybody(store_url: str, tmp_path: Path) -> None:
+async def test_lines_about_targets_go_to_all_tenants(store_url: str, tmp_path: Path) -> None:
     async with OllamaTarget({"a": Model()}) as target:
         settings = settings_for(tmp_path, target, inference__probe_seconds=0.1)
         async with serving(store_url, settings) as server, talking(server) as api:
@@ -187,7 +189,7 @@ async def test_a_target_that_comes_and_goes_is_told_to_everybody(store_url: str,
             assert [change["state"] for change in seen["seen"]] == ["up", "away"]
 
 
-async def test_a_reader_that_hangs_up_is_forgotten(api: Api, server: Server) -> None:
+async def test_a_reader_that_disconnects_is_removed(api: Api, server: Server) -> None:
     async with following(api) as reader:
         await reader.next()
         assert len(server.console.feed._news) == 1

@@ -1,4 +1,4 @@
-"""Where everything stands, in one answer: doors by state, the hour, deliveries, and who asks."""
+"""The overview: doors by state, the last hour, deliveries, and the caller."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ def door(whole: Any, kind: str = "job") -> Any:
     return found
 
 
-async def test_a_server_where_nothing_happened_says_so_for_every_door_that_is_open(api: Api) -> None:
+async def test_the_overview_of_a_new_server_has_zeros_for_every_enabled_door(api: Api) -> None:
     whole = await overview(api)
     assert [each["kind"] for each in whole["doors"]] == ["inference", "task", "job"]
     for each in whole["doors"]:
@@ -43,7 +43,7 @@ async def test_a_server_where_nothing_happened_says_so_for_every_door_that_is_op
     assert whole["auth"] is False
 
 
-async def test_jobs_are_counted_by_what_their_callers_see_and_by_the_minute(api: Api) -> None:
+async def test_jobs_are_counted_by_the_state_that_callers_see_and_by_minute(api: Api) -> None:
     for _ in range(3):
         await api.submit()
     job = await api.claim()
@@ -60,14 +60,12 @@ async def test_jobs_are_counted_by_what_their_callers_see_and_by_the_minute(api:
     assert sum(door(await overview(api))["hour"]["failed"][-2:]) == 1
 
 
-async def test_many_pages_that_ask_at_once_have_the_store_count_once(server: Server) -> None:
+async def test_overviews_within_a_second_make_the_store_count_once(server: Server) -> None:
     overviews = server.console._overviews
-    assert await overviews.stand() is await overviews.stand()
+    assert await overviews._count() is await overviews._count()
 
 
-async def test_deliveries_that_nobody_takes_are_pending_and_those_that_were_are_of_the_hour(
-    api: Api, receiver: Receiver
-) -> None:
+async def test_failing_deliveries_are_pending_and_delivered_ones_are_in_the_hour(api: Api, receiver: Receiver) -> None:
     await api.submit(webhook={"url": receiver.url()})
 
     async def told() -> Any:
@@ -84,7 +82,7 @@ async def nobody(store_url: str) -> AsyncIterator[Api]:
         yield api
 
 
-async def test_a_tenant_sees_its_own_numbers_and_who_it_is(nobody: Api) -> None:
+async def test_a_tenant_sees_its_own_numbers_and_its_identity(nobody: Api) -> None:
     acme, umbrella = nobody.of("token-of-acme"), nobody.of("token-of-umbrella")
     await acme.submit()
 
@@ -101,7 +99,7 @@ async def test_a_tenant_sees_its_own_numbers_and_who_it_is(nobody: Api) -> None:
     assert (await nobody.get("/engine/overview")).status == 401
 
 
-async def test_a_tenant_is_told_of_its_own_deliveries_under_way_alone(nobody: Api, receiver: Receiver) -> None:
+async def test_a_tenant_sees_only_its_own_deliveries_in_flight(nobody: Api, receiver: Receiver) -> None:
     acme, umbrella = nobody.of("token-of-acme"), nobody.of("token-of-umbrella")
     taken = asyncio.Event()
     receiver.otherwise = after(taken, answer(200))

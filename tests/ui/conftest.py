@@ -1,4 +1,4 @@
-"""A real browser, and a server with something of everything to show."""
+"""A real browser, and a server with data for every page."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = (
     "--no-sandbox",
     "--host-resolver-rules=" + ",".join(f"MAP {name} 127.0.0.1" for name in (EVIL, REBOUND)),
-    "--disable-features=LocalNetworkAccessChecks",  # not every browser has them: what they stop must not count as ours
+    "--disable-features=LocalNetworkAccessChecks",  # not every browser has these protections: tests must not rely on them
 )
 
 

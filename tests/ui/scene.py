@@ -1,4 +1,4 @@
-"""A server in the middle of its day: jobs of every door in every state, endpoints that answer and one that does not."""
+"""A server with jobs of every door in every state, endpoints that answer and one that does not."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -39,10 +39,10 @@ SETTINGS: Json = {
 class Scene:
     server: Server
     http: aiohttp.ClientSession
-    hooks: str  # of a receiver that answers
-    broken: str  # of one that does not
-    lost: str  # of one that does not either, and is hardly asked
-    bmc: str = ""  # of a machine, if there is one
+    hooks: str  # URL of a receiver that answers
+    broken: str  # URL of one that does not
+    lost: str  # URL of one that does not either, and is rarely called
+    bmc: str = ""  # BMC of a machine, if there is one
     jobs: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -78,7 +78,7 @@ class Scene:
         return found
 
     async def fill(self) -> None:
-        """Something of everything."""
+        """Create jobs of every kind."""
         done = [await self.chat(f"Tell me a story about a {what}.", self.hooks) for what in ("fox", "boat", "bell")]
         self.jobs["done"] = done[0]
         self.jobs["failed"] = await self.chat("To nobody.", model="there-is-no-such-model")
@@ -103,7 +103,7 @@ class Scene:
         return bool((await self.call("GET", "/engine/deliveries?state=dead"))["deliveries"])
 
     async def _install(self, serial: str) -> None:
-        """A machine in the middle of it."""
+        """Begin to provision a machine and stop halfway."""
         server = {"bmc_address": self.bmc, "system_uuid": FIRST.uuid, "vendor": "sushy"}
         await self.call("PUT", f"/api/v1/servers/{serial}", server)
         await self.call("POST", f"/api/v1/servers/{serial}/probe")
@@ -122,7 +122,7 @@ class Scene:
             await self.call("POST", f"/api/v1/status-webhook/{serial}/progress", step, {"X-Webhook-Secret": SECRET})
 
     async def _die(self, command: str) -> None:
-        """A dead letter: its only attempt broke."""
+        """Create a dead letter: a task whose only attempt failed."""
         self.jobs["dead"] = await self.task(command, maxAttempts=1)
         claim = {"commands": [command], "workerId": "worker-7", "leaseSeconds": 60}
         task = await self.call("POST", "/v1/codeq/tasks/claim", claim)

@@ -1,4 +1,4 @@
-"""The API reference in a browser: it shows every operation, everybody can read it, and its form sends what it shows."""
+"""The API reference in a browser: it shows every operation, is accessible, and its form sends what it shows."""
 
 import pytest
 from playwright.async_api import Browser, expect
@@ -12,7 +12,9 @@ pytestmark = [pytest.mark.ui, pytest.mark.timeout(300)]
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("wide", [True, False], ids=["wide", "narrow"])
-async def test_every_operation_is_whole(scene: Scene, browser: Browser, wide: bool, dark: bool) -> None:
+async def test_every_operation_is_shown_without_errors_and_is_accessible(
+    scene: Scene, browser: Browser, wide: bool, dark: bool
+) -> None:
     SHOTS.mkdir(parents=True, exist_ok=True)
     async with watched(browser, wide=wide, dark=dark) as seen:
         page, faults = seen.page, []
@@ -59,7 +61,7 @@ async def test_the_form_sends_the_request_that_the_curl_command_shows(scene: Sce
         seen.check()
 
 
-async def test_a_stream_is_shown_as_it_comes_until_it_is_stopped(scene: Scene, browser: Browser) -> None:
+async def test_a_stream_is_shown_as_it_arrives_until_it_is_stopped(scene: Scene, browser: Browser) -> None:
     async with watched(browser) as seen:
         page = seen.page
         await page.goto(f"{scene.url}/docs#follow")
@@ -72,7 +74,7 @@ async def test_a_stream_is_shown_as_it_comes_until_it_is_stopped(scene: Scene, b
         await expect(page.get_by_role("button", name="Send")).to_be_enabled()
 
 
-async def test_the_filter_finds_operations_by_their_words_and_keys_lead_there(scene: Scene, browser: Browser) -> None:
+async def test_the_filter_finds_operations_by_words_and_keys_open_them(scene: Scene, browser: Browser) -> None:
     async with watched(browser) as seen:
         page = seen.page
         await page.goto(f"{scene.url}/docs")
@@ -88,7 +90,7 @@ async def test_the_filter_finds_operations_by_their_words_and_keys_lead_there(sc
         seen.check()
 
 
-async def test_an_operation_that_is_not_there_is_named(scene: Scene, browser: Browser) -> None:
+async def test_an_unknown_operation_is_named(scene: Scene, browser: Browser) -> None:
     async with watched(browser) as seen:
         await seen.page.goto(f"{scene.url}/docs#<img src=x onerror=alert(1)>")
         await expect(seen.page.get_by_role("alert")).to_contain_text("There is no operation called")

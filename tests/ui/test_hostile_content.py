@@ -1,6 +1,6 @@
-"""What strangers wrote, shown in a real browser: a model's answer, a manifest, a job. Nothing of it runs, no token leaves.
+"""Hostile content in a real browser: a model's answer, a manifest, a job. Nothing of it runs, and no token leaks.
 
-Somebody is signed in at the console meanwhile: what ran on its origin would find the token in the browser's storage.
+A user is signed in at the console: a script on its origin would find the token in the browser's storage.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ RELAYED = ("/api/generate", "/api/chat", "/v1/chat/completions", "/v1/messages",
 
 @asynccontextmanager
 async def shown(folder: Path, browser: Browser, auth: bool, **settings: Any) -> AsyncIterator[tuple[Scene, Page]]:
-    """A server, and the browser of somebody who works with it."""
+    """A server, and the browser of a signed-in user."""
     settings = {"inference_embedded": "off", **LOCAL, **settings}
     async with a_scene(folder, **settings, **(AUTH if auth else {})) as scene, watched(browser) as seen:
         if auth:
@@ -43,7 +43,7 @@ async def shown(folder: Path, browser: Browser, auth: bool, **settings: Any) -> 
 
 
 def quiet(page: Page, evil: Elsewhere) -> list[str]:
-    """Fills with whatever a page should not do."""
+    """Collect whatever a page must not do."""
     heard = evil.seen
 
     async def on_dialog(dialog: Dialog) -> None:
@@ -56,7 +56,7 @@ def quiet(page: Page, evil: Elsewhere) -> list[str]:
 
 @asynccontextmanager
 async def saved_is_well_too() -> AsyncIterator[None]:
-    """What the browser saves, instead of showing it, is no page."""
+    """Check that a file which the browser saves is not HTML."""
     try:
         yield
     except Error as error:
@@ -79,7 +79,7 @@ async def nothing_ran(page: Page) -> None:
 
 @asynccontextmanager
 async def hostile_target(evil: Elsewhere) -> AsyncIterator[str]:
-    """Answers whatever it is asked with a page that attacks, and with headers that would help it."""
+    """A target that answers every request with a page that attacks, and with headers that would help it."""
     models = {"models": [{"name": name, "model": name, "digest": "0" * 64} for name in ("evil:latest", evil.short)]}
     known = {"/api/version": {"version": "0.12.0"}, "/api/tags": models, "/api/ps": {"models": []}}
     headers = {
@@ -113,10 +113,10 @@ async def up(scene: Scene) -> bool:
 
 
 @both
-async def test_a_page_that_a_model_server_answers_runs_nothing(
+async def test_a_page_in_the_answer_of_a_model_server_runs_nothing(
     tmp_path: Path, browser: Browser, evil: Elsewhere, auth: bool
 ) -> None:
-    """Asked for by a page of ours, so that the answer is shown as a page of our origin: nobody else could ask."""
+    """A page of ours makes the request, so that the answer has our origin: no other page could."""
     async with (
         hostile_target(evil) as url,
         shown(tmp_path, browser, auth, inference_targets=url, inference_wait_seconds=5) as (scene, page),
@@ -146,7 +146,7 @@ async def test_a_page_that_a_model_server_answers_runs_nothing(
 
 
 @both
-async def test_no_header_and_no_page_of_a_model_server_comes_through(
+async def test_no_header_and_no_page_of_a_model_server_is_passed_on(
     tmp_path: Path, browser: Browser, evil: Elsewhere, auth: bool
 ) -> None:
     look = """async (path) => {
@@ -175,7 +175,7 @@ async def test_no_header_and_no_page_of_a_model_server_comes_through(
 
 
 @both
-async def test_a_manifest_and_a_blob_that_are_pages_run_nothing(
+async def test_a_manifest_and_a_blob_with_html_run_nothing(
     tmp_path: Path, browser: Browser, evil: Elsewhere, auth: bool
 ) -> None:
     page_text = f"<!doctype html><body>{evil.markup}".encode()
@@ -208,7 +208,7 @@ async def test_a_manifest_and_a_blob_that_are_pages_run_nothing(
 
 
 async def fill(scene: Scene, evil: Elsewhere) -> list[str]:
-    """Jobs of all doors whose every text is hostile; their ids."""
+    """Submit jobs of all doors in which every text is hostile; return their ids."""
     short, markup = evil.short, evil.markup
     hook = f"http://127.0.0.1:{evil.port}/hook/{quote(short, safe='<>=/')}"
     engine = {"queue": short, "payload": {markup: markup}, "metadata": {markup: markup}, "webhook": {"url": hook}}
@@ -253,7 +253,7 @@ async def fill(scene: Scene, evil: Elsewhere) -> list[str]:
 
 
 @both
-async def test_a_job_that_is_a_page_is_shown_as_a_text_on_every_page(
+async def test_html_in_a_job_is_shown_as_text_on_every_page(
     tmp_path: Path, browser: Browser, evil: Elsewhere, auth: bool
 ) -> None:
     async with (
@@ -305,7 +305,7 @@ async def test_a_job_that_is_a_page_is_shown_as_a_text_on_every_page(
 
 
 async def nothing_here(page: Page) -> None:
-    """The console's stream never ends, so its network is never idle."""
+    """Wait a moment: the console's stream never ends, so its network is never idle."""
     assert not await page.evaluate("window.ran")
     assert not await page.locator("[data-hostile]").count(), f"{page.url}: the text became part of the page"
     assert not await page.locator("a[href^='javascript:' i]").count(), page.url

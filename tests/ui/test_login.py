@@ -1,4 +1,4 @@
-"""With auth on: nothing is shown without a token, a wrong one is told, a right one opens, and no other site can use it."""
+"""With auth on: without a token nothing is shown, a wrong one is refused, a right one signs in."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from tests.ui.watching import watched
 pytestmark = [pytest.mark.ui, pytest.mark.timeout(180)]
 
 
-async def test_a_token_opens_the_console_and_signing_out_closes_it(tmp_path: Path, browser: Browser) -> None:
+async def test_a_token_signs_in_to_the_console_and_signing_out_removes_it(tmp_path: Path, browser: Browser) -> None:
     token = f"ch_{secrets.token_urlsafe(24)}"
     known = {"name": "operator", "hash": f"sha256:{hashlib.sha256(token.encode()).hexdigest()}", "scopes": ["*"]}
     async with a_scene(tmp_path, auth_tokens=json.dumps([known])) as scene, watched(browser) as seen:

@@ -1,6 +1,6 @@
-"""A page of another site tries everything that pages can do, in a real browser: nothing is submitted, nothing is read.
+"""A page of another site tries everything that pages can do, in a real browser: it can neither submit nor read anything.
 
-The browser remembers what it can: with auth a password for HTTP Basic and the console's token, without auth it is on this machine.
+With auth, the browser has stored a password for HTTP Basic and the console's token; without auth, it runs on the server's machine.
 """
 
 import json
@@ -49,7 +49,7 @@ TEMPLATES = {"/v2/stolen/blobs/uploads/": "/v2/{rest:path}"}
 
 @dataclass
 class Attacked:
-    """A server with something in it, a browser that it knows, and what the browser was answered."""
+    """A server with some data, a browser with stored credentials, and the answers that the browser got."""
 
     scene: Scene
     context: BrowserContext
@@ -93,7 +93,7 @@ async def attacked(folder: Path, browser: Browser, *, auth: bool) -> AsyncIterat
 
 
 async def remember(scene: Scene, page: Page) -> None:
-    """Somebody signed in at the console, and once gave their password where a password is asked for."""
+    """Sign in at the console, and enter the password for HTTP Basic once."""
     await page.goto(f"{scene.url}/console")
     await page.fill("#token", TOKEN)
     await page.check("#keep")
@@ -103,7 +103,7 @@ async def remember(scene: Scene, page: Page) -> None:
 
 
 async def known_by(victim: Attacked, page: Page) -> None:
-    """A page of ours needs to say nothing: so what is refused later is refused for the page that asks, and not for want of more."""
+    """Check that a page of ours gets answers with the stored credentials alone: so later refusals are due to the other page."""
     await page.goto(f"{victim.scene.url}/healthz")
     await page.goto(f"{victim.scene.url}/docs")
     post = "([url, body]) => fetch(url, {method: 'POST', body: new Blob([body], {type: 'text/plain'})}).then((a) => a.status)"
@@ -113,7 +113,7 @@ async def known_by(victim: Attacked, page: Page) -> None:
 
 
 async def attack(victim: Attacked, frame: Page | Frame, server: str) -> list[Any]:
-    """What the page could read. Whatever it sent arrived, and was refused because of the page that asked."""
+    """Return what the page could read. Check that all its requests arrived, and were refused because of the page's site."""
     victim.answers.clear()
     before = await answered(victim.scene)
     read: list[Any] = await frame.evaluate("attack", victim.plan(server))
@@ -121,7 +121,7 @@ async def attack(victim: Attacked, frame: Page | Frame, server: str) -> list[Any
     for route in (*POSTS, *GETS, *STREAMS):
         method, template = ("POST" if route in POSTS else "GET"), TEMPLATES.get(route, route)
         statuses = {status: count for (*asked, status), count in sent.items() if asked == [method, template]}
-        statuses.pop("200", None)  # our own questions
+        statuses.pop("200", None)  # the test's own requests
         assert sum(statuses.values()) >= (8 if route in POSTS else 2), f"{method} {route}: {statuses}"
         assert not statuses.keys() - victim.refusals, f"{method} {route}: {statuses}"
     for path in ("/api/chat", "/api/pull"):
@@ -132,7 +132,7 @@ async def attack(victim: Attacked, frame: Page | Frame, server: str) -> list[Any
 
 
 async def answered(scene: Scene) -> Counter[tuple[str, str, str]]:
-    """How often which route answered what, since the server's start."""
+    """Return how often each route answered with each status since the server's start."""
     async with scene.http.get(f"{scene.url}/metrics") as response:
         lines = re.findall(r"_http_request_seconds_count\{(.*?)\} ([0-9.]+)", await response.text())
     found: Counter[tuple[str, str, str]] = Counter()
@@ -143,7 +143,7 @@ async def answered(scene: Scene) -> Counter[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("auth", [True, False], ids=["auth", "open"])
-async def test_a_page_of_another_site_submits_and_reads_nothing(
+async def test_a_page_of_another_site_can_submit_and_read_nothing(
     tmp_path: Path, browser: Browser, evil: Elsewhere, auth: bool
 ) -> None:
     async with attacked(tmp_path, browser, auth=auth) as victim:
@@ -159,16 +159,16 @@ async def test_a_page_of_another_site_submits_and_reads_nothing(
 
 
 @pytest.mark.parametrize("auth", [True, False], ids=["auth", "open"])
-async def test_a_name_that_was_made_to_point_here_submits_and_reads_nothing(
+async def test_a_page_with_dns_rebinding_can_submit_and_read_nothing(
     tmp_path: Path, browser: Browser, evil: Elsewhere, auth: bool
 ) -> None:
-    """The page came from elsewhere under this name, and now the name is ours: to the browser we are one site."""
+    """The page was loaded under a name that now resolves to us: to the browser we are one site."""
     async with attacked(tmp_path, browser, auth=auth) as victim:
         rebound = re.sub(r"//[^:]+", f"//{REBOUND}", victim.scene.url)
         page = await victim.context.new_page()
         await page.route(f"{rebound}/attack", lambda route: route.fulfill(body=PAGE, content_type="text/html"))
         await page.goto(f"{rebound}/attack")
-        victim.refusals = {"401" if auth else "403"}  # with auth it is nobody: passwords are remembered by name
+        victim.refusals = {"401" if auth else "403"}  # with auth it is not signed in: browsers store passwords by name
         read = await attack(victim, page, rebound)
         told = [str(each[-1]) for each in read if urlpath(each[1]) not in PAGES]
         assert [text for text in told if REFUSED.search(text)], "one site can read what the other says"
@@ -181,7 +181,9 @@ def urlpath(url: str) -> str:
     return re.sub("^[a-z]+://[^/]+", "", url)
 
 
-async def test_a_page_in_a_sandbox_is_a_page_of_another_site(tmp_path: Path, browser: Browser, evil: Elsewhere) -> None:
+async def test_a_sandboxed_page_is_treated_as_one_of_another_site(
+    tmp_path: Path, browser: Browser, evil: Elsewhere
+) -> None:
     async with attacked(tmp_path, browser, auth=False) as victim:
         page = await victim.context.new_page()
         await page.goto(f"{evil.at()}/attack")
@@ -193,7 +195,7 @@ async def test_a_page_in_a_sandbox_is_a_page_of_another_site(tmp_path: Path, bro
         assert await victim.jobs() == 1
 
 
-async def test_the_console_is_in_nobodys_frame_and_in_nobodys_hands(
+async def test_the_console_cannot_be_framed_or_controlled_by_another_window(
     tmp_path: Path, browser: Browser, evil: Elsewhere
 ) -> None:
     async with attacked(tmp_path, browser, auth=True) as victim:

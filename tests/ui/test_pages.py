@@ -1,4 +1,4 @@
-"""Each page, wide and narrow, light and dark: it shows what is there, breaks nothing, and everybody can read it."""
+"""Each page, wide and narrow, light and dark, shows its data without errors and is accessible."""
 
 from pathlib import Path
 
@@ -34,7 +34,9 @@ PAGES = {
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("wide", [True, False], ids=["wide", "narrow"])
-async def test_every_page_is_whole(tmp_path: Path, browser: Browser, wide: bool, dark: bool) -> None:
+async def test_every_page_is_shown_without_errors_and_is_accessible(
+    tmp_path: Path, browser: Browser, wide: bool, dark: bool
+) -> None:
     SHOTS.mkdir(parents=True, exist_ok=True)
     faults: list[str] = []
     async with a_scene(tmp_path, metal=True) as scene:
@@ -52,7 +54,7 @@ async def test_every_page_is_whole(tmp_path: Path, browser: Browser, wide: bool,
     assert not faults, "\n".join(faults)
 
 
-async def test_a_newcomer_is_told_what_to_do(scene: Scene, browser: Browser) -> None:
+async def test_an_empty_server_shows_first_commands(scene: Scene, browser: Browser) -> None:
     async with watched(browser) as seen:
         await seen.page.goto(scene.url)
         await seen.live()

@@ -1,4 +1,4 @@
-"""What people do at the console, in a real browser against a real server."""
+"""User actions at the console, in a real browser against a real server."""
 
 import asyncio
 import json
@@ -17,12 +17,12 @@ from tests.ui.watching import watched
 pytestmark = [pytest.mark.ui, pytest.mark.timeout(180)]
 
 
-async def test_a_job_shows_up_by_itself_and_nothing_jumps(scene: Scene, browser: Browser) -> None:
+async def test_a_new_job_appears_by_itself_and_nothing_on_the_page_moves(scene: Scene, browser: Browser) -> None:
     await scene.fill()
     async with watched(browser) as seen:
         await seen.page.goto(f"{scene.url}/console")
         await seen.live()
-        await seen.page.wait_for_selector("#feed li")  # the last to arrive: only what happens from now on counts
+        await seen.page.wait_for_selector("#feed li")  # the last to arrive: from now on nothing may move
         await seen.page.evaluate("window.jumps = []")
         job_id = await scene.engine_job("surprise")
         await seen.page.wait_for_selector(f'a[href="/console/jobs/{job_id}"]')
@@ -33,8 +33,8 @@ async def test_a_job_shows_up_by_itself_and_nothing_jumps(scene: Scene, browser:
         seen.check()
 
 
-async def test_the_words_of_a_model_are_shown_as_they_come(tmp_path: Path, browser: Browser) -> None:
-    """From the first on, also to whoever opens the page in the middle of the answer."""
+async def test_the_answer_of_a_model_is_shown_as_it_arrives(tmp_path: Path, browser: Browser) -> None:
+    """From the first word on, also on a page that is opened in the middle of the answer."""
     go_on = asyncio.Event()
     async with (
         OllamaTarget({"slow": Model()}) as target,
@@ -54,7 +54,7 @@ async def test_the_words_of_a_model_are_shown_as_they_come(tmp_path: Path, brows
         seen.check()
 
 
-async def test_whoever_comes_late_sees_an_answer_from_its_beginning(
+async def test_a_page_opened_late_shows_an_answer_from_its_beginning(
     tmp_path: Path, postgres_url: str, browser: Browser
 ) -> None:
     rest = asyncio.Event()
@@ -74,7 +74,7 @@ async def test_whoever_comes_late_sees_an_answer_from_its_beginning(
         seen.check()
 
 
-async def test_now_says_what_waits_and_a_quiet_server_is_not_taken_for_a_new_one(
+async def test_the_now_page_shows_what_waits_and_an_idle_server_is_not_shown_as_new(
     scene: Scene, browser: Browser
 ) -> None:
     async with watched(browser) as seen:
@@ -91,7 +91,9 @@ async def test_now_says_what_waits_and_a_quiet_server_is_not_taken_for_a_new_one
         seen.check()
 
 
-async def test_a_list_that_is_read_holds_still_and_says_how_many_are_new(scene: Scene, browser: Browser) -> None:
+async def test_a_list_under_the_pointer_keeps_its_rows_and_shows_how_many_are_new(
+    scene: Scene, browser: Browser
+) -> None:
     job_id = await scene.engine_job("read")
     async with watched(browser) as seen:
         await seen.page.goto(f"{scene.url}/console/jobs")
@@ -108,7 +110,7 @@ async def test_a_list_that_is_read_holds_still_and_says_how_many_are_new(scene: 
 
 
 @pytest.mark.parametrize("name", ["constructor", "it's $(here); a 'queue'"])
-async def test_names_that_others_choose_are_shown_and_copied_as_they_are(
+async def test_names_chosen_by_callers_are_shown_and_copied_unchanged(
     scene: Scene, browser: Browser, name: str
 ) -> None:
     job_id = await scene.engine_job(name)
@@ -127,7 +129,7 @@ async def test_names_that_others_choose_are_shown_and_copied_as_they_are(
         seen.check()
 
 
-async def test_only_what_is_on_the_web_becomes_a_link(scene: Scene, browser: Browser) -> None:
+async def test_only_http_urls_of_artifacts_become_links(scene: Scene, browser: Browser) -> None:
     task_id = await scene.task("draw")
     claimed = await scene.call(
         "POST", "/v1/codeq/tasks/claim", {"commands": ["draw"], "workerId": "w", "leaseSeconds": 60}
@@ -144,7 +146,7 @@ async def test_only_what_is_on_the_web_becomes_a_link(scene: Scene, browser: Bro
         seen.check()
 
 
-async def test_a_webhook_that_was_taken_is_not_sent_again_unasked(scene: Scene, browser: Browser) -> None:
+async def test_replaying_a_delivered_webhook_asks_for_confirmation(scene: Scene, browser: Browser) -> None:
     job_id = await scene.engine_job("told", webhook={"url": scene.hooks})
 
     async def told() -> bool:
@@ -159,7 +161,7 @@ async def test_a_webhook_that_was_taken_is_not_sent_again_unasked(scene: Scene, 
         seen.check()
 
 
-async def test_an_id_leads_to_its_job_and_keys_to_the_pages(scene: Scene, browser: Browser) -> None:
+async def test_searching_an_id_opens_its_job_and_keys_open_the_pages(scene: Scene, browser: Browser) -> None:
     await scene.fill()
     async with watched(browser) as seen:
         page = seen.page
@@ -184,7 +186,7 @@ async def test_an_id_leads_to_its_job_and_keys_to_the_pages(scene: Scene, browse
         seen.check()
 
 
-async def test_what_is_lost_is_asked_for_once(scene: Scene, browser: Browser) -> None:
+async def test_a_destructive_action_asks_for_confirmation_once(scene: Scene, browser: Browser) -> None:
     await scene.fill()
     async with watched(browser) as seen:
         page = seen.page
@@ -201,7 +203,7 @@ async def test_what_is_lost_is_asked_for_once(scene: Scene, browser: Browser) ->
         seen.check()
 
 
-async def test_a_lost_server_is_said_and_found_again(scene: Scene, browser: Browser) -> None:
+async def test_a_lost_connection_is_shown_and_restored(scene: Scene, browser: Browser) -> None:
     await scene.fill()
     async with watched(browser) as seen:
         seen.expected = ("ERR_", "Failed to load resource", "Failed to fetch", "network error")
@@ -225,7 +227,9 @@ async def test_a_lost_server_is_said_and_found_again(scene: Scene, browser: Brow
         seen.check()
 
 
-async def test_yes_means_what_was_asked_though_the_page_went_on(scene: Scene, browser: Browser) -> None:
+async def test_a_confirmation_applies_to_the_button_that_was_clicked_although_the_page_changed(
+    scene: Scene, browser: Browser
+) -> None:
     await scene.fill()
     waiting = f"/engine/jobs/{scene.jobs['waiting']}"
     async with watched(browser) as seen:
@@ -242,7 +246,7 @@ async def test_yes_means_what_was_asked_though_the_page_went_on(scene: Scene, br
         seen.check()
 
 
-async def test_a_filter_leaves_its_reader_where_they_are(scene: Scene, browser: Browser) -> None:
+async def test_a_filter_keeps_focus_and_scroll_position(scene: Scene, browser: Browser) -> None:
     await scene.fill()
     async with watched(browser) as seen:
         page = seen.page
@@ -259,7 +263,7 @@ async def test_a_filter_leaves_its_reader_where_they_are(scene: Scene, browser: 
         seen.check()
 
 
-async def test_what_happened_is_still_there_after_a_look_elsewhere(scene: Scene, browser: Browser) -> None:
+async def test_recent_events_are_still_shown_after_visiting_another_page(scene: Scene, browser: Browser) -> None:
     await scene.fill()
     async with watched(browser) as seen:
         page = seen.page
@@ -275,7 +279,7 @@ async def test_what_happened_is_still_there_after_a_look_elsewhere(scene: Scene,
         seen.check()
 
 
-async def test_every_answer_to_a_delivery_that_died_can_be_read(scene: Scene, browser: Browser) -> None:
+async def test_every_answer_to_a_dead_delivery_can_be_read(scene: Scene, browser: Browser) -> None:
     await scene.fill()
     [dead] = (await scene.call("GET", "/engine/deliveries?state=dead"))["deliveries"]
     async with watched(browser) as seen:

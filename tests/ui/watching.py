@@ -1,4 +1,4 @@
-"""A page that is watched: what it logs, what it breaks, how much it jumps, and what axe-core has to say about it."""
+"""A page with its console output, errors, layout shifts and axe-core's findings."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -46,12 +46,12 @@ class Watched:
         await self.page.wait_for_selector("main:not([aria-busy]) h1")
 
     async def jumps(self) -> list[Any]:
-        """What moved though nobody touched anything, and by how much. A number that gets another digit does not count."""
+        """Return which elements moved without user input, and by how much. A number that gets another digit does not count."""
         found: list[Any] = await self.page.evaluate("window.jumps")
         return [jump for jump in found if jump[0] > ONE_DIGIT]
 
     async def overflow(self) -> int:
-        """How many pixels stick out at the side."""
+        """Return by how many pixels the page is wider than the window."""
         return int(
             await self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         )
@@ -64,7 +64,7 @@ class Watched:
 
 @asynccontextmanager
 async def watched(browser: Browser, *, wide: bool = True, dark: bool = False, **more: Any) -> AsyncIterator[Watched]:
-    # Without motion a screenshot is the same twice, and axe sees colours that have arrived.
+    # Without animations screenshots are reproducible, and axe sees the final colours.
     context = await browser.new_context(
         viewport=WIDE if wide else NARROW, color_scheme="dark" if dark else "light", reduced_motion="reduce", **more
     )

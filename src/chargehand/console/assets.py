@@ -1,4 +1,4 @@
-"""Serves the console and the API reference at /docs. Every path under /console is the same shell: its script reads the path."""
+"""Serve the console and the API reference at /docs. Every path under /console gets the same HTML shell: its script reads the path."""
 
 import hashlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The console's parts, and how they hang together."""
+"""Connects the console's parts with the engine and the outbox."""
 
 import asyncio
 
@@ -42,5 +42,5 @@ class Console:
             try:
                 await self._overviews.sample()
             except StoreError as error:
-                log.warning("the queues could not be counted, will try again", error=str(error))
+                log.warning("the queues could not be counted; will try again", error=str(error))
             await asyncio.sleep(SAMPLE_SECONDS)

@@ -1,8 +1,8 @@
-"""What happens, as it happens, for pages that show it: moves of jobs, outcomes of deliveries, targets that come and go.
+"""A stream of changes for pages: moves of jobs, results of deliveries, targets that become reachable or unreachable.
 
-A line is a hint and no record: a job's own log is the truth. The last lines are kept, so that a page whose connection was lost goes
-on where it was; one that was away too long is told so, and reads everything anew. Other nodes' lines are not among them: of those
-a page hears only that something changed.
+A line is only a hint: a job's own log is the record. The last lines are kept, so that a page can resume after a lost connection; after
+too long a gap it gets a `reset` and must reload everything. There are no lines for changes at other nodes: of those a page learns only
+that something changed.
 """
 
 import asyncio
@@ -26,16 +26,16 @@ from chargehand.http.sse import Event, send_events
 
 KEPT = 1000
 MAX_READERS = 200
-PAUSE_SECONDS = 0.25  # lines are sent in bundles: a page cannot show more than four changes a second anyway
+PAUSE_SECONDS = 0.25  # lines are sent in bundles, at most four a second, as pages need no more
 QUIET = frozenset({"beat"})
 
 
-class Line(msgspec.Struct, omit_defaults=True):
-    """One thing that happened. Which members there are depends on the type."""
+class FeedLine(msgspec.Struct, omit_defaults=True):
+    """One change. Which fields it has depends on the type."""
 
-    type: Annotated[str, msgspec.Meta(description="job., delivery. or target. and what it is now")]
+    type: Annotated[str, msgspec.Meta(description="job., delivery. or target. and its new state")]
     at: str
-    kind: Annotated[str, msgspec.Meta(description="Of the job: which door made it")] = ""
+    kind: Annotated[str, msgspec.Meta(description="The job's kind, which names its door")] = ""
     job_id: str = ""
     queue: str = ""
     move: str = ""
@@ -51,11 +51,11 @@ class Line(msgspec.Struct, omit_defaults=True):
 
 
 class Bundle(msgspec.Struct):
-    lines: list[Line]
+    lines: list[FeedLine]
 
 
-class _Told(msgspec.Struct):
-    """What the line of a delivery that was settled is made of: nothing large, neither the job's result nor the receiver's answer."""
+class _Settled(msgspec.Struct):
+    """The data for the line of a settled delivery; nothing large: neither the job's result nor the receiver's answer."""
 
     at: int
     kind: str
@@ -67,34 +67,34 @@ class _Told(msgspec.Struct):
 
 
 class _Kept(msgspec.Struct):
-    """Lines are made for those who read them: most of the time nobody does."""
+    """A kept change. Its line is created only when it is read, because most of the time there is no reader."""
 
     number: int
-    tenant: str | None  # None: everybody's business
-    kind: str  # of the job; none: about no job
-    what: Moved | _Told | Line
+    tenant: str | None  # None: for all tenants
+    kind: str  # of the job; "": about no job
+    what: Moved | _Settled | FeedLine
 
     @property
-    def line(self) -> Line:
-        if isinstance(self.what, Line):
+    def line(self) -> FeedLine:
+        if isinstance(self.what, FeedLine):
             return self.what
-        return _moved(self.what) if isinstance(self.what, Moved) else _told(self.what)
+        return _moved(self.what) if isinstance(self.what, Moved) else _settled(self.what)
 
 
-def _moved(moved: Moved) -> Line:
-    return Line(
+def _moved(moved: Moved) -> FeedLine:
+    return FeedLine(
         f"job.{moved.stage or moved.state}", rfc3339(moved.at), moved.kind, moved.job_id, moved.queue, moved.move,
         topic_of(moved.state, moved.stage), moved.attempt,
     )  # fmt: skip
 
 
-def _told(told: _Told) -> Line:
-    delivery = told.delivery
-    state = "retry" if told.state is DeliveryState.PENDING else str(told.state)
-    return Line(
-        f"delivery.{state}", rfc3339(told.at), told.kind, delivery.job_id, delivery_id=delivery.id,
-        endpoint_id=delivery.endpoint_id, url=shown_url(delivery.url), status=told.status,
-        seconds=told.seconds, message=told.reason,
+def _settled(settled: _Settled) -> FeedLine:
+    delivery = settled.delivery
+    state = "retry" if settled.state is DeliveryState.PENDING else str(settled.state)
+    return FeedLine(
+        f"delivery.{state}", rfc3339(settled.at), settled.kind, delivery.job_id, delivery_id=delivery.id,
+        endpoint_id=delivery.endpoint_id, url=shown_url(delivery.url), status=settled.status,
+        seconds=settled.seconds, message=settled.reason,
     )  # fmt: skip
 
 
@@ -105,65 +105,67 @@ class Feed:
     def __init__(self, now: Callable[[], int], kinds: Kinds) -> None:
         self._now = now
         self._kinds = kinds
-        self._run = token_hex(4)  # numbers of another life of this process mean nothing here
+        self._run = token_hex(4)  # so that numbers of another process are not mistaken for ours
         self._number = 0
         self._kept: deque[_Kept] = deque(maxlen=KEPT)
-        self._news: dict[asyncio.Event, str] = {}  # of each reader -> whose it is
+        self._news: dict[asyncio.Event, str] = {}  # each reader's event -> its tenant
         self._open = True
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/engine/feed", self.follow, "Follow what happens, for pages that show it", "jobs:read", "jobs",
-                  "Server-sent events: bundles of lines, hints and no record. Takes up after `Last-Event-ID`; `reset` means: read everything anew.",
-                  headers={"Last-Event-ID": "The last id that was seen"}, reply=bytes, reply_media="text/event-stream",
+            Route("GET", "/engine/feed", self.follow, "Follow changes, for pages that show them", "jobs:read", "jobs",
+                  "Server-sent events with bundles of lines, which are hints, not a record. Resumes after `Last-Event-ID`; `reset` means: reload everything.",
+                  headers={"Last-Event-ID": "The last id that was received"}, reply=bytes, reply_media="text/event-stream",
                   errors=(TooManyRequests,)),
         ]  # fmt: skip
 
-    # what happens -------------------------------------------------------------------------------------------------------
+    # recording changes --------------------------------------------------------------------------------------------------
 
     def on_move(self, moved: Moved) -> None:
         if moved.move in QUIET:
             return
         if not visible(moved.state, moved.stage):
-            self._wake(moved.tenant)  # callers see no change, but a page that counts does
+            self._wake(moved.tenant)  # callers see no change, but the page's counts do
             return
         self._add(moved.tenant, moved.kind, moved)
 
     def on_settled(self, settle: Settle, outgoing: Outgoing) -> None:
         delivery, kind = outgoing.delivery, outgoing.job.kind
-        told = _Told(self._now(), kind, settle.state, settle.status, settle.duration_seconds, settle.reason, delivery)
-        self._add(delivery.tenant, kind, told)
+        settled = _Settled(
+            self._now(), kind, settle.state, settle.status, settle.duration_seconds, settle.reason, delivery
+        )
+        self._add(delivery.tenant, kind, settled)
 
     def on_target(self, name: str, up: bool, message: str) -> None:
-        line = Line(f"target.{'here' if up else 'away'}", rfc3339(self._now()), name=name, message=message)
+        line = FeedLine(f"target.{'here' if up else 'away'}", rfc3339(self._now()), name=name, message=message)
         self._add(None, "", line)
 
     def on_hint(self, _hint: Hint) -> None:
-        """Another node did something, and does not say for whom: no line, but a reason to look."""
+        """Another node changed something, of an unknown tenant: wake all readers, without a line."""
         self._wake(None)
 
-    def _add(self, tenant: str | None, kind: str, what: Moved | _Told | Line) -> None:
+    def _add(self, tenant: str | None, kind: str, what: Moved | _Settled | FeedLine) -> None:
         self._number += 1
         self._kept.append(_Kept(self._number, tenant, kind, what))
         self._wake(tenant)
 
     def _wake(self, tenant: str | None) -> None:
-        """Those whom it concerns: that others are busy is nobody's business."""
+        """Wake this tenant's readers only, so that none learns that other tenants are busy."""
         for news, reader in self._news.items():
             if tenant in (None, reader):
                 news.set()
 
-    # whoever reads ------------------------------------------------------------------------------------------------------
+    # readers ------------------------------------------------------------------------------------------------------------
 
     async def follow(self, req: Request, resp: Response) -> None:
         if len(self._news) >= MAX_READERS:
-            raise TooManyRequests("too many pages follow what happens here", retry_after_seconds=5)
+            raise TooManyRequests(f"the feed already has {MAX_READERS} readers, the maximum", retry_after_seconds=5)
         caller = req.caller
-        shown = frozenset(("", *self._kinds.readable(caller)))  # a target's lines are about no job
+        shown = frozenset(("", *self._kinds.readable(caller)))  # "": lines about targets
         send_events(req, resp, self._bundles(caller.tenant, shown, req.get_header("last-event-id") or ""))
 
     def close(self) -> None:
-        """The server stops: a page that follows must not hold it up. It comes back to whoever answers then."""
+        """End all streams, so that they do not delay the server's shutdown; the pages reconnect."""
         self._open = False
         self._wake(None)
 
@@ -188,14 +190,14 @@ class Feed:
             del self._news[news]
 
     def _seen(self, last_id: str) -> int | None:
-        """None: unknown, or too long ago."""
+        """Return the number in an event id, or None if it is unknown or too old."""
         run, _, number = last_id.partition("-")
         if run != self._run or not number.isdecimal() or len(number) > 18:
             return None
         oldest = self._kept[0].number if self._kept else 1
         return int(number) if oldest - 1 <= int(number) <= self._number else None
 
-    def _lines(self, tenant: str, shown: frozenset[str], after: int) -> list[Line]:
+    def _lines(self, tenant: str, shown: frozenset[str], after: int) -> list[FeedLine]:
         if self._number == after:
             return []
         return [
@@ -204,5 +206,5 @@ class Feed:
             if kept.number > after and kept.tenant in (None, tenant) and kept.kind in shown
         ]
 
-    def _event(self, name: str, lines: list[Line]) -> Event:
+    def _event(self, name: str, lines: list[FeedLine]) -> Event:
         return Event(name, _encoder.encode(Bundle(lines)), f"{self._run}-{self._number}")

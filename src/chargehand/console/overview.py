@@ -1,4 +1,4 @@
-"""Where everything stands now, in one answer: doors by state, the last hour, deliveries, and who is asking."""
+"""The current state of everything in one answer: doors by state, the last hour, deliveries, and the caller."""
 
 import time
 from typing import Annotated
@@ -16,12 +16,12 @@ from chargehand.http.response import Response
 from chargehand.http.route import Route, reply
 from chargehand.webhooks.outbound import Outbox
 
-FRESH_SECONDS = 1.0  # many pages may ask at once; the store counts once
+FRESH_SECONDS = 1.0  # so that the store counts only once for many pages
 MAX_ENDPOINTS = 1000
 
 
 class Hour(msgspec.Struct):
-    """Sixty numbers each, one for a minute; the last one is the minute that has begun."""
+    """Lists of sixty numbers, one for each minute; the last is the current minute."""
 
     submitted: list[int]
     ended: list[int]
@@ -34,8 +34,8 @@ class DoorNow(msgspec.Struct):
     kind: Annotated[
         str, msgspec.Meta(description="Which door: inference, task, provision, or job for the engine's own")
     ]
-    waiting: Annotated[int, msgspec.Meta(description="Queued jobs, those that are not yet due among them")]
-    running: dict[str, Annotated[int, msgspec.Meta(description="Running jobs, by what their callers see")]]
+    waiting: Annotated[int, msgspec.Meta(description="Queued jobs, including those that are not due yet")]
+    running: dict[str, Annotated[int, msgspec.Meta(description="Running jobs, by the state that their callers see")]]
     oldest_at: Annotated[str | None, msgspec.Meta(description="Since when the job that waits longest is due")]
     hour: Hour
 
@@ -65,7 +65,7 @@ class Overview(msgspec.Struct):
     deliveries: DeliveriesNow
 
 
-class _Stand(msgspec.Struct):
+class _Counts(msgspec.Struct):
     queues: list[QueueCount]
     topics: list[TopicCount]
 
@@ -77,52 +77,52 @@ class Overviews:
         self._engine = engine
         self._outbox = outbox
         self._minutes = minutes
-        self._doors = doors  # the kinds that are drawn
+        self._doors = doors  # the kinds of the doors that are enabled
         self._kinds = kinds
         self._auth = auth
         self._began = time.monotonic()
         self._counted_at = float("-inf")
-        self._stand = _Stand([], [])
+        self._counts = _Counts([], [])
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/engine/overview", self.get_overview, "Where everything stands now", "jobs:read", "service", reply=Overview)
+            Route("GET", "/engine/overview", self.get_overview, "Get the current state of everything", "jobs:read", "service", reply=Overview)
         ]  # fmt: skip
 
     async def get_overview(self, req: Request, resp: Response) -> None:
         caller = req.caller
-        stand = await self.stand()
+        counts = await self._count()
         store = self._engine.store
         shown = [kind for kind in self._doors if self._kinds.may_read(caller, kind)]
-        doors = [self._door(caller.tenant, kind, stand) for kind in shown]
+        doors = [self._door(caller.tenant, kind, counts) for kind in shown]
         deliveries = await self._deliveries(caller.tenant)
         me = Me(caller.subject, caller.tenant, sorted(caller.scopes))
         up = time.monotonic() - self._began
         reply(resp, Overview(rfc3339(await store.now()), __version__, up, self._auth, me, doors, deliveries))
 
-    async def stand(self) -> _Stand:
+    async def _count(self) -> _Counts:
         if time.monotonic() - self._counted_at >= FRESH_SECONDS:
             store = self._engine.store
-            self._stand = _Stand(await store.count_queues(), await store.count_topics())
+            self._counts = _Counts(await store.count_queues(), await store.count_topics())
             self._counted_at = time.monotonic()
-        return self._stand
+        return self._counts
 
     async def sample(self) -> None:
-        """For the hour's charts."""
-        stand = await self.stand()
+        """Record how many jobs wait and run, for the hour's charts."""
+        counts = await self._count()
         waiting: dict[tuple[str, str], int] = {}
         running: dict[tuple[str, str], int] = {}
-        for queue in stand.queues:
+        for queue in counts.queues:
             kind, tenant, _ = queue.queue.split("/", 2)
             waiting[tenant, kind] = waiting.get((tenant, kind), 0) + queue.ready + queue.delayed
-        for topic in stand.topics:
+        for topic in counts.topics:
             running[topic.tenant, topic.kind] = running.get((topic.tenant, topic.kind), 0) + topic.count
         for tenant, kind in waiting.keys() | running.keys():
             self._minutes.stand(tenant, kind, waiting.get((tenant, kind), 0), running.get((tenant, kind), 0))
 
-    def _door(self, tenant: str, kind: str, stand: _Stand) -> DoorNow:
-        queues = [count for count in stand.queues if count.queue.startswith(f"{kind}/{tenant}/")]
-        running = {each.topic: each.count for each in stand.topics if (each.tenant, each.kind) == (tenant, kind)}
+    def _door(self, tenant: str, kind: str, counts: _Counts) -> DoorNow:
+        queues = [count for count in counts.queues if count.queue.startswith(f"{kind}/{tenant}/")]
+        running = {each.topic: each.count for each in counts.topics if (each.tenant, each.kind) == (tenant, kind)}
         oldest = min((count.oldest_at for count in queues if count.oldest_at is not None), default=None)
         return DoorNow(
             kind,

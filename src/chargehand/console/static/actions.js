@@ -1,5 +1,5 @@
-// Buttons that do something: <button data-act="POST /path" data-ask="What is lost?" data-done="Said when it worked">.
-// A body goes in data-body as JSON. What destroys asks once, and names what is lost.
+// Buttons that do something: <button data-act="POST /path" data-ask="What is lost?" data-done="Shown when it worked">.
+// A body goes in data-body as JSON. An action that destroys something asks for confirmation, and names what is lost.
 
 import { $, html, morph } from "./dom.js";
 import { call } from "./api.js";
@@ -7,7 +7,7 @@ import { call } from "./api.js";
 const underWay = new Set();
 
 export async function runAction(button, { say, look, go }) {
-  // Taken now: while somebody makes up their mind the page goes on, and the same button may come to mean something else.
+  // Read before the dialog: while the user decides, the page goes on, and the same button may get another meaning.
   const { act, body, ask: question, yes, done, go: then } = button.dataset;
   const what = `${act} ${body || ""}`;
   if (underWay.has(what)) return;
@@ -28,7 +28,7 @@ export async function runAction(button, { say, look, go }) {
   }
 }
 
-// "{count} requeued": with what the server says of itself.
+// Fill "{count} requeued" with values of the server's answer.
 function filled(text, answer) {
   return text.replace(/\{(\w+)\}/g, (whole, name) => (answer && answer[name] !== undefined ? answer[name] : whole));
 }

@@ -1,8 +1,8 @@
-// The server's API, with the token of whoever is signed in. No cookie is involved: what another site makes this browser send has no
-// token, so it can do nothing here.
+// Calls of the server's API with the user's token. No cookie is involved: requests that another site makes this browser send have no
+// token.
 
 const KEY = "chargehand.token";
-// On this wire a 401 may also mean that a good token lacks a right. A bad one is noticed by what every page reads besides.
+// In this API a 401 may also mean that a valid token lacks a scope. An invalid one is noticed by the other calls of every page.
 const LACKS_A_RIGHT = "/v1/codeq/";
 let onSignedOut = () => {};
 
@@ -32,7 +32,7 @@ export function keepToken(value, long) {
   const [session, local] = storages();
   const storage = long ? local : session;
   if (storage) storage.setItem(KEY, value);
-  else memory = value; // not besides: signing out in another tab would not reach it
+  else memory = value; // not in addition to storage: signing out in another tab would not clear it
 }
 
 export function forgetToken() {
@@ -52,10 +52,10 @@ export class ApiError extends Error {
   }
 }
 
-// Nobody answered. What the browser throws then is a TypeError, as it is for a mistake of ours.
+// There was no answer. The browser throws a TypeError then, as it does for a bug of ours.
 export class NoAnswer extends Error {}
 
-// Only of this server, since a token goes along: `//elsewhere/x` looks like a path and is none.
+// Only URLs of this server, since the token is sent: `//elsewhere/x` looks like a path, but names another host.
 export async function ask(path, options) {
   if (new URL(path, location.href).origin !== location.origin) throw new Error("this is no address of this server");
   try {
@@ -71,7 +71,7 @@ export function headers(more = {}) {
   return held ? { ...more, authorization: `Bearer ${held}` } : more;
 }
 
-// What went wrong, in the server's own words, whichever door said it.
+// The error text of the server, in whichever format the door has.
 function said(body, status) {
   if (body && typeof body === "object") {
     const error = body.error;
@@ -119,7 +119,7 @@ export async function getOr(path, instead, options) {
   }
 }
 
-// Server-sent events by fetch, because an EventSource cannot send a token. Ends when the stream does; the caller begins anew.
+// Server-sent events by fetch, because an EventSource cannot send a token. Ends when the stream does; the caller reconnects.
 export async function stream(path, { signal, lastId, onEvent, onOpen, onBytes = () => {} }) {
   const more = { accept: "text/event-stream" };
   if (lastId) more["last-event-id"] = lastId;

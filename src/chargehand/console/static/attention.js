@@ -1,11 +1,11 @@
-// What wants a human, and why: each line says what is wrong, what it holds up, and leads to where something can be done.
+// Problems that need a human: each line says what is wrong and what it blocks, and links to where it can be fixed.
 
 import { html } from "./dom.js";
 import { glyph, look, time } from "./parts.js";
 import { host, length, plural, since } from "./words.js";
 import { canonical } from "./pages/job-words.js";
 
-const NOBODY_SECONDS = 60; // a queue with no worker at all, when its oldest job has waited so long
+const NOBODY_SECONDS = 60; // a queue without workers is a problem when its oldest job has waited so long
 
 export function attention({ targets, endpoints, queues, overview }) {
   return [...breakers(endpoints), ...deadLetters(overview, endpoints), ...away(targets, queues), ...unclaimed(queues)];
@@ -54,7 +54,7 @@ function deadLetters(overview, endpoints) {
   ];
 }
 
-// One that nobody waits for wants nobody: a laptop may sleep.
+// An unreachable target that no job waits for is no problem: a laptop may sleep.
 function away(targets, queues) {
   return targets
     .filter((target) => target.state !== "up")

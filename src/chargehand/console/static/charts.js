@@ -60,7 +60,7 @@ export function strips({ rows, label, kind, minutes }) {
   </figure>`;
 }
 
-// The cross-hair changes the numbers at the left, nothing else moves.
+// The cross-hair changes only the numbers at the left.
 export function readOut(root) {
   root.addEventListener("pointermove", (event) => {
     const figure = event.target.closest && event.target.closest(".strips");

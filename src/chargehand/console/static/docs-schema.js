@@ -13,7 +13,7 @@ const isEmpty = (value) => typeof value === "object" && Object.keys(value).lengt
 const kindsOf = (schema) => (schema.anyOf ?? []).filter(({ type }) => type !== "null");
 export const codes = (words) => words.map((word, n) => html`${n ? ", " : ""}<code>${word}</code>`);
 
-// Follows $ref, and sees through "this or null", so that what is left has the type and the rules.
+// Resolves $ref and removes "or null", so that the result has the type and the rules.
 export function resolved(schema) {
   const { $ref, anyOf = [], ...rest } = schema;
   if ($ref) {
@@ -69,7 +69,7 @@ function rules(schema) {
   return found.filter(Boolean).map((rule) => html`<span class="rule">${rule}</span>`);
 }
 
-// The objects with fields that a schema leads to, through lists, maps and choices.
+// The objects with fields that a schema contains, also in lists, maps and unions.
 function shapes(schema) {
   const s = resolved(schema);
   if (s.properties) return [s];

@@ -5,7 +5,7 @@ import { example, resolved } from "./docs-schema.js";
 import { copy, panel, pill } from "./parts.js";
 import { bytes, length, quoted } from "./words.js";
 
-const BASE = new URL(".", location.href).href.slice(0, -1); // also right behind a proxy with a path prefix
+const BASE = new URL(".", location.href).href.slice(0, -1); // also correct behind a proxy with a path prefix
 const TOKEN_KEY = "chargehand.docs.token";
 const LONGEST_ANSWER = 500_000;
 const JSON_TOKEN = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null|[{}[\],:]/g;
@@ -25,7 +25,7 @@ function keepToken(value) {
   }
 }
 
-// What is typed in one form is there in the others.
+// A value typed in one form appears in the others too.
 export function fillToken(view) {
   for (const input of $$("[name=token]", view)) input.value = token;
 }
@@ -118,7 +118,7 @@ export const tryIt = (operation) => html`<div class="stack">
   })}
 </div>`;
 
-// What the form says, ready for fetch and for curl.
+// The request of the form, for fetch and for curl.
 function requestOf({ method, path, parameters = [], requestBody }, { elements }) {
   const headers = requestBody ? [["Content-Type", contentOf(requestBody)[0]]] : [];
   const query = new URLSearchParams();
@@ -131,7 +131,7 @@ function requestOf({ method, path, parameters = [], requestBody }, { elements })
   return { method: method.toUpperCase(), url: BASE + path + (query.size ? `?${query}` : ""), headers, body: elements.body?.value };
 }
 
-// The token is not in it: commands end up in histories and chats.
+// Without the token: commands end up in histories and chats.
 function curl({ responses, security = [] }, { method, url, headers, body }) {
   const streams = Object.values(responses).some((answer) => contentOf(answer)[0] === "text/event-stream");
   const words = [`curl${streams ? " -N" : ""}${method === "GET" ? "" : ` -X ${method}`} ${quoted(url)}`];

@@ -1,5 +1,4 @@
-// HTML from templates, with everything that is put in escaped; and `morph`, which changes a page into what it should be now while
-// whoever reads it keeps their place: focus, selection, open folds and rows stay what they were.
+// HTML templates that escape every value; and `morph`, which updates a page in place and keeps focus, selection, open folds and rows.
 
 class Html {
   constructor(text) {
@@ -29,7 +28,7 @@ export function html(strings, ...values) {
   return new Html(text);
 }
 
-// An attribute that is there or not: html`<button ${flag("disabled", busy)}>`
+// A boolean attribute: html`<button ${flag("disabled", busy)}>`
 export function flag(name, on) {
   return on ? new Html(name) : "";
 }
@@ -43,7 +42,7 @@ export function morph(element, content) {
   morphChildren(element, template.content);
 }
 
-// A button is what it does: one that does something else is another one.
+// The identity of a button is its action: one with another action is another button.
 function keyOf(node) {
   if (node.nodeType !== 1) return "";
   const { key, act, body } = node.dataset || {};
@@ -90,10 +89,10 @@ function morphNode(was, becomes) {
     if (was.nodeValue !== becomes.nodeValue) was.nodeValue = becomes.nodeValue;
     return;
   }
-  if (was.hasAttribute("data-keep")) return; // a part that has a life of its own
+  if (was.hasAttribute("data-keep")) return; // a part that updates itself
   for (const { name, value } of Array.from(becomes.attributes)) {
-    if (name === "open" && was.nodeName === "DETAILS") continue; // a fold stays as its reader left it
-    if (name === "aria-pressed" && was.hasAttribute("data-hold")) continue; // so does a list that somebody holds
+    if (name === "open" && was.nodeName === "DETAILS") continue; // a fold stays as the user left it
+    if (name === "aria-pressed" && was.hasAttribute("data-hold")) continue; // so does a list that the user holds
     if (was.getAttribute(name) !== value) was.setAttribute(name, value);
   }
   for (const { name } of Array.from(was.attributes)) {
@@ -113,14 +112,14 @@ function morphNode(was, becomes) {
   morphChildren(was, becomes);
 }
 
-// A list with data-list holds still while the pointer or the focus is in it, or its Hold button is pressed: rows that are there
-// change in place, those that are gone can no longer be used, new ones wait, and its head says how many.
+// A list with data-list keeps its rows while the pointer or the focus is in it, or its Hold button is pressed: existing rows change in
+// place, removed ones are disabled, new ones wait, and the head of the list shows how many.
 function held(list) {
   if (!list.children.length) return false;
   return list.hasAttribute("data-held") || list.matches(":hover") || list.contains(document.activeElement);
 }
 
-// Row by row, each where it stands: a new one at the top writes itself over the first, and nothing is pushed about.
+// Update row by row in place: a new first row overwrites the old first one, and nothing moves.
 function morphRows(list, becomes) {
   const rows = Array.from(list.children);
   const next = Array.from(becomes.children);

@@ -1,10 +1,10 @@
-// Lines of the feed in the words of whoever called: a chat is done, a task is completed, a server is provisioned.
+// Lines of the feed in the terms of each door: a chat is done, a task is completed, a server is provisioned.
 
 import { html } from "./dom.js";
 import { empty, fresh, glyph, icon, jobHref, look, nameIn, panel, time } from "./parts.js";
 import { host, length, number, own, since } from "./words.js";
 
-const SHOWN = 24; // as many as stand beside the rest of the page
+const SHOWN = 24; // as many as fit beside the rest of the page
 const SAID = { inference: "job", batch: "batch", task: "task", provision: "server", job: "job" };
 const WORDS = {
   inference: { succeeded: "done" },
@@ -36,7 +36,7 @@ function hrefOf(line) {
   return line.job_id ? jobHref(line.job_id) : `/console/targets/${encodeURIComponent(line.name)}`;
 }
 
-// Notes are for the log of their job: how far a machine is, a hundred times.
+// Notes are shown only in their job's log: a machine sends hundreds about its progress.
 function worthShowing(line) {
   return line.move !== "note";
 }

@@ -1,4 +1,4 @@
-// What is around every page: messages, copying, the theme, the menu of narrow screens.
+// Parts around every page: messages, copying, the theme, the menu on narrow screens.
 
 import { $, $$ } from "./dom.js";
 
@@ -42,7 +42,7 @@ export function pressTheme() {
     button.setAttribute("aria-pressed", String(button.dataset.setTheme === name));
 }
 
-// Before the listeners of the page: a click on these means nothing else.
+// In the capture phase, before the page's listeners, which must not handle a click on these.
 document.addEventListener("click", (event) => {
   const copying = event.target.closest("[data-copy]");
   const theme = event.target.closest("[data-set-theme]");

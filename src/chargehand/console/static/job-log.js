@@ -1,5 +1,4 @@
-// The log of a job, at whichever door it is read. Events never change, so only those that are new are read; of a very long log its
-// newest are kept.
+// The log of a job of any door. Events never change, so only new ones are fetched; of a very long log only the newest are kept.
 
 import { get } from "./api.js";
 
@@ -7,7 +6,7 @@ const KEPT = 5000;
 
 let log = { path: "", events: [] };
 
-// `newest` is the sequence of the job, where that is known: there is nothing after it, and what is too old to be kept is not read.
+// `newest` is the job's last sequence number, if known: nothing comes after it, and events too old to be kept are not fetched.
 export async function readLog(path, newest) {
   if (log.path !== path) log = { path, events: [] };
   const mine = log;

@@ -1,4 +1,4 @@
-// Keys for those who would rather not reach for the mouse: search, pages, rows, copying.
+// Keyboard shortcuts: search, pages, rows, copying.
 
 import { $, $$ } from "./dom.js";
 import { closeMenu, copy } from "./frame.js";

@@ -1,10 +1,10 @@
-// One stream for the page. Whatever comes is a reason to look again, at most once a second; when the connection is lost the page says
-// so, and goes on where it was when it is back.
+// The page's event stream. Every event makes the page reload its data, at most once a second; when the connection is lost the page
+// shows that, and resumes when it is back.
 
 import { stream, ApiError } from "./api.js";
 
 const RECONNECT = [500, 1000, 2000, 4000, 8000];
-const SILENT = 40000; // the server shows a sign of life every 15 s: a connection without one is dead, though nobody closed it
+const SILENT = 40000; // the server sends a ping every 15 s: a connection without one is dead
 
 export class Live {
   constructor({ onLines, onState }) {
@@ -30,7 +30,7 @@ export class Live {
     this.abort = null;
   }
 
-  // Something else got no answer, so the stream is not believed either: it is begun anew, and tells how things are.
+  // Another call got no answer, so the stream may be dead too: reconnect to find out.
   doubt() {
     if (this.lostAt) return;
     this.stop();
@@ -77,7 +77,7 @@ export class Live {
   }
 }
 
-// By us, and not for silence.
+// Aborted by us, and not because of silence.
 function stopped(abort) {
   return abort.signal.aborted && abort.signal.reason !== SILENT;
 }

@@ -1,4 +1,4 @@
-// Signing in: a token that `chargehand token` made. It is checked, kept in this tab (or this browser, if asked to), and sent as a header.
+// Signing in with a token that `chargehand token` created. It is checked, stored in this tab (or this browser, if chosen), and sent as a header.
 
 import { $, html, morph } from "./dom.js";
 import { ApiError, forgetToken, get, keepToken } from "./api.js";
@@ -7,7 +7,7 @@ import { pressTheme } from "./frame.js";
 let shown = false;
 
 export function showLogin(signedIn) {
-  if (shown) return; // somebody is typing
+  if (shown) return; // the user may be typing
   shown = true;
   $("#shell").hidden = true;
   const box = $("#login");

@@ -1,4 +1,4 @@
-// The shell: which page is shown, when it looks again, what a click means.
+// The shell: selects the page, reloads its data, handles clicks.
 
 import { $, $$, html, morph } from "./dom.js";
 import { ApiError, NoAnswer, forgetToken, get, whenSignedOut } from "./api.js";
@@ -39,17 +39,17 @@ const NOWHERE = {
   load: async () => ({}),
   view: () => head({ title: "There is no such page", lede: html`Go to <a href="/console">Now</a>.` }),
 };
-const LOOK_AGAIN = 1000; // not more often, however much happens
+const LOOK_AGAIN = 1000; // at most so often, however much happens
 const LINES = 200;
-const LOOK_ANYWAY = 15000; // some things change without a line: a clock, a target's memory
+const LOOK_ANYWAY = 15000; // some things change without an event: a clock, a target's memory
 
 const main = $("#main");
 let current = null; // { page, context, address, data, stop, reading, again }
-let wanted = 0; // a timer: the page looks again when it fires
+let wanted = 0; // the timer of the next reload
 let lookedAt = 0;
-let paintedAt = 0; // when what is shown was true
+let paintedAt = 0; // when the shown data was current
 let overview = null;
-let lines = []; // what happened lately, the newest first
+let lines = []; // recent events, newest first
 
 function match(path) {
   for (const [pattern, page] of PAGES) {
@@ -63,7 +63,7 @@ function plain(part) {
   try {
     return decodeURIComponent(part);
   } catch (e) {
-    return part; // a percent sign that means itself
+    return part; // a literal percent sign
   }
 }
 
@@ -88,7 +88,7 @@ async function open(url, { push = true } = {}) {
   main.focus({ preventScroll: true });
 }
 
-// Another filter of the same page: it stays, with focus and scrolling, and shows something else as soon as that is there.
+// Another filter of the same page: keep focus and scrolling, and show the new data when it has arrived.
 async function reopen(url) {
   const turned = url.searchParams.get("cursor") !== current.context.query.get("cursor");
   current.context.query = url.searchParams;
@@ -103,7 +103,7 @@ function leave() {
   main.replaceChildren();
 }
 
-// Reads and paints, one at a time. What is on its way when somebody leaves the page is dropped.
+// Loads and paints, one at a time. Data that arrives after the user left the page is dropped.
 async function refresh() {
   const mine = current;
   if (!mine) return;
@@ -129,7 +129,7 @@ async function read(mine) {
   const { context } = mine;
   context.whole = get("/engine/overview");
   const loading = mine.page.load(context);
-  loading.catch(() => {}); // awaited below: a page that is refused has a menu all the same
+  loading.catch(() => {}); // awaited below: a page that is refused has the menu too
   const whole = await context.whole;
   if (current !== mine) return null;
   overview = whole;
@@ -150,13 +150,13 @@ function paint(mine, data) {
 }
 
 function refused(mine, error) {
-  if (error instanceof NoAnswer) return live.doubt(); // the banner says so, and what is there stays
+  if (error instanceof NoAnswer) return live.doubt(); // the banner shows it, and the page stays
   if (!(error instanceof ApiError)) {
     console.error(error);
     return morph(main, broken(mine.page, error));
   }
   if (error.status === 401) return;
-  if (mine.data && (error.status === 429 || error.status >= 500)) return say(error.message); // it passes
+  if (mine.data && (error.status === 429 || error.status >= 500)) return say(error.message); // temporary
   morph(main, problem(mine.page, error));
 }
 
@@ -195,7 +195,7 @@ const live = new Live({
 function offline() {
   if (!live.lostAt) live.lostAt = Date.now();
   $("[data-offline-banner]").hidden = false;
-  write("[data-offline-alert]", "Connection lost"); // said once; what ticks is beside it
+  write("[data-offline-alert]", "Connection lost"); // announced once; the running time is in another element
   write("[data-offline-since]", `${short((Date.now() - live.lostAt) / 1000)} ago.`);
   write(
     "[data-offline-from]",
@@ -207,7 +207,7 @@ function write(selector, text) {
   for (const each of $$(selector)) if (each.textContent !== text) each.textContent = text;
 }
 
-// every second: times that tick on the server's clock, never on the visitor's
+// every second: relative times, by the server's clock, never the user's
 function tick() {
   const at = serverNow();
   for (const each of $$("time[data-rel]")) {
@@ -272,7 +272,7 @@ window.addEventListener("popstate", () => {
   open(new URL(location.href), { push: false });
 });
 
-// A browser has six connections to a server: a tab that nobody sees keeps none, and goes on where it was when it is seen again.
+// A browser has six connections to a server: a hidden tab closes its stream, and resumes when it is visible again.
 document.addEventListener("visibilitychange", () => {
   if (!$("#login").hidden) return;
   if (!document.hidden) return live.start();
@@ -285,7 +285,7 @@ document.addEventListener("pointerout", (event) => {
   if (list && !list.contains(event.relatedTarget)) look();
 });
 
-// A list that is held stays as it is until it is let go, wherever the pointer is.
+// A list on hold keeps its rows until it is released, wherever the pointer is.
 function hold(button) {
   const held = document.getElementById(button.dataset.hold).toggleAttribute("data-held");
   button.setAttribute("aria-pressed", String(held));
@@ -296,7 +296,7 @@ function go(path) {
   open(new URL(path, location.origin));
 }
 
-// the beginning ------------------------------------------------------------------------------------------------------------
+// start --------------------------------------------------------------------------------------------------------------------
 
 whenSignedOut(() => {
   live.stop();

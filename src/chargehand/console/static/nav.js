@@ -1,4 +1,4 @@
-// The menu, with the numbers that matter beside each page.
+// The menu, with the most important number of each page.
 
 import { html } from "./dom.js";
 import { icon, glyph } from "./parts.js";

@@ -1,9 +1,9 @@
-// The small things that every page is made of: glyphs, states, ids, times, panels.
+// The small parts of every page: glyphs, states, ids, times, panels.
 
 import { html } from "./dom.js";
 import { now, number, own, quoted, short, utc } from "./words.js";
 
-// What a state looks like: [glyph, class]. Words are those of each door's API; here they only find their shape.
+// How a state is shown: [glyph, class]. The names are those of each door's API.
 const LOOKS = {
   queued: ["queued", "queued"],
   pending: ["queued", "queued"],
@@ -56,7 +56,7 @@ export function pill(word, { as } = {}) {
   return html`<span class="pill s s-${tone}">${glyph(as || word)}${word}</span>`;
 }
 
-// First four and last six of an id; whole in the title, and to copy.
+// The first four and last six characters of an id; the title and the copy button have all of it.
 export function id(value, href) {
   const face = value.length > 14 ? `${value.slice(0, 4)}…${value.slice(-6)}` : value;
   const text = href ? html`<a href="${href}">${face}</a>` : html`<span>${face}</span>`;
@@ -87,7 +87,7 @@ export function panel({ id: name, title, sub, end, body, extra = "" }) {
   </section>`;
 }
 
-// How many are new in a list that is held, for the head of its panel: dom.js writes it.
+// The number of new rows of a list on hold, in the head of its panel: dom.js writes it.
 export function fresh(name) {
   return html`<b class="fresh" id="${name}" role="status" data-keep></b>`;
 }
@@ -111,8 +111,7 @@ export function empty(title, text, command) {
   </div>`;
 }
 
-// A request to copy into a terminal; where callers must show a token, with the one in the environment: the token itself never stands
-// in a command.
+// A request to copy into a terminal. If a token is needed, the command reads it from the environment and never contains it.
 export function curl(overview, path, body) {
   const auth = overview && overview.auth ? ` -H "Authorization: Bearer $CHARGEHAND_TOKEN"` : "";
   return `curl -s ${quoted(location.origin + path)}${auth} -d ${quoted(JSON.stringify(body))}`;

@@ -1,4 +1,4 @@
-// When a target was here, as a strip: of the last day, or of as much of it as the server has seen.
+// The availability of a target as a strip: of the last day, or since the server's start.
 
 import { html } from "./dom.js";
 import { clock, now, plural } from "./words.js";

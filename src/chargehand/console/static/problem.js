@@ -1,4 +1,4 @@
-// What is shown in place of a page that the server refused, in its own words, with what helps.
+// The page that is shown if the server refused a request: its error text, and what helps.
 
 import { html } from "./dom.js";
 import { empty, head } from "./parts.js";
@@ -12,7 +12,7 @@ export function problem(page, error) {
   });
 }
 
-// A mistake of ours: the page says so instead of showing half of itself.
+// A bug of ours: the page says so instead of being shown in part.
 export function broken(page, error) {
   return head({
     title: page.title,

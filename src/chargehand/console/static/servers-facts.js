@@ -1,4 +1,4 @@
-// What a server is, as its BMC said when it was last asked; and the jobs that it had.
+// Facts about a server from the last probe of its BMC, and its jobs.
 
 import { html } from "./dom.js";
 import { copy, empty, panel, state, time } from "./parts.js";

@@ -1,4 +1,4 @@
-// What was said while a server was provisioned, by the server and by the machine; and the list stays at its end while it grows.
+// The log of a provisioning job, with lines of the server and of the machine; the list stays scrolled to its end while it grows.
 
 import { html } from "./dom.js";
 import { clock } from "./words.js";
@@ -19,7 +19,7 @@ function tone(event) {
   return event.kind === "transition" || event.kind === "outcome" ? "h" : "";
 }
 
-// Whoever scrolls up reads: then it stays where it is.
+// If the user has scrolled up, keep the position.
 export function followEnd(main) {
   let atEnd = true;
   const onScroll = (event) => {

@@ -1,4 +1,4 @@
-// The steps of a provisioning job: those that the server takes, in their order, and between them those of the machine.
+// The steps of a provisioning job in order: the server's, and between them the machine's.
 
 import { html } from "./dom.js";
 import { bar, glyph } from "./parts.js";
@@ -17,7 +17,7 @@ const ORDER = [
   "clear-override",
   "final-reset",
 ];
-// Where in that order a job stood when it failed: by the beginning of the key that says at what.
+// The step at which a job failed, by the prefix of its error key.
 const FAILED_AT = [
   ["iso.", 0],
   ["redfish.discover", 1],
@@ -78,7 +78,7 @@ function more(step, job) {
   return html`<div class="more">${bar(step.percent / 100)}<span>${Math.round(step.percent)}\u00a0%</span>${trouble}</div>`;
 }
 
-// how far, in small ---------------------------------------------------------------------------------------------------------
+// small progress ------------------------------------------------------------------------------------------------------------
 
 export function at(job) {
   if (job.status === "queued") return { place: -1, name: "" };

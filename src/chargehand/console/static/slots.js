@@ -1,10 +1,10 @@
-// What is in a target's memory: one box for each slot, the same on every page that shows them.
+// The models in a target's memory: one box for each slot.
 
 import { html } from "./dom.js";
 import { bar, glyph, look } from "./parts.js";
 import { bytes, plural } from "./words.js";
 
-// `act(model)` gives what can be done to a resident model, where a page offers that.
+// `act(model)` returns the actions for a resident model, if the page offers any.
 export function slotsOf(target, act = () => "") {
   if (target.state !== "up") return Array.from({ length: target.slots }, (_, n) => unknown(n));
   const loading = target.loading.filter((model) => !target.resident.some((each) => each.model === model));

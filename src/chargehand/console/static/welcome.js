@@ -1,4 +1,4 @@
-// What a newcomer sees: nothing has happened yet, and three commands that change that.
+// The page of a new server without any jobs: three commands to begin with.
 
 import { html } from "./dom.js";
 import { copy, icon } from "./parts.js";

@@ -1,7 +1,7 @@
-// Numbers, sizes, lengths of time and instants, as people read them. A no-break space stands between a number and its unit.
+// Format numbers, sizes, durations and instants for people, with a no-break space between a number and its unit.
 
 const NB = "\u00a0";
-let offset = 0; // the server's clock, less the visitor's
+let offset = 0; // the server's clock minus the user's
 
 export function setClock(serverNow) {
   offset = Date.parse(serverNow) - Date.now();
@@ -36,7 +36,7 @@ export function short(seconds) {
 
 export function percent(share) {
   const per = share * 100;
-  // 99.97 must not read as 100: what is not all is never shown as all.
+  // 99.97 must not be shown as 100: only all is 100.
   const text = per === 100 || per === 0 ? per.toFixed(0) : per > 99.9 ? "99.9" : per < 0.1 ? "0.1" : per.toFixed(1);
   return `${text}${NB}%`;
 }
@@ -77,12 +77,12 @@ export function plural(count, one, many) {
   return `${number(count)} ${count === 1 ? one : many || `${one}s`}`;
 }
 
-// Into a command that is copied: whoever chose a name chose no more than that.
+// Quote a name for a shell command that is copied: it must stay one argument.
 export function quoted(text) {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
 
-// What a table says of a name that others chose: "constructor" is not in it.
+// Look up a name that others chose: "constructor" is not in the table.
 export function own(table, name) {
   return Object.hasOwn(table, name) ? table[name] : undefined;
 }

@@ -1,4 +1,4 @@
-// Endpoints: how each did in the last hour, whether its breaker lets anything through, and what an operator may do about it.
+// Endpoints: their last hour, their breakers, and the actions for operators.
 
 import { flag, html } from "../dom.js";
 import { glyph, panel, time } from "../parts.js";
@@ -93,7 +93,7 @@ function note(endpoint) {
     : "nothing sent in the last hour";
 }
 
-// Closed lets everything through, open nothing, half open one at a time. Paused and disabled are a hand's work, not the breaker's.
+// Closed lets everything through, open nothing, half open one at a time. An operator pauses an endpoint and 410 disables it, not the breaker.
 export function breaker(endpoint) {
   if (endpoint.state !== "active") {
     return html`<span class="state s s-${endpoint.state === "paused" ? "parked" : "dead"}">${glyph(endpoint.state === "paused" ? "paused" : "dead")}<span class="lbl">${endpoint.state}</span></span>`;

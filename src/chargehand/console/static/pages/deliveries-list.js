@@ -1,4 +1,4 @@
-// The list of deliveries, newest first, narrowed by state and endpoint.
+// The list of deliveries, newest first, filtered by state and endpoint.
 
 import { flag, html } from "../dom.js";
 import { empty, fresh, id, jobHref, panel, state, time } from "../parts.js";
@@ -98,7 +98,7 @@ function place(url) {
   return url.replace(/^https?:\/\//, "");
 }
 
-// The API's word, unless something holds the delivery back: that is a reason to look, and not in its state.
+// The API's state, unless the endpoint holds the delivery back, which its state does not show.
 export function stateOf(delivery, endpoint) {
   if (delivery.state === "pending" && endpoint && heldBack(endpoint)) return state("held", { as: "held" });
   return state(delivery.state);

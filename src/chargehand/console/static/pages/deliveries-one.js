@@ -1,4 +1,4 @@
-// One delivery: what it is about, the ladder of its attempts, what was answered, what was sent.
+// One delivery: its event, its tries, the answers, and the body that was sent.
 
 import { html } from "../dom.js";
 import { copy, glyph, jobHref, pill, time } from "../parts.js";

@@ -1,4 +1,4 @@
-// Deliveries: where the webhooks go and how that goes, what died, and one delivery with the ladder of its attempts.
+// Deliveries: endpoints and their success, dead deliveries, and one delivery with its tries.
 
 import { html } from "../dom.js";
 import { get, getOr } from "../api.js";
@@ -21,7 +21,7 @@ export default {
     ]);
     const body = one ? await getOr(`/engine/deliveries/${one.id}/body`, null) : null;
     const endpoints = places.endpoints;
-    // Of a great many endpoints the one that is looked at may not be among the first.
+    // The selected endpoint may not be in the first page of endpoints.
     const wanted = one ? one.endpoint_id : query.get("endpoint");
     if (wanted && !endpoints.some((each) => each.id === wanted)) {
       const found = await getOr(`/engine/endpoints/${encodeURIComponent(wanted)}`, null);

@@ -1,10 +1,10 @@
-// What can be done with a job: cancel, start again, run it once more as a new one, or take it along as a command.
+// Actions for a job: cancel, retry, submit the same as a new job, or copy it as a command.
 
 import { html } from "../dom.js";
 import { curl, icon } from "../parts.js";
 import { FINAL } from "./job-words.js";
 
-const MAX_BODY = 64 * 1024; // what a button or a command line carries
+const MAX_BODY = 64 * 1024; // the largest body for a button or a command line
 
 export function actions(job, door, overview) {
   const ended = FINAL.has(job.state);
@@ -52,7 +52,7 @@ function cancel(job) {
   return html`<button class="btn danger" type="button" data-act="${act}" data-ask="Cancel this job of ${job.queue}? ${lost}" data-yes="Cancel it" data-done="Cancelled">${icon("stop")}Cancel</button>`;
 }
 
-// The same request as a new job. Where its webhook went is not shown whole anywhere, so it cannot be asked for again from here.
+// The same request as a new job. Without its webhook, because no view shows the whole URL.
 function submission(job, door) {
   if (job.kind === "inference") {
     const request = door && door.request;

@@ -1,4 +1,4 @@
-// Beside a job: its attempts, what was told of it, and its files.
+// The panels beside a job: its attempts, deliveries and files.
 
 import { html } from "../dom.js";
 import { ask, get, headers } from "../api.js";
@@ -85,7 +85,7 @@ export function deliveries(list) {
   });
 }
 
-// Whoever has it already gets it a second time.
+// A receiver that already accepted it gets it a second time.
 export function askReplay({ state }) {
   return state === "delivered"
     ? html`data-ask="It was delivered already. Send it once more, under the same id?" data-yes="Send again"`
@@ -121,24 +121,24 @@ export function artifacts(job, list) {
   });
 }
 
-// Where a file is, its worker says: only what is on the web becomes a link.
+// The worker chose the URL of a file: only http and https become a link.
 function fileLink({ name, url }) {
   let to = null;
   try {
     to = new URL(url, location.origin);
   } catch (e) {
-    /* shown as the name that it is */
+    /* shown as plain text */
   }
   if (!url || !to || !["http:", "https:"].includes(to.protocol))
     return html`<span class="t1" title="${url}">${name}</span>`;
   return html`<a class="t1" href="${to.href}" data-download="${name}" ${to.origin === location.origin ? "" : html`target="_blank" rel="noopener noreferrer"`}>${name}</a>`;
 }
 
-// A file needs the token, which a link cannot send: it is fetched, and handed to the browser to save.
+// A file needs the token, which a link cannot send: fetch it, and let the browser save it.
 export async function download(path, name) {
   const answer = await ask(path, { headers: headers(), cache: "no-store" });
   if (!answer.ok) {
-    await get(path); // fails in the server's words
+    await get(path); // throws the server's error
     return;
   }
   save(await answer.blob(), name);

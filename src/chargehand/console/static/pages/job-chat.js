@@ -1,5 +1,4 @@
-// A chat as a chat: who said what, what was thought before it folded, tools that were called, pictures small. The answer of a running
-// job grows here word by word: its place has a life of its own (see job-live.js).
+// A chat: messages, folded reasoning, tool calls, small pictures. job-live.js writes the answer of a running job here, as it arrives.
 
 import { html } from "../dom.js";
 import { panel } from "../parts.js";
@@ -8,7 +7,7 @@ import { jsonFold } from "./job-json.js";
 
 const MAX_MESSAGES = 200;
 
-// Whether what was asked can be shown as a chat: Ollama's two ways, or those that look like OpenAI's.
+// Can the request be shown as a chat? Ollama's two formats, or those like OpenAI's.
 export function chatOf(body) {
   if (!body) return null;
   if (Array.isArray(body.messages)) return body.messages;
@@ -65,7 +64,7 @@ function waiting(job, door) {
   </div>`;
 }
 
-// Whatever was sent: what no chat has is left out.
+// The request may hold anything: fields that a chat does not have are ignored.
 function tidy(message) {
   const given = message && typeof message === "object" ? message : { content: message };
   const word = (value) => (typeof value === "string" ? value : "");
@@ -101,7 +100,7 @@ export function thought(text) {
   return html`<details class="think"><summary>Thinking <span class="dim">${plural(text.split(/\s+/).filter(Boolean).length, "word")}</span></summary><p>${text}</p></details>`;
 }
 
-// Parts of a message as OpenAI has them: those of text are its text.
+// OpenAI's message parts: join the text of the text parts.
 function textOf(content) {
   if (typeof content === "string") return content;
   if (!Array.isArray(content)) return "";
@@ -133,7 +132,7 @@ function toolCall(call, key) {
   try {
     if (typeof given === "string") value = JSON.parse(given);
   } catch (e) {
-    /* shown as the text that it is */
+    /* shown as plain text */
   }
   return html`<div class="tool" data-key="tool-${key}"><span class="dim">calls</span> <code>${name}</code> <code class="args">${JSON.stringify(value)}</code></div>`;
 }

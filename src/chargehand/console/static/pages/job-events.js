@@ -1,4 +1,4 @@
-// The log of a job, newest first, and as lines of JSON to take along.
+// The log of a job, newest first, and as lines of JSON to copy.
 
 import { html } from "../dom.js";
 import { empty, fresh, glyph, look, panel } from "../parts.js";
@@ -62,7 +62,7 @@ function row(event, from) {
   </tr>`;
 }
 
-// The move, and what it led to where that says more.
+// The move, and the new state if that adds information.
 function wordOf(event) {
   if (event.move === "note") return event.step || "note";
   return event.stage && event.stage !== "claimed" ? `${event.move}, ${event.stage}` : event.move;

@@ -1,4 +1,4 @@
-// JSON to read: a fold for every object and list, colours for keys and values, and bounds, because a payload may be of any size.
+// JSON for people: a fold for every object and list, colours for keys and values, and bounds, because a payload may have any size.
 
 import { flag, html } from "../dom.js";
 import { copy } from "../parts.js";
@@ -6,11 +6,11 @@ import { bytes, number } from "../words.js";
 
 const MAX_NODES = 2000;
 const MAX_TEXT = 4000; // of one string
-const MAX_COPY = 200_000; // what a copy button carries along
+const MAX_COPY = 200_000; // the most that a copy button copies
 const OPEN_DEPTH = 2;
-const OPEN_ENTRIES = 40; // what is longer starts folded
+const OPEN_ENTRIES = 40; // longer values start folded
 
-// `name` is unique on the page: it keeps folds as the reader left them.
+// `name` is unique on the page: it identifies folds, so that they stay as the user left them.
 export function jsonFold(name, title, value, { open = false, sub = "JSON" } = {}) {
   const text = JSON.stringify(value, null, 2);
   return html`<details class="fold" data-key="fold-${name}" ${flag("open", open)}>

@@ -1,16 +1,16 @@
-// Follows a job that is not finished: every change makes the page look again, and what its model says is written as it comes.
+// Follows an unfinished job: every change reloads the page's data, and the model's answer is written as it arrives.
 
 import { stream } from "../api.js";
 
 const PAUSE = 2000; // between two tries
 const MAX_SHOWN = 200_000; // letters; the whole answer is in the result
 
-// An attempt is over, and another one begins to speak from the beginning.
+// An attempt is over, and the next one answers from the beginning.
 const OVER = new Set(["retry", "park", "requeue"]);
 
-// As long as somebody looks and there is something to hear. `heard` gives the sequence up to which the page knows the job, or null where
-// nothing is to be heard. What the attempt has said until now comes whole, and before the log: of that only what is new may come, or
-// the end of an attempt of long ago would be taken for the end of this one.
+// Follows while the page is shown and the job is unfinished. `heard` returns the last sequence number that the page knows, or null to
+// stop. The stream sends the attempt's whole text so far, then new events of the log; older events must be skipped, or the end of an
+// earlier attempt would be taken for the end of this one.
 export function follow(jobId, main, context, heard) {
   const stop = new AbortController();
   const words = new Words(main);
@@ -29,7 +29,7 @@ export function follow(jobId, main, context, heard) {
             if (OVER.has(event.name)) words.restart();
             context.look();
           },
-        }).catch(() => {}); // a lost connection is the shell's to tell
+        }).catch(() => {}); // the shell shows a lost connection
       }
       await new Promise((done) => setTimeout(done, PAUSE));
     }
@@ -38,7 +38,7 @@ export function follow(jobId, main, context, heard) {
   return () => stop.abort();
 }
 
-// Painted once in a frame, however fast they come.
+// Painted at most once per frame.
 class Words {
   constructor(main) {
     this.main = main;
@@ -95,7 +95,7 @@ function parts(place) {
   return [place.querySelector(".think p"), place.querySelector("[data-said]"), place.querySelector(".meta")];
 }
 
-// A line of what a target says: Ollama's, or that of an API like OpenAI's, which comes with `data:` before it.
+// A line of a target's answer: Ollama's, or one of an API like OpenAI's, which begins with `data:`.
 function read(line) {
   try {
     const said = JSON.parse(line.startsWith("data:") ? line.slice(5) : line);

@@ -1,10 +1,10 @@
-// What a job's log says of its time: a stretch for every state it was in, an attempt for every claim, and how it ended.
-// Nothing here touches the page: events in, stretches out. Instants are milliseconds.
+// Computes a job's timeline from its log: a stretch for every state, an attempt for every claim, and the end.
+// Pure: events in, stretches out. Instants are milliseconds.
 
 import { wordOf } from "./job-words.js";
 
 const ENDS = new Set(["succeed", "fail", "cancel", "expire"]);
-const MAX_STAGES = 4; // lanes of their own for the stages of an engine's job; with more of them all share one
+const MAX_STAGES = 4; // up to so many stages of an engine's job have their own lanes; more share one
 
 // -> { from, to, live, stretches, attempts, end, lanes }
 export function phasesOf(job, events, now) {
@@ -35,7 +35,7 @@ export function phasesOf(job, events, now) {
       };
       continue;
     }
-    found.end = null; // it was given all its attempts again
+    found.end = null; // it was requeued
     if (event.move === "claim") {
       attempt = { number: event.attempt, from: at, to: null, outcome: "", by: event.message };
       found.attempts.push(attempt);
@@ -59,19 +59,19 @@ export function phasesOf(job, events, now) {
   return { ...found, from, to, live, lanes: lanesOf(job, found) };
 }
 
-// Of the last back-off it is known when it was over: what follows is waiting like any other.
+// The end of the last backoff is known: after it the job waits like any other.
 function splitBackoff(found, runAt) {
   const at = found.stretches.map((each) => Boolean(each.backoff)).lastIndexOf(true);
   const stretch = found.stretches[at];
   if (!stretch || !(stretch.from < runAt && runAt < stretch.to)) return;
   const rest = { ...stretch, from: runAt, backoff: false, note: "" };
   const next = found.stretches[at + 1];
-  const same = next && next.lane === "queued"; // claimed, but for nobody to see yet
+  const same = next && next.lane === "queued"; // claimed, but still shown as queued
   if (same) Object.assign(rest, { to: next.to, live: next.live, attempt: next.attempt });
   found.stretches.splice(at, same ? 2 : 1, { ...stretch, to: runAt, live: false }, rest);
 }
 
-// What an attempt was at when it broke. Cleaning up after it is no part of that.
+// The stage at which an attempt failed, not counting the cleanup after it.
 function breakLast(found, attempt, event) {
   const last = found.stretches[found.stretches.length - 1];
   if (!last || last.attempt !== attempt || last.lane === "cleaning up") return;
@@ -96,7 +96,7 @@ function laneOf(job, event, share) {
   return share || !event.stage || event.stage === "claimed" ? "running" : event.stage;
 }
 
-// A stretch of the same kind right after another is one: a job that is claimed while it shows as queued has not changed for anybody.
+// Merge consecutive stretches of the same kind: a job that is claimed while it is shown as queued has not changed for its caller.
 function close(found, open, to) {
   const last = found.stretches[found.stretches.length - 1];
   if (

@@ -1,4 +1,4 @@
-// What a provisioning job has done to its server, step by step; why it failed, and what to do; and the end of what the machine said.
+// The steps of a provisioning job, why it failed and what to do, and the end of the machine's log.
 
 import { html } from "../dom.js";
 import { glyph, panel, time } from "../parts.js";

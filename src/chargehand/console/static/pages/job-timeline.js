@@ -1,5 +1,5 @@
-// A job's time, drawn: lanes from top to bottom in the order of the states, so that progress reads as a stair; attempts as braces above,
-// webhooks as ticks below, on the same x. On a narrow screen the same stretches are a list. Positions are per cents: text never stretches.
+// A job's timeline: lanes from top to bottom in the order of the states, attempts as braces above, webhooks as ticks below, on the same
+// x axis. On a narrow screen the same stretches are a list. Positions are percentages: text never stretches.
 
 import { html } from "../dom.js";
 import { glyph, look } from "../parts.js";
@@ -11,8 +11,8 @@ const TOP = 56; // room for the ticks and the braces
 const LANE = 38;
 const BAR = 22;
 const NAMES = 108; // the column of the lanes' names
-const CHAR = 6.1; // how wide a letter is, about
-const REACH = 96; // the end stands here, with room for what is written after it
+const CHAR = 6.1; // approximate width of a letter
+const REACH = 96; // position of the end, with room for the text after it
 
 const seconds = (stretch) => (stretch.to - stretch.from) / 1000;
 const per = (value) => `${value.toFixed(2)}%`;
@@ -32,7 +32,7 @@ export function timeline(phases, deliveries, room) {
     <ol class="phases" data-key="phases">${phases.stretches.map(phase)} ${phases.end ? lastPhase(phases) : ""}</ol>`;
 }
 
-// How long it was in what, for the head of the panel.
+// The time in each state, for the head of the panel.
 export function totals(phases) {
   const sums = new Map();
   for (const each of phases.stretches) {
@@ -68,7 +68,7 @@ function plotOf(phases, deliveries, width) {
   </svg>`;
 }
 
-// Where one stretch ends and the next begins.
+// The connections between stretches.
 function drops({ stretches, end }, { x, lanes }) {
   const lines = [];
   for (let n = 0; n < stretches.length; n++) {
@@ -103,7 +103,7 @@ function bars({ stretches }, scale) {
   });
 }
 
-// Inside where it fits, else to the right of it, else to the left, else not at all: the title says it in any case.
+// The label: inside if it fits, else to the right, else to the left, else omitted; the title has it in any case.
 function label(stretch, tone, y, { x, px, width, now }, last, next) {
   const texts = wordings(stretch);
   const room = px(stretch.to) - px(stretch.from);
@@ -132,7 +132,7 @@ function label(stretch, tone, y, { x, px, width, now }, last, next) {
     : html`<svg x="${per(x(stretch.from))}" y="${y}" overflow="visible"><text class="${ink}" x="-8" y="15" text-anchor="end">${before}</text></svg>`;
 }
 
-// From the longest to the shortest.
+// Variants of the text, from the longest to the shortest.
 function wordings(stretch) {
   const time = `${lengthOf(stretch)}${stretch.live ? " so far" : ""}`;
   if (stretch.backoff) return [`back-off ${time}`, time];
@@ -189,7 +189,7 @@ function nowLine(phases, { x, base }) {
 
 const HOOKS = { delivered: "done", dead: "dead", pending: "queued" };
 
-// Told at its end, or when it was made if it is still due. Those that would cover each other are one tick: the worst of them.
+// A tick at the end of a delivery, or at its creation if it is still due. Overlapping ticks are merged into the worst of them.
 function hooks(deliveries, phases, { x, px, width, base }) {
   const at = (each) =>
     Math.min(
@@ -211,7 +211,7 @@ function hooks(deliveries, phases, { x, px, width, base }) {
     const last = !groups[n + 1];
     const room = last ? Infinity : px(groups[n + 1].at) - px(group.at);
     const text = [group.of.map(toldOf).join(", "), toldOf(group.of[0])].find((each) => each.length * CHAR + 10 <= room);
-    const back = last && text && px(group.at) + text.length * CHAR > width; // it would stand outside
+    const back = last && text && px(group.at) + text.length * CHAR > width; // it would not fit
     return html`<svg x="${per(x(group.at))}" y="${base}" overflow="visible">
       <g class="s s-${look(shape)[1]}"><title>${group.of.map(hookTitle).join("; ")}</title>
         <line class="drop" x1="0" x2="0" y1="0" y2="10" /><use class="g" href="#g-${look(shape)[0]}" x="-6" y="10" width="12" height="12" /></g>

@@ -1,4 +1,4 @@
-// Why a job waits: for whom, since when, its place in the line, what is resident, what happens next, when it gives up, what one could do.
+// Why a job waits: for which target, since when, its place in the queue, resident models, what happens next, its deadline, possible actions.
 
 import { flag, html } from "../dom.js";
 import { copy, curl, glyph, jobHref, look, time } from "../parts.js";
@@ -6,10 +6,10 @@ import { length, number, own, plural, quoted, since, utc } from "../words.js";
 import { slotsOf } from "../slots.js";
 import { PARKED, canonical, nounOf } from "./job-words.js";
 
-const SHOWN = 5; // of the line
+const SHOWN = 5; // jobs of the queue
 
-// `data`: { job, why, targets, line, paused } as it was when the job last waited. `word` is what it is now, if it waits no longer: then
-// the panel stays as it was for whoever looks at it, so that nothing jumps.
+// `data`: { job, why, targets, line, paused } when the job last waited. `word` is its state now, if it no longer waits: then the panel
+// stays as it was, so that nothing on the page moves.
 export function waitPanel(data, overview, word = "") {
   const { job, why } = data;
   const shape = word ? "done" : PARKED.has(why.word) ? "parked" : "queued";
@@ -27,7 +27,7 @@ export function waitPanel(data, overview, word = "") {
   </section>`;
 }
 
-// The targets that it waits for: those that are away and that the server's own reason names.
+// The targets that it waits for: unreachable ones that the server's reason names.
 function away({ targets, why }) {
   return targets.filter((target) => target.state !== "up" && why.text.includes(target.name));
 }
@@ -70,7 +70,7 @@ function lead(data) {
   return html`${gone}${place}${sentence(why.text, data)} It has waited ${time(job.updated_at)}.${broke}`;
 }
 
-// The server's reason is one line in small letters; a name at its beginning stays as it is spelt.
+// Capitalize the server's reason, unless it begins with a name.
 function sentence(text, { job, targets }) {
   if (!text) return "";
   const first = text.split(" ")[0];
@@ -78,9 +78,9 @@ function sentence(text, { job, targets }) {
   return `${named ? text : text.charAt(0).toUpperCase() + text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
 }
 
-// the line -----------------------------------------------------------------------------------------------------------------
+// the queue ----------------------------------------------------------------------------------------------------------------
 
-// In the order in which they go: by priority, then by age. Only a line that is known whole is shown in order.
+// In the order of claims: by priority, then by age. Shown in order only if the whole queue is known.
 function lineOf({ job, line }) {
   if (!line)
     return html`<div><h3>Line of the ${nounOf(job.kind)}</h3><p class="lead small">${job.position === null ? "" : `${number(job.position)} before it.`}</p></div>`;
@@ -101,7 +101,7 @@ function lineOf({ job, line }) {
   </div>`;
 }
 
-// The targets that may have the model, whether they are there or not: so that nothing moves when one comes back.
+// All targets that may have the model, reachable or not, so that nothing moves when one comes back.
 function resident(data) {
   const { job, targets } = data;
   const having = targets.filter((target) => target.installed.some((each) => sameModel(each, job.queue)));
@@ -114,7 +114,7 @@ function resident(data) {
   return html`<div>${parts}</div>`;
 }
 
-// what comes ---------------------------------------------------------------------------------------------------------------
+// what is next -------------------------------------------------------------------------------------------------------------
 
 function next(data) {
   const { job, why, targets } = data;
@@ -164,7 +164,7 @@ function sameModel(a, b) {
   return canonical(a) === canonical(b);
 }
 
-// What one could do, where something can be done.
+// Possible actions.
 function could({ job, why, paused }, overview) {
   if (paused) {
     const path = `/engine/queues/${job.kind}/${encodeURIComponent(job.queue)}`;

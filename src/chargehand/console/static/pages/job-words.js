@@ -1,4 +1,4 @@
-// A job in the words of the door that made it. The engine has five states; each door has its own names for them.
+// A job in the terms of its door. The engine has five states; each door has its own names for them.
 
 import { length, own, since } from "../words.js";
 
@@ -21,7 +21,7 @@ export function canonical(model) {
   return lower.slice(lower.lastIndexOf("/") + 1).includes(":") ? lower : `${lower}:latest`;
 }
 
-// What a running job's stage is called; a job that was only just taken shows what it showed before.
+// The name of a running job's stage; a job that was only just claimed shows the state before.
 function running(job) {
   if (job.kind === "inference" || job.kind === "provision") {
     if (!job.stage) return "queued";
@@ -35,13 +35,13 @@ export function wordOf(job) {
   return (WORDS[job.kind] || {})[job.state] || job.state;
 }
 
-// The word for a topic, as deliveries and filters have it: the state, with the stage after a colon.
+// The name of a topic, as in deliveries and filters: the state, with the stage after a colon.
 export function topicWord(kind, topic) {
   const [state, stage = ""] = topic.split(":");
   return wordOf({ kind, state, stage });
 }
 
-// Its shape, where that is not the word's own: parked is a reason, dead is how it failed.
+// The glyph, if it is not that of the state's name: parked is a reason, dead is a kind of failure.
 export function shapeOf(job, waitingFor = job.waiting_for) {
   if (job.state === "queued") return PARKED.has(waitingFor) ? "parked" : "queued";
   if (job.state === "failed") return job.stage === "dead" ? "dead" : "failed";
@@ -67,7 +67,7 @@ const WHY = {
   backoff: "waits before the next attempt",
 };
 
-// In one line, where a job is or why it waits: [text, whether it is a reason to wait].
+// One line on where a job is or why it waits: [text, whether it is a reason to wait].
 export function whereOf(job, waitingFor = job.waiting_for) {
   if (job.state === "queued") {
     const left = -since(job.run_at);
@@ -90,7 +90,7 @@ export function whereOf(job, waitingFor = job.waiting_for) {
   return [job.attempt > 1 ? `at attempt ${job.attempt}` : "", false];
 }
 
-// How long it took from its acceptance to its end; of a running job, how long it is in its stage.
+// The time from its submission to its end; for a running job, the time in its stage.
 export function tookOf(job) {
   if (job.finished_at) return length((Date.parse(job.finished_at) - Date.parse(job.created_at)) / 1000);
   return job.state === "running" ? length(since(job.updated_at)) : "";

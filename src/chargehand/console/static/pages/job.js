@@ -1,4 +1,4 @@
-// One job, of whichever door: its time drawn, why it waits, what went in and came out, attempts, what was told of it, files, log.
+// One job of any door: timeline, why it waits, input and output, attempts, deliveries, files, log.
 
 import { $, html, morph } from "../dom.js";
 import { get, getOr } from "../api.js";
@@ -17,11 +17,11 @@ import { timeline, totals } from "./job-timeline.js";
 import { waitPanel } from "./job-wait.js";
 import { FINAL, PARKED, nounOf, plain, shapeOf, wordOf } from "./job-words.js";
 
-const LINE = 100; // of jobs that wait in the same queue: a longer line is not shown one by one
+const LINE = 100; // a longer queue is not shown job by job
 const DOOR_PATHS = { inference: "/jobs/", provision: "/api/v1/jobs/", task: "/v1/codeq/tasks/" };
 
-let latest = null; // what is on the page
-let waited = null; // how it was when it last waited, for as long as somebody looks
+let latest = null; // the data on the page
+let waited = null; // the data when it last waited, for as long as the page is open
 
 export default {
   title: "Job",
@@ -40,11 +40,11 @@ export default {
     const why = { word: (live ? door.waiting_for : job.waiting_for) || "", text: (live && door.waiting) || "" };
     if (around.paused) why.word = "queue";
     if (waited && (waited.job.id !== job.id || waited.visit !== context)) waited = null;
-    const same = waited && (!queued || waited.job.updated_at === job.updated_at) ? waited : null; // it is still seen to wait, or has just stopped
-    // For the lanes: parked is a reason, not a state. What was seen as parked is drawn so for as long as somebody looks.
+    const same = waited && (!queued || waited.job.updated_at === job.updated_at) ? waited : null; // it still waits, or has just stopped
+    // For the lanes: parked is a reason, not a state. A stretch once drawn as parked stays so while the page is open.
     job.parked = PARKED.has(why.word) ? why.text || "its queue is paused" : same ? same.job.parked : "";
     if (same) job.parkedFrom = same.job.parkedFrom || Date.parse(same.job.updated_at);
-    if (queued && !around.line && waited) around.line = waited.line; // it was taken, but for nobody to see yet
+    if (queued && !around.line && waited) around.line = waited.line; // it was claimed, but is still shown as queued
     latest = {
       job,
       door,
@@ -101,7 +101,7 @@ export default {
   },
 };
 
-// What a waiting job has around it: the line it stands in, whether that is paused, and the targets.
+// The context of a waiting job: its queue, whether that is paused, and the targets.
 async function surroundings(job) {
   const name = encodeURIComponent(job.queue);
   const [line, queues, targets] = await Promise.all([
@@ -136,7 +136,7 @@ function top(data, overview) {
   });
 }
 
-// How wide the drawing may be: as wide as it is, or before it is there, as wide as it will be.
+// The width of the timeline: its current one, or before it exists, the expected one.
 function room() {
   const there = $("#tl-body");
   return (there ? there.clientWidth : Math.max(320, $("#main").clientWidth - 64)) - 32;
@@ -220,7 +220,7 @@ function content(data) {
   });
 }
 
-// A task's files are named by the event that ended it; those that are kept here are fetched at its own door.
+// The final event of a task names its files; those stored here are fetched from its door.
 function filesOf({ job, door, events }) {
   if (job.kind === "inference") return (door && door.artifacts) || [];
   if (job.kind !== "task") return [];

@@ -1,4 +1,4 @@
-// Jobs: all doors in one list, newest first; by door, state, queue, name or key. What is sought may also be one job: then that opens.
+// Jobs of all doors in one list, newest first, filtered by door, state, queue, name or key. A search for one job opens it.
 
 import { flag, html } from "../dom.js";
 import { get, getOr } from "../api.js";
@@ -70,7 +70,7 @@ function read(query) {
   const asked = Object.fromEntries(
     FILTERS.concat("cursor", "of").map((name) => [name, (query.get(name) || "").trim()]),
   );
-  const slash = asked.of.indexOf("/"); // the queue that was picked, with its kind before it
+  const slash = asked.of.indexOf("/"); // the selected queue, as kind/name
   if (slash > 0) Object.assign(asked, { kind: asked.of.slice(0, slash), queue: asked.of.slice(slash + 1) });
   return asked;
 }
@@ -82,7 +82,7 @@ function apiQuery(asked) {
   return query;
 }
 
-// An id or the key of a single job leads straight to it; a key that several doors know gives a list; else it is the start of a name.
+// An id, or the key of a single job, opens it; a key that jobs of several doors have gives a list; anything else is the start of a name.
 async function seek(asked) {
   if (ULID.test(asked.q)) {
     const job = await getOr(`/engine/jobs/${asked.q.toUpperCase()}`, null);
@@ -99,7 +99,7 @@ function jump(jobId) {
   window.dispatchEvent(new PopStateEvent("popstate"));
 }
 
-// Why a job waits, where the engine says only that nobody has taken it: its queue is paused, or its door knows more.
+// Why a queued job waits, if the engine knows no reason: its queue is paused, or its door knows more.
 async function reasons(jobs, asked, queues) {
   const waiting = jobs.filter((job) => job.state === "queued");
   const paused = new Set(queues.filter((queue) => queue.paused).map((queue) => `${queue.kind}/${queue.queue}`));
@@ -173,7 +173,7 @@ function chips({ asked, jobs }, overview) {
   </div>${jobs.length ? fresh("jobs-new") : ""}</div>`;
 }
 
-// Of what has ended nobody keeps a count: only what stands in the queues is counted.
+// Only jobs in the queues are counted, not those that ended.
 function countOf(by, doors) {
   const sum = (values) => values.reduce((a, b) => a + b, 0);
   if (by.state === "queued") return sum(doors.map((door) => door.waiting));

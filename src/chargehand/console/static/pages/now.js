@@ -1,4 +1,4 @@
-// Now: what wants a human, doors by state, the last hour, targets and their slots, what waits longest, who is at work, what happens.
+// Now: problems, doors by state, the last hour, targets and their slots, what waits longest, workers, recent events.
 
 import { html } from "../dom.js";
 import { get, getOr } from "../api.js";
@@ -12,7 +12,7 @@ import { welcome } from "../welcome.js";
 import { canonical, plain, shapeOf, whereOf } from "./job-words.js";
 
 const SHOWN = 4; // of each short list
-const SERVERS = 25; // are counted: each costs the server a look at its job
+const SERVERS = 25; // at most so many are counted: each costs the server a query
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 const used = (door) =>
   door.waiting || sum(Object.values(door.running)) || sum(door.hour.ended) || sum(door.hour.failed);
@@ -29,7 +29,7 @@ export default {
       getOr("/v1/codeq/admin/workers", null),
       getOr(`/api/v1/servers?limit=${SERVERS}`, null),
     ]);
-    // A quiet hour is not the beginning.
+    // An hour without jobs does not mean that there never were any.
     const quiet = !overview.doors.some(used) && !endpoints.endpoints.length;
     const anew = quiet && !(await get("/engine/jobs?limit=1")).jobs.length;
     return {
@@ -106,7 +106,7 @@ function board(data) {
   </section>`;
 }
 
-// Who does the work behind a door. What the token may not see is not counted.
+// The workers of a door. What the token may not read is not counted.
 const BEHIND = {
   inference: (_, { targets }) =>
     `${targets.filter((target) => target.state === "up").length} of ${plural(targets.length, "target")} here`,
@@ -237,7 +237,7 @@ function mark(word, options) {
   return html`<span class="s s-${look(word)[1]}">${glyph(word, options)}</span>`;
 }
 
-// Why the oldest job of a queue is not taken, as far as queues and targets tell. The page of the job itself says more.
+// Why the oldest job of a queue is not claimed, as far as queues and targets show. The job's own page says more.
 function reason(queue, targets) {
   if (queue.paused) return "queue";
   if (queue.kind !== "inference")

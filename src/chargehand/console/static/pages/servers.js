@@ -1,4 +1,4 @@
-// Servers: all of them with what their BMC said last and how far their job is; one of them with its steps and its log.
+// Servers: a list with the BMC's last facts and the progress of the job; or one server with its steps and its log.
 
 import { html } from "../dom.js";
 import { get } from "../api.js";
@@ -10,7 +10,7 @@ import { followEnd, log } from "../servers-log.js";
 import { factsPanel, jobsPanel } from "../servers-facts.js";
 
 const LOOKED_INTO = 20; // active jobs whose steps are read for the list
-const LINES = 1000; // of the log, those at its end
+const LINES = 1000; // the last lines of the log
 const ADD = "chargehand provision server add RACK1-07 --bmc https://10.0.0.7 --user admin --probe";
 
 export default {
@@ -48,12 +48,12 @@ async function loadOne(serial, wanted) {
   return { server, jobs: jobs.jobs, job, events };
 }
 
-// What became of it, where the status alone says only that it is over.
+// The result of a job, if its status says only that it is over.
 export function word(job) {
   return job.status === "complete" ? job.outcome || "complete" : job.status;
 }
 
-// all of them --------------------------------------------------------------------------------------------------------------
+// the list -----------------------------------------------------------------------------------------------------------------
 
 function all({ servers, more, last }) {
   const jobs = servers.map((server) => last.get(server.server_serial)).filter(Boolean);
@@ -93,7 +93,7 @@ function line(server, job) {
   const href = `/console/servers/${encodeURIComponent(serial)}`;
   const facts = server.probe && server.probe.facts;
   const none = html`<span class="zero">–</span>`;
-  const unless = (there) => (there ? "" : " c-hide"); // on a card, nothing is said of what is not there
+  const unless = (there) => (there ? "" : " c-hide"); // on a card, empty fields are hidden
   const step = job ? stepNow(job) : "";
   return html`<tr data-href="${href}" data-key="srv-${serial}" tabindex="-1">
     <td class="c-main"><span class="two"><a class="name" href="${href}">${serial}</a><small>${host(server.bmc_address)}</small></span></td>
@@ -130,7 +130,7 @@ function acts(server, job) {
   return html`${job && job.status !== "complete" ? cancel(job, "small") : ""}${job && retryable(job) ? retry(job, "small") : ""}${probe(server, "small")}`;
 }
 
-// what can be done ---------------------------------------------------------------------------------------------------------
+// actions ------------------------------------------------------------------------------------------------------------------
 
 function probe(server, size) {
   const serial = server.server_serial;
@@ -157,7 +157,7 @@ function forget(server) {
     data-ask="Forget ${serial}? Its BMC's address and password are lost here. The machine is left as it is." data-yes="Forget it" data-done="Forgot ${serial}">Forget</button>`;
 }
 
-// one of them --------------------------------------------------------------------------------------------------------------
+// one server ---------------------------------------------------------------------------------------------------------------
 
 function one({ server, jobs, job, events }) {
   const crumbs = html`<nav class="crumbs" aria-label="Path"><a href="/console/servers">Servers</a><span>/</span></nav>`;

@@ -1,4 +1,4 @@
-// Settings: those of this browser, which can be changed here, and those of the server in force, which its operator sets elsewhere.
+// Settings: those of this browser, which can be changed here, and the server's, which its operator configures elsewhere.
 
 import { $, flag, html } from "../dom.js";
 import { get, getOr } from "../api.js";
@@ -161,7 +161,7 @@ function value(each) {
   return held(html`<span>${face(each, each.value)}</span>${was}`);
 }
 
-// 604800 says little; 7 d says it.
+// 604800 is hard to read; 7 d is not.
 function face(each, raw) {
   if (raw === null || raw === "" || (typeof raw === "object" && !Object.keys(raw).length))
     return html`<span class="dim">empty</span>`;

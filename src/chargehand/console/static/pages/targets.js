@@ -1,4 +1,4 @@
-// Targets: each with its slots, when it was here, what waits for it and why; below, which model is where.
+// Targets: slots, availability, waiting jobs and why they wait; below, which target has which model.
 
 import { html } from "../dom.js";
 import { get, getOr } from "../api.js";
@@ -32,13 +32,13 @@ export default {
   },
 };
 
-// Of each model, what it takes on disk.
+// The size of each model on disk.
 async function sizes() {
   const tags = await getOr("/api/tags", { models: [] }).catch(() => ({ models: [] }));
   return new Map((tags.models || []).map((model) => [canonical(model.model || model.name), model.size]));
 }
 
-// As people write it: the tag that everybody means is left out.
+// The name without the default tag, as people write it.
 function spoken(model) {
   return model.replace(/:latest$/, "");
 }
@@ -121,7 +121,7 @@ function oldest(waits) {
   return at ? `, the oldest for ${length(since(at))}` : "";
 }
 
-// A target that was never reached may have any model that nobody else has.
+// A target that was never reached may have any model that no other target has.
 function waitingFor(target, { waits, everybody }) {
   const mine = new Set(target.installed);
   const elsewhere = new Set(everybody.filter((each) => each !== target).flatMap((each) => each.installed));

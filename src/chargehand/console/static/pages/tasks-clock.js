@@ -1,4 +1,4 @@
-// Who is woken when there is work, and what the clock creates.
+// Subscriptions, which are notified of new tasks, and schedules, which create tasks.
 
 import { html } from "../dom.js";
 import { curl, empty, jobHref, panel, state, time } from "../parts.js";

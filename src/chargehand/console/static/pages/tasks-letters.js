@@ -1,10 +1,10 @@
-// Dead letters: tasks that ran out of attempts. Each can have all its attempts again, or go for good.
+// Dead letters: tasks that ran out of attempts. Each can be requeued with all its attempts, or deleted.
 
 import { html } from "../dom.js";
 import { empty, fresh, glyph, id, jobHref, panel, time } from "../parts.js";
 import { number, plural } from "../words.js";
 
-const MOST = 1000; // at once, as the server says
+const MOST = 1000; // per request, the server's maximum
 
 export function lettersPanel({ letters, only }, query) {
   const total = Object.entries(letters.counts).reduce(

@@ -1,4 +1,4 @@
-// How many tasks of a command may be in progress at once: asked for in the dialog that also asks before something is lost.
+// The limit of tasks of a command in progress, entered in the dialog that is also used for confirmations.
 
 import { $, html, morph } from "../dom.js";
 import { put } from "../api.js";
@@ -23,7 +23,7 @@ export function limits(main, context) {
   return () => main.removeEventListener("click", pressed);
 }
 
-// A number, null for no limit, undefined if they thought better of it.
+// Returns a number, null for no limit, undefined if the user cancelled.
 function ask(command, now) {
   const dialog = $("#ask");
   dialog.replaceChildren();
@@ -40,7 +40,7 @@ function ask(command, now) {
       </form>`,
   );
   const field = $("input", dialog);
-  // Enter in the field presses the first button of a form, and that one keeps.
+  // Enter in the field presses the first button of the form, which is Keep.
   field.addEventListener("keydown", (event) => {
     if (event.key !== "Enter") return;
     event.preventDefault();

@@ -1,13 +1,13 @@
-// Queues by command: what stands in each, who asks for it, and pause and limit.
+// Queues by command: their tasks, their workers, and pause and limit.
 
 import { html } from "../dom.js";
 import { glyph, look, panel, time } from "../parts.js";
 import { number, plural, since } from "../words.js";
 
-export const HERE_SECONDS = 60; // a worker that was not heard of for longer is away
-const NOBODY_SECONDS = 60; // as on Now: how long the oldest may wait before that is worth a line
+export const HERE_SECONDS = 60; // a worker that sent no request for longer is away
+const NOBODY_SECONDS = 60; // as on Now: how long the oldest task may wait without workers before that is a problem
 
-// One for each command that anything is known of: a queue is there only while something is in it.
+// One row for each known command: a queue exists only while it holds tasks.
 export function commandsOf({ only, queues, letters, workers, schedules }) {
   const found = new Map();
   const of = (command) => {

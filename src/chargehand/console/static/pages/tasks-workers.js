@@ -1,4 +1,4 @@
-// Workers: who holds a task now, and who was heard of lately without one.
+// Workers: those that hold a task now, and those that recently asked for one.
 
 import { html } from "../dom.js";
 import { bar, empty, glyph, jobHref, look, panel, time } from "../parts.js";

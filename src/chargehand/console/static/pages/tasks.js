@@ -1,4 +1,4 @@
-// Tasks: queues by command, dead letters, who works, who is woken, and what the clock creates. With a command in the path, of that one.
+// Tasks: queues by command, dead letters, workers, subscriptions and schedules; all, or those of the command in the path.
 
 import { html } from "../dom.js";
 import { get, getOr } from "../api.js";
@@ -12,8 +12,8 @@ import { limits } from "./tasks-limit.js";
 
 const WIRE = "/v1/codeq";
 const LETTERS = 20;
-const PROGRESS = 8; // tasks that are asked how far they are
-const NEXT_RUNS = 5; // schedules that are asked for more than their next run
+const PROGRESS = 8; // tasks whose progress is fetched
+const NEXT_RUNS = 5; // schedules for which more than the next run is fetched
 
 export default {
   title: "Tasks",
