@@ -1,8 +1,8 @@
 """The embedded target as a process: `python -m chargehand.doors.inference.embedded --port 0`.
 
-Says where it listens in one line of JSON on standard output and serves until SIGTERM, or until its standard input ends: whoever
-started it holds the other end of that, so it never outlives them. With CHARGEHAND_EMBEDDED_KEY in its environment, where other users
-cannot read it, it serves only who sends that as a Bearer token.
+Prints its URL in one line of JSON on standard output and serves until SIGTERM, or until its standard input ends: its parent holds the
+other end, so it never outlives its parent. With CHARGEHAND_EMBEDDED_KEY in its environment, where other users cannot read it, it
+serves only callers that send the key as a Bearer token.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from chargehand.doors.inference.embedded.catalogue import Catalogue, Model, Unkn
 from chargehand.doors.inference.embedded.llama import LlamaCpp
 
 KEY = "CHARGEHAND_EMBEDDED_KEY"
-CLOSING_SECONDS = 0.5  # for requests that are under way when we are told to end
+CLOSING_SECONDS = 0.5  # for running requests at the end
 
 
 def main() -> None:
@@ -38,20 +38,20 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m chargehand.doors.inference.embedded", description=__doc__)
-    parser.add_argument("--port", type=int, default=0, help="0: one that is free")
+    parser.add_argument("--port", type=int, default=0, help="0: any free port")
     parser.add_argument(
-        "--model", action="append", default=[], help="a name or a GGUF file; again for more; default: all"
+        "--model", action="append", default=[], help="a name or a GGUF file; may be repeated; default: all"
     )
-    parser.add_argument("--threads", type=int, default=0, help="of a model; 0: half of the cores")
-    parser.add_argument("--parallel", type=int, default=1, help="requests to one model side by side")
+    parser.add_argument("--threads", type=int, default=0, help="threads for each model; 0: half of the cores")
+    parser.add_argument("--parallel", type=int, default=1, help="parallel requests to one model")
     return parser.parse_args()
 
 
 async def serve(models: list[Model], options: argparse.Namespace) -> None:
     parallel = max(1, options.parallel)
-    key = os.environ.pop(KEY, "")  # the processes with the models have no use for it
+    key = os.environ.pop(KEY, "")  # the processes with the models do not need it
     app = make_app(Catalogue(models), LlamaCpp(parallel), threads=options.threads, parallel=parallel, key=key)
-    # A caller who hangs up cancels the handler, and with it the generation.
+    # A caller that disconnects cancels the handler, and with it the generation.
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=CLOSING_SECONDS)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", options.port)
@@ -59,23 +59,23 @@ async def serve(models: list[Model], options: argparse.Namespace) -> None:
     try:
         host, port = runner.addresses[0][:2]
         print(json.dumps({"url": f"http://{host}:{port}", "models": [model.name for model in models]}), flush=True)
-        await told_to_end()
+        await wait_for_end()
     finally:
         await runner.cleanup()
 
 
-async def told_to_end() -> None:
+async def wait_for_end() -> None:
     loop = asyncio.get_running_loop()
     end = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end.set)
 
-    def read_to_the_end() -> None:
+    def wait_for_parent() -> None:
         while os.read(0, 4096):
             pass
         loop.call_soon_threadsafe(end.set)
 
-    threading.Thread(target=read_to_the_end, daemon=True).start()
+    threading.Thread(target=wait_for_parent, daemon=True).start()
     await end.wait()
 
 

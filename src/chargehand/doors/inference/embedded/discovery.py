@@ -1,4 +1,4 @@
-"""What there is and what is in memory. Nothing here waits for a model."""
+"""Lists of the available models and of those in memory. Nothing here waits for a model."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -11,7 +11,7 @@ from chargehand.doors.inference.embedded.embeddings import reply
 from chargehand.doors.inference.embedded.requests import ShowRequest, check_name, parse
 from chargehand.doors.inference.embedded.residents import Resident, Residents
 
-VERSION: Final = "0.33.0+chargehand"  # whose API this is, and that it is not Ollama
+VERSION: Final = "0.33.0+chargehand"  # the version of Ollama's API, marked as not Ollama
 
 
 class Discovery:

@@ -1,4 +1,4 @@
-"""/api/embed, its older sibling /api/embeddings, and OpenAI's /v1/embeddings."""
+"""/api/embed, the older /api/embeddings, and OpenAI's /v1/embeddings."""
 
 import asyncio
 import base64
@@ -54,7 +54,7 @@ class Embeddings:
         return reply(answer)
 
     async def embeddings(self, request: web.Request) -> web.Response:
-        """One vector, and not normalised."""
+        """Answer with one vector, not normalised."""
         asked = parse(await request.read(), EmbeddingsRequest)
         if not (asked.model or "").strip():
             raise Failure(400, "model is required")
@@ -82,7 +82,7 @@ class Embeddings:
         return reply({"object": "list", "data": items, "model": asked.model, "usage": usage})
 
     async def _embed(self, asked: EmbedRequest) -> tuple[list[list[float]], int, int]:
-        """Vectors of length 1, the tokens in all of them together, and when the model was loaded."""
+        """Return vectors of length 1, their total number of tokens, and when the model was loaded."""
         texts = as_texts(asked.input)
         name = asked.model or ""
         if name.strip():
@@ -125,7 +125,7 @@ async def one(resident: Resident, text: str, asked: EmbedRequest) -> tuple[list[
 
 
 async def fitting(resident: Resident, text: str, *, truncate: bool) -> str:
-    """An input has to fit into one batch, two places of which are for the begin and the end."""
+    """Return the text, truncated to one batch less two tokens (begin and end), or raise Failure if that is not allowed."""
     limit = resident.options.num_batch - 2
     if len(text.encode()) < limit:
         return text

@@ -1,4 +1,4 @@
-"""Chat and generate: from a request to the tokens of its answer."""
+"""Chat and generate: from a request to its answer."""
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -36,7 +36,7 @@ Asked = ChatRequest | GenerateRequest
 
 @dataclass(frozen=True)
 class Work:
-    """A request that was found good: what to run, with what."""
+    """A valid request with its model and options."""
 
     asked: Asked
     model: Model
@@ -60,7 +60,7 @@ class Generations:
         return await self.answer(request, asked, Generate(asked.model or ""))
 
     async def answer(self, request: web.Request, asked: Asked, shape: Shape) -> web.StreamResponse:
-        """The main path, for every API."""
+        """Answer a request of any API: the main path."""
         work = self._checked(asked)
         if wants_unload(work):
             self._residents.expire(work.model)
@@ -81,7 +81,7 @@ class Generations:
                 return await streamed(request, shape, chunks)
 
     def _checked(self, asked: Asked) -> Work:
-        """In Ollama's order, so that of two mistakes the same one is told."""
+        """Validate in Ollama's order, so that of two mistakes the same one is reported."""
         started_at = time.monotonic_ns()
         is_chat = isinstance(asked, ChatRequest)
         keep_alive = keep_alive_seconds(asked.keep_alive)
@@ -105,7 +105,7 @@ class Generations:
     async def _chunks(
         self, work: Work, resident: Resident, prompt: Prompt, choices: Sampling, loaded_at: int
     ) -> AsyncGenerator[Chunk]:
-        """What the model says, token by token; the last chunk tells how it went."""
+        """Yield the answer, token by token; the last chunk has the statistics."""
         said: list[str] = []
         async with resident.places, aclosing(resident.running.generate(prompt, choices)) as pieces:
             async for piece in pieces:
@@ -115,14 +115,14 @@ class Generations:
                     said.append(piece.text)
                     yield Chunk(piece.text, piece.logprobs)
             else:
-                raise Failure(500, "the generation ended without an end")
+                raise Failure(500, "the generation ended without its last piece")
         said.append(piece.text)
         context = await self._context(work.asked, resident.running, prompt, "".join(said))
         stats = statistics(work.started_at, loaded_at, piece.end)
         yield Chunk(piece.text, piece.logprobs, piece.end.reason, stats, context)
 
     async def _context(self, asked: Asked, running: Running, prompt: Prompt, said: str) -> list[int]:
-        """What a caller of generate may send along with the next prompt."""
+        """Return the tokens that a caller of generate may send with the next prompt."""
         if isinstance(asked, ChatRequest) or asked.raw:
             return []
         return await running.tokenize(await as_text(running, prompt) + said)
@@ -140,7 +140,7 @@ def wants_unload(work: Work) -> bool:
 
 
 def check_capabilities(asked: Asked, model: Model) -> None:
-    """None of our models has tools, thinks, sees or fills in."""
+    """Raise Failure for what our models cannot do: tools, thinking, vision, insertion."""
     if isinstance(asked, GenerateRequest):
         if asked.raw and (asked.template or asked.system or asked.context):
             raise Failure(400, "raw mode does not support template, system, or context")
@@ -168,7 +168,7 @@ def check_capabilities(asked: Asked, model: Model) -> None:
 
 
 async def render(resident: Resident, asked: Asked) -> Prompt:
-    """The prompt, cut to the context unless that was forbidden: a chat by its oldest messages, the rest by tokens."""
+    """Return the prompt, truncated to the context unless that is forbidden: a chat by its oldest messages, else by tokens."""
     running, options = resident.running, resident.options
     if isinstance(asked, ChatRequest):
         messages = asked.messages or []
@@ -186,7 +186,7 @@ async def render(resident: Resident, asked: Asked) -> Prompt:
     if not options.shift:
         raise Failure(400, TOO_LONG)
     keep = min(int(check_options(asked.options).get("num_keep", 4)) + 1, options.num_ctx - 1)
-    # As much is left out as a full context would lose at its first shift.
+    # Drop as many tokens as a full context drops at its first shift.
     limit = options.num_ctx - max((options.num_ctx - keep) // 2, 1)
     return tokens[:keep] + tokens[len(tokens) - (limit - keep) :]
 
@@ -199,7 +199,7 @@ async def render_generate(running: Running, asked: GenerateRequest) -> str:
 
 
 async def recent(running: Running, messages: list[Message], context: int) -> list[Message]:
-    """System messages, and as many of the others from the end as fit; the last one in any case."""
+    """Return the system messages, and as many of the last others as fit, at least one."""
 
     def since(start: int) -> list[Message]:
         return [message for message in messages[:start] if (message.role or "").lower() == "system"] + messages[start:]
@@ -211,7 +211,7 @@ async def recent(running: Running, messages: list[Message], context: int) -> lis
     first, last = 0, len(messages) - 1
     if last < 1 or await fits(first):
         return messages
-    while last - first > 1:  # by halves: there may be very many, and each try reads all that is left
+    while last - first > 1:  # binary search: there may be very many, and each try renders all the rest
         middle = (first + last) // 2
         first, last = (first, middle) if await fits(middle) else (middle, last)
     return since(last)
@@ -252,7 +252,7 @@ def rendered(asked: Asked, prompt: str) -> web.Response:
 
 
 async def streamed(request: web.Request, shape: Shape, chunks: AsyncIterator[Chunk]) -> web.StreamResponse:
-    """Headers leave with the first token and not before: a refusal until then has its own status."""
+    """Stream the chunks. Headers are sent with the first token, so that an earlier failure has its own status."""
     response = web.StreamResponse(headers={"Content-Type": shape.stream_type})
     try:
         async for chunk in chunks:
@@ -262,6 +262,6 @@ async def streamed(request: web.Request, shape: Shape, chunks: AsyncIterator[Chu
     except Failure as failure:
         if not response.prepared:
             raise
-        if told := shape.broken(failure.text):
-            await response.write(told)
+        if text := shape.broken(failure.text):
+            await response.write(text)
     return response

@@ -1,4 +1,4 @@
-"""What a GGUF file says of itself: its header, without the weights."""
+"""Read the header of a GGUF file, without the weights."""
 
 import mmap
 import struct
@@ -20,13 +20,13 @@ _FILE_TYPES: Final = {
 
 
 class NotGguf(Exception):
-    """The file is not a GGUF file, or is cut off in its header."""
+    """The file is not a GGUF file, or its header is truncated."""
 
 
 @dataclass(frozen=True)
-class Header:
+class GgufHeader:
     values: dict[str, Any]
-    parameters: int  # numbers in all tensors together
+    parameters: int  # in all tensors together
 
     @property
     def architecture(self) -> str:
@@ -50,7 +50,7 @@ class Header:
 
     @property
     def pools(self) -> bool:
-        """Made for embeddings: it says how the vectors of its tokens become one."""
+        """Is the model made for embeddings, with a rule for pooling the vectors of its tokens?"""
         return f"{self.architecture}.pooling_type" in self.values
 
     def _own(self, key: str, default: int) -> Any:
@@ -58,7 +58,7 @@ class Header:
 
 
 @lru_cache(maxsize=64)
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> GgufHeader:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Reader(data).header()
@@ -71,12 +71,12 @@ class _Reader:
         self._data = data
         self._at = 0
 
-    def header(self) -> Header:
+    def header(self) -> GgufHeader:
         magic, _version, tensors, values = self._unpack("4sIQQ")
         if magic != b"GGUF":
             raise ValueError("it does not begin with GGUF")
         found = {self._string(): self._value(self._one("I")) for _ in range(values)}
-        return Header(found, sum(self._tensor() for _ in range(tensors)))
+        return GgufHeader(found, sum(self._tensor() for _ in range(tensors)))
 
     def _tensor(self) -> int:
         self._string()

@@ -1,4 +1,4 @@
-"""llama.cpp as an engine: a process for each model, spoken to over loopback."""
+"""llama.cpp as an engine: one process for each model, called over loopback."""
 
 import asyncio
 import contextlib
@@ -65,7 +65,9 @@ class LlamaRunner:
             url,
             headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
             timeout=aiohttp.ClientTimeout(total=None),
-            connector=aiohttp.TCPConnector(limit=0, force_close=True),  # it closes idle connections when it likes
+            connector=aiohttp.TCPConnector(
+                limit=0, force_close=True
+            ),  # llama.cpp may close idle connections at any time
             read_bufsize=LONGEST_LINE,
         )
 
@@ -98,7 +100,7 @@ class LlamaRunner:
         body = msgspec.json.encode({"prompt": prompt, "stream": True, "cache_prompt": True, **_sampling(sampling)})
         started = False
         try:
-            # Leaving this block early closes the connection, which is how llama.cpp is told to stop.
+            # Leaving this block early closes the connection, which makes llama.cpp stop.
             async with self._http.post("/completion", data=body) as response:
                 await _check(response)
                 async for line in response.content:
@@ -132,7 +134,7 @@ class LlamaRunner:
 
 
 class _Settings(msgspec.Struct):
-    """What `llama_process` reads. Over its standard input, so that the key is in no list of processes."""
+    """The settings for `llama_process`, sent over its standard input, so that the key is not in the process list."""
 
     path: str
     name: str
@@ -160,7 +162,7 @@ def _settings(model: Model, options: LoadOptions, parallel: int, key: str) -> _S
 
 
 async def _started(process: Process, settings: Mapping[str, Any]) -> str:
-    """Its address. Its standard input stays open: when we are gone, the process reads the end of it and goes too."""
+    """Return the URL of a new process. Its standard input stays open: when we exit, it reads its end and exits too."""
     writer, reader = cast(StreamWriter, process.stdin), cast(StreamReader, process.stdout)
     with contextlib.suppress(ConnectionError):
         writer.write(msgspec.json.encode(settings) + b"\n")
@@ -173,7 +175,7 @@ async def _started(process: Process, settings: Mapping[str, Any]) -> str:
 
 
 def _reason(errors: str) -> str:
-    """Why a load failed, out of all that was written about it."""
+    """Return why a load failed, from the process's standard error."""
     if found := _LOAD_ERROR.search(errors):
         return f": error loading model: {found[1]}"
     lines = errors.splitlines()
@@ -181,7 +183,7 @@ def _reason(errors: str) -> str:
 
 
 async def _end(process: Process) -> None:
-    """At once: there is nothing to save."""
+    """Kill the process: there is nothing to save."""
     with contextlib.suppress(ProcessLookupError):
         process.kill()
     await asyncio.shield(process.wait())
@@ -191,7 +193,7 @@ async def _end(process: Process) -> None:
 
 
 def _sampling(sampling: Sampling) -> dict[str, Any]:
-    """In llama.cpp's words."""
+    """Return the sampling options by llama.cpp's names."""
     body: dict[str, Any] = {
         "n_predict": sampling.num_predict,
         "n_keep": sampling.num_keep,
@@ -246,7 +248,7 @@ async def _check(response: aiohttp.ClientResponse) -> None:
 
 
 def _failure(status: int, body: Any) -> Failure:
-    """{"error": {"code", "message", …}}, or the inner part alone, or text."""
+    """Parse an error: {"error": {"code", "message", …}}, or the inner part alone, or text."""
     error = body.get("error", body) if isinstance(body, dict) else body
     if not isinstance(error, dict):
         return Failure(status, error.decode(errors="replace") if isinstance(error, bytes) else str(error))

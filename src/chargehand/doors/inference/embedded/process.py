@@ -1,4 +1,4 @@
-"""The embedded target, as the server sees it: a process that is started, watched, and started again when it dies."""
+"""The embedded target as a child process of the server, which starts it again when it dies."""
 
 import asyncio
 import contextlib
@@ -24,8 +24,8 @@ START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 5.0
 BACKOFF_SECONDS: Final = 0.25
 BACKOFF_MAX_SECONDS: Final = 30.0
-STEADY_SECONDS: Final = 60.0  # one that ran so long starts with the shortest wait again
-TOLD_BYTES: Final = 2000  # what is kept of its last words
+STEADY_SECONDS: Final = 60.0  # after so long a run the backoff is reset
+ERROR_BYTES: Final = 2000  # how much of its standard error is kept
 
 log = get_logger(__name__)
 
@@ -34,7 +34,7 @@ class CannotStart(Exception):
     """The embedded target did not come up. The message says why."""
 
 
-class Hello(msgspec.Struct):
+class EmbeddedReady(msgspec.Struct):
     url: str
     models: list[str]
 
@@ -54,15 +54,15 @@ class Embedded:
         self._port = port
         self._key = key
         self._process: Process | None = None
-        self._last_words = bytearray()
-        self._listener: asyncio.Task[None] | None = None
+        self._errors = bytearray()
+        self._error_reader: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self.url = ""  # known once it was started
         self.models: tuple[str, ...] = ()
 
     @staticmethod
     def available() -> str:
-        """Why the engine cannot run here, in one line; empty when it can."""
+        """Return why the engine cannot run here, or "" if it can."""
         if sys.platform not in ("linux", "darwin"):
             return f"the embedded target runs on Linux and macOS, not on {sys.platform}"
         if find_spec("xllamacpp") is None:
@@ -73,11 +73,11 @@ class Embedded:
 
     @property
     def pid(self) -> int | None:
-        """None while it does not run."""
+        """The process id; None while it does not run."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def start(self) -> str:
-        """Its URL, once it listens. Raises CannotStart."""
+        """Start it and return its URL once it listens, or raise CannotStart."""
         if self.pid is not None:
             return self.url
         self._stopping.clear()
@@ -88,40 +88,40 @@ class Embedded:
         self._process = process = await self._spawn(port)
         try:
             async with asyncio.timeout(START_SECONDS):
-                hello = await self._hello(process)
+                ready = await self._ready(process)
         except TimeoutError:
             await self._end(process)
             raise CannotStart(f"the embedded target did not listen within {START_SECONDS:g} s") from None
         except BaseException:
             await self._end(process)
             raise
-        self._port, self.url, self.models = port, hello.url, tuple(hello.models)
+        self._port, self.url, self.models = port, ready.url, tuple(ready.models)
         took = round(time.monotonic() - began, 3)
-        log.info("embedded target started", url=self.url, pid=process.pid, models=hello.models, seconds=took)
+        log.info("embedded target started", url=self.url, pid=process.pid, models=ready.models, seconds=took)
         return self.url
 
     async def stop(self) -> None:
-        """May be called again, and before it was started."""
+        """Stop it. May be called again, and before it was started."""
         self._stopping.set()
         process, self._process = self._process, None
         if process is not None:
             await self._end(process, gently=True)
 
     async def keep_running(self) -> None:
-        """Until `stop`: starts it, and starts it again whenever it dies. A start that fails is told and tried again."""
+        """Start it, and start it again whenever it dies, until `stop`. A failed start is logged and retried."""
         wait = BACKOFF_SECONDS
         while True:
             began = time.monotonic()
             try:
                 await self.start()
-                happened = {"exit_code": await self._died(), "last_words": self._told()}
+                happened = {"exit_code": await self._died(), "errors": self._last_error()}
             except (CannotStart, OSError) as error:
                 happened = {"reason": str(error)}
             if time.monotonic() - began > STEADY_SECONDS:
                 wait = BACKOFF_SECONDS
             if self._stopping.is_set():
                 return
-            log.warning("embedded target does not run", **happened, again_in_seconds=wait)
+            log.warning("embedded target is not running", **happened, again_in_seconds=wait)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), wait)
                 return
@@ -133,34 +133,34 @@ class Embedded:
     async def _spawn(self, port: int) -> Process:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "chargehand.doors.inference.embedded", "--port", str(port), *self._arguments),
-            stdin=PIPE,  # never written to: its end is how the process learns that we are gone
+            stdin=PIPE,  # never written to: the process reads its end when we exit
             stdout=PIPE,
             stderr=PIPE,
             env={**os.environ, "CHARGEHAND_EMBEDDED_KEY": self._key},  # all users can read a process's arguments
-            start_new_session=True,  # a Ctrl-C is for us; we stop it when we are done with it
+            start_new_session=True,  # Ctrl-C must reach only us; we stop it
         )
-        self._last_words.clear()
-        self._listener = asyncio.get_running_loop().create_task(self._listen(process))
+        self._errors.clear()
+        self._error_reader = asyncio.get_running_loop().create_task(self._read_errors(process))
         return process
 
-    async def _hello(self, process: Process) -> Hello:
+    async def _ready(self, process: Process) -> EmbeddedReady:
         if line := await cast(StreamReader, process.stdout).readline():
-            return msgspec.json.decode(line, type=Hello)
+            return msgspec.json.decode(line, type=EmbeddedReady)
         code = await process.wait()
-        if self._listener:
-            await self._listener
-        raise CannotStart(f"the embedded target ended with {code}: {self._told() or 'it did not say why'}")
+        if self._error_reader:
+            await self._error_reader
+        raise CannotStart(f"the embedded target ended with {code}: {self._last_error() or 'without an error message'}")
 
-    async def _listen(self, process: Process) -> None:
-        """Its standard error, of which the end is kept. Nobody else may read it, and it must not fill up."""
+    async def _read_errors(self, process: Process) -> None:
+        """Read its standard error, so that the pipe does not fill up, and keep the end."""
         stream = cast(StreamReader, process.stderr)
-        while said := await stream.read(4096):
-            self._last_words += said
-            del self._last_words[:-TOLD_BYTES]
+        while errors := await stream.read(4096):
+            self._errors += errors
+            del self._errors[:-ERROR_BYTES]
 
-    def _told(self) -> str:
-        """The last line of what it said."""
-        lines = self._last_words.decode(errors="replace").strip().splitlines()
+    def _last_error(self) -> str:
+        """Return the last line of its standard error."""
+        lines = self._errors.decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
 
     async def _end(self, process: Process, *, gently: bool = False) -> None:
@@ -175,7 +175,7 @@ class Embedded:
 
 
 def cpu_flags() -> set[str]:
-    """As the kernel tells them; empty where it does not."""
+    """Return the CPU flags from /proc/cpuinfo; empty if there is none."""
     with contextlib.suppress(OSError), Path("/proc/cpuinfo").open() as lines:
         for line in lines:
             if line.startswith("flags"):
@@ -184,7 +184,7 @@ def cpu_flags() -> set[str]:
 
 
 def free_port() -> int:
-    """Below the range of outgoing connections, so that none of them sits on the port while the process is down."""
+    """Return a free port below the range of outgoing connections, so that none takes it while the process is down."""
     while True:
         port = random.randrange(20_000, 32_000)  # noqa: S311
         with socket.socket() as probe:

@@ -1,4 +1,4 @@
-"""What a request asks for, read as strictly and as leniently as Ollama reads it."""
+"""Parse requests as strictly and as leniently as Ollama does."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from chargehand.doors.inference.embedded.residents import FOR_EVER
 
 DEFAULT_CONTEXT: Final = 4096
 DEFAULT_BATCH: Final = 512
-CONTEXTS_PER_ANSWER: Final = 10  # an answer without a limit of its own ends after so many contexts
+CONTEXTS_PER_ANSWER: Final = 10  # an answer without its own limit ends after so many contexts
 
 _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _AMOUNT: Final = r"(\d+(?:\.\d*)?|\.\d+)"
@@ -48,7 +48,7 @@ class Message(msgspec.Struct):
 
 
 class ModelRequest(msgspec.Struct):
-    """What all requests that run a model have in common."""
+    """Fields of all requests that run a model."""
 
     model: str | None = None
     options: dict[str, Any] | None = None
@@ -97,7 +97,7 @@ class ShowRequest(msgspec.Struct):
 
 
 def parse(body: bytes, kind: type[T]) -> T:
-    """The body, whatever its Content-Type says; unknown fields are passed over."""
+    """Decode the body, whatever its Content-Type is; ignore unknown fields."""
     if not body.strip():
         raise Failure(400, "missing request body")
     try:
@@ -126,7 +126,7 @@ def check_name(name: str) -> None:
 
 
 def keep_alive_seconds(value: Any) -> float | None:
-    """None = not given. Below zero is for ever."""
+    """Return the seconds, or None if not given. A negative number means for ever."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -146,7 +146,7 @@ def go_duration(text: str) -> float:
 
 
 def quoted(text: str) -> str:
-    """Go's %q."""
+    """Quote like Go's %q."""
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -154,7 +154,7 @@ def quoted(text: str) -> str:
 
 
 def check_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A value of the wrong type is the caller's mistake, and yet a 500; an unknown name is passed over."""
+    """Return the known options. A value of the wrong type is a 500, as in Ollama; unknown names are ignored."""
     checked: dict[str, Any] = {}
     for name, value in (options or {}).items():
         kind = _kind(name)
@@ -174,7 +174,7 @@ def check_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _float(value: float) -> float:
-    """A whole number of JSON may be larger than any float."""
+    """Convert to float; an integer in JSON may be larger than any float."""
     try:
         return float(value)
     except OverflowError:
@@ -195,7 +195,7 @@ _SAMPLING_KINDS: Final = {
 
 
 def load_options(options: Mapping[str, Any], model: Model, threads: int, shift: bool | None) -> LoadOptions:
-    """Unlike Ollama's, a batch has at most as many tokens as the context."""
+    """Return the load options. Unlike in Ollama, a batch has at most as many tokens as the context."""
     trained = model.header.context_length
     context = min(max(options.get("num_ctx", 0) or DEFAULT_CONTEXT, 4), trained)
     return LoadOptions(
@@ -207,7 +207,7 @@ def load_options(options: Mapping[str, Any], model: Model, threads: int, shift: 
 
 
 def default_threads() -> int:
-    """Half of the machine: the server that started us needs the other half."""
+    """Return half of the cores: the server needs the other half."""
     return max(1, (os.cpu_count() or 2) // 2)
 
 

@@ -1,8 +1,8 @@
-"""Which models are in memory, for how long, and who uses them. The rules are those of Ollama's scheduler.
+"""The models in memory: how long they stay, and how many requests use them. The rules are those of Ollama's scheduler.
 
-One load at a time, in order. `keep_alive` is a setting of the resident model: the last request that gave one decides. The
-countdown begins when the last request has ended. Other options than it was loaded with mean that it is drained and loaded again.
-Unlike Ollama's there is no limit on how many are resident: who asks for models here counts them.
+Models are loaded one at a time, in order. `keep_alive` belongs to the resident model: the last request that set it counts. The
+time runs from the end of the last request. A request with other load options waits until the model is idle and loads it again.
+Unlike in Ollama there is no limit on the number of resident models: the server, which makes the requests, counts them.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ FOR_EVER: Final = (2**63 - 1) / 1e9  # Go's longest duration: 292 years
 
 
 class Resident:
-    """A model in memory, with places for the requests that run side by side."""
+    """A model in memory, with a semaphore for its parallel requests."""
 
     def __init__(self, model: Model, options: LoadOptions, running: Running, keep_alive: float, parallel: int) -> None:
         self.model = model
@@ -49,14 +49,14 @@ class Residents:
         self._loading = asyncio.Lock()
 
     def __iter__(self) -> Iterator[Resident]:
-        """The longest to live first."""
+        """Iterate over the models, the one with the latest expiry first."""
         alive = [resident for resident in self._resident.values() if resident.running.alive]
         return iter(sorted(alive, key=lambda one: one.shown_expiry(), reverse=True))
 
     @asynccontextmanager
     async def use(self, model: Model, options: LoadOptions, keep_alive: float | None) -> AsyncIterator[Resident]:
-        """The model in memory, loaded if need be. It stays at least as long as this lasts."""
-        resident = self._at_hand(model, options) or await self._load(model, options, keep_alive)
+        """Provide the model, loaded if necessary. It stays in memory at least as long as the context."""
+        resident = self._loaded(model, options) or await self._load(model, options, keep_alive)
         try:
             self._enter(resident, keep_alive)
             yield resident
@@ -64,7 +64,7 @@ class Residents:
             self._leave(resident)
 
     def expire(self, model: Model) -> None:
-        """Out with it, as soon as nobody uses it."""
+        """Unload the model as soon as no request uses it."""
         if resident := self._resident.get(model.name):
             resident.keep_alive = 0
             resident.expires_at = datetime.now(UTC)
@@ -75,13 +75,13 @@ class Residents:
         for resident in self._resident.values():
             await resident.running.close()
 
-    def _at_hand(self, model: Model, options: LoadOptions) -> Resident | None:
+    def _loaded(self, model: Model, options: LoadOptions) -> Resident | None:
         resident = self._resident.get(model.name)
         return resident if resident and resident.serves(options) else None
 
     async def _load(self, model: Model, options: LoadOptions, keep_alive: float | None) -> Resident:
         async with self._loading:
-            if resident := self._at_hand(model, options):  # somebody before us wanted the same
+            if resident := self._loaded(model, options):  # an earlier request loaded the same
                 return resident
             if former := self._resident.get(model.name):
                 await asyncio.shield(self._unload(former))
@@ -112,7 +112,7 @@ class Residents:
         resident.timer = asyncio.get_running_loop().call_later(resident.keep_alive, self._unload, resident)
 
     def _unload(self, resident: Resident) -> asyncio.Task[None]:
-        """From now on nobody new gets it; those who use it may finish."""
+        """Give the model to no new request, and unload it when the running ones have ended."""
         if resident.leaving is None:
             if resident.timer:
                 resident.timer.cancel()

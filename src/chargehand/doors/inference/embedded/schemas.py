@@ -1,8 +1,7 @@
-"""JSON Schemas as Ollama's users know them to work, for an engine that takes them at their word.
+"""Adapt JSON Schemas so that our llama.cpp treats them as Ollama does.
 
-Ollama's grammars allow an object no other properties than those it lists, and little white space. The ones in our build of
-llama.cpp (llguidance) allow both without end, and a small model takes them up on it. They also pass over a schema that makes no
-sense, where Ollama refuses.
+Ollama's grammars allow no other properties than the listed ones, and little white space. Our build of llama.cpp (llguidance)
+allows both without limit, and small models then produce them endlessly. It also ignores invalid schemas, which Ollama refuses.
 """
 
 import json
@@ -32,7 +31,7 @@ def _tightened(schema: Any) -> Any:
             tight[key] = [_tightened(part) for part in schema[key]]
     if "items" in schema:
         tight["items"] = _tightened(schema["items"])
-    # The parts of an `allOf` are left as they are: each would forbid what the others list.
+    # The parts of an `allOf` stay open: each would forbid the properties of the others.
     if "properties" in schema and "allOf" not in schema:
         tight.setdefault("additionalProperties", False)
     return tight

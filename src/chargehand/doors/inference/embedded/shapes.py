@@ -1,6 +1,6 @@
-"""How a generation looks on the wire, for Ollama's own API and for those it is compatible with.
+"""Format the answer of a generation for Ollama's own API and for the APIs it is compatible with.
 
-A mid-stream error is told on the native API only; on the others the stream just stops, as Ollama's does.
+An error within a stream is sent only in the native API; in the others the stream just stops, as Ollama's does.
 """
 
 import time
@@ -16,7 +16,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Stats:
-    """Of a finished generation: nanoseconds and tokens."""
+    """Durations in nanoseconds and numbers of tokens of a finished generation."""
 
     total_duration: int
     load_duration: int
@@ -26,7 +26,7 @@ class Stats:
     eval_duration: int
 
     def shown(self) -> Object:
-        """Zero is left out."""
+        """Return the numbers, without zeros."""
         return {name: value for name, value in vars(self).items() if value}
 
 
@@ -45,7 +45,7 @@ class Shape(Protocol):
     def chunk(self, chunk: Chunk) -> bytes: ...
     def whole(self, chunk: Chunk) -> bytes: ...
     def broken(self, text: str) -> bytes:
-        """What is said when a stream breaks that has begun."""
+        """Return the error line for a stream that has begun, or b"" if the API has none."""
 
 
 def dumps(value: Any) -> bytes:
@@ -57,7 +57,7 @@ def now_text() -> str:
 
 
 class Native:
-    """What /api/chat and /api/generate share."""
+    """Common parts of /api/chat and /api/generate."""
 
     stream_type = "application/x-ndjson"
 
@@ -100,7 +100,7 @@ class Generate(Native):
 
 
 class OpenAI:
-    """What /v1/chat/completions and /v1/completions share."""
+    """Common parts of /v1/chat/completions and /v1/completions."""
 
     stream_type = "text/event-stream"
     prefix: str
@@ -230,7 +230,7 @@ def anthropic_reason(chunk: Chunk) -> str:
 
 
 def error_body(path: str, status: int, text: str) -> bytes:
-    """A refusal, as the API of this path words it."""
+    """Format an error as the API of this path does."""
     kind = {400: "invalid_request_error", 404: "not_found_error"}.get(status, "api_error")
     if path == "/v1/messages":
         return dumps({"type": "error", "error": {"type": kind, "message": text}})
