@@ -1,1 +1,1 @@
-"""The engine's own door: jobs of any kind, work for anybody who claims it, queues, deliveries. What the console and the CLI use."""
+"""The engine's own API: jobs of all doors, work for remote workers, queues, deliveries. The console and the CLI use it."""

@@ -1,4 +1,4 @@
-"""The outbox for its operator: what was sent where, what died, once more please, and leave that endpoint alone."""
+"""The outbox for its operator: list and replay deliveries, pause and resume endpoints."""
 
 from typing import Annotated, Any
 
@@ -48,7 +48,7 @@ class EndpointList(msgspec.Struct):
 
 
 class ReplayCount(msgspec.Struct):
-    replayed: Annotated[int, msgspec.Meta(description="How many deliveries are due again")]
+    replayed: Annotated[int, msgspec.Meta(description="How many deliveries are pending again")]
 
 
 class DeliveriesApi:
@@ -68,14 +68,16 @@ class DeliveriesApi:
         return [
             Route("GET", "/engine/deliveries", self.list_deliveries, "List deliveries, newest first", read, TAG, query=DeliveryQuery, reply=DeliveryList),
             Route("GET", one, self.get_delivery, "Read a delivery with its attempts", read, TAG, reply=DeliveryWithTries, errors=(NotFound,)),
-            Route("GET", f"{one}/body", self.get_body, "Read what a delivery says", read, TAG, "The body that is sent, the same at every try.",
+            Route("GET", f"{one}/body", self.get_body, "Read the body of a delivery", read, TAG, "It is the same at every try.",
                   reply=dict[str, Any], errors=(NotFound,)),
             Route("POST", f"{one}/replay", self.replay_delivery, "Replay a delivery", admin, TAG,
-                  "A dead or a delivered one; it keeps its id.", reply=ReplayCount, errors=(NotFound, Conflict)),
-            Route("GET", "/engine/endpoints", self.list_endpoints, "List endpoints with what is due and dead", read, TAG, query=EndpointQuery, reply=EndpointList),
+                  "A dead or a delivered one. It keeps its id.", reply=ReplayCount, errors=(NotFound, Conflict)),
+            Route("GET", "/engine/endpoints", self.list_endpoints, "List endpoints with their pending and dead deliveries", read, TAG,
+                  query=EndpointQuery, reply=EndpointList),
             Route("GET", place, self.get_endpoint, "Read an endpoint", read, TAG, reply=EndpointView, errors=(NotFound,)),
-            Route("POST", f"{place}/pause", self.pause_endpoint, "Send nothing to an endpoint until it is resumed", admin, TAG, reply=EndpointView, errors=(NotFound,)),
-            Route("POST", f"{place}/resume", self.resume_endpoint, "Send again to a paused or disabled endpoint", admin, TAG, reply=EndpointView, errors=(NotFound,)),
+            Route("POST", f"{place}/pause", self.pause_endpoint, "Pause an endpoint: nothing is sent to it until it is resumed", admin, TAG,
+                  reply=EndpointView, errors=(NotFound,)),
+            Route("POST", f"{place}/resume", self.resume_endpoint, "Resume a paused or disabled endpoint", admin, TAG, reply=EndpointView, errors=(NotFound,)),
             Route("POST", f"{place}/replay", self.replay_endpoint, "Replay all dead deliveries of an endpoint", admin, TAG, reply=ReplayCount, errors=(NotFound,)),
         ]
         # fmt: on
@@ -104,12 +106,12 @@ class DeliveriesApi:
             resp.content_type = "application/json"
             resp.data = self._outbox.body(outgoing)
             return
-        raise NotFound(f"what delivery {delivery.id} was about is gone")
+        raise NotFound(f"the job of delivery {delivery.id} was removed")
 
     async def replay_delivery(self, req: Request, resp: Response, delivery_id: str) -> None:
         delivery = await self._delivery(req, delivery_id)
         if await self._store.replay_delivery(delivery.id, delivery.tenant) is None:
-            raise Conflict(f"delivery {delivery.id} is still pending; it will be sent without your help")
+            raise Conflict(f"delivery {delivery.id} is still pending; only a delivered or dead one can be replayed")
         self._outbox.nudge(delivery.endpoint_id)
         reply(resp, ReplayCount(1))
 

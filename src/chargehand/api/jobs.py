@@ -68,7 +68,7 @@ class WebhookTarget(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SubmitJob(msgspec.Struct, forbid_unknown_fields=True):
-    """A job for whoever claims from its queue."""
+    """A job for a worker that claims from its queue."""
 
     queue: QueueName
     payload: Annotated[msgspec.Raw, msgspec.Meta(description="Any JSON; the worker gets it as it was sent")]

@@ -1,4 +1,4 @@
-"""What stands in the queues, and the two things an operator may do to one: pause it, limit it."""
+"""Queues: count what is in them, pause them, limit them."""
 
 import re
 from typing import Annotated
@@ -34,9 +34,9 @@ class AllQueues(msgspec.Struct):
 
 
 class QueueChange(msgspec.Struct, forbid_unknown_fields=True):
-    """Both settings; what is left out goes back to its default."""
+    """Sets both; a field that is left out goes back to its default."""
 
-    paused: Annotated[bool, msgspec.Meta(description="No more claims; what runs goes on")] = False
+    paused: Annotated[bool, msgspec.Meta(description="No more claims; running jobs go on")] = False
     max_running: (
         Annotated[int, msgspec.Meta(ge=1, le=1_000_000, description="Jobs running at once; null: no limit")] | None
     ) = None
@@ -53,7 +53,7 @@ class QueuesApi:
     def routes(self) -> list[Route]:
         # fmt: off
         return [
-            Route("GET", "/engine/queues", self.list_queues, "List queues with what stands in them", "jobs:read", TAG, reply=AllQueues),
+            Route("GET", "/engine/queues", self.list_queues, "List queues with the number of their jobs", "jobs:read", TAG, reply=AllQueues),
             Route("PUT", "/engine/queues/{kind}/{name:path}", self.set_queue, "Pause, resume or limit a queue", "admin", TAG,
                   request=QueueChange, reply=QueueView),
         ]

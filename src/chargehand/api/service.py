@@ -1,4 +1,4 @@
-"""The server about itself: alive, ready, metrics, the description of the API."""
+"""Health, readiness, metrics and the description of the API."""
 
 import contextlib
 import time
@@ -17,7 +17,7 @@ from chargehand.http.route import Route, reply
 from chargehand.observability.metrics import CONTENT_TYPE, Metrics
 from chargehand.webhooks.outbound import Outbox
 
-GAUGES_SECONDS = 5.0  # counting a million jobs takes a moment: not more often than this
+GAUGES_SECONDS = 5.0  # the least time between two counts: counting a million jobs takes a moment
 LIVENESS = b"Ollama is running"  # clients of Ollama look for exactly this text at /
 
 
@@ -44,7 +44,7 @@ class ServiceApi:
         self._outbox = outbox
         self._metrics = metrics
         self._describe = describe
-        self._counters = counters  # of doors: what they show is counted when it is asked for
+        self._counters = counters  # of doors: called when metrics are read
         self._description: bytes | None = None
         self._gauges_at = -GAUGES_SECONDS
 

@@ -1,7 +1,7 @@
-"""The settings in force, for whoever looks after the server: what each means, what it is, and which are not the default.
+"""The settings in force, for operators: what each means, its value, and which are not the default.
 
-No secret is in it. Of a value that may hold one only its being set is told, and of what belongs to tenants (tokens, users, their
-secrets) a caller sees their own.
+Secrets are never shown: of a value that may hold one, only whether it is set. Of what belongs to tenants (tokens, users, their
+secrets) a caller sees that of its own tenant.
 """
 
 from functools import cache
@@ -71,7 +71,7 @@ def view(config: Config, tenant: str) -> SettingsView:
                 f"CHARGEHAND_{section}_{key}".upper(),
                 _without_touchy(value),
                 _without_touchy(defaults[section][key]),
-                # Of the configs themselves: two secrets look alike once they are hidden.
+                # Compare the values themselves: hidden secrets look alike.
                 getattr(getattr(config, section), key) != getattr(getattr(_defaults(), section), key),
                 config.origins.get(name, ""),
                 kind is Secret,
@@ -105,7 +105,7 @@ def _defaults() -> Config:
 
 @cache
 def meanings() -> dict[str, str]:
-    """The comment above each key of the defaults file: its sentences in one line, its examples each in one of their own."""
+    """Return the comment above each key of the defaults file: sentences in one line, each example in its own."""
     found: dict[str, str] = {}
     section, lines = "", list[str]()
     for line in resources.files("chargehand").joinpath("config.default.toml").read_text().splitlines():

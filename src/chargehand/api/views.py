@@ -1,4 +1,4 @@
-"""What the engine's API shows: jobs, events and deliveries in the words of the glossary, instants as RFC 3339."""
+"""The views of jobs, events and deliveries in the engine's API. Instants are RFC 3339."""
 
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ QueueName = Annotated[
     msgspec.Meta(
         min_length=1,
         max_length=200,
-        pattern=r"^(?!\*$)[^\x00-\x1f\x7f]+$",  # a lone star would mean all of them
+        pattern=r"^(?!\*$)[^\x00-\x1f\x7f]+$",  # a single star means all queues
         description="A queue; it exists once a job is in it",
     ),
 ]
@@ -34,13 +34,13 @@ def instant(at: int | None) -> str | None:
 
 
 class JobSummary(msgspec.Struct):
-    """A job without what it carries."""
+    """A job without its payload and result."""
 
     id: str
     kind: Annotated[str, msgspec.Meta(description="Which door made it")]
     queue: str
     state: Annotated[str, msgspec.Meta(description="queued, running, succeeded, failed or cancelled")]
-    stage: Annotated[str, msgspec.Meta(description="How far a running job is, in its door's words")]
+    stage: Annotated[str, msgspec.Meta(description="The progress of a running job, in its door's words")]
     previous: Annotated[str, msgspec.Meta(description="The state, and stage after a colon, that was shown before")]
     priority: int
     attempt: Annotated[int, msgspec.Meta(description="Counts from 1 with the first claim")]
@@ -115,7 +115,7 @@ class DeliveryView(msgspec.Struct):
     sequence: int
     kind: Annotated[str, msgspec.Meta(description="Of the job: which door made it")]
     queue: Annotated[str, msgspec.Meta(description="The job's")]
-    topic: Annotated[str, msgspec.Meta(description="What it tells: the job's state, and stage after a colon")]
+    topic: Annotated[str, msgspec.Meta(description="The job's state, and its stage after a colon")]
     endpoint_id: str
     url: Annotated[str, msgspec.Meta(description="Without its query, which may hold a secret")]
     dialect: str
@@ -123,7 +123,7 @@ class DeliveryView(msgspec.Struct):
     tries: int
     due_at: Instant
     reason: str
-    status: Annotated[int | None, msgspec.Meta(description="What the last try was answered with")]
+    status: Annotated[int | None, msgspec.Meta(description="The HTTP status of the last try")]
     duration_seconds: Annotated[float | None, msgspec.Meta(description="How long the last try took")]
     created_at: Instant
     updated_at: Instant
@@ -135,7 +135,7 @@ class TryView(msgspec.Struct):
     status: int | None
     duration_seconds: float
     error: str
-    answer: Annotated[str, msgspec.Meta(description="The start of what the endpoint said")]
+    answer: Annotated[str, msgspec.Meta(description="The start of the endpoint's answer")]
 
 
 class EndpointView(msgspec.Struct):
@@ -246,7 +246,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def render(outgoing: Outgoing) -> bytes:
-    """The body of a webhook about a job of this door, made from an event that never changes."""
+    """Return the body of a webhook. It is the same for every try: events do not change."""
     event, job = outgoing.event, outgoing.job
     body = WebhookBody(
         f"job.{event.state}",

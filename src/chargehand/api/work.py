@@ -1,4 +1,4 @@
-"""For whoever does the work: claim with a long poll, beat, advance, note, and one of the ends."""
+"""For workers: claim jobs with a long poll, extend the lease, report progress, finish."""
 
 from typing import Annotated
 
@@ -21,8 +21,8 @@ from chargehand.http.route import Route, decode, read_body, reply
 
 TAG = "work"
 SCOPE = "work"
-NOTE_BYTES = 65_536  # a thousand notes are read at once
-STAGE = "claimed"  # all there is to observe of somebody else's worker is that it took the job
+NOTE_BYTES = 65_536  # small, since a page of events has a thousand of them
+STAGE = "claimed"  # the only stage that is seen of a remote worker: it claimed the job
 
 Lease = Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1, description="The lease number that came with the claim")]
 Owner = Annotated[
@@ -38,7 +38,7 @@ def _null() -> msgspec.Raw:
 
 
 class ClaimJobs(msgspec.Struct, forbid_unknown_fields=True):
-    """What a worker is ready for."""
+    """The queues that a worker can handle."""
 
     queues: Annotated[tuple[QueueName, ...], msgspec.Meta(min_length=1, max_length=100)]
     owner: Owner | None = None
@@ -92,7 +92,7 @@ class SucceedJob(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RetryJob(msgspec.Struct, forbid_unknown_fields=True):
-    """The work began and broke; the attempt counts. When none is left the job fails."""
+    """The attempt broke and counts. When no attempt is left, the job fails."""
 
     lease: Lease
     error: Text
@@ -101,7 +101,7 @@ class RetryJob(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ParkJob(msgspec.Struct, forbid_unknown_fields=True):
-    """Nobody's fault; the attempt does not count."""
+    """Give the job back; the attempt does not count."""
 
     lease: Lease
     waiting_for: Annotated[str, msgspec.Meta(max_length=200, description="Shown to whoever asks why the job waits")] = (
@@ -111,7 +111,7 @@ class ParkJob(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class FailJob(msgspec.Struct, forbid_unknown_fields=True):
-    """Trying again cannot help."""
+    """Fail the job without a retry."""
 
     lease: Lease
     error: Text
@@ -140,12 +140,12 @@ class WorkApi:
         return [
             Route("POST", "/engine/claims", self.claim_jobs, "Claim jobs, waiting for them if asked to", SCOPE, TAG,
                   "By priority, then age, over all queues named.", request=ClaimJobs, reply=ClaimedJobs, or_nothing="There was nothing to claim"),
-            Route("POST", f"{one}/beat", self.beat_job, "Keep the lease alive", SCOPE, TAG, request=BeatJob, reply=LeaseExtended, errors=lost),
-            Route("POST", f"{one}/advance", self.advance_job, "Say how far the job is", SCOPE, TAG, request=AdvanceJob, reply=JobMoved, errors=lost),
+            Route("POST", f"{one}/beat", self.beat_job, "Extend the lease", SCOPE, TAG, request=BeatJob, reply=LeaseExtended, errors=lost),
+            Route("POST", f"{one}/advance", self.advance_job, "Set the stage of a job", SCOPE, TAG, request=AdvanceJob, reply=JobMoved, errors=lost),
             Route("POST", f"{one}/note", self.note_job, "Add a line to the job's log", SCOPE, TAG, request=NoteJob, reply=NoteAdded, errors=lost),
             Route("POST", f"{one}/succeed", self.succeed_job, "Finish with a result", SCOPE, TAG, request=SucceedJob, reply=JobMoved, errors=lost),
-            Route("POST", f"{one}/retry", self.retry_job, "The work broke: again later", SCOPE, TAG, request=RetryJob, reply=JobMoved, errors=lost),
-            Route("POST", f"{one}/park", self.park_job, "Give the job back without blame", SCOPE, TAG, request=ParkJob, reply=JobMoved, errors=lost),
+            Route("POST", f"{one}/retry", self.retry_job, "Retry a job whose attempt broke", SCOPE, TAG, request=RetryJob, reply=JobMoved, errors=lost),
+            Route("POST", f"{one}/park", self.park_job, "Give a job back; the attempt does not count", SCOPE, TAG, request=ParkJob, reply=JobMoved, errors=lost),
             Route("POST", f"{one}/fail", self.fail_job, "Finish with an error", SCOPE, TAG, request=FailJob, reply=JobMoved, errors=lost),
         ]
         # fmt: on
@@ -195,7 +195,7 @@ class WorkApi:
     async def succeed_job(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_succeed, await read_body(req, self._max_body))
         guard, result = _guard(req, job_id, asked.lease), json_text("result", asked.result)
-        del asked  # and the body with it: one copy of the result is enough while it is written
+        del asked  # frees the body: `result` is a copy
         reply_moved(resp, await self._engine.succeed(guard, result))
 
     async def retry_job(self, req: Request, resp: Response, job_id: str) -> None:
@@ -215,7 +215,7 @@ class WorkApi:
 
 
 def _guard(req: Request, job_id: str, lease: int) -> Guard:
-    """Only the caller's tenant, only jobs of this door; the lease number, which nobody can guess, proves who holds the job."""
+    """Jobs of the caller's tenant and of this door; the lease, which nobody can guess, proves that the worker holds it."""
     return Guard(ulid("job_id", job_id), req.caller.tenant, KIND, lease, None)
 
 
