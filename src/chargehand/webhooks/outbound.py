@@ -261,13 +261,7 @@ class Outbox:
     # one delivery -----------------------------------------------------------------------------------------------------
 
     async def _deliver(self, lane: Lane, outgoing: Outgoing) -> None:
-        try:
-            posted = await self._sender.post(self._sender.prepare(outgoing))
-        except Exception as error:
-            # A bug of ours, not the receiver's failure: record it with the try, so that it can be seen and replayed.
-            log.exception("a delivery could not be sent", delivery_id=outgoing.delivery.id, job_id=outgoing.job.id)
-            posted = Posted(None, 0.0, error=f"internal: {type(error).__name__}", ours=True)
-        settle = self._sender.classify(outgoing, posted)
+        posted, settle = await self._sender.send(outgoing)
         self._update_breaker(lane, posted, settle)
         # Not awaited, so that the slot is free for sending. What is unsettled is bounded all the same: the next take waits
         # behind it in the store.

@@ -14,7 +14,7 @@ from chargehand.engine.backoff import full_jitter
 from chargehand.engine.delivery import DeliveryState, Outgoing, Settle
 from chargehand.engine.job import Report
 from chargehand.errors import ConfigError
-from chargehand.observability.logs import HIDDEN, scrub_text
+from chargehand.observability.logs import HIDDEN, get_logger, scrub_text
 from chargehand.observability.tracing import Tracing
 from chargehand.store.announce import decode_reports
 from chargehand.webhooks.egress import EgressPolicy, refusal
@@ -26,6 +26,8 @@ SECRET_CHARACTERS = 4  # a shorter value is taken for a flag or a number, not a 
 MAX_RETRY_AFTER_SECONDS = 86_400.0
 Render = Callable[[Outgoing], bytes]
 Jitter = Callable[[int, float, float, Random], float]  # (attempt, base_seconds, max_seconds, random) -> seconds
+
+log = get_logger(__name__)
 
 
 class DoorWebhooks(NamedTuple):
@@ -81,6 +83,16 @@ class Sender:
             max_idle=self._config.max_in_flight,
         )
         return self._pool
+
+    async def send(self, outgoing: Outgoing) -> tuple[Posted, Settle]:
+        """Make one try; return what came back and what it means for the delivery."""
+        try:
+            posted = await self.post(self.prepare(outgoing))
+        except Exception as error:
+            # A bug of ours, not the receiver's failure: record it with the try, so that it can be seen and replayed.
+            log.exception("a delivery could not be sent", delivery_id=outgoing.delivery.id, job_id=outgoing.job.id)
+            posted = Posted(None, 0.0, error=f"internal: {type(error).__name__}", ours=True)
+        return posted, self.classify(outgoing, posted)
 
     def prepare(self, outgoing: Outgoing) -> Prepared:
         delivery, job = outgoing.delivery, outgoing.job
