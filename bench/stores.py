@@ -99,7 +99,7 @@ async def fill(url: str, count: int, delay_seconds: float = 0.0) -> None:
     async def submit_groups() -> None:
         while numbers := list(itertools.islice(left, GROUP)):
             jobs = [NewJob(new_id(), "default", KIND, queue, PAYLOAD, delay_seconds=delay_seconds) for _ in numbers]
-            await asyncio.gather(*map(store.submit, jobs))
+            await asyncio.gather(*map(store.write, jobs))
 
     try:
         await asyncio.gather(submit_groups(), submit_groups())  # one is made ready while the other is written

@@ -17,7 +17,8 @@ import pytest
 from chargehand.engine.file import File
 from chargehand.engine.ids import UlidMaker
 from chargehand.engine.job import SECOND, State
-from chargehand.engine.store import Store
+from chargehand.engine.reads import FileFilter
+from chargehand.engine.store import OldJobs, Store
 from chargehand.errors import InvalidField, NotFound, StoreCorrupt, StoreFull, StoreUnavailable, TooLarge
 from chargehand.files import PIECE_BYTES, SWEEP_BATCH, Blob, Blobs, Files, checked_name
 from tests.conftest import Clock
@@ -480,7 +481,7 @@ async def test_a_saved_file_can_be_found_and_read(files: Files, store: Store, cl
     file = await files.save(TENANT, "a.txt", "text/plain", in_chunks(LARGE, 9999), job_id="job", purpose="batch")
     assert (file.name, file.media_type, file.size, file.sha256) == ("a.txt", "text/plain", len(LARGE), sha256(LARGE))
     assert (file.tenant, file.job_id, file.purpose, file.created_at) == (TENANT, "job", "batch", clock.now)
-    assert await store.job_file("job", "a.txt") == await store.get_file(file.id, TENANT) == file
+    assert await files.of_job("job", "a.txt") == await files.get(file.id, TENANT) == file
     assert await read(files, file) == LARGE
     assert await read(files, file, 3, 5) == LARGE[3:5]
 
@@ -492,7 +493,7 @@ async def test_a_file_that_is_refused_leaves_no_row_and_no_bytes(files: Files, s
         await files.save(TENANT, "a", "text/plain\r\nset-cookie: x", b"x", purpose="batch")
     with pytest.raises(TooLarge):
         await files.save(TENANT, "a", "text/plain", b"xxx", purpose="batch", max_bytes=2)
-    assert await store.list_files(TENANT) == []
+    assert await store.list_files(FileFilter(TENANT)) == []
     assert kept(directory) == set()
 
 
@@ -522,7 +523,7 @@ async def test_the_bytes_of_a_pruned_job_are_swept(files: Files, store: Store, c
     file = await files.save(TENANT, "a", "text/plain", b"x", job_id=job.id)
     age(directory / file.sha256, 2 * HOUR)
     clock.advance(1000)
-    assert await store.prune(100, 10) == 1
+    assert await store.prune(OldJobs(100), 10) == 1
     assert await files.sweep() == 1
     assert kept(directory) == set()
 
@@ -530,7 +531,7 @@ async def test_the_bytes_of_a_pruned_job_are_swept(files: Files, store: Store, c
 async def test_a_file_of_a_job_saved_again_replaces_the_one_before(files: Files, store: Store, directory: Path) -> None:
     before = await files.save(TENANT, "a", "text/plain", b"before", job_id="job")
     after = await files.save(TENANT, "a", "text/plain", b"after", job_id="job")
-    assert await store.job_files("job") == [after]
+    assert await store.list_files(FileFilter(job_id="job")) == [after]
     assert await read(files, after) == b"after"
     for name in (before.sha256, after.sha256):
         age(directory / name, 2 * HOUR)

@@ -124,7 +124,7 @@ class Server:
             *JobsApi(self.engine, self.config, self.egress, self.tracing, self.kinds).routes(),
             *WorkApi(self.engine, self.config).routes(),
             *QueuesApi(self.engine, self.kinds).routes(),
-            *DeliveriesApi(self.store, self.outbox, self.kinds).routes(),
+            *DeliveriesApi(self.engine, self.outbox, self.kinds).routes(),
             *(self.inference.routes() if self.inference else ()),
             *(self.tasks.routes() if self.tasks else ()),
             *(self.provisioning.routes() if self.provisioning else ()),

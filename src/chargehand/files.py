@@ -19,9 +19,10 @@ from io import BufferedReader, BufferedWriter, FileIO
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from chargehand.engine.file import File, NewFile
+from chargehand.engine.file import DropFiles, File, NewFile
 from chargehand.engine.job import SECOND
-from chargehand.engine.store import Store
+from chargehand.engine.reads import FileFilter
+from chargehand.engine.store import FileStore, OldFiles
 from chargehand.engine.upkeep import Chore
 from chargehand.errors import InvalidField, NotFound, StoreCorrupt, StoreFull, StoreUnavailable, TooLarge
 
@@ -184,7 +185,7 @@ class Files:
 
     def __init__(
         self,
-        store: Store,
+        store: FileStore,
         blobs: Blobs,
         new_id: Callable[[], str],
         now: Callable[[], int] = lambda: time.time_ns() // 1000,
@@ -211,7 +212,7 @@ class Files:
             raise InvalidField("media_type", "must have 1 to 200 printable ASCII characters")
         blob = await self._blobs.put(content, max_bytes)
         new = NewFile(self._new_id(), tenant, name, media_type, blob.size, blob.sha256, job_id, purpose)
-        return await self._store.put_file(new)
+        return await self.put(new)
 
     def read(self, file: File, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
         return self._blobs.read(file.sha256, start, file.size if end is None else end)
@@ -222,7 +223,30 @@ class Files:
 
     async def drop(self, file_id: str, tenant: str | None = None) -> bool:
         """The row; the bytes go with the next sweep, unless somebody else has the same."""
-        return await self._store.drop_file(file_id, tenant)
+        return await self._store.write(DropFiles((file_id,), tenant)) == 1
+
+    async def put(self, new: NewFile) -> File:
+        """Add a row for bytes that are stored already."""
+        return await self._store.write(new)
+
+    async def get(self, file_id: str, tenant: str | None = None) -> File | None:
+        found = await self._store.list_files(FileFilter(tenant, file_id))
+        return found[0] if found else None
+
+    async def of_job(self, job_id: str, name: str) -> File | None:
+        found = await self._store.list_files(FileFilter(job_id=job_id, name=name))
+        return found[0] if found else None
+
+    async def list_of_job(self, job_id: str) -> list[File]:
+        return await self._store.list_files(FileFilter(job_id=job_id))
+
+    async def list_uploaded(self, tenant: str, purpose: str | None, before: str | None, limit: int) -> list[File]:
+        """Files with a purpose, newest first."""
+        return await self._store.list_files(FileFilter(tenant, purpose=purpose, before=before, limit=limit))
+
+    async def prune(self, age_seconds: float, limit: int) -> int:
+        """Remove the rows of files that are too old and belong to no job; return how many."""
+        return await self._store.prune(OldFiles(age_seconds), limit)
 
     def chores(self, every_seconds: float) -> list[Chore]:
         return [Chore("orphaned files", every_seconds, self.sweep)]

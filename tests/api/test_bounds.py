@@ -10,8 +10,8 @@ import pytest
 from msgspec.inspect import CollectionType, DictType, Metadata, StructType, Type, UnionType, type_info
 
 from chargehand.app import Server
+from chargehand.engine.announce import decode_reports
 from chargehand.http.weight import READ_BYTES
-from chargehand.store.announce import decode_reports
 from tests.api.serving import Answer, Api, on_sqlite, until
 
 NOTE = 60_000

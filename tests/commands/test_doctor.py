@@ -69,7 +69,7 @@ async def test_before_the_first_start_nothing_is_wrong_and_nothing_is_made(tmp_p
 async def test_schemas_of_other_versions_and_clocks_that_were_set_back_are_seen(tmp_path: Path) -> None:
     store = await open_store(f"sqlite:///{tmp_path}/chargehand.db")
     tomorrow = UlidMaker(lambda: round(time.time() + 86400) * 1000)()
-    await store.submit(a_job(id=tomorrow))
+    await store.write(a_job(id=tomorrow))
     await store.close()
     is_found((await examined(tmp_path))["schema"], "ok", "current")
     is_found((await examined(tmp_path))["clock"], "warning", "in the future")

@@ -9,7 +9,9 @@ from chargehand.console.minutes import DELIVERIES, MAX_SERIES, RECORD, Minutes
 from chargehand.engine.delivery import DeliveryState
 from chargehand.engine.job import State
 from chargehand.engine.moves import Moved
-from chargehand.engine.store import DeliveryFilter, Store
+from chargehand.engine.reads import DeliveryFilter
+from chargehand.engine.records import Records
+from chargehand.engine.store import Store
 from chargehand.errors import StoreError
 from tests.api.serving import on_sqlite
 from tests.conftest import Clock
@@ -22,7 +24,7 @@ def moved(clock: Clock, move: str, state: State, tenant: str = "acme", kind: str
 
 
 def a_node(store: Store, clock: Clock, name: str) -> Minutes:
-    return Minutes(store, name, clock)
+    return Minutes(Records(store), name, clock)
 
 
 def work(minutes: Minutes, clock: Clock, *, submitted: int = 0, ended: int = 0, failed: int = 0, **whose: str) -> None:
@@ -87,16 +89,16 @@ async def test_minutes_stand_where_they_happened_and_go_after_an_hour(store: Sto
     clock.advance(60 * 60)
     await minutes.exchange()
     assert sum(count.submitted for count in minutes.hour("acme", "job")) == 0
-    assert [record.name for record in await store.list_records(RECORD, module.NOBODY)] == []
+    assert [record.name for record in await Records(store).list(RECORD, module.NOBODY)] == []
 
 
 async def test_nothing_is_written_while_nothing_happens(store: Store, clock: Clock) -> None:
     minutes = a_node(store, clock, "one")
     work(minutes, clock, submitted=1)
     await minutes.exchange()
-    [written] = await store.list_records(RECORD, module.NOBODY)
+    [written] = await Records(store).list(RECORD, module.NOBODY)
     await minutes.exchange()
-    [again] = await store.list_records(RECORD, module.NOBODY)
+    [again] = await Records(store).list(RECORD, module.NOBODY)
     assert again.version == written.version
 
 
@@ -153,5 +155,5 @@ async def test_there_is_a_bound_on_what_a_minute_holds(store: Store, clock: Cloc
     for number in range(MAX_SERIES + 50):
         work(minutes, clock, submitted=1, tenant=f"tenant-{number}")
     await minutes.exchange()
-    [record] = await store.list_records(RECORD, module.NOBODY)
+    [record] = await Records(store).list(RECORD, module.NOBODY)
     assert record.body.count(b"tenant-") == MAX_SERIES

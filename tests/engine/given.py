@@ -64,7 +64,7 @@ async def event(engine: Engine, job_id: str, move: str, seconds: float = 5.0) ->
 
 
 async def log(engine: Engine, job_id: str) -> list[str]:
-    return [each.move for each in await engine.store.list_events(job_id)]
+    return [each.move for each in await engine.jobs.list_events(job_id)]
 
 
 async def stop(task: "asyncio.Task[None]") -> None:

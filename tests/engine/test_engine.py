@@ -12,9 +12,10 @@ from msgspec.structs import replace
 from chargehand.config import load_config
 from chargehand.engine.engine import MAX_TEXT, SWEEP_BATCH, Engine
 from chargehand.engine.guard import Guard
-from chargehand.engine.job import SECOND, Event, Job, QueueSettings, State
-from chargehand.engine.moves import Broke, Change, Moved
-from chargehand.engine.store import Note, Store
+from chargehand.engine.job import SECOND, Event, Job, QueueSettings, SetQueue, State
+from chargehand.engine.moves import Broke, Change, Moved, Note
+from chargehand.engine.reads import JobFilter
+from chargehand.engine.store import Store
 from chargehand.engine.upkeep import keep_up
 from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease
 from tests.conftest import Clock
@@ -219,7 +220,7 @@ async def test_a_job_submitted_while_a_claim_is_under_way_wakes_it(postgres_url:
     """Several groups are under way at once: the claim looked, the job came, and only then the claim learns that it found nothing."""
     async with opened(postgres_url, pool_size=6) as store:
         engine = an_engine(store)
-        await store.set_queue(QueueSettings("held up", max_running=5))
+        await store.write(SetQueue(QueueSettings("held up", max_running=5)))
         holder = await asyncpg.connect(postgres_url)
         async with holder.transaction():
             await holder.execute("SELECT 1 FROM queue_settings FOR UPDATE")
@@ -261,8 +262,8 @@ async def test_an_unknown_job_is_not_found(engine: Engine) -> None:
             await call
 
 
-async def test_the_job_of_another_tenant_is_not_found(engine: Engine) -> None:
-    job = await job_in(engine.store, State.RUNNING)
+async def test_the_job_of_another_tenant_is_not_found(engine: Engine, store: Store) -> None:
+    job = await job_in(store, State.RUNNING)
     for call in (
         engine.cancel(replace(Guard.seen(job), tenant="other")),
         engine.succeed(replace(Guard.held(job), tenant="other"), b""),
@@ -275,15 +276,15 @@ async def test_the_job_of_another_tenant_is_not_found(engine: Engine) -> None:
     assert (await engine.get(job.id)).seq == job.seq
 
 
-async def test_a_move_that_the_state_forbids_is_a_conflict_that_says_the_state(engine: Engine) -> None:
-    job = await job_in(engine.store, State.SUCCEEDED)
+async def test_a_move_that_the_state_forbids_is_a_conflict_that_says_the_state(engine: Engine, store: Store) -> None:
+    job = await job_in(store, State.SUCCEEDED)
     with pytest.raises(Conflict, match=r"succeeded.*cancel") as caught:
         await engine.cancel(Guard.seen(job))
     assert not isinstance(caught.value, StaleLease)
 
 
-async def test_a_lost_lease_is_a_conflict_of_its_own(engine: Engine) -> None:
-    job = await job_in(engine.store, State.RUNNING, max_attempts=3)
+async def test_a_lost_lease_is_a_conflict_of_its_own(engine: Engine, store: Store) -> None:
+    job = await job_in(store, State.RUNNING, max_attempts=3)
     await engine.park(Guard.held(job), "target")
     for call in (
         engine.succeed(Guard.held(job), b""),
@@ -297,8 +298,8 @@ async def test_a_lost_lease_is_a_conflict_of_its_own(engine: Engine) -> None:
             await call
 
 
-async def test_a_worker_that_was_too_slow_cannot_break_the_attempt_of_the_next(engine: Engine) -> None:
-    slow = await job_in(engine.store, State.RUNNING, max_attempts=3)
+async def test_a_worker_that_was_too_slow_cannot_break_the_attempt_of_the_next(engine: Engine, store: Store) -> None:
+    slow = await job_in(store, State.RUNNING, max_attempts=3)
     await engine.park(Guard.held(slow), "target")
     await claim_one(engine, slow.queue)
     with pytest.raises(StaleLease):
@@ -321,13 +322,13 @@ async def test_a_broken_attempt_comes_back_after_its_backoff_until_none_is_left(
     assert (end.error, end.failed_step, end.attempt) == ("still no", "boot", 2)
 
 
-async def test_texts_are_bounded_and_free_of_nul(engine: Engine) -> None:
-    job = await job_in(engine.store, State.RUNNING)
+async def test_texts_are_bounded_and_free_of_nul(engine: Engine, store: Store) -> None:
+    job = await job_in(store, State.RUNNING)
     await engine.broke(Guard.held(job), Broke("\x00" + "x" * 2 * MAX_TEXT))
     error = (await engine.get(job.id)).error
     assert error is not None
     assert len(error) == MAX_TEXT
-    assert "\x00" not in error + (await engine.store.list_events(job.id))[-1].message
+    assert "\x00" not in error + (await engine.jobs.list_events(job.id))[-1].message
 
 
 async def test_whoever_listens_hears_of_every_move(engine: Engine) -> None:
@@ -346,11 +347,11 @@ async def test_whoever_listens_hears_of_every_move(engine: Engine) -> None:
 
 
 async def test_a_lapsed_lease_is_tried_again_while_attempts_are_left_and_fails_then(
-    engine: Engine, clock: Clock
+    engine: Engine, clock: Clock, store: Store
 ) -> None:
-    again = await job_in(engine.store, State.RUNNING, max_attempts=2)
-    last = await job_in(engine.store, State.RUNNING, max_attempts=1)
-    alive = await job_in(engine.store, State.RUNNING)
+    again = await job_in(store, State.RUNNING, max_attempts=2)
+    last = await job_in(store, State.RUNNING, max_attempts=1)
+    alive = await job_in(store, State.RUNNING)
     clock.advance(60)
     await engine.beat(Guard.held(alive), 60)
     assert await engine.lapse_all() == 2
@@ -363,18 +364,18 @@ async def test_a_lapsed_lease_is_tried_again_while_attempts_are_left_and_fails_t
     assert await engine.lapse_all() == 0
 
 
-async def test_a_beat_that_was_acknowledged_keeps_the_job(engine: Engine, clock: Clock) -> None:
+async def test_a_beat_that_was_acknowledged_keeps_the_job(engine: Engine, clock: Clock, store: Store) -> None:
     """The lease was found lapsed, then its owner was heard of, then the finding was acted upon."""
-    job = await job_in(engine.store, State.RUNNING, max_attempts=2)
+    job = await job_in(store, State.RUNNING, max_attempts=2)
     clock.advance(60)
-    [lapsed] = await engine.store.lapsed_jobs(10)
+    [lapsed] = await engine.jobs.list_jobs(JobFilter(late="lease", limit=10))
     await engine.beat(Guard.held(job), 60)
     assert await engine.lapse(lapsed) is None
     assert (await engine.get(job.id)).state is State.RUNNING
 
 
-async def test_two_who_notice_the_same_lapse_make_one_move(engine: Engine, clock: Clock) -> None:
-    job = await job_in(engine.store, State.RUNNING, max_attempts=5)
+async def test_two_who_notice_the_same_lapse_make_one_move(engine: Engine, clock: Clock, store: Store) -> None:
+    job = await job_in(store, State.RUNNING, max_attempts=5)
     clock.advance(60)
     assert sum(await asyncio.gather(engine.lapse_all(), engine.lapse_all())) == 1
     assert (await log(engine, job.id)).count("retry") == 1
@@ -390,10 +391,10 @@ async def test_the_leases_of_owners_known_to_be_gone_end_before_their_time(engin
 # deadlines --------------------------------------------------------------------------------------------------------------
 
 
-async def test_jobs_whose_deadline_passed_fail_and_the_others_go_on(engine: Engine, clock: Clock) -> None:
-    waiting = await job_in(engine.store, State.QUEUED, deadline_seconds=10)
-    working = await job_in(engine.store, State.RUNNING, deadline_seconds=10, max_attempts=5)
-    later = await job_in(engine.store, State.RUNNING, deadline_seconds=11)
+async def test_jobs_whose_deadline_passed_fail_and_the_others_go_on(engine: Engine, clock: Clock, store: Store) -> None:
+    waiting = await job_in(store, State.QUEUED, deadline_seconds=10)
+    working = await job_in(store, State.RUNNING, deadline_seconds=10, max_attempts=5)
+    later = await job_in(store, State.RUNNING, deadline_seconds=11)
     clock.advance(10)
     assert await engine.expire_all() == 2
     ends = [(await engine.get(job.id)).state for job in (waiting, working, later)]
@@ -410,8 +411,8 @@ async def test_more_jobs_may_expire_at_once_than_are_looked_at_together(engine: 
     assert await engine.expire_all() == count
 
 
-async def test_two_who_notice_the_same_deadline_make_one_move(engine: Engine, clock: Clock) -> None:
-    job = await job_in(engine.store, State.QUEUED, deadline_seconds=1)
+async def test_two_who_notice_the_same_deadline_make_one_move(engine: Engine, clock: Clock, store: Store) -> None:
+    job = await job_in(store, State.QUEUED, deadline_seconds=1)
     clock.advance(1)
     assert sum(await asyncio.gather(engine.expire_all(), engine.expire_all())) == 1
     assert await log(engine, job.id) == ["submit", "expire"]
@@ -481,8 +482,8 @@ async def test_a_watcher_sees_every_event_as_it_happens_and_goes_with_the_last(e
         await watcher
 
 
-async def test_watching_a_finished_job_tells_its_story_and_ends(engine: Engine) -> None:
-    job = await job_in(engine.store, State.SUCCEEDED)
+async def test_watching_a_finished_job_tells_its_story_and_ends(engine: Engine, store: Store) -> None:
+    job = await job_in(store, State.SUCCEEDED)
     async with asyncio.timeout(AT_ONCE):
         assert [each.seq for each in await watched(engine, job.id)] == [1, 2, 3]
         assert [each.seq for each in await watched(engine, job.id, after=2)] == [3]

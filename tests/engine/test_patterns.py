@@ -230,10 +230,10 @@ async def test_one_job_wakes_one_of_those_who_wait_for_it_by_name_or_pattern(eng
     assert all(len(task.result()) == 1 for task in tasks)
 
 
-async def test_news_that_a_pattern_did_not_need_is_for_the_next(engine: LookingEngine) -> None:
+async def test_news_that_a_pattern_did_not_need_is_for_the_next(engine: LookingEngine, store: Store) -> None:
     wide, narrow = await waiting(engine, "k/*/*"), await waiting(engine, "k/acme/*")
     job = in_queue("k/acme/render")
-    await engine.store.submit(job)
+    await store.write(job)
     engine.wakeups.wake(job.queue)
     assert engine.wakeups.waiting == 1
     narrow.cancel()  # the one that was woken goes before it can look
@@ -270,7 +270,7 @@ async def test_looking_wakes_as_many_as_there_are_jobs(store: Store, clock: Cloc
     engine = LookingEngine(store, policy=POLICY, random=Random(0), now=clock)
     tasks = [await waiting(engine, pattern) for pattern in (*PATTERNS, "k/acme/render", "k/other/*")]
     for queue in ("k/acme/render", "k/acme/render", "k/other/send"):
-        await store.submit(in_queue(queue))
+        await store.write(in_queue(queue))
     for _ in range(3):
         await engine.look_for_due()
         await asyncio.sleep(0)
@@ -321,7 +321,7 @@ class StuckStore:
     async def claim(self, claim: Claim) -> object:
         self._good -= 1
         if self._good >= 0:
-            return await self._store.claim(claim)
+            return await self._store.write(claim)
         self.stuck.set()
         if self._error is not None:
             raise self._error

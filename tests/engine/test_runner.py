@@ -78,7 +78,7 @@ async def test_a_handler_that_is_done_gives_the_result(engine: Engine) -> None:
         await event(engine, job_id, "succeed")
     job = await engine.get(job_id)
     assert (job.state, job.result, job.attempt) == (State.SUCCEEDED, b'{"answer": 42}', 1)
-    assert IN_PROCESS + "test" in (await engine.store.list_events(job_id))[1].message
+    assert IN_PROCESS + "test" in (await engine.jobs.list_events(job_id))[1].message
 
 
 async def test_a_handler_that_broke_is_tried_again_after_a_backoff(engine: Engine, clock: Clock) -> None:
@@ -146,7 +146,7 @@ async def test_a_handler_may_tell_how_far_it_is(engine: Engine) -> None:
     job_id = await submitted(engine)
     async with running(engine, handler):
         await event(engine, job_id, "succeed")
-    events = await engine.store.list_events(job_id)
+    events = await engine.jobs.list_events(job_id)
     assert [each.stage for each in events] == ["", "", "loading", "working", ""]
     assert events[2].message == "half way"
 
@@ -161,7 +161,7 @@ async def test_a_handler_may_write_into_the_log_of_the_job_it_holds(engine: Engi
     job_id = await submitted(engine)
     async with running(engine, handler):
         await event(engine, job_id, "succeed")
-    [advanced, noted] = (await engine.store.list_events(job_id))[2:4]
+    [advanced, noted] = (await engine.jobs.list_events(job_id))[2:4]
     assert advanced.data == b'{"layers": 80}'
     assert (noted.move, noted.stage) == ("note", "loading")
     assert (noted.message, noted.level, noted.step, noted.data) == ("slow", "warn", "load", b"[1]")
@@ -193,7 +193,7 @@ async def test_as_many_handlers_run_at_once_as_are_allowed(engine: Engine) -> No
         await submitted(engine)
     async with running(engine, stuck, concurrency=3):
         await until(lambda: len(stuck.jobs) == 3)
-        assert [(count.ready, count.running) for count in await engine.store.count_queues()] == [(2, 3)]
+        assert [(count.ready, count.running) for count in await engine.jobs.count_queues()] == [(2, 3)]
 
 
 async def test_a_waiting_runner_takes_a_job_as_soon_as_there_is_one(engine: Engine) -> None:
@@ -286,12 +286,12 @@ async def test_a_handler_does_not_outlive_the_deadline_of_its_job(store_url: str
         await stop(upkeep)
 
 
-async def test_a_lease_lost_behind_the_engine_is_noticed_with_the_next_beat(engine: Engine) -> None:
+async def test_a_lease_lost_behind_the_engine_is_noticed_with_the_next_beat(engine: Engine, store: Store) -> None:
     stuck = Stuck()
     job_id = await submitted(engine)
     async with running(engine, stuck, lease_seconds=0.3):
         await stuck.started.wait()
-        assert await engine.store.change(Change(seen(job_id), "cancel"))
+        assert await store.write(Change(seen(job_id), "cancel"))
         async with asyncio.timeout(AT_ONCE):
             await stuck.stopped.wait()
 
@@ -472,7 +472,7 @@ async def test_of_two_who_saw_the_same_stage_one_moves_the_job(store: Store, clo
     changes = [
         Change(Guard.seen(job), "advance", stage=stage, seen_stage="building") for stage in ("good", "bad", "ugly")
     ]
-    moved = await asyncio.gather(*[store.change(change) for change in changes])
+    moved = await asyncio.gather(*[store.write(change) for change in changes])
     assert [each is not None for each in moved].count(True) == 1
 
 
@@ -510,4 +510,4 @@ async def test_a_runner_claims_no_more_than_its_handlers_can_take(engine: Engine
         await engine.submit(a_job(id=str(number)))
     async with running(engine, handler, concurrency=3):
         await until(lambda: len(handler.jobs) == 3)
-        assert [count.running for count in await engine.store.count_queues()] == [3]
+        assert [count.running for count in await engine.jobs.count_queues()] == [3]

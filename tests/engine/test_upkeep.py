@@ -11,8 +11,10 @@ import pytest
 from chargehand.config import Config, load_config
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
-from chargehand.engine.job import QueueSettings, State
-from chargehand.engine.store import DeliveryFilter, Note, Store
+from chargehand.engine.job import QueueSettings, SetQueue, State
+from chargehand.engine.moves import Note
+from chargehand.engine.reads import DeliveryFilter
+from chargehand.engine.store import Store
 from chargehand.engine.upkeep import EXPIRE_SECONDS, LAPSE_SECONDS, chores, keep_up
 from chargehand.errors import StoreFull, StoreUnavailable
 from tests.conftest import Clock
@@ -43,53 +45,53 @@ def test_every_chore_has_a_name_and_a_rhythm(engine: Engine) -> None:
     assert max(LAPSE_SECONDS, EXPIRE_SECONDS) <= 2
 
 
-async def test_a_lapsed_lease_is_noticed_within_two_seconds(engine: Engine, clock: Clock) -> None:
-    again = await job_in(engine.store, State.RUNNING, max_attempts=2)
-    last = await job_in(engine.store, State.RUNNING)
+async def test_a_lapsed_lease_is_noticed_within_two_seconds(engine: Engine, clock: Clock, store: Store) -> None:
+    again = await job_in(store, State.RUNNING, max_attempts=2)
+    last = await job_in(store, State.RUNNING)
     async with kept_up(engine, config()):
         clock.advance(LONG)
         await asyncio.gather(event(engine, again.id, "retry", 2), event(engine, last.id, "fail", 2))
 
 
-async def test_a_deadline_that_passed_is_noticed_within_two_seconds(engine: Engine, clock: Clock) -> None:
-    waiting = await job_in(engine.store, State.QUEUED, deadline_seconds=10)
-    working = await job_in(engine.store, State.RUNNING, deadline_seconds=10)
+async def test_a_deadline_that_passed_is_noticed_within_two_seconds(engine: Engine, clock: Clock, store: Store) -> None:
+    waiting = await job_in(store, State.QUEUED, deadline_seconds=10)
+    working = await job_in(store, State.RUNNING, deadline_seconds=10)
     async with kept_up(engine, config()):
         clock.advance(10)
         await asyncio.gather(*[event(engine, job.id, "expire", 2) for job in (waiting, working)])
 
 
-async def test_old_jobs_are_removed_batch_by_batch(engine: Engine, clock: Clock) -> None:
-    old = [await job_in(engine.store, State.SUCCEEDED) for _ in range(5)]
+async def test_old_jobs_are_removed_batch_by_batch(engine: Engine, clock: Clock, store: Store) -> None:
+    old = [await job_in(store, State.SUCCEEDED) for _ in range(5)]
     clock.advance(100)
-    young = await job_in(engine.store, State.SUCCEEDED)
+    young = await job_in(store, State.SUCCEEDED)
     async with kept_up(engine, config(retention__finished_seconds=100, retention__batch=2)):
         async with asyncio.timeout(2):
-            while await engine.store.get_job(old[-1].id) is not None:  # noqa: ASYNC110 - pruning tells nobody
+            while await engine.jobs.get_job(old[-1].id) is not None:  # noqa: ASYNC110 - pruning tells nobody
                 await asyncio.sleep(0.001)
-    assert [await engine.store.get_job(job.id) for job in old] == [None] * 5
-    assert await engine.store.get_job(young.id) is not None
+    assert [await engine.jobs.get_job(job.id) for job in old] == [None] * 5
+    assert await engine.jobs.get_job(young.id) is not None
 
 
-async def test_finished_jobs_can_be_kept_for_ever(engine: Engine, clock: Clock) -> None:
-    job = await job_in(engine.store, State.SUCCEEDED)
+async def test_finished_jobs_can_be_kept_for_ever(engine: Engine, clock: Clock, store: Store) -> None:
+    job = await job_in(store, State.SUCCEEDED)
     clock.advance(1e9)
     for chore in chores(engine, config(retention__finished_seconds=0)):
         await chore.do()
-    assert await engine.store.get_job(job.id) is not None
+    assert await engine.jobs.get_job(job.id) is not None
 
 
-async def test_deliveries_that_are_too_old_are_given_up(engine: Engine, clock: Clock) -> None:
-    await submit(engine.store, reports=(a_report(),))
+async def test_deliveries_that_are_too_old_are_given_up(engine: Engine, clock: Clock, store: Store) -> None:
+    await submit(store, reports=(a_report(),))
     clock.advance(100)
     for chore in chores(engine, config(webhooks__give_up_seconds=100)):
         await chore.do()
-    assert [delivery.state for delivery in await engine.store.list_deliveries(DeliveryFilter())] == ["dead"]
+    assert [delivery.state for delivery in await store.list_deliveries(DeliveryFilter())] == ["dead"]
 
 
-async def test_a_limit_set_elsewhere_is_learned(engine: Engine) -> None:
+async def test_a_limit_set_elsewhere_is_learned(engine: Engine, store: Store) -> None:
     """Room in a limited queue wakes whoever waits for it, also where nobody set the limit."""
-    await engine.store.set_queue(QueueSettings("q", max_running=1))
+    await store.write(SetQueue(QueueSettings("q", max_running=1)))
     for _ in range(2):
         await engine.submit(a_job())
     job = await claim_one(engine)
@@ -110,7 +112,7 @@ async def test_a_full_store_does_not_end_the_chores(tmp_path: Path, clock: Clock
         for size in (10_000, 100):
             with suppress(StoreFull):
                 while True:
-                    await store.note(Note(Guard.seen(job), message="x" * size))
+                    await store.write(Note(Guard.seen(job), message="x" * size))
         clock.advance(LONG)
         with pytest.raises(StoreFull):
             await engine.lapse_all()

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 
 from chargehand.engine.job import SECOND
-from chargehand.engine.store import DueQueue
+from chargehand.engine.reads import DueQueue
 from chargehand.engine.wakeups import Wakeups
 
 LONG = 30.0

@@ -114,7 +114,7 @@ async def test_a_job_that_moves_while_it_is_read_is_shown_as_it_was(
     place.target.script("a", answer)
     job_id = await place.ask()
     await place.in_state(job_id, "working")
-    store = place.server.engine.store
+    store = place.server.store
     read = store.list_events
 
     async def after_it_was_cancelled(*asked: Any) -> Any:

@@ -11,6 +11,7 @@ from chargehand.doors.provisioning.recipe.recipe import Recipe
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, NewJob
 from chargehand.engine.moves import RetryPolicy
+from chargehand.engine.records import Records
 from chargehand.engine.store import Store
 from tests.api.serving import on_sqlite
 from tests.conftest import Clock
@@ -22,7 +23,7 @@ class Unhurried(JobRuns):
     """What it writes is written, and the answer comes when the test says so."""
 
     def __init__(self, store: Store) -> None:
-        super().__init__(store)
+        super().__init__(Records(store))
         self.written = asyncio.Event()
         self.answers = asyncio.Event()
 
@@ -41,7 +42,7 @@ async def test_an_owner_that_is_stopped_in_the_midst_of_a_write_still_knows_its_
     await engine.submit(NewJob(job_id, "t", "provision", f"provision/t/{SERIAL}", b"{}"))
     job = cast(Job, await store.get_job(job_id))
     runs = Unhurried(store)
-    journey = Journey(engine, runs, JobLedgers(store), job, SERIAL, Recipe.of(RECIPE), JobRun(), 0)
+    journey = Journey(engine, runs, JobLedgers(Records(store)), job, SERIAL, Recipe.of(RECIPE), JobRun(), 0)
     saving = asyncio.create_task(journey.save(step=RunStep.RESET))
     await runs.written.wait()
     saving.cancel()

@@ -293,7 +293,7 @@ async def test_a_node_that_served_an_earlier_start_of_a_job_serves_the_task_of_t
         assert room.server.provisioning is not None
         here = room.server.provisioning._files
         config = load_config(environ={}, overrides={"server.data_dir": str(tmp_path / "there")})
-        there = MediaFiles(config, here._store, here._orders, here._runs, here._tokens, here._metrics)
+        there = MediaFiles(config, here._jobs, here._orders, here._runs, here._tokens, here._metrics)
         assert await token_on(there, job_id) == await token_on(here, job_id)
         (await as_machine(room, FAILED)).good()
         await room.reaches(job_id, "complete")
@@ -315,7 +315,9 @@ async def test_a_node_removes_its_own_copy_of_a_task_although_another_one_saw_to
         files = room.server.provisioning._files
         gone, active = files._tasks / "01ARZ3NDEKTSV4RRFFQ69G5FAV", files._tasks / job_id
         gone.mkdir()  # of a job that was deleted since
-        retention = Retention(room.server.engine, files._runs, JobLedgers(files._store), files, media_keep_seconds=0)
+        retention = Retention(
+            room.server.engine, files._runs, JobLedgers(room.server.engine.records), files, media_keep_seconds=0
+        )
         await retention.tidy()
         assert (gone.exists(), active.exists()) == (False, True)
         (await as_machine(room, FAILED)).good()
@@ -329,7 +331,7 @@ async def test_a_record_that_cannot_be_read_does_not_end_the_server(store_url: s
     async with lab(store_url, tmp_path) as room:
         store = room.server.store
         broken = PutRecord("provision-run", "default", "01ARZ3NDEKTSV4RRFFQ69G5FAV", b"what is this?", due_at=1)
-        assert await store.put_record(broken) is not None
+        assert await store.write(broken) is not None
         await room.stop()
         await room.start()  # looks for what is due at once
         await room.register()

@@ -17,6 +17,7 @@ from chargehand.doors.provisioning.redfish.facts import Glance
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, NewJob
 from chargehand.engine.moves import RetryPolicy
+from chargehand.engine.records import Records
 from chargehand.engine.store import Store
 from tests.api.serving import on_sqlite, until
 from tests.conftest import Clock
@@ -90,7 +91,7 @@ def test_a_machine_is_not_blamed_for_the_time_in_which_nobody_listened(
 
 
 async def test_an_owner_that_comes_late_wipes_out_no_verdict(store: Store) -> None:
-    ledgers = JobLedgers(store)
+    ledgers = JobLedgers(Records(store))
     verdict = Verdict("succeeded", 1, "webhook")
     await ledgers.begin("t", "j", 1)
     await ledgers.amend("t", "j", lambda ledger: ledger.with_verdict(verdict))
@@ -104,7 +105,7 @@ async def test_what_was_fetched_before_a_reset_is_no_sign_of_the_boot_after_it(s
     engine = Engine(store, policy=RetryPolicy(0, 0), now=clock)
     job_id = engine.new_id()
     await engine.submit(NewJob(job_id, "t", "provision", "provision/t/SN-1", b"{}"))
-    ledgers = JobLedgers(store)
+    ledgers = JobLedgers(Records(store))
     await ledgers.begin("t", job_id, 1)
     fetches = Fetches(engine, ledgers)
     fetched_at = engine.now()

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from chargehand.engine.record import DropRecord, PutRecord
+from chargehand.engine.records import Records
 from tests.api.serving import Answer, on_sqlite
 from tests.inference.calling import a_token, token_of
 from tests.provisioning.bmc import FakeBmc
@@ -143,21 +144,21 @@ async def test_what_was_kept_for_all_tenants_together_is_given_to_each_when_the_
     async with two_tenants(store_url, tmp_path, webhook_tenant="acme") as (acme, _):
         job_id = await acme.waiting()
         store = acme.server.store
-        [owner] = await store.list_records("server-owner", "acme")
-        [machine] = await store.list_records("provision-machine", "acme")
+        [owner] = await Records(store).list("server-owner", "acme")
+        [machine] = await Records(store).list("provision-machine", "acme")
         for record, body in (
             (owner, {"tenant": "acme", "serial": SERIAL, "job_id": job_id}),
             (machine, msgspec.json.decode(machine.body)),
         ):
-            await store.put_record(PutRecord(record.kind, "*", record.name, msgspec.json.encode(body), expected=0))
-            await store.put_record(PutRecord(record.kind, "*", "of-nobody", b"{}", expected=0))
-            await store.drop_record(DropRecord(record.kind, "acme", record.name))
+            await store.write(PutRecord(record.kind, "*", record.name, msgspec.json.encode(body), expected=0))
+            await store.write(PutRecord(record.kind, "*", "of-nobody", b"{}", expected=0))
+            await store.write(DropRecord(record.kind, "acme", record.name))
         await acme.stop()
         await acme.start()
         store = acme.server.store
         for record in (owner, machine):
-            assert await store.list_records(record.kind, "*") == []
-            assert [each.name for each in await store.list_records(record.kind, "acme")] == [record.name]
+            assert await Records(store).list(record.kind, "*") == []
+            assert [each.name for each in await Records(store).list(record.kind, "acme")] == [record.name]
         assert (await acme.report(SUCCESS)).good()["job_id"] == job_id
 
 

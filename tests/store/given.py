@@ -8,11 +8,13 @@ from typing import Any
 import apsw
 import asyncpg
 
-from chargehand.engine.delivery import DeliveryState, Settle, Take, endpoint_id
+from chargehand.engine.delivery import Delivery, DeliveryState, Endpoint, Settle, Take, endpoint_id
+from chargehand.engine.file import File
 from chargehand.engine.guard import Guard
 from chargehand.engine.ids import UlidMaker
 from chargehand.engine.job import Event, Job, NewJob, Report, State
 from chargehand.engine.moves import Change, Moved
+from chargehand.engine.reads import DeliveryFilter, EndpointFilter, FileFilter
 from chargehand.engine.store import Claim, Claimed, Store
 from chargehand.store import Clock, open_store
 
@@ -32,7 +34,7 @@ def a_report(url: str = URL, *on: str, tenant: str = TENANT) -> Report:
 
 
 async def submit(store: Store, **fields: Any) -> str:
-    submitted = await store.submit(a_job(**fields))
+    submitted = await store.write(a_job(**fields))
     assert submitted.created
     return submitted.job_id
 
@@ -42,7 +44,7 @@ async def submit_many(store: Store, count: int, **fields: Any) -> list[str]:
 
 
 async def claim(store: Store, *queues: str, limit: int = 1, stage: str = "", lease_seconds: float = 60) -> Claimed:
-    return await store.claim(Claim(queues or ("q",), "worker", lease_seconds, limit, stage))
+    return await store.write(Claim(queues or ("q",), "worker", lease_seconds, limit, stage))
 
 
 async def claimed_ids(store: Store, *queues: str, limit: int = 1) -> list[str]:
@@ -61,7 +63,7 @@ def seen(job_id: str, tenant: str = TENANT, kind: str = "job") -> Guard:
 
 async def move(store: Store, job: Job, name: str, **fields: Any) -> Moved | None:
     """As whoever holds the job would make it, and by its lease alone."""
-    return await store.change(Change(Guard(job.id, job.tenant, job.kind, job.lease, None), name, **fields))
+    return await store.write(Change(Guard(job.id, job.tenant, job.kind, job.lease, None), name, **fields))
 
 
 async def running(store: Store, **fields: Any) -> Job:
@@ -131,3 +133,15 @@ async def until_held_up(holder: "asyncpg.Connection[asyncpg.Record]", task: "asy
     async with asyncio.timeout(5):
         while not task.done() and not await holder.fetchval(waiting):
             pass
+
+
+async def get_file(store: Store, file_id: str, tenant: str | None = None) -> File | None:
+    return next(iter(await store.list_files(FileFilter(tenant, file_id))), None)
+
+
+async def get_delivery(store: Store, delivery_id: str, tenant: str | None = None) -> Delivery | None:
+    return next(iter(await store.list_deliveries(DeliveryFilter(tenant, id=delivery_id))), None)
+
+
+async def get_endpoint(store: Store, endpoint_id: str, tenant: str | None = None) -> Endpoint | None:
+    return next(iter(await store.list_endpoints(EndpointFilter(tenant, id=endpoint_id))), None)

@@ -34,7 +34,7 @@ async def test_version_and_newest_job_are_seen_beside_a_server(store_url: str) -
     try:
         assert (await look(store_url)).newest_job is None
         job = a_job()
-        await store.submit(job)
+        await store.write(job)
         found = await look(store_url)
         assert (found.schema, found.newest_job) == (newest(store_url), job.id)
     finally:

@@ -4,10 +4,23 @@ import asyncio
 
 import pytest
 
-from chargehand.engine.delivery import Delivery, DeliveryState, EndpointState, Taken, Told, Try, endpoint_id
+from chargehand.engine.delivery import (
+    Delivery,
+    DeliveryState,
+    EndpointState,
+    Release,
+    Replay,
+    SetEndpoint,
+    Subject,
+    Taken,
+    Try,
+    endpoint_id,
+)
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, State
-from chargehand.engine.store import DeliveryFilter, Note, Store
+from chargehand.engine.moves import Note
+from chargehand.engine.reads import DeliveryFilter, EndpointFilter
+from chargehand.engine.store import OldDeliveries, Store
 from tests.conftest import Clock
 from tests.store.given import (
     TENANT,
@@ -18,6 +31,8 @@ from tests.store.given import (
     a_take,
     claim,
     get,
+    get_delivery,
+    get_endpoint,
     job_in,
     move,
     running,
@@ -44,13 +59,13 @@ async def pending(store: Store, count: int = 1, url: str = URL) -> list[str]:
 
 async def taken(store: Store, url: str = URL) -> tuple[str, int]:
     [delivery_id] = await pending(store, url=url)
-    answer = await store.take_deliveries(a_take(url))
+    answer = await store.write(a_take(url))
     assert answer.ids == (delivery_id,)
     return delivery_id, answer.leases[0]
 
 
 async def delivery(store: Store, delivery_id: str) -> Delivery:
-    found = await store.get_delivery(delivery_id)
+    found = await get_delivery(store, delivery_id)
     assert found is not None
     return found
 
@@ -70,7 +85,7 @@ async def test_a_delivery_is_due_at_once_and_knows_its_event(store: Store, clock
     )
     assert (made.state, made.attempt, made.tries, made.lease, made.lease_until) == (PENDING, 0, 0, 0, None)
     assert made.due_at == made.since_at == made.created_at == clock.now
-    endpoint = await store.get_endpoint(made.endpoint_id)
+    endpoint = await get_endpoint(store, made.endpoint_id)
     assert endpoint is not None
     assert (endpoint.id, endpoint.url, endpoint.state) == (HERE, URL, EndpointState.ACTIVE)
 
@@ -109,7 +124,7 @@ async def test_a_refused_move_delivers_nothing(store: Store) -> None:
 
 async def test_notes_and_beats_are_not_announced(store: Store) -> None:
     job = await running(store, reports=(a_report(),))
-    await store.note(Note(Guard.seen(job), message="hello"))
+    await store.write(Note(Guard.seen(job), message="hello"))
     assert [d.seq for d in await outbox(store, job.id)] == [1]
 
 
@@ -124,10 +139,10 @@ async def test_tenants_do_not_share_a_receiver(store: Store) -> None:
     theirs = await submit(store, tenant="other", reports=(a_report(tenant="other"),))
     ours = await submit(store, reports=(a_report(),))
     [mine] = await outbox(store, ours)
-    assert (await store.take_deliveries(a_take())).ids == (mine.id,)
-    assert await store.get_delivery(mine.id, "other") is None
-    assert await store.get_endpoint(HERE, "other") is None
-    assert (await store.take_deliveries(a_take(tenant="other"))).ids == ((await outbox(store, theirs))[0].id,)
+    assert (await store.write(a_take())).ids == (mine.id,)
+    assert await get_delivery(store, mine.id, "other") is None
+    assert await get_endpoint(store, HERE, "other") is None
+    assert (await store.write(a_take(tenant="other"))).ids == ((await outbox(store, theirs))[0].id,)
 
 
 # taking -----------------------------------------------------------------------------------------------------------------
@@ -135,44 +150,44 @@ async def test_tenants_do_not_share_a_receiver(store: Store) -> None:
 
 async def test_what_was_taken_is_not_taken_again_until_its_lease_is_over(store: Store, clock: Clock) -> None:
     ids = await pending(store, 3)
-    first = await store.take_deliveries(a_take(limit=2))
+    first = await store.write(a_take(limit=2))
     assert (first.ids, first.leases) == (tuple(ids[:2]), (1, 1))
-    assert (await store.take_deliveries(a_take())).ids == (ids[2],)
-    assert (await store.take_deliveries(a_take())).ids == ()
+    assert (await store.write(a_take())).ids == (ids[2],)
+    assert (await store.write(a_take())).ids == ()
     clock.advance(30)
-    again = await store.take_deliveries(a_take())
+    again = await store.write(a_take())
     assert (again.ids, again.leases) == (tuple(ids), (2, 2, 2))
 
 
 async def test_takes_of_one_group_share_what_there_is(store: Store) -> None:
     ids = await pending(store, 5)
     limits = (2, 4)
-    answers = await asyncio.gather(*[store.take_deliveries(a_take(limit=limit)) for limit in limits])
+    answers = await asyncio.gather(*[store.write(a_take(limit=limit)) for limit in limits])
     assert all(len(answer.ids) <= limit for answer, limit in zip(answers, limits, strict=True))
     assert sorted(i for answer in answers for i in answer.ids) == ids
 
 
 async def test_what_is_released_can_be_taken_again_at_once(store: Store, clock: Clock) -> None:
     ids = await pending(store, 3)
-    taken = await store.take_deliveries(a_take())
-    await store.release_deliveries(taken.ids[:2], (taken.leases[0], taken.leases[1] - 1))
-    again = await store.take_deliveries(a_take())
+    taken = await store.write(a_take())
+    await store.write(Release(taken.ids[:2], (taken.leases[0], taken.leases[1] - 1)))
+    again = await store.write(a_take())
     assert (again.ids, again.leases) == ((ids[0],), (2,)), "the second was released by somebody who did not hold it"
-    assert not await store.settle_delivery(a_settle(ids[0], taken.leases[0]))
-    assert await store.settle_delivery(a_settle(ids[0], again.leases[0]))
-    await store.release_deliveries((ids[0],), again.leases)
+    assert not await store.write(a_settle(ids[0], taken.leases[0]))
+    assert await store.write(a_settle(ids[0], again.leases[0]))
+    await store.write(Release((ids[0],), again.leases))
     assert (await delivery(store, ids[0])).state is DELIVERED
     assert await store.list_tries(ids[1]) == []
 
 
 async def test_the_longest_due_is_taken_first(store: Store, clock: Clock) -> None:
     delivery_id, lease = await taken(store)
-    await store.settle_delivery(a_settle(delivery_id, lease, PENDING, retry_seconds=10))
+    await store.write(a_settle(delivery_id, lease, PENDING, retry_seconds=10))
     clock.advance(5)
     [second] = await pending(store)
     clock.advance(5)
     [third] = await pending(store)
-    assert [(await store.take_deliveries(a_take(limit=1))).ids for _ in range(3)] == [
+    assert [(await store.write(a_take(limit=1))).ids for _ in range(3)] == [
         (second,), (min(delivery_id, third),), (max(delivery_id, third),)
     ]  # fmt: skip
 
@@ -180,33 +195,33 @@ async def test_the_longest_due_is_taken_first(store: Store, clock: Clock) -> Non
 async def test_taking_nothing_tells_when_there_will_be_something(store: Store, clock: Clock) -> None:
     for wait in (20, 10):
         delivery_id, lease = await taken(store)
-        await store.settle_delivery(a_settle(delivery_id, lease, PENDING, retry_seconds=wait))
-    assert await store.take_deliveries(a_take()) == Taken((), (), clock.now + 10 * SECOND)
-    assert await store.take_deliveries(a_take(OTHER)) == Taken((), (), None)
+        await store.write(a_settle(delivery_id, lease, PENDING, retry_seconds=wait))
+    assert await store.write(a_take()) == Taken((), (), clock.now + 10 * SECOND)
+    assert await store.write(a_take(OTHER)) == Taken((), (), None)
 
 
 async def test_takes_of_one_group_do_not_mix_up_endpoints(store: Store, clock: Clock) -> None:
     ids = {url: await pending(store, 2, url) for url in (URL, OTHER)}
     urls = (OTHER, "https://nobody.example/", URL)
-    answers = await asyncio.gather(*[store.take_deliveries(a_take(url)) for url in urls])
+    answers = await asyncio.gather(*[store.write(a_take(url)) for url in urls])
     assert [answer.ids for answer in answers] == [tuple(ids.get(url, ())) for url in urls]
 
 
 @pytest.mark.parametrize("state", [EndpointState.PAUSED, EndpointState.DISABLED])
 async def test_a_blocked_endpoint_gives_nothing_and_loses_nothing(store: Store, state: EndpointState) -> None:
     [delivery_id] = await pending(store)
-    assert await store.set_endpoint(HERE, TENANT, state, "maintenance")
-    answer = await store.take_deliveries(a_take())
+    assert await store.write(SetEndpoint(HERE, TENANT, state, "maintenance"))
+    answer = await store.write(a_take())
     assert (answer.ids, answer.blocked) == ((), True)
     assert await store.due_endpoints(10) == []
     [later] = await pending(store)
-    assert await store.set_endpoint(HERE, TENANT, EndpointState.ACTIVE, "")
-    answer = await store.take_deliveries(a_take())
+    assert await store.write(SetEndpoint(HERE, TENANT, EndpointState.ACTIVE, ""))
+    answer = await store.write(a_take())
     assert (answer.ids, answer.blocked) == ((delivery_id, later), False)
 
 
 async def test_an_unknown_endpoint_cannot_be_set(store: Store) -> None:
-    assert not await store.set_endpoint("ep_nobody", TENANT, EndpointState.PAUSED, "")
+    assert not await store.write(SetEndpoint("ep_nobody", TENANT, EndpointState.PAUSED, ""))
 
 
 async def test_due_endpoints_are_those_with_something_pending(store: Store, clock: Clock) -> None:
@@ -217,7 +232,7 @@ async def test_due_endpoints_are_those_with_something_pending(store: Store, cloc
     other = endpoint_id(TENANT, OTHER)
     assert sorted(await store.due_endpoints(10)) == sorted([(HERE, start), (other, clock.now)])
     assert len(await store.due_endpoints(1)) == 1
-    await store.settle_delivery(a_settle(delivery_id, lease))
+    await store.write(a_settle(delivery_id, lease))
     assert await store.due_endpoints(10) == [(HERE, start)]
 
 
@@ -227,37 +242,37 @@ async def test_due_endpoints_are_those_with_something_pending(store: Store, cloc
 async def test_a_delivered_one_is_done_and_its_try_is_on_record(store: Store, clock: Clock) -> None:
     delivery_id, lease = await taken(store)
     clock.advance(1)
-    assert await store.settle_delivery(a_settle(delivery_id, lease))
+    assert await store.write(a_settle(delivery_id, lease))
     settled = await delivery(store, delivery_id)
     assert (settled.state, settled.attempt, settled.tries, settled.lease_until) == (DELIVERED, 1, 1, None)
     assert await store.list_tries(delivery_id) == [Try(delivery_id, 1, clock.now, 200, 0.5, "", "ok")]
     clock.advance(3600)
-    assert (await store.take_deliveries(a_take())).ids == ()
+    assert (await store.write(a_take())).ids == ()
 
 
 async def test_a_late_settle_is_refused_and_leaves_no_trace(store: Store, clock: Clock) -> None:
     delivery_id, late = await taken(store)
     clock.advance(30)
-    [lease] = (await store.take_deliveries(a_take())).leases
+    [lease] = (await store.write(a_take())).leases
     before = await delivery(store, delivery_id)
-    assert not await store.settle_delivery(a_settle(delivery_id, late, DEAD))
+    assert not await store.write(a_settle(delivery_id, late, DEAD))
     assert await delivery(store, delivery_id) == before
     assert await store.list_tries(delivery_id) == []
-    assert await store.settle_delivery(a_settle(delivery_id, lease))
-    assert not await store.settle_delivery(a_settle(delivery_id, lease)), "once"
-    assert not await store.settle_delivery(a_settle("nobody", 1))
+    assert await store.write(a_settle(delivery_id, lease))
+    assert not await store.write(a_settle(delivery_id, lease)), "once"
+    assert not await store.write(a_settle("nobody", 1))
 
 
 async def test_a_late_settle_cannot_disturb_the_right_one_in_its_group(store: Store, clock: Clock) -> None:
     delivery_id, late = await taken(store)
     clock.advance(30)
-    [lease] = (await store.take_deliveries(a_take())).leases
+    [lease] = (await store.write(a_take())).leases
     settles = [
         a_settle(delivery_id, late, DEAD, status=500),
         a_settle(delivery_id, lease),
         a_settle(delivery_id, lease),
     ]
-    assert await asyncio.gather(*map(store.settle_delivery, settles)) == [False, True, False]
+    assert await asyncio.gather(*map(store.write, settles)) == [False, True, False]
     assert (await delivery(store, delivery_id)).state is DELIVERED
     assert [line.status for line in await store.list_tries(delivery_id)] == [200]
 
@@ -267,21 +282,21 @@ async def test_a_failed_try_comes_back_when_it_is_due(store: Store, clock: Clock
     refused = a_settle(
         delivery_id, lease, PENDING, retry_seconds=7.5, reason="500", status=500, error="oh", answer="no"
     )
-    assert await store.settle_delivery(refused)
+    assert await store.write(refused)
     waiting = await delivery(store, delivery_id)
     assert (waiting.due_at, waiting.attempt, waiting.reason) == (clock.now + 7_500_000, 1, "500")
     clock.advance(7.499_999)
-    assert (await store.take_deliveries(a_take())).ids == ()
+    assert (await store.write(a_take())).ids == ()
     clock.advance(0.000_001)
-    assert (await store.take_deliveries(a_take())).ids == (delivery_id,)
+    assert (await store.write(a_take())).ids == (delivery_id,)
 
 
 async def test_every_try_is_logged_newest_first(store: Store, clock: Clock) -> None:
     delivery_id, lease = await taken(store)
     for status in (500, None):
-        await store.settle_delivery(a_settle(delivery_id, lease, PENDING, status=status, error="x"))
-        [lease] = (await store.take_deliveries(a_take())).leases
-    await store.settle_delivery(a_settle(delivery_id, lease))
+        await store.write(a_settle(delivery_id, lease, PENDING, status=status, error="x"))
+        [lease] = (await store.write(a_take())).leases
+    await store.write(a_settle(delivery_id, lease))
     log = await store.list_tries(delivery_id)
     assert [(line.number, line.status, line.error) for line in log] == [(3, 200, ""), (2, None, "x"), (1, 500, "x")]
 
@@ -290,32 +305,32 @@ async def test_a_delivery_says_what_it_is_about_and_what_its_last_try_came_to(st
     delivery_id, lease = await taken(store)
     [untried] = await pending(store)
     job = await get(store, (await delivery(store, delivery_id)).job_id)
-    await store.settle_delivery(a_settle(delivery_id, lease, PENDING, status=503, duration_seconds=2.0))
-    found = {told.delivery_id: told for told in await store.told([delivery_id, untried, "nobody"])}
+    await store.write(a_settle(delivery_id, lease, PENDING, status=503, duration_seconds=2.0))
+    found = {told.delivery_id: told for told in await store.subjects([delivery_id, untried, "nobody"])}
     assert found == {
-        delivery_id: Told(delivery_id, job.kind, job.queue, "queued", "", 503, 2.0),
-        untried: Told(untried, job.kind, job.queue, "queued", "", None, None),
+        delivery_id: Subject(delivery_id, job.kind, job.queue, "queued", "", 503, 2.0),
+        untried: Subject(untried, job.kind, job.queue, "queued", "", None, None),
     }
-    [lease] = (await store.take_deliveries(a_take(limit=1))).leases
-    await store.settle_delivery(a_settle(delivery_id, lease))
-    assert [told.status for told in await store.told([delivery_id])] == [200]
+    [lease] = (await store.write(a_take(limit=1))).leases
+    await store.write(a_settle(delivery_id, lease))
+    assert [told.status for told in await store.subjects([delivery_id])] == [200]
 
 
 async def test_an_endpoint_that_says_it_is_gone_is_disabled_with_its_last_try(store: Store) -> None:
     delivery_id, lease = await taken(store)
     [waiting] = await pending(store)
-    await store.settle_delivery(a_settle(delivery_id, lease, DEAD, status=410, reason="gone", disable_endpoint=HERE))
-    endpoint = await store.get_endpoint(HERE)
+    await store.write(a_settle(delivery_id, lease, DEAD, status=410, reason="gone", disable_endpoint=HERE))
+    endpoint = await get_endpoint(store, HERE)
     assert endpoint is not None
     assert (endpoint.state, endpoint.reason) == (EndpointState.DISABLED, "gone")
-    assert (await store.take_deliveries(a_take())).blocked
+    assert (await store.write(a_take())).blocked
     assert (await delivery(store, waiting)).state is PENDING
 
 
 async def test_a_late_settle_cannot_disable_an_endpoint(store: Store) -> None:
     delivery_id, lease = await taken(store)
-    assert not await store.settle_delivery(a_settle(delivery_id, lease + 1, DEAD, disable_endpoint=HERE))
-    endpoint = await store.get_endpoint(HERE)
+    assert not await store.write(a_settle(delivery_id, lease + 1, DEAD, disable_endpoint=HERE))
+    endpoint = await get_endpoint(store, HERE)
     assert endpoint is not None
     assert endpoint.state is EndpointState.ACTIVE
 
@@ -326,21 +341,21 @@ async def test_a_late_settle_cannot_disable_an_endpoint(store: Store) -> None:
 @pytest.mark.parametrize("state", [DEAD, DELIVERED])
 async def test_a_settled_delivery_can_be_replayed(store: Store, clock: Clock, state: DeliveryState) -> None:
     delivery_id, lease = await taken(store)
-    await store.settle_delivery(a_settle(delivery_id, lease, state))
+    await store.write(a_settle(delivery_id, lease, state))
     clock.advance(3600)
-    assert await store.replay_delivery(delivery_id, TENANT) == HERE
+    assert await store.write(Replay(TENANT, delivery_id)) == 1
     again = await delivery(store, delivery_id)
     assert (again.state, again.attempt, again.tries, again.since_at) == (PENDING, 0, 1, clock.now)
-    assert not await store.settle_delivery(a_settle(delivery_id, lease)), "the lease from before is not valid again"
-    [lease] = (await store.take_deliveries(a_take())).leases
-    assert await store.settle_delivery(a_settle(delivery_id, lease))
+    assert not await store.write(a_settle(delivery_id, lease)), "the lease from before is not valid again"
+    [lease] = (await store.write(a_take())).leases
+    assert await store.write(a_settle(delivery_id, lease))
     assert [line.number for line in await store.list_tries(delivery_id)] == [2, 1]
 
 
 async def test_what_is_pending_or_unknown_cannot_be_replayed(store: Store) -> None:
     [delivery_id] = await pending(store)
-    assert await store.replay_delivery(delivery_id, TENANT) is None
-    assert await store.replay_delivery("nobody", TENANT) is None
+    assert await store.write(Replay(TENANT, delivery_id)) == 0
+    assert await store.write(Replay(TENANT, "nobody")) == 0
 
 
 async def test_all_dead_ones_of_an_endpoint_can_be_replayed(store: Store) -> None:
@@ -348,39 +363,38 @@ async def test_all_dead_ones_of_an_endpoint_can_be_replayed(store: Store) -> Non
     for url in (URL, OTHER):
         for state in states:
             delivery_id, lease = await taken(store, url)
-            await store.settle_delivery(a_settle(delivery_id, lease, state))
-    assert await store.replay_endpoint(HERE, TENANT, 2) == 2
-    assert await store.replay_endpoint(HERE, TENANT, 10) == 1
-    assert await store.replay_endpoint(HERE, TENANT, 10) == 0
-    counts = {count.endpoint_id: (count.pending, count.dead) for count in await store.count_endpoints([HERE, OTHER])}
-    assert counts == {HERE: (3, 0), OTHER: (0, 0)}
-    assert [count.dead for count in await store.count_endpoints([endpoint_id(TENANT, OTHER)])] == [3]
+            await store.write(a_settle(delivery_id, lease, state))
+    assert await store.write(Replay(TENANT, endpoint_id=HERE, limit=2)) == 2
+    assert await store.write(Replay(TENANT, endpoint_id=HERE, limit=10)) == 1
+    assert await store.write(Replay(TENANT, endpoint_id=HERE, limit=10)) == 0
+    counts = {each.id: (each.pending, each.dead) for each in await store.list_endpoints(EndpointFilter(TENANT))}
+    assert counts == {HERE: (3, 0), endpoint_id(TENANT, OTHER): (0, 3)}
 
 
 async def test_what_is_too_old_is_given_up_unless_it_is_being_sent(store: Store, clock: Clock) -> None:
     [old], [sending] = await pending(store), await pending(store, url=OTHER)
     clock.advance(100)
-    [lease] = (await store.take_deliveries(a_take(OTHER))).leases
+    [lease] = (await store.write(a_take(OTHER))).leases
     [young] = await pending(store)
-    assert await store.give_up_deliveries(100, 10) == 1
+    assert await store.prune(OldDeliveries(100), 10) == 1
     assert [(await delivery(store, i)).state for i in (old, sending, young)] == [DEAD, PENDING, PENDING]
     assert "100 s" in (await delivery(store, old)).reason
-    assert await store.settle_delivery(a_settle(sending, lease))
-    assert await store.give_up_deliveries(100, 10) == 0
+    assert await store.write(a_settle(sending, lease))
+    assert await store.prune(OldDeliveries(100), 10) == 0
 
 
 async def test_a_replayed_delivery_is_young_again(store: Store, clock: Clock) -> None:
     delivery_id, lease = await taken(store)
-    await store.settle_delivery(a_settle(delivery_id, lease, DEAD))
+    await store.write(a_settle(delivery_id, lease, DEAD))
     clock.advance(1000)
-    await store.replay_delivery(delivery_id, TENANT)
-    assert await store.give_up_deliveries(100, 10) == 0
+    await store.write(Replay(TENANT, delivery_id))
+    assert await store.prune(OldDeliveries(100), 10) == 0
 
 
 async def test_giving_up_stops_at_its_limit(store: Store, clock: Clock) -> None:
     await pending(store, 3)
     clock.advance(100)
-    assert [await store.give_up_deliveries(100, 2) for _ in range(3)] == [2, 1, 0]
+    assert [await store.prune(OldDeliveries(100), 2) for _ in range(3)] == [2, 1, 0]
 
 
 # reading ----------------------------------------------------------------------------------------------------------------
@@ -401,7 +415,7 @@ async def test_an_outgoing_delivery_has_its_job_and_its_event(store: Store) -> N
 
 async def test_deliveries_are_listed_newest_first_by_what_is_asked(store: Store) -> None:
     here, other = [await taken(store, url) for url in (URL, OTHER)]
-    await store.settle_delivery(a_settle(*here, DEAD))
+    await store.write(a_settle(*here, DEAD))
     job_id = (await delivery(store, other[0])).job_id
 
     async def listed(**by: str | int) -> list[str]:
@@ -420,16 +434,16 @@ async def test_endpoints_are_listed_by_tenant_and_page(store: Store) -> None:
     for url in (URL, OTHER):
         await pending(store, url=url)
     await submit(store, tenant="other", reports=(a_report(tenant="other"),))
-    all_ids = [endpoint.id for endpoint in await store.list_endpoints(None, "", 10)]
+    all_ids = [endpoint.id for endpoint in await store.list_endpoints(EndpointFilter(None, "", 10))]
     assert all_ids == sorted([HERE, endpoint_id(TENANT, OTHER), endpoint_id("other", URL)])
-    assert [e.id for e in await store.list_endpoints(None, all_ids[0], 1)] == all_ids[1:2]
-    assert [e.tenant for e in await store.list_endpoints("other", "", 10)] == ["other"]
+    assert [e.id for e in await store.list_endpoints(EndpointFilter(None, all_ids[0], 1))] == all_ids[1:2]
+    assert [e.tenant for e in await store.list_endpoints(EndpointFilter("other", "", 10))] == ["other"]
 
 
 async def test_a_job_that_reports_nowhere_leaves_the_outbox_empty(store: Store) -> None:
-    await store.submit(a_job())
+    await store.write(a_job())
     await move(store, await take_one(store), "succeed")
     assert await store.list_deliveries(DeliveryFilter()) == []
-    assert await store.list_endpoints(None, "", 10) == []
+    assert await store.list_endpoints(EndpointFilter(None, "", 10)) == []
     assert await store.due_endpoints(10) == []
     assert (await get(store, (await job_in(store, State.FAILED)).id)).reports == ""

@@ -11,12 +11,13 @@ from typing import Any, cast
 import asyncpg
 import pytest
 
-from chargehand.engine.job import QueueSettings, State
-from chargehand.engine.moves import Change
-from chargehand.engine.store import DeliveryFilter, JobFilter, Note, Store
+from chargehand.engine.job import QueueSettings, SetQueue, State
+from chargehand.engine.moves import Change, Note
+from chargehand.engine.reads import DeliveryFilter, EndpointFilter, JobFilter
+from chargehand.engine.store import OldJobs, Store
 from chargehand.errors import BadRequest, ChargehandError, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 from chargehand.store import open_store
-from chargehand.store.sqlite import SqliteStore
+from chargehand.store.sqlite.store import SqliteStore
 from tests.conftest import Clock
 from tests.store.given import (
     KILL,
@@ -109,7 +110,7 @@ async def test_one_bad_operation_is_refused_and_its_group_goes_on(store: Store, 
 
 
 async def _submit(store: Store, job: Any) -> str:
-    return (await store.submit(job)).job_id
+    return str((await store.write(job)).job_id)
 
 
 async def test_a_bad_move_is_refused_and_leaves_the_job_as_it_was(store: Store) -> None:
@@ -165,8 +166,8 @@ async def test_a_rolled_back_endpoint_is_made_again(store: Store) -> None:
     bad = a_job(priority=99)
     reporting = a_job(reports=(a_report(),))
     await asyncio.gather(_submit(store, reporting), _submit(store, bad), return_exceptions=True)
-    assert [endpoint.url for endpoint in await store.list_endpoints(None, "", 10)] == [URL]
-    assert len((await store.take_deliveries(a_take())).ids) == 1
+    assert [endpoint.url for endpoint in await store.list_endpoints(EndpointFilter(None, "", 10))] == [URL]
+    assert len((await store.write(a_take())).ids) == 1
 
 
 # SQLite: a full disk ----------------------------------------------------------------------------------------------------
@@ -221,7 +222,7 @@ async def test_a_full_store_goes_on_as_soon_as_there_is_room(file_url: str, cloc
             await job_in(store, State.SUCCEEDED, payload=os.urandom(20_000))
         await fill(store)
         clock.advance(1000)
-        assert await store.prune(100, 100) == 5
+        assert await store.prune(OldJobs(100), 100) == 5
         assert await store.get_job(await submit(store, payload=os.urandom(20_000))) is not None
 
 
@@ -351,7 +352,7 @@ async def test_a_connection_lost_in_mid_write_is_reported_and_the_next_call_work
     node: Store, postgres_url: str
 ) -> None:
     job_id = await submit(node)
-    await node.set_queue(QueueSettings("q", max_running=5))
+    await node.write(SetQueue(QueueSettings("q", max_running=5)))
     holder = await asyncpg.connect(postgres_url)
     async with holder.transaction():
         await holder.execute("SELECT 1 FROM queue_settings FOR UPDATE")
@@ -439,9 +440,9 @@ async def test_a_wrong_password_is_refused_and_not_repeated(postgres_url: str) -
 async def test_what_is_under_way_when_the_store_closes_is_finished_and_the_rest_refused(store_url: str) -> None:
     store = await open_store(store_url)
     job_id = await submit(store)
-    under_way = asyncio.gather(*[store.note(Note(seen(job_id))) for _ in range(50)])
+    under_way = asyncio.gather(*[store.write(Note(seen(job_id))) for _ in range(50)])
     await asyncio.sleep(0)
     await store.close()
     assert sorted(seq or 0 for seq in await under_way) == list(range(2, 52))
     with pytest.raises(StoreError):
-        await store.change(Change(seen(job_id), "cancel"))
+        await store.write(Change(seen(job_id), "cancel"))

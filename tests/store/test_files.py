@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from chargehand.engine.file import File, NewFile
+from chargehand.engine.file import DropFiles, File, NewFile
 from chargehand.engine.job import State
-from chargehand.engine.store import Store
+from chargehand.engine.reads import FileFilter
+from chargehand.engine.store import OldFiles, OldJobs, Store
 from chargehand.errors import BadRequest
 from tests.conftest import Clock
-from tests.store.given import TENANT, job_in, new_id, running, submit
+from tests.store.given import TENANT, get_file, job_in, new_id, running, submit
 
 
 def a_file(**fields: Any) -> NewFile:
@@ -19,33 +20,39 @@ def a_file(**fields: Any) -> NewFile:
 
 
 async def put(store: Store, **fields: Any) -> File:
-    return await store.put_file(a_file(**fields))
+    return await store.write(a_file(**fields))
 
 
 async def test_a_file_is_kept_as_it_was_given(store: Store, clock: Clock) -> None:
     given = a_file(job_id="job", purpose="batch", name="größe 💥.txt", size=2**40)
-    file = await store.put_file(given)
+    file = await store.write(given)
     for name in NewFile.__struct_fields__:
         assert getattr(file, name) == getattr(given, name), name
     assert file.created_at == clock.now
-    assert await store.get_file(file.id) == await store.job_file("job", given.name) == file
+    assert (
+        [await get_file(store, file.id)] == await store.list_files(FileFilter(job_id="job", name=given.name)) == [file]
+    )
 
 
 async def test_what_is_not_there_is_not_found(store: Store) -> None:
-    assert await store.get_file("nothing") is None
-    assert await store.job_files("nobody") == []
-    assert await store.job_file("nobody", "a.txt") is None
-    assert not await store.drop_file("nothing")
+    assert await get_file(store, "nothing") is None
+    assert await store.list_files(FileFilter(job_id="nobody")) == []
+    assert await store.list_files(FileFilter(job_id="nobody", name="a.txt")) == []
+    assert not await store.write(
+        DropFiles(
+            ("nothing",),
+        )
+    )
 
 
 async def test_a_file_is_hidden_from_other_tenants(store: Store) -> None:
     file = await put(store, purpose="batch")
-    assert await store.get_file(file.id, TENANT) == file
-    assert await store.get_file(file.id, "other") is None
-    assert await store.list_files("other") == []
-    assert not await store.drop_file(file.id, "other")
-    assert await store.drop_file(file.id, TENANT)
-    assert await store.get_file(file.id) is None
+    assert await get_file(store, file.id, TENANT) == file
+    assert await get_file(store, file.id, "other") is None
+    assert await store.list_files(FileFilter("other")) == []
+    assert not await store.write(DropFiles((file.id,), "other"))
+    assert await store.write(DropFiles((file.id,), TENANT))
+    assert await get_file(store, file.id) is None
 
 
 async def test_the_later_file_of_that_name_in_a_job_wins_and_keeps_the_id(store: Store, clock: Clock) -> None:
@@ -55,20 +62,20 @@ async def test_the_later_file_of_that_name_in_a_job_wins_and_keeps_the_id(store:
     later = await put(store, job_id="job", sha256="later", size=9, media_type="text/html")
     assert (later.id, later.sha256, later.size, later.media_type) == (first.id, "later", 9, "text/html")
     assert later.created_at == clock.now
-    assert await store.job_files("job") == [later, other]
+    assert await store.list_files(FileFilter(job_id="job")) == [later, other]
     assert await store.blobs_in_use(["first", "later"]) == {"later"}
 
 
 async def test_names_are_taken_only_within_a_job(store: Store) -> None:
     files = [await put(store, job_id=job_id) for job_id in ("one", "two", None, None)]
     assert len({file.id for file in files}) == 4
-    assert await store.job_files("one") == files[:1]
+    assert await store.list_files(FileFilter(job_id="one")) == files[:1]
 
 
 async def test_many_at_once_with_one_name_make_one_file(store: Store) -> None:
     files = await asyncio.gather(*[put(store, job_id="job", sha256=str(number)) for number in range(30)])
     assert len({file.id for file in files}) == 1
-    [file] = await store.job_files("job")
+    [file] = await store.list_files(FileFilter(job_id="job"))
     assert file.sha256 in {each.sha256 for each in files}
 
 
@@ -76,7 +83,7 @@ async def test_an_id_cannot_be_used_twice(store: Store) -> None:
     file = await put(store)
     with pytest.raises(BadRequest):
         await put(store, id=file.id)
-    assert await store.get_file(file.id) == file
+    assert await get_file(store, file.id) == file
 
 
 async def test_files_with_a_purpose_are_listed_newest_first(store: Store) -> None:
@@ -84,11 +91,11 @@ async def test_files_with_a_purpose_are_listed_newest_first(store: Store) -> Non
     await put(store)
     await put(store, job_id="job")
     await put(store, purpose="batch", tenant="other")
-    assert await store.list_files(TENANT) == [third, second, first]
-    assert await store.list_files(TENANT, "batch") == [third, first]
-    assert await store.list_files(TENANT, limit=1) == [third]
-    assert await store.list_files(TENANT, before=third.id, limit=1) == [second]
-    assert await store.list_files(TENANT, "batch", first.id) == []
+    assert await store.list_files(FileFilter(TENANT)) == [third, second, first]
+    assert await store.list_files(FileFilter(TENANT, purpose="batch")) == [third, first]
+    assert await store.list_files(FileFilter(TENANT, limit=1)) == [third]
+    assert await store.list_files(FileFilter(TENANT, before=third.id, limit=1)) == [second]
+    assert await store.list_files(FileFilter(TENANT, purpose="batch", before=first.id)) == []
 
 
 async def test_bytes_are_in_use_as_long_as_one_file_refers_to_them(store: Store) -> None:
@@ -96,9 +103,17 @@ async def test_bytes_are_in_use_as_long_as_one_file_refers_to_them(store: Store)
     await put(store, sha256="own")
     asked = ["shared", "own", "nobody's"]
     assert await store.blobs_in_use(asked) == {"shared", "own"}
-    await store.drop_file(one.id)
+    await store.write(
+        DropFiles(
+            (one.id,),
+        )
+    )
     assert await store.blobs_in_use(asked) == {"shared", "own"}
-    await store.drop_file(two.id)
+    await store.write(
+        DropFiles(
+            (two.id,),
+        )
+    )
     assert await store.blobs_in_use(asked) == {"own"}
     assert await store.blobs_in_use([]) == set()
 
@@ -109,8 +124,8 @@ async def test_the_files_of_a_job_go_with_it_and_no_others(store: Store, clock: 
     for job_id in (old.id, alive.id, None):
         await put(store, job_id=job_id, sha256=str(job_id), purpose="batch")
     clock.advance(1000)
-    assert await store.prune(100, 10) == 1
-    assert await store.job_files(old.id) == []
+    assert await store.prune(OldJobs(100), 10) == 1
+    assert await store.list_files(FileFilter(job_id=old.id)) == []
     assert await store.blobs_in_use([old.id, alive.id, "None"]) == {alive.id, "None"}
 
 
@@ -122,8 +137,8 @@ async def test_old_files_of_no_job_are_removed_oldest_first(store: Store, clock:
     of_a_job = await put(store, job_id=await submit(store))
     clock.advance(97)
     young = await put(store)
-    assert await store.prune_files(98, 1) == 1
-    assert await store.get_file(files[0].id) is None
-    assert await store.prune_files(98, 10) == 2
-    assert await store.prune_files(98, 10) == 0
-    assert [await store.get_file(file.id) for file in (*files, of_a_job, young)] == [None, None, None, of_a_job, young]
+    assert await store.prune(OldFiles(98), 1) == 1
+    assert await get_file(store, files[0].id) is None
+    assert await store.prune(OldFiles(98), 10) == 2
+    assert await store.prune(OldFiles(98), 10) == 0
+    assert [await get_file(store, file.id) for file in (*files, of_a_job, young)] == [None, None, None, of_a_job, young]

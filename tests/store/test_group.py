@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.engine.store import Submitted
+from chargehand.engine.moves import Submitted
 from chargehand.errors import BadRequest, StoreFull, StoreUnavailable
 from chargehand.store.group import Group
-from chargehand.store.operations import GROUP_BYTES, Answer, Operation, Refused
+from chargehand.store.operations import GROUP_BYTES, Answer, AnyOperation, Rejected
 from tests.store.given import a_job, opened, sql, submit
 
 WAL_HEADER, FRAME_HEADER = 32, 24
@@ -23,7 +23,7 @@ class Ledger:
         self.side_by_side = self.most_side_by_side = 0
         self.started = asyncio.Event()
 
-    async def commit(self, operations: Sequence[Operation]) -> Sequence[Answer | Refused]:
+    async def commit(self, operations: Sequence[AnyOperation]) -> Sequence[Answer | Rejected]:
         self.started.set()
         self.side_by_side += 1
         self.most_side_by_side = max(self.most_side_by_side, self.side_by_side)
@@ -33,7 +33,7 @@ class Ledger:
         self.commits.append(jobs)
         if "everybody" in jobs:
             raise StoreFull("no room")
-        return [Refused("no") if job == "alone" else Submitted(job, True, None) for job in jobs]
+        return [Rejected("no") if job == "alone" else Submitted(job, True, None) for job in jobs]
 
 
 async def outcomes(group: Group, *names: str) -> list[object]:

@@ -10,7 +10,7 @@ import pytest
 
 from chargehand.app import Server
 from chargehand.doors.tasks.names import BASE
-from chargehand.store.postgres import PostgresStore
+from chargehand.store.postgres.store import PostgresStore
 from tests.api.serving import Api, serving, talking, until
 
 NODE = "0123456789ab"

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, Job, NewJob, State
-from chargehand.engine.moves import TABLE, Attempt, Change, Lease, Move, expire
-from chargehand.engine.store import Beat, JobFilter, Note, Store
+from chargehand.engine.moves import TABLE, Attempt, Beat, Change, Lease, Move, Note, expire
+from chargehand.engine.reads import EndpointFilter, JobFilter
+from chargehand.engine.store import Store
 from tests.conftest import Clock
 from tests.store.given import (
     a_job,
@@ -35,8 +36,8 @@ async def attempt(store: Store, name: str, job: Job, lease: int | None, tenant: 
         return await claimed_ids(store, job.queue) == [job.id]
     guard = Guard(job.id, tenant, job.kind, lease, None)
     if name == "beat":
-        return await store.beat(Beat(guard, 60)) is not None
-    return await store.change(Change(guard, name)) is not None
+        return await store.write(Beat(guard, 60)) is not None
+    return await store.write(Change(guard, name)) is not None
 
 
 # submitting -------------------------------------------------------------------------------------------------------------
@@ -51,7 +52,7 @@ async def test_a_submitted_job_is_kept_as_it_was_given(store: Store, clock: Cloc
         metadata=b'{"a":1}',
         idempotency_key="k",
     )
-    submitted = await store.submit(given)
+    submitted = await store.write(given)
     job = await get(store, given.id)
     assert submitted.moved is not None
     assert (submitted.moved.move, submitted.moved.seq, submitted.moved.run_at) == ("submit", 1, clock.now)
@@ -86,7 +87,7 @@ async def test_a_payload_and_a_result_survive_to_the_byte(store: Store, payload:
 async def test_an_unknown_job_is_not_found(store: Store) -> None:
     assert await store.get_job("nobody") is None
     assert await store.list_events("nobody") == []
-    assert await store.change(Change(seen("nobody"), "cancel")) is None
+    assert await store.write(Change(seen("nobody"), "cancel")) is None
 
 
 async def test_a_job_is_hidden_from_other_tenants(store: Store) -> None:
@@ -99,36 +100,36 @@ async def test_a_job_is_hidden_from_other_tenants(store: Store) -> None:
 
 
 async def test_the_same_key_gives_the_same_job(store: Store) -> None:
-    first = await store.submit(a_job(idempotency_key="k", fingerprint="f", payload=b"1"))
-    again = await store.submit(a_job(idempotency_key="k", fingerprint="f", payload=b"2"))
+    first = await store.write(a_job(idempotency_key="k", fingerprint="f", payload=b"1"))
+    again = await store.write(a_job(idempotency_key="k", fingerprint="f", payload=b"2"))
     assert (first.created, again.created, again.job_id, again.moved) == (True, False, first.job_id, None)
     assert (await get(store, first.job_id)).payload == b"1"
     assert len(await store.list_jobs(JobFilter())) == 1
 
 
 async def test_a_known_key_tells_the_fingerprint_it_was_used_with(store: Store) -> None:
-    await store.submit(a_job(idempotency_key="k", fingerprint="one"))
-    again = await store.submit(a_job(idempotency_key="k", fingerprint="two"))
+    await store.write(a_job(idempotency_key="k", fingerprint="one"))
+    again = await store.write(a_job(idempotency_key="k", fingerprint="two"))
     assert (again.created, again.fingerprint) == (False, "one")
 
 
 @pytest.mark.parametrize("other", [{"tenant": "other"}, {"kind": "other"}], ids=["tenant", "kind"])
 async def test_the_same_key_of_another_is_another_job(store: Store, other: dict[str, str]) -> None:
-    first = await store.submit(a_job(idempotency_key="k"))
-    second = await store.submit(a_job(idempotency_key="k", **other))
+    first = await store.write(a_job(idempotency_key="k"))
+    second = await store.write(a_job(idempotency_key="k", **other))
     assert second.created
     assert second.job_id != first.job_id
-    again = [await store.submit(a_job(idempotency_key="k", **fields)) for fields in ({}, other)]
+    again = [await store.write(a_job(idempotency_key="k", **fields)) for fields in ({}, other)]
     assert [answer.job_id for answer in again] == [first.job_id, second.job_id]
 
 
 async def test_jobs_without_a_key_are_all_new(store: Store) -> None:
-    assert all([(await store.submit(a_job())).created for _ in range(3)])
+    assert all([(await store.write(a_job())).created for _ in range(3)])
 
 
 async def test_a_key_outlives_the_end_of_its_job(store: Store) -> None:
     job = await job_in(store, State.SUCCEEDED, idempotency_key="k")
-    again = await store.submit(a_job(idempotency_key="k"))
+    again = await store.write(a_job(idempotency_key="k"))
     assert (again.created, again.job_id) == (False, job.id)
 
 
@@ -136,16 +137,16 @@ async def test_a_key_outlives_the_end_of_its_job(store: Store) -> None:
 async def test_fifty_at_once_with_one_key_make_one_job(store_url: str, group_size: int) -> None:
     async with opened(store_url, group_size=group_size) as store:
         jobs = [a_job(idempotency_key="k", reports=(a_report(),)) for _ in range(50)]
-        answers = await asyncio.gather(*[store.submit(job) for job in jobs])
+        answers = await asyncio.gather(*[store.write(job) for job in jobs])
         [job] = await store.list_jobs(JobFilter())
         assert [answer.created for answer in answers].count(True) == 1
         assert {answer.job_id for answer in answers} == {job.id}
-        assert [count.pending for count in await store.count_endpoints([a_report().endpoint_id])] == [1]
+        assert [each.pending for each in await store.list_endpoints(EndpointFilter())] == [1]
 
 
 async def test_the_same_submit_sent_twice_makes_one_job(store: Store) -> None:
     job = a_job(idempotency_key="k")
-    first, second = await asyncio.gather(store.submit(job), store.submit(job))
+    first, second = await asyncio.gather(store.write(job), store.write(job))
     assert sorted([first.created, second.created]) == [False, True]
     assert first.job_id == second.job_id
     assert len(await store.list_events(job.id)) == 1
@@ -174,7 +175,7 @@ async def test_a_later_job_is_claimed_when_it_is_due_and_not_before(
 
 
 async def overdue(store: Store) -> list[str]:
-    return [job.id for job in await store.overdue_jobs(10)]
+    return [job.id for job in await store.list_jobs(JobFilter(late="deadline", limit=10))]
 
 
 async def test_a_deadline_counts_from_the_submission_by_the_clock_of_the_store(store: Store, clock: Clock) -> None:
@@ -194,7 +195,7 @@ async def test_a_job_is_overdue_from_its_deadline_on_whether_it_waits_or_runs(st
     assert await overdue(store) == [early]
     clock.advance(5)
     assert await overdue(store) == [early, late]
-    assert [job.id for job in await store.overdue_jobs(1)] == [early]
+    assert [job.id for job in await store.list_jobs(JobFilter(late="deadline", limit=1))] == [early]
 
 
 async def test_a_job_that_is_over_has_kept_its_deadline(store: Store, clock: Clock) -> None:
@@ -209,8 +210,8 @@ async def test_an_expired_job_has_failed_and_is_lost_to_its_owner(store: Store, 
     job = await job_in(store, State.RUNNING, deadline_seconds=90)
     await move(store, job, "advance", stage="loading")
     clock.advance(90)
-    [found] = await store.overdue_jobs(10)
-    assert await store.change(expire(found))
+    [found] = await store.list_jobs(JobFilter(late="deadline", limit=10))
+    assert await store.write(expire(found))
     after = await get(store, job.id)
     assert (after.state, after.error, after.attempt) == (State.FAILED, "the deadline of 90 s passed", 1)
     assert await move(store, job, "succeed", result=b"late") is None
@@ -224,10 +225,10 @@ async def test_a_requeued_job_has_no_deadline_and_is_not_hit_by_the_old_one(stor
     """It was found overdue, then an operator gave it all again, then the finding was acted upon."""
     job_id = await submit(store, deadline_seconds=1)
     clock.advance(1)
-    [found] = await store.overdue_jobs(10)
-    assert await store.change(expire(found))
-    assert await store.change(Change(seen(job_id), "requeue"))
-    assert await store.change(expire(found)) is None
+    [found] = await store.list_jobs(JobFilter(late="deadline", limit=10))
+    assert await store.write(expire(found))
+    assert await store.write(Change(seen(job_id), "requeue"))
+    assert await store.write(expire(found)) is None
     assert await overdue(store) == []
     after = await get(store, job_id)
     assert (after.state, after.deadline_at, after.error) == (State.QUEUED, None, None)
@@ -321,7 +322,7 @@ async def test_a_claim_counts_an_attempt_and_parking_gives_it_back(store: Store)
 async def test_requeuing_gives_all_attempts_again(store: Store) -> None:
     job = await running(store)
     await move(store, job, "fail", error="broken", failed_step="boot")
-    moved = await store.change(Change(Guard.seen(job), "requeue"))
+    moved = await store.write(Change(Guard.seen(job), "requeue"))
     assert moved is not None
     again = await get(store, job.id)
     assert (moved.attempt, again.attempt, again.finished_at, again.error, again.failed_step) == (0, 0, None, None, None)
@@ -336,7 +337,7 @@ async def test_a_lease_says_who_holds_the_job_until_when(store: Store, clock: Cl
 async def test_a_beat_extends_the_lease_and_writes_no_event(store: Store, clock: Clock) -> None:
     job = await running(store)
     clock.advance(59)
-    until = await store.beat(Beat(Guard.held(job), 30))
+    until = await store.write(Beat(Guard.held(job), 30))
     assert until == clock.now + 30 * SECOND
     after = await get(store, job.id)
     assert (after.lease_until, after.lease, after.seq) == (until, job.lease, job.seq)
@@ -351,7 +352,7 @@ async def test_beats_of_one_group_are_told_apart(store: Store, clock: Clock) -> 
         Beat(replace(Guard.held(other), tenant="stranger"), 40),
         Beat(replace(seen("nobody"), lease=1), 50),
     ]
-    answers = await asyncio.gather(*[store.beat(beat) for beat in beats])
+    answers = await asyncio.gather(*[store.write(beat) for beat in beats])
     assert answers == [clock.now + 10 * SECOND, None, clock.now + 30 * SECOND, None, None]
 
 
@@ -368,9 +369,9 @@ async def test_advancing_keeps_the_lease(store: Store, clock: Clock) -> None:
 
 async def test_a_cancelled_job_is_lost_to_its_owner(store: Store) -> None:
     job = await running(store)
-    assert await store.change(Change(Guard.seen(job), "cancel", error="cancelled")) is not None
+    assert await store.write(Change(Guard.seen(job), "cancel", error="cancelled")) is not None
     assert await move(store, job, "succeed", result=b"late") is None
-    assert await store.beat(Beat(Guard.held(job), 60)) is None
+    assert await store.write(Beat(Guard.held(job), 60)) is None
     after = await get(store, job.id)
     assert (after.state, after.error, after.result) == (State.CANCELLED, "cancelled", None)
 
@@ -417,13 +418,13 @@ async def test_the_log_counts_without_gaps_and_says_what_callers_saw_before(stor
     job = await take_one(store)
     await move(store, job, "advance", stage="loading")
     await move(store, job, "advance", stage="loading")
-    await store.note(Note(Guard.held(job), level="warn", step="load", message="slow", data=b"\x00"))
+    await store.write(Note(Guard.held(job), level="warn", step="load", message="slow", data=b"\x00"))
     await move(store, job, "retry", level="warn", message="broke", error="a broken pipe", data=b"{}")
     job = await take_one(store)
     await move(store, job, "park")
     job = await take_one(store, stage="working")
     await move(store, job, "fail", level="error", step="work", message="gave up")
-    await store.change(Change(Guard.seen(job), "requeue"))
+    await store.write(Change(Guard.seen(job), "requeue"))
     log = await store.list_events(job_id)
     assert [event.seq for event in log] == list(range(1, len(log) + 1))
     assert [(e.move, str(e.state), e.stage, e.previous, e.attempt) for e in log] == [
@@ -465,24 +466,24 @@ async def test_a_job_tells_what_callers_see_and_saw_before(store: Store) -> None
 async def test_events_are_read_from_where_the_reader_left_off(store: Store) -> None:
     job_id = await submit(store)
     for number in range(5):
-        assert await store.note(Note(seen(job_id), message=str(number))) == number + 2
+        assert await store.write(Note(seen(job_id), message=str(number))) == number + 2
     assert [event.seq for event in await store.list_events(job_id, after=2, limit=3)] == [3, 4, 5]
     assert await store.list_events(job_id, after=6) == []
 
 
 async def test_notes_of_one_group_each_get_their_own_number(store: Store) -> None:
     job_id = await submit(store)
-    numbers = await asyncio.gather(*[store.note(Note(seen(job_id), message="hello")) for _ in range(30)])
+    numbers = await asyncio.gather(*[store.write(Note(seen(job_id), message="hello")) for _ in range(30)])
     assert sorted(number or 0 for number in numbers) == list(range(2, 32))
 
 
 async def test_a_note_needs_the_lease_only_if_it_names_one(store: Store) -> None:
     job = await running(store)
-    assert await store.note(Note(replace(Guard.held(job), lease=job.lease + 1))) is None
-    assert await store.note(Note(seen(job.id, "other"))) is None
+    assert await store.write(Note(replace(Guard.held(job), lease=job.lease + 1))) is None
+    assert await store.write(Note(seen(job.id, "other"))) is None
     await move(store, job, "succeed")
-    assert await store.note(Note(Guard.held(job))) is None
-    assert await store.note(Note(Guard.seen(job), message="post mortem")) == 4
+    assert await store.write(Note(Guard.held(job))) is None
+    assert await store.write(Note(Guard.seen(job), message="post mortem")) == 4
     assert (await get(store, job.id)).state is State.SUCCEEDED
 
 
@@ -496,11 +497,11 @@ async def test_a_claim_of_which_nothing_was_observed_announces_nothing(store: St
     parked = await move(store, claimed.jobs[0], "park")
     assert parked is not None
     assert parked.endpoints == ()
-    assert [c.pending for c in await store.count_endpoints([a_report().endpoint_id])] == [1]  # "queued", once
+    assert [each.pending for each in await store.list_endpoints(EndpointFilter())] == [1]  # "queued", once
 
 
 async def test_every_change_that_callers_can_see_is_announced_once(store: Store) -> None:
-    submitted = await store.submit(a_job(reports=(a_report(),)))
+    submitted = await store.write(a_job(reports=(a_report(),)))
     claimed = await claim(store, stage="loading")
     job = claimed.jobs[0]
     told = [submitted.moved and submitted.moved.endpoints, claimed.endpoints]

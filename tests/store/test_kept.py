@@ -1,15 +1,12 @@
 """How long a finished job is kept: for a time of its own, or the general one; purging; and what is counted of those that stay."""
 
-from typing import cast
-
 import pytest
 
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, State
-from chargehand.engine.moves import Change
-from chargehand.engine.store import JobFilter, Note, Store
-from chargehand.store.operations import Counted, Prune
-from chargehand.store.writes import Writes
+from chargehand.engine.moves import Change, Note, Prune
+from chargehand.engine.reads import JobFilter
+from chargehand.engine.store import FinishedJobs, KeptJobs, OldJobs, Store
 from tests.conftest import Clock
 from tests.store.given import TENANT, a_report, get, job_in, move, running, seen, submit, submit_many, take_one
 
@@ -24,12 +21,12 @@ async def kept(store: Store) -> set[str]:
 async def test_a_job_with_a_time_of_its_own_goes_when_that_is_over(store: Store, clock: Clock, end: str) -> None:
     job = await running(store, keep_seconds=10)
     clock.advance(1000)  # counted from its end, not from its beginning
-    assert await store.prune_kept(10) == 0
+    assert await store.prune(KeptJobs(), 10) == 0
     assert await move(store, job, end)
     clock.advance(9.9)
-    assert await store.prune_kept(10) == 0
+    assert await store.prune(KeptJobs(), 10) == 0
     clock.advance(0.1)
-    assert await store.prune_kept(10) == 1
+    assert await store.prune(KeptJobs(), 10) == 1
     assert await kept(store) == set()
 
 
@@ -37,11 +34,11 @@ async def test_the_general_time_is_not_for_those_that_have_their_own(store: Stor
     own = (await job_in(store, State.SUCCEEDED, keep_seconds=1000)).id
     general = (await job_in(store, State.SUCCEEDED)).id
     clock.advance(100)
-    assert await store.prune(100, 10) == 1
+    assert await store.prune(OldJobs(100), 10) == 1
     assert await kept(store) == {own}
     clock.advance(900)
-    assert await store.prune(100, 10) == 0
-    assert await store.prune_kept(10) == 1
+    assert await store.prune(OldJobs(100), 10) == 0
+    assert await store.prune(KeptJobs(), 10) == 1
     assert general not in await kept(store)
     assert own not in await kept(store)
 
@@ -49,7 +46,7 @@ async def test_the_general_time_is_not_for_those_that_have_their_own(store: Stor
 async def test_those_without_a_time_of_their_own_are_not_pruned_by_it(store: Store, clock: Clock) -> None:
     job = await job_in(store, State.SUCCEEDED)
     clock.advance(1e6)
-    assert await store.prune_kept(10) == 0
+    assert await store.prune(KeptJobs(), 10) == 0
     assert await kept(store) == {job.id}
 
 
@@ -57,22 +54,22 @@ async def test_a_requeued_job_has_its_whole_time_again_after_its_next_end(store:
     job = await running(store, keep_seconds=10)
     await move(store, job, "fail")
     clock.advance(9)
-    assert await store.change(Change(Guard.seen(job), "requeue"))
+    assert await store.write(Change(Guard.seen(job), "requeue"))
     clock.advance(100)
-    assert await store.prune_kept(10) == 0
+    assert await store.prune(KeptJobs(), 10) == 0
     await move(store, await take_one(store, job.queue), "succeed")
     clock.advance(9)
-    assert await store.prune_kept(10) == 0
+    assert await store.prune(KeptJobs(), 10) == 0
     clock.advance(1)
-    assert await store.prune_kept(10) == 1
+    assert await store.prune(KeptJobs(), 10) == 1
 
 
 async def test_a_callback_that_is_still_to_be_sent_keeps_its_job(store: Store, clock: Clock) -> None:
     job = await running(store, keep_seconds=1, reports=(a_report(),))
     await move(store, job, "succeed")
     clock.advance(100)
-    assert await store.prune_kept(10) == 0
-    assert await store.purge(TENANT, "job", (job.id,)) == 0
+    assert await store.prune(KeptJobs(), 10) == 0
+    assert await store.write(Prune((job.id,), 0, (TENANT, "job"))) == 0
     assert await kept(store) == {job.id}
 
 
@@ -80,25 +77,25 @@ async def test_a_job_whose_time_began_again_since_it_was_found_is_kept(store: St
     """Between the look for what is to go and its removal it was requeued, and came to its end once more."""
     job = await running(store, keep_seconds=10)
     await move(store, job, "fail")
-    assert await cast(Writes, store)._group.put(Prune((job.id,), 0)) == Counted(0)
+    assert await store.write(Prune((job.id,), 0)) == 0
     clock.advance(10)
-    assert await cast(Writes, store)._group.put(Prune((job.id,), 0)) == Counted(1)
+    assert await store.write(Prune((job.id,), 0)) == 1
 
 
 async def test_pruning_takes_as_many_as_it_is_told_to(store: Store, clock: Clock) -> None:
     for _ in range(5):
         await job_in(store, State.SUCCEEDED, keep_seconds=1)
     clock.advance(1)
-    assert [await store.prune_kept(2) for _ in range(4)] == [2, 2, 1, 0]
+    assert [await store.prune(KeptJobs(), 2) for _ in range(4)] == [2, 2, 1, 0]
 
 
 async def test_purging_takes_what_is_finished_and_never_what_is_live(store: Store) -> None:
     jobs = {state: (await job_in(store, state, keep_seconds=1000)).id for state in State}
     left = {jobs[State.QUEUED], jobs[State.RUNNING]}
-    assert await store.purge(TENANT, "job", (*jobs.values(), "01ARZ3NDEKTSV4RRFFQ69G5FAV")) == 3
+    assert await store.write(Prune((*jobs.values(), "01ARZ3NDEKTSV4RRFFQ69G5FAV"), 0, (TENANT, "job"))) == 3
     assert await kept(store) == left
     assert await store.list_events(jobs[State.FAILED]) == []
-    assert await store.purge(TENANT, "job", ()) == 0
+    assert await store.write(Prune((), 0, (TENANT, "job"))) == 0
 
 
 async def test_finished_jobs_are_those_whose_time_was_over_then(store: Store, clock: Clock) -> None:
@@ -109,35 +106,41 @@ async def test_finished_jobs_are_those_whose_time_was_over_then(store: Store, cl
     for state in (State.QUEUED, State.RUNNING):
         await job_in(store, state)
 
-    async def over(seconds: float, limit: int = 10) -> set[str]:
+    async def purged_at(seconds: float, limit: int = 10) -> set[str]:
+        before = await kept(store)
         at = clock.now + int(seconds * SECOND)
-        return set(await store.finished_jobs(TENANT, "job", at, 100 * SECOND, limit))
+        count = await store.prune(FinishedJobs(TENANT, "job", at, 100 * SECOND), limit)
+        gone = before - await kept(store)
+        assert count == len(gone)
+        return gone
 
-    assert await over(9.9) == set()
-    assert await over(10) == {own}
-    assert await over(99.9) == {own}
-    assert await over(100) == {own, general}
-    assert len(await over(1000, limit=1)) == 1
+    assert await purged_at(9.9) == set()
+    assert await purged_at(10) == {own}
+    assert await purged_at(99.9) == set()
+    more = [(await job_in(store, State.SUCCEEDED)).id for _ in range(2)]
+    assert len(await purged_at(1000, limit=1)) == 1
+    assert len(await purged_at(1000)) == 2
+    assert (await kept(store)).isdisjoint({own, general, *more})
 
 
 async def test_a_job_is_requeued_as_it_was_or_with_another_payload(store: Store) -> None:
     job = await running(store, payload=b"1", max_attempts=3)
     await move(store, job, "fail", error="broken")
-    assert await store.change(Change(Guard.seen(job), "requeue"))
+    assert await store.write(Change(Guard.seen(job), "requeue"))
     again = await take_one(store, job.queue)
     assert (again.payload, again.attempt) == (b"1", 1)
     await move(store, again, "fail")
-    assert await store.change(Change(Guard.seen(job), "requeue", payload=b"2"))
+    assert await store.write(Change(Guard.seen(job), "requeue", payload=b"2"))
     assert (await get(store, job.id)).payload == b"2"
     assert (await take_one(store, job.queue)).payload == b"2"
 
 
 async def test_a_requeue_that_is_refused_leaves_the_payload(store: Store) -> None:
     job = await running(store, payload=b"1")
-    assert await store.change(Change(Guard.seen(job), "requeue", payload=b"2")) is None
+    assert await store.write(Change(Guard.seen(job), "requeue", payload=b"2")) is None
     assert (await get(store, job.id)).payload == b"1"
     await move(store, job, "fail")
-    assert await store.change(Change(seen(job.id, "other"), "requeue", payload=b"2")) is None
+    assert await store.write(Change(seen(job.id, "other"), "requeue", payload=b"2")) is None
     assert (await get(store, job.id)).payload == b"1"
 
 
@@ -174,7 +177,7 @@ async def test_stopped_jobs_are_counted_by_queue_and_stage(store: Store) -> None
 async def test_a_dead_letter_that_is_requeued_is_not_counted(store: Store) -> None:
     job = await running(store, queue="a")
     await move(store, job, "fail", stage="dead")
-    assert await store.change(Change(Guard.seen(job), "requeue"))
+    assert await store.write(Change(Guard.seen(job), "requeue"))
     assert await store.count_stopped(None, "failed:dead") == {}
 
 
@@ -182,7 +185,7 @@ async def test_the_last_note_of_a_step_is_found_among_others(store: Store) -> No
     job = await running(store)
     assert await store.last_note(job.id, "progress") is None
     for step, message in [("progress", "half"), ("progress", "nearly"), ("other", "aside")]:
-        await store.note(Note(Guard.held(job), step=step, message=message))
+        await store.write(Note(Guard.held(job), step=step, message=message))
     await move(store, job, "succeed", step="progress", message="no note")
     found = await store.last_note(job.id, "progress")
     assert found is not None

@@ -12,9 +12,21 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from msgspec.structs import replace
 
 from chargehand.engine.delivery import DeliveryState
-from chargehand.engine.job import FINAL, LEASE_RANDOM_BITS, SECOND, NewJob, QueueSettings, State, topic_of, visible
-from chargehand.engine.moves import Attempt, Change, Lease, Move, expire
-from chargehand.engine.store import Beat, Claim, DeliveryFilter, JobFilter, Note, Store
+from chargehand.engine.job import (
+    FINAL,
+    LEASE_RANDOM_BITS,
+    SECOND,
+    NewJob,
+    QueueSettings,
+    SetQueue,
+    State,
+    topic_of,
+    visible,
+)
+from chargehand.engine.moves import Attempt, Beat, Change, Lease, Move, Note, expire
+from chargehand.engine.operation import Operation
+from chargehand.engine.reads import DeliveryFilter, JobFilter
+from chargehand.engine.store import Claim, OldJobs, Store
 from chargehand.store import open_store
 from tests.conftest import Clock
 from tests.store.given import a_job, a_report, a_settle, a_take, new_id, seen
@@ -142,7 +154,7 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(job=jobs, late=st.sampled_from([0, 0, 1]))
     def beat(self, job: Model, late: int) -> None:
-        until = self.run(self.store.beat(Beat(replace(seen(job.given.id), lease=job.lease - late), 60)))
+        until = self.run(_write(self.store, Beat(replace(seen(job.given.id), lease=job.lease - late), 60)))
         alive = job.state is State.RUNNING and not late
         assert until == (self.clock.now + 60 * SECOND if alive else None)
         job.lease_until = until or job.lease_until
@@ -150,11 +162,11 @@ class Comparison(RuleBasedStateMachine):
     @rule(job=jobs)
     def note(self, job: Model) -> None:
         job.log.append("note")
-        assert self.run(self.store.note(Note(seen(job.given.id)))) == (None if job.pruned else len(job.log))
+        assert self.run(_write(self.store, Note(seen(job.given.id)))) == (None if job.pruned else len(job.log))
 
     @rule()
     def expire(self) -> None:
-        for found in self.run(self.store.overdue_jobs(10_000)):
+        for found in self.run(self.store.list_jobs(JobFilter(late="deadline", limit=10_000))):
             if found.queue == self.queue:
                 assert self.run(_change(self.store, expire(found)))
                 self.known[found.id].move("expire", "")
@@ -172,7 +184,7 @@ class Comparison(RuleBasedStateMachine):
     @rule(paused=st.booleans(), max_running=st.sampled_from([None, 0, 2]))
     def set_queue(self, paused: bool, max_running: int | None) -> None:
         self.settings = QueueSettings(self.queue, paused, max_running)
-        self.run(self.store.set_queue(self.settings))
+        self.run(_write(self.store, SetQueue(self.settings)))
 
     @rule(state=st.sampled_from(DeliveryState), limit=st.integers(1, 5))
     def deliver(self, state: DeliveryState, limit: int) -> None:
@@ -186,7 +198,7 @@ class Comparison(RuleBasedStateMachine):
 
     @rule()
     def prune(self) -> None:
-        self.run(self.store.prune(0, 1000))
+        self.run(self.store.prune(OldJobs(0), 1000))
         for key, job in list(self.known.items()):
             if job.state in FINAL and not job.pending:
                 job.pruned = True
@@ -207,13 +219,21 @@ class Comparison(RuleBasedStateMachine):
 
     @invariant()
     def lapsed_leases_are_found(self) -> None:
-        lapsed = {job.id for job in self.run(self.store.lapsed_jobs(10_000)) if job.queue == self.queue}
+        lapsed = {
+            job.id
+            for job in self.run(self.store.list_jobs(JobFilter(late="lease", limit=10_000)))
+            if job.queue == self.queue
+        }
         held = {key: job.lease_until for key, job in self.known.items() if job.lease_until is not None}
         assert lapsed == {key for key, until in held.items() if until <= self.clock.now}
 
     @invariant()
     def overdue_jobs_are_found(self) -> None:
-        overdue = {job.id for job in self.run(self.store.overdue_jobs(10_000)) if job.queue == self.queue}
+        overdue = {
+            job.id
+            for job in self.run(self.store.list_jobs(JobFilter(late="deadline", limit=10_000)))
+            if job.queue == self.queue
+        }
         live = {key: job.deadline_at for key, job in self.known.items() if job.state not in FINAL}
         assert overdue == {key for key, until in live.items() if until is not None and until <= self.clock.now}
 
@@ -230,23 +250,27 @@ class Comparison(RuleBasedStateMachine):
 
 
 async def _submit(store: Store, job: NewJob) -> tuple[str, bool]:
-    submitted = await store.submit(job)
+    submitted = await store.write(job)
     return submitted.job_id, submitted.created
 
 
 async def _claim(store: Store, claim: Claim) -> list[str]:
-    return [job.id for job in (await store.claim(claim)).jobs]
+    return [job.id for job in (await store.write(claim)).jobs]
 
 
 async def _change(store: Store, change: Change) -> bool:
-    return await store.change(change) is not None
+    return await store.write(change) is not None
+
+
+async def _write(store: Store, operation: Operation[T]) -> T:
+    return await store.write(operation)
 
 
 async def _take_and_settle(store: Store, url: str, limit: int, state: DeliveryState) -> list[tuple[str, int]]:
-    taken = await store.take_deliveries(a_take(url, limit))
+    taken = await store.write(a_take(url, limit))
     sent = [(outgoing.job.id, outgoing.event.seq) for outgoing in await store.outgoing(taken.ids)]
     settles = [a_settle(*pair, state) for pair in zip(taken.ids, taken.leases, strict=True)]
-    assert all(await asyncio.gather(*map(store.settle_delivery, settles)))
+    assert all(await asyncio.gather(*map(store.write, settles)))
     return sent
 
 

@@ -7,9 +7,10 @@ import apsw
 import asyncpg
 import pytest
 
-from chargehand.engine.job import QueueSettings, State
+from chargehand.engine.job import QueueSettings, SetQueue, State
 from chargehand.engine.moves import Change
-from chargehand.engine.store import JobFilter, Store
+from chargehand.engine.reads import JobFilter
+from chargehand.engine.store import Store
 from chargehand.errors import ConfigError, StoreError, StoreLocked, StoreTooNew
 from chargehand.store import open_store
 from chargehand.store.queries import Dialect, load_migrations
@@ -52,7 +53,7 @@ async def test_reopening_keeps_everything(store_url: str) -> None:
         job = await running(store)
         await move(store, job, "succeed", result=b"42")
         waiting = await submit(store, priority=3)
-        await store.set_queue(QueueSettings("other", max_running=2))
+        await store.write(SetQueue(QueueSettings("other", max_running=2)))
         before = await get(store, job.id), await get(store, waiting), await store.list_events(job.id)
     async with opened(store_url) as store:
         assert (await get(store, job.id), await get(store, waiting), await store.list_events(job.id)) == before
@@ -75,7 +76,7 @@ async def test_a_database_from_before_is_brought_up_to_date_with_all_that_is_in_
     async with opened(store_url) as store:
         await store.check()
         assert (await get(store, "old")).deadline_at is None
-        assert await store.change(Change(seen("old"), "cancel"))
+        assert await store.write(Change(seen("old"), "cancel"))
         assert (await running(store, deadline_seconds=1)).deadline_at is not None
 
 

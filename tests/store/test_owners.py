@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job
-from chargehand.engine.moves import Change
-from chargehand.engine.store import Beat, Claim, Note, Store
+from chargehand.engine.moves import Beat, Change, Note, Prune
+from chargehand.engine.store import Claim, Store
 from tests.conftest import Clock
 from tests.store.given import TENANT, get, move, new_id, running, sql, submit, take_one, trace
 
@@ -26,10 +26,10 @@ async def act(store: Store, job: Job, verb: str, **guards: Any) -> bool:
     """Whether the store let the one who names itself so do it."""
     guard = replace(Guard(job.id, TENANT, job.kind, None, None), **guards)
     if verb == "beat":
-        return await store.beat(Beat(guard, 60)) is not None
+        return await store.write(Beat(guard, 60)) is not None
     if verb == "note":
-        return await store.note(Note(guard, message="here")) is not None
-    return await store.change(Change(guard, verb)) is not None
+        return await store.write(Note(guard, message="here")) is not None
+    return await store.write(Change(guard, verb)) is not None
 
 
 @pytest.mark.parametrize("verb", ["beat", "note", "succeed", "fail", "retry", "park", "advance"])
@@ -66,14 +66,14 @@ async def test_the_lease_tells_an_owner_from_its_older_self(store: Store, verb: 
 async def test_a_beat_by_name_gives_the_lease_its_new_end(store: Store, clock: Clock) -> None:
     job = await running(store)
     clock.advance(30)
-    assert await store.beat(Beat(Guard(job.id, TENANT, "job", None, "worker"), 100)) == clock.now + 100_000_000
+    assert await store.write(Beat(Guard(job.id, TENANT, "job", None, "worker"), 100)) == clock.now + 100_000_000
     assert (await get(store, job.id)).lease_until == clock.now + 100_000_000
 
 
 async def test_a_note_without_owner_and_lease_may_be_written_to_any_job(store: Store) -> None:
     job = await running(store)
     await move(store, job, "succeed")
-    assert await store.note(Note(Guard.seen(job), message="afterwards")) is not None
+    assert await store.write(Note(Guard.seen(job), message="afterwards")) is not None
 
 
 MOVERS = ["beat", "note", "succeed", "fail", "retry", "park", "advance", "cancel"]
@@ -97,17 +97,17 @@ async def test_a_requeue_and_a_purge_move_only_jobs_of_their_kind_and_tenant(sto
     assert await move(store, job, "fail")
     before = await trace(store, job.id)
     for tenant, kind in ((TENANT, "task"), ("other", job.kind)):
-        assert await store.change(Change(Guard(job.id, tenant, kind, None, None), "requeue")) is None
-        assert await store.purge(tenant, kind, (job.id,)) == 0
+        assert await store.write(Change(Guard(job.id, tenant, kind, None, None), "requeue")) is None
+        assert await store.write(Prune((job.id,), 0, (tenant, kind))) == 0
         assert await trace(store, job.id) == before
-    assert await store.purge(TENANT, job.kind, (job.id,)) == 1
+    assert await store.write(Prune((job.id,), 0, (TENANT, job.kind))) == 1
 
 
 async def test_a_lease_is_a_count_of_claims_and_a_number_that_the_claimer_chose(store: Store) -> None:
     job_id = new_id()
     await submit(store, id=job_id, queue=job_id)
     for count, chosen in ((1, 7), (2, 2**32 - 1), (3, 0)):
-        [job] = (await store.claim(Claim((job_id,), "worker", 60, lease_random=chosen))).jobs
+        [job] = (await store.write(Claim((job_id,), "worker", 60, lease_random=chosen))).jobs
         assert (job.claims, job.lease) == (count, count * 2**32 + chosen)
         assert await move(store, job, "park")
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from chargehand.engine.job import SECOND, QueueSettings
-from chargehand.engine.store import Pulse, Store
+from chargehand.engine.job import SECOND, QueueSettings, SetQueue
+from chargehand.engine.reads import Pulse
+from chargehand.engine.store import Store
 from tests.conftest import Clock
 from tests.store.given import move, opened, sql, submit, submit_many, take_one
 from tests.store.test_queries import MANY_JOBS, effort
@@ -63,10 +64,10 @@ async def test_jobs_put_in_for_now_are_not_delayed(store: Store, clock: Clock) -
 
 async def test_a_paused_queue_says_so_and_still_counts(store: Store) -> None:
     await submit(store)
-    await store.set_queue(QueueSettings("q", paused=True))
+    await store.write(SetQueue(QueueSettings("q", paused=True)))
     pulse = await store.pulse("q", 0, 10)
     assert (pulse.paused, pulse.ready) == (True, 1)
-    await store.set_queue(QueueSettings("q", max_running=1))
+    await store.write(SetQueue(QueueSettings("q", max_running=1)))
     assert not (await store.pulse("q", 0, 10)).paused
 
 

@@ -13,15 +13,18 @@ import pytest
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, State
 from chargehand.engine.moves import Change
-from chargehand.engine.store import DeliveryFilter, JobFilter, Store
+from chargehand.engine.reads import DeliveryFilter, FileFilter, JobFilter
+from chargehand.engine.records import Records
+from chargehand.engine.store import Store
 from chargehand.store.queries import Dialect, load_queries
-from chargehand.store.sqlite_writer import plan_once
+from chargehand.store.sqlite.session import plan_once
 from tests.conftest import Clock
 from tests.store.given import (
     TENANT,
     a_report,
     a_take,
     get,
+    get_endpoint,
     job_in,
     new_id,
     opened,
@@ -34,7 +37,7 @@ from tests.store.given import (
 
 # How a claim looks for work: what these touch must not grow with what is not due, finished, or in other queues.
 CLAIMING = ("due_lanes", "due_jobs", "count_running", "queue_settings")
-FILES = ("get_file", "job_files", "job_file", "list_files", "blobs_in_use", "prunable_files", "prune_job_files")
+FILES = ("get_file", "list_files_of_job", "list_files", "blobs_in_use", "prunable_files", "prune_job_files")
 
 
 # the statements ---------------------------------------------------------------------------------------------------------
@@ -203,7 +206,7 @@ async def test_jobs_are_listed_newest_first_by_what_is_asked(store: Store) -> No
     assert await listed(state=State.FAILED, tenant="other") == await listed(state=State.CANCELLED) == []
     cancelled = (await job_in(store, State.CANCELLED, tenant="other")).id
     working = await running(store)
-    await store.change(Change(Guard.held(working), "advance", stage="working"))
+    await store.write(Change(Guard.held(working), "advance", stage="working"))
     assert await listed(stopped=True) == [cancelled, failed]
     assert await listed(stopped=True, tenant="other") == await listed(stopped=True, limit=1) == [cancelled]
     assert await listed(stopped=True, state=State.FAILED) == await listed(stopped=True, before=cancelled) == [failed]
@@ -250,7 +253,7 @@ async def test_a_job_is_found_by_its_idempotency_key(store: Store) -> None:
     await submit(store, kind="one", idempotency_key="k", tenant="other")
 
     async def found(key: str, *kinds: str) -> list[str]:
-        return [job.id for job in await store.jobs_of_key(TENANT, kinds, key)]
+        return [job.id for job in await store.list_jobs(JobFilter(TENANT, kinds=kinds, key=key))]
 
     assert await found("k", "one", "two", "three") == [b, a]
     assert await found("k", "one") == [a]
@@ -263,7 +266,7 @@ async def test_a_key_is_looked_up_without_looking_at_other_jobs(store_url: str, 
         await sql(store_url, MANY_JOBS)
         await sql(store_url, "ANALYZE jobs")
         kinds: Any = '["one", "two"]' if store_url.startswith("sqlite:") else ["one", "two"]
-        assert await effort(store_url, "jobs_of_key", tenant=TENANT, kinds=kinds, key="k") < 10_000
+        assert await effort(store_url, "list_jobs_of_key", tenant=TENANT, kinds=kinds, key="k") < 10_000
 
 
 async def test_overdue_jobs_are_found_without_looking_at_those_without_a_deadline(store_url: str, clock: Clock) -> None:
@@ -271,7 +274,7 @@ async def test_overdue_jobs_are_found_without_looking_at_those_without_a_deadlin
         await submit_many(store, 5, deadline_seconds=1)
         await sql(store_url, MANY_JOBS)
         await sql(store_url, "ANALYZE jobs")
-        assert await effort(store_url, "overdue_jobs", now=clock.now + 2_000_000, limit=200) < 10_000
+        assert await effort(store_url, "list_overdue_jobs", now=clock.now + 2_000_000, limit=200) < 10_000
 
 
 async def test_a_list_of_jobs_leaves_out_what_may_be_large(store: Store) -> None:
@@ -282,7 +285,7 @@ async def test_a_list_of_jobs_leaves_out_what_may_be_large(store: Store) -> None
 @pytest.mark.parametrize("text", ["'", '"', "%", "\\", "\u2028", "💥", "a" * 3000, "{each x as y}", ":now", "$1", "?1"])
 async def test_text_is_kept_whatever_it_is(store: Store, text: str) -> None:
     job = await running(store, tenant=text, queue=text, kind=text, traceparent=text, idempotency_key=text)
-    assert await store.change(Change(Guard.held(job), "fail", text, error=text, failed_step=text, message=text))
+    assert await store.write(Change(Guard.held(job), "fail", text, error=text, failed_step=text, message=text))
     after = await get(store, job.id)
     assert {after.tenant, after.queue, after.kind, after.traceparent, after.error, after.failed_step} == {text}
     assert [event.message for event in await store.list_events(job.id)][-1] == text
@@ -298,26 +301,25 @@ def reads(store: Store, job_id: str) -> list[Callable[[], Awaitable[Any]]]:
         lambda: store.list_events(job_id),
         lambda: store.list_jobs(JobFilter()),
         lambda: store.list_jobs(JobFilter(state=State.FAILED)),
-        lambda: store.jobs_of_key(TENANT, ("job",), "k"),
-        lambda: store.lapsed_jobs(10),
-        lambda: store.overdue_jobs(10),
+        lambda: store.list_jobs(JobFilter(TENANT, kinds=("job",), key="k")),
+        lambda: store.list_jobs(JobFilter(late="lease", limit=10)),
+        lambda: store.list_jobs(JobFilter(late="deadline", limit=10)),
         lambda: store.due_queues(["q"], 10),
         lambda: store.queue_heads("", 10),
         lambda: store.pulse("q", 0, 10),
-        lambda: store.list_records("thing"),
-        lambda: store.due_records("thing", 10),
+        lambda: Records(store).list("thing"),
+        lambda: Records(store).due("thing", 10),
         lambda: store.count_queues(),
         lambda: store.list_queue_settings(),
         lambda: store.position(job_id, 10),
         lambda: store.outgoing(["nobody"]),
         lambda: store.due_endpoints(10),
         lambda: store.list_deliveries(DeliveryFilter()),
-        lambda: store.told(["nobody"]),
-        lambda: store.get_endpoint(endpoint),
-        lambda: store.job_files(job_id),
-        lambda: store.list_files(TENANT),
+        lambda: store.subjects(["nobody"]),
+        lambda: get_endpoint(store, endpoint),
+        lambda: store.list_files(FileFilter(job_id=job_id)),
+        lambda: store.list_files(FileFilter(TENANT)),
         lambda: store.blobs_in_use(["nobody's"]),
-        lambda: store.count_endpoints([endpoint]),
         lambda: store.now(),
     ]
 
@@ -339,11 +341,11 @@ async def test_reads_answer_while_a_write_is_held_up(store_url: str, clock: Cloc
         finally:
             await blocker.close()
         assert (await asyncio.gather(*writes)).count(True) == 1
-        assert len((await store.take_deliveries(a_take())).ids) == 4
+        assert len((await store.write(a_take())).ids) == 4
 
 
 async def _cancel(store: Store, job_id: str) -> bool:
-    return await store.change(Change(seen(job_id), "cancel")) is not None
+    return await store.write(Change(seen(job_id), "cancel")) is not None
 
 
 class Blocker:

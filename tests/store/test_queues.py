@@ -2,9 +2,10 @@
 
 import asyncio
 
-from chargehand.engine.job import SECOND, QueueCount, QueueSettings, State
+from chargehand.engine.job import SECOND, QueueCount, QueueSettings, SetQueue, State
 from chargehand.engine.moves import Change
-from chargehand.engine.store import DueQueue, QueueHead, Store
+from chargehand.engine.reads import DueQueue, QueueHead
+from chargehand.engine.store import Store
 from tests.conftest import Clock
 from tests.store.given import claim, claimed_ids, get, job_in, move, seen, submit, submit_many
 
@@ -12,16 +13,16 @@ from tests.store.given import claim, claimed_ids, get, job_in, move, seen, submi
 async def test_a_paused_queue_gives_nothing_until_it_is_resumed(store: Store) -> None:
     job_id = await submit(store)
     free = await submit(store, queue="free")
-    await store.set_queue(QueueSettings("q", paused=True))
+    await store.write(SetQueue(QueueSettings("q", paused=True)))
     assert await claimed_ids(store, "q", "free", limit=5) == [free]
-    await store.set_queue(QueueSettings("q"))
+    await store.write(SetQueue(QueueSettings("q")))
     assert await claimed_ids(store) == [job_id]
 
 
 async def test_a_paused_queue_takes_jobs_and_lets_running_ones_finish(store: Store) -> None:
     await submit_many(store, 2)
     [job] = (await claim(store)).jobs
-    await store.set_queue(QueueSettings("q", paused=True))
+    await store.write(SetQueue(QueueSettings("q", paused=True)))
     await submit(store)
     assert await move(store, job, "succeed")
     assert [(count.ready, count.running) for count in await store.count_queues()] == [(2, 0)]
@@ -29,7 +30,7 @@ async def test_a_paused_queue_takes_jobs_and_lets_running_ones_finish(store: Sto
 
 async def test_a_limited_queue_runs_no_more_than_its_limit(store: Store) -> None:
     job_ids = await submit_many(store, 5)
-    await store.set_queue(QueueSettings("q", max_running=2))
+    await store.write(SetQueue(QueueSettings("q", max_running=2)))
     first = (await claim(store, limit=5)).jobs
     assert [job.id for job in first] == job_ids[:2]
     assert await claimed_ids(store) == []
@@ -39,7 +40,7 @@ async def test_a_limited_queue_runs_no_more_than_its_limit(store: Store) -> None
 
 async def test_claims_of_one_group_share_the_limit(store: Store) -> None:
     await submit_many(store, 9)
-    await store.set_queue(QueueSettings("q", max_running=4))
+    await store.write(SetQueue(QueueSettings("q", max_running=4)))
     answers = await asyncio.gather(
         *[claimed_ids(store, "q", limit=3), claimed_ids(store, "q", limit=3), claimed_ids(store, "q", "other", limit=3)]
     )
@@ -50,7 +51,7 @@ async def test_the_limit_counts_over_all_priorities_and_leaves_other_queues_alon
     for priority in (9, 5, 0):
         await submit(store, priority=priority)
     free = await submit_many(store, 3, queue="free")
-    await store.set_queue(QueueSettings("q", max_running=2))
+    await store.write(SetQueue(QueueSettings("q", max_running=2)))
     claimed = (await claim(store, "q", "free", limit=9)).jobs
     assert [job.priority for job in claimed if job.queue == "q"] == [9, 5]
     assert [job.id for job in claimed if job.queue == "free"] == free
@@ -59,18 +60,18 @@ async def test_the_limit_counts_over_all_priorities_and_leaves_other_queues_alon
 async def test_a_limit_of_nothing_gives_nothing_and_a_lowered_one_takes_nothing_away(store: Store) -> None:
     await submit_many(store, 3)
     running = (await claim(store, limit=2)).jobs
-    await store.set_queue(QueueSettings("q", max_running=0))
+    await store.write(SetQueue(QueueSettings("q", max_running=0)))
     assert await claimed_ids(store) == []
     assert all([await move(store, job, "succeed") for job in running])
 
 
 async def test_only_queues_that_differ_are_remembered(store: Store) -> None:
-    await store.set_queue(QueueSettings("b", max_running=3))
-    await store.set_queue(QueueSettings("a", paused=True))
-    await store.set_queue(QueueSettings("b", paused=True, max_running=4))
+    await store.write(SetQueue(QueueSettings("b", max_running=3)))
+    await store.write(SetQueue(QueueSettings("a", paused=True)))
+    await store.write(SetQueue(QueueSettings("b", paused=True, max_running=4)))
     assert await store.list_queue_settings() == [QueueSettings("a", True), QueueSettings("b", True, 4)]
-    await store.set_queue(QueueSettings("b"))
-    await store.set_queue(QueueSettings("never set"))
+    await store.write(SetQueue(QueueSettings("b")))
+    await store.write(SetQueue(QueueSettings("never set")))
     assert await store.list_queue_settings() == [QueueSettings("a", True)]
 
 
@@ -98,10 +99,10 @@ async def test_a_queue_that_cannot_give_is_not_due(store: Store) -> None:
     for queue in ("paused", "full"):
         await submit_many(store, 2, queue=queue)
     await claim(store, "full")
-    await store.set_queue(QueueSettings("paused", paused=True))
-    await store.set_queue(QueueSettings("full", max_running=1))
+    await store.write(SetQueue(QueueSettings("paused", paused=True)))
+    await store.write(SetQueue(QueueSettings("full", max_running=1)))
     assert await store.due_queues(["paused", "full"], 10) == []
-    await store.set_queue(QueueSettings("full", max_running=2))
+    await store.write(SetQueue(QueueSettings("full", max_running=2)))
     assert [due.ready for due in await store.due_queues(["paused", "full"], 10)] == [1]
 
 
@@ -156,12 +157,12 @@ async def test_a_queue_that_cannot_give_has_a_head_with_nothing_ready(store: Sto
     for queue in ("full", "paused"):
         await submit_many(store, 2, queue=queue, priority=4)
     await claim(store, "full")
-    await store.set_queue(QueueSettings("paused", paused=True))
-    await store.set_queue(QueueSettings("full", max_running=1))
+    await store.write(SetQueue(QueueSettings("paused", paused=True)))
+    await store.write(SetQueue(QueueSettings("full", max_running=1)))
     expected = [QueueHead("full", 0, 4, clock.now, None), QueueHead("paused", 0, 4, clock.now, None)]
     assert await store.queue_heads("", 10) == expected
-    await store.set_queue(QueueSettings("full", max_running=2))
-    await store.set_queue(QueueSettings("paused"))
+    await store.write(SetQueue(QueueSettings("full", max_running=2)))
+    await store.write(SetQueue(QueueSettings("paused")))
     assert [head.ready for head in await store.queue_heads("", 10)] == [1, 2]
 
 
@@ -191,6 +192,6 @@ async def test_a_position_counts_those_that_go_first(store: Store, clock: Clock)
     assert await store.position(job_id, 2) == 2
     assert await store.position(urgent, 100) == 0
     assert await store.position("nobody", 100) is None
-    await store.change(Change(seen(job_id), "cancel"))
+    await store.write(Change(seen(job_id), "cancel"))
     assert await store.position(job_id, 100) is None
     assert (await get(store, job_id)).state is State.CANCELLED

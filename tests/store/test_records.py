@@ -8,6 +8,7 @@ import apsw
 import pytest
 
 from chargehand.engine.record import DropRecord, PutRecord, Record
+from chargehand.engine.records import Records
 from chargehand.engine.store import Store
 from chargehand.errors import BadRequest
 from chargehand.store.queries import load_queries
@@ -26,7 +27,7 @@ def a_drop(name: str = "one", expected: int | None = None, **fields: Any) -> Dro
 
 
 async def put(store: Store, name: str = "one", body: bytes = b"{}", **fields: Any) -> Record:
-    record = await store.put_record(a_put(name, body, **fields))
+    record = await store.write(a_put(name, body, **fields))
     assert record is not None
     return record
 
@@ -36,7 +37,7 @@ async def test_a_record_is_kept_as_it_was_given(store: Store, clock: Clock) -> N
     assert record == Record(
         KIND, TENANT, "größe 💥", b"\x00\xff", 1, clock.now + 5, created_at=clock.now, updated_at=clock.now
     )
-    assert await store.get_record(KIND, TENANT, "größe 💥") == record
+    assert await Records(store).get(KIND, TENANT, "größe 💥") == record
 
 
 async def test_a_change_counts_the_version_and_keeps_the_day_it_was_made(store: Store, clock: Clock) -> None:
@@ -45,31 +46,31 @@ async def test_a_change_counts_the_version_and_keeps_the_day_it_was_made(store: 
     changed = await put(store, body=b"later")
     assert (changed.version, changed.body, changed.due_at) == (2, b"later", None)
     assert (changed.created_at, changed.updated_at) == (made.created_at, clock.now)
-    assert await store.get_record(KIND, TENANT, "one") == changed
+    assert await Records(store).get(KIND, TENANT, "one") == changed
 
 
 async def test_what_is_not_there_is_not_found(store: Store) -> None:
-    assert await store.get_record(KIND, TENANT, "one") is None
-    assert not await store.drop_record(a_drop())
-    assert await store.list_records(KIND) == await store.list_records(KIND, TENANT) == []
-    assert await store.due_records(KIND, 10) == []
+    assert await Records(store).get(KIND, TENANT, "one") is None
+    assert not await store.write(a_drop())
+    assert await Records(store).list(KIND) == await Records(store).list(KIND, TENANT) == []
+    assert await Records(store).due(KIND, 10) == []
 
 
 async def test_a_record_is_its_kinds_and_its_tenants(store: Store) -> None:
     mine = await put(store)
     others = await put(store, tenant="other", body=b"2"), await put(store, kind="else", body=b"3")
     assert [record.version for record in (mine, *others)] == [1, 1, 1]
-    assert await store.drop_record(a_drop(tenant="other"))
-    assert await store.get_record(KIND, "other", "one") is None
-    assert await store.get_record(KIND, TENANT, "one") == mine
-    assert await store.list_records("else") == [others[1]]
+    assert await store.write(a_drop(tenant="other"))
+    assert await Records(store).get(KIND, "other", "one") is None
+    assert await Records(store).get(KIND, TENANT, "one") == mine
+    assert await Records(store).list("else") == [others[1]]
 
 
 async def test_a_record_that_must_be_new_is_not_made_twice(store: Store) -> None:
     first = await put(store, body=b"first", expected=0)
-    assert await store.put_record(a_put(body=b"second", expected=0)) is None
-    assert await store.get_record(KIND, TENANT, "one") == first
-    assert await store.drop_record(a_drop())
+    assert await store.write(a_put(body=b"second", expected=0)) is None
+    assert await Records(store).get(KIND, TENANT, "one") == first
+    assert await store.write(a_drop())
     assert (await put(store, expected=0)).version == 1
 
 
@@ -77,13 +78,13 @@ async def test_a_change_of_a_version_that_is_over_changes_nothing(store: Store) 
     first = await put(store)
     second = await put(store, body=b"second", expected=first.version)
     for expected in (first.version, second.version + 1):
-        assert await store.put_record(a_put(body=b"lost", expected=expected)) is None
-        assert not await store.drop_record(a_drop(expected=expected))
-    assert await store.get_record(KIND, TENANT, "one") == second
-    assert await store.put_record(a_put("nothing", expected=1)) is None
-    assert await store.get_record(KIND, TENANT, "nothing") is None
-    assert await store.drop_record(a_drop(expected=second.version))
-    assert await store.get_record(KIND, TENANT, "one") is None
+        assert await store.write(a_put(body=b"lost", expected=expected)) is None
+        assert not await store.write(a_drop(expected=expected))
+    assert await Records(store).get(KIND, TENANT, "one") == second
+    assert await store.write(a_put("nothing", expected=1)) is None
+    assert await Records(store).get(KIND, TENANT, "nothing") is None
+    assert await store.write(a_drop(expected=second.version))
+    assert await Records(store).get(KIND, TENANT, "one") is None
 
 
 @pytest.mark.parametrize("seen", [0, 1])
@@ -91,11 +92,11 @@ async def test_of_many_who_saw_the_same_exactly_one_wins(store: Store, seen: int
     if seen:
         await put(store, expected=0)
     answers = await asyncio.gather(
-        *[store.put_record(a_put(body=str(number).encode(), expected=seen)) for number in range(30)]
+        *[store.write(a_put(body=str(number).encode(), expected=seen)) for number in range(30)]
     )
     [winner] = [answer for answer in answers if answer is not None]
     assert winner.version == seen + 1
-    assert await store.get_record(KIND, TENANT, "one") == winner
+    assert await Records(store).get(KIND, TENANT, "one") == winner
 
 
 @pytest.mark.parametrize("seen", [0, 1])
@@ -106,13 +107,13 @@ async def test_of_many_on_two_nodes_exactly_one_wins(postgres_url: str, seen: in
             if seen:
                 await put(one, name, expected=0)
             puts = [
-                store.put_record(a_put(name, str(number).encode(), expected=seen))
+                store.write(a_put(name, str(number).encode(), expected=seen))
                 for number in range(10)
                 for store in (one, two)
             ]
             answers = await asyncio.gather(*puts)
             [winner] = [answer for answer in answers if answer is not None]
-            assert await one.get_record(KIND, TENANT, name) == winner
+            assert await Records(one).get(KIND, TENANT, name) == winner
 
 
 async def test_many_changes_of_many_records_on_two_nodes_are_all_counted(postgres_url: str) -> None:
@@ -120,7 +121,7 @@ async def test_many_changes_of_many_records_on_two_nodes_are_all_counted(postgre
     names = [f"name-{number}" for number in range(20)]
     async with opened(postgres_url) as one, opened(postgres_url) as two:
         await asyncio.gather(*[put(one, name) for name in names], *[put(two, name) for name in reversed(names)])
-        records = await one.list_records(KIND, TENANT)
+        records = await Records(one).list(KIND, TENANT)
         assert [(record.name, record.version) for record in records] == [(name, 2) for name in sorted(names)]
 
 
@@ -128,11 +129,9 @@ async def test_of_a_change_and_a_removal_of_one_version_one_wins(store: Store) -
     for number in range(10):
         name = f"name-{number}"
         await put(store, name)
-        changed, dropped = await asyncio.gather(
-            store.put_record(a_put(name, expected=1)), store.drop_record(a_drop(name, 1))
-        )
+        changed, dropped = await asyncio.gather(store.write(a_put(name, expected=1)), store.write(a_drop(name, 1)))
         assert (changed is None) == dropped
-        assert await store.get_record(KIND, TENANT, name) == changed
+        assert await Records(store).get(KIND, TENANT, name) == changed
 
 
 async def test_records_are_listed_by_tenant_and_name(store: Store) -> None:
@@ -140,13 +139,13 @@ async def test_records_are_listed_by_tenant_and_name(store: Store) -> None:
         await put(store, name, tenant=tenant)
 
     async def listed(*by: Any, **fields: Any) -> list[tuple[str, str]]:
-        return [(record.tenant, record.name) for record in await store.list_records(KIND, *by, **fields)]
+        return [(record.tenant, record.name) for record in await Records(store).list(KIND, *by, **fields)]
 
     assert await listed() == [("a", "one"), ("a", "three"), ("a", "two"), ("b", "one")]
     assert await listed(limit=2) == [("a", "one"), ("a", "three")]
     assert await listed("a", limit=2) == [("a", "one"), ("a", "three")]
-    assert await listed("a", "three") == [("a", "two")]
-    assert await listed("a", "two") == await listed("c") == []
+    assert await listed("a", after="three") == [("a", "two")]
+    assert await listed("a", after="two") == await listed("c") == []
 
 
 async def test_what_is_due_comes_the_longest_due_first(store: Store, clock: Clock) -> None:
@@ -155,22 +154,22 @@ async def test_what_is_due_comes_the_longest_due_first(store: Store, clock: Cloc
     await put(store, "now", due_at=clock.now)
     await put(store, "before", due_at=clock.now - 1)
     await put(store, "other", kind="else", due_at=1)
-    assert [record.name for record in await store.due_records(KIND, 10)] == ["before", "now"]
-    assert [record.name for record in await store.due_records(KIND, 1)] == ["before"]
+    assert [record.name for record in await Records(store).due(KIND, 10)] == ["before", "now"]
+    assert [record.name for record in await Records(store).due(KIND, 1)] == ["before"]
     clock.advance(1)
-    assert [record.name for record in await store.due_records(KIND, 10)] == ["before", "now", "later"]
+    assert [record.name for record in await Records(store).due(KIND, 10)] == ["before", "now", "later"]
 
 
 async def test_records_survive_a_restart(store_url: str) -> None:
     async with opened(store_url) as store:
         record = await put(store, body=b"kept", due_at=3)
     async with opened(store_url) as store:
-        assert await store.list_records(KIND) == await store.due_records(KIND, 1) == [record]
+        assert await Records(store).list(KIND) == await Records(store).due(KIND, 1) == [record]
 
 
 async def test_a_record_that_no_database_can_hold_is_refused_alone(store: Store) -> None:
     answers = await asyncio.gather(
-        put(store, "good"), store.put_record(a_put("bad", due_at=2**70)), put(store, "fine"), return_exceptions=True
+        put(store, "good"), store.write(a_put("bad", due_at=2**70)), put(store, "fine"), return_exceptions=True
     )
     assert [type(answer) for answer in answers] == [Record, BadRequest, Record]
 
@@ -179,7 +178,7 @@ async def test_looking_for_records_never_scans_them(tmp_path: Path) -> None:
     """On SQLite, whose plan follows from the schema alone."""
     async with opened(f"sqlite:///{tmp_path}/records.db"):
         with apsw.Connection(f"{tmp_path}/records.db") as reader:
-            for name in ("get_record", "list_records", "list_records_of_tenant", "due_records"):
+            for name in ("get_record", "list_records", "list_records_of_tenant", "list_due_records"):
                 query = load_queries("sqlite")[name]
                 plan = reader.execute(f"EXPLAIN QUERY PLAN {query.sql}", [None] * len(query.parameters)).fetchall()
                 steps = " | ".join(str(step[-1]) for step in plan)

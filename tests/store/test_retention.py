@@ -1,17 +1,15 @@
 """Pruning: all of what is old and finished goes, and nothing else."""
 
 import asyncio
-from typing import cast
 
 import asyncpg
 
-from chargehand.engine.delivery import DeliveryState, EndpointState
+from chargehand.engine.delivery import DeliveryState, EndpointState, Replay, SetEndpoint
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import FINAL, SECOND, State
-from chargehand.engine.moves import Change
-from chargehand.engine.store import DeliveryFilter, Store
-from chargehand.store.operations import Prune
-from chargehand.store.writes import Writes
+from chargehand.engine.moves import Change, Prune
+from chargehand.engine.reads import DeliveryFilter, EndpointFilter
+from chargehand.engine.store import OldJobs, Store
 from tests.conftest import Clock
 from tests.store.given import (
     TENANT,
@@ -20,6 +18,8 @@ from tests.store.given import (
     a_settle,
     a_take,
     get,
+    get_delivery,
+    get_endpoint,
     job_in,
     move,
     opened,
@@ -35,9 +35,9 @@ OF_A_JOB = {"jobs": "id", "job_payloads": "job_id", "job_events": "job_id", "del
 
 
 async def deliver_all(store: Store, state: DeliveryState = DeliveryState.DELIVERED) -> None:
-    taken = await store.take_deliveries(a_take(limit=1000))
+    taken = await store.write(a_take(limit=1000))
     for delivery_id, lease in zip(taken.ids, taken.leases, strict=True):
-        assert await store.settle_delivery(a_settle(delivery_id, lease, state))
+        assert await store.write(a_settle(delivery_id, lease, state))
 
 
 async def finished(store: Store, state: State = State.SUCCEEDED) -> str:
@@ -58,30 +58,30 @@ async def test_all_of_an_old_finished_job_is_removed_and_nothing_of_another(stor
         await deliver_all(store)
         clock.advance(100)
         kept.add(await finished(store))
-        assert await store.prune(100, 10) == len(FINAL)
+        assert await store.prune(OldJobs(100), 10) == len(FINAL)
         for table, column in OF_A_JOB.items():
             assert {row[0] for row in await sql(store_url, f"SELECT {column} FROM {table}")} == kept, table
         assert len(await sql(store_url, "SELECT 1 FROM job_results")) == 1
         tried = {row[0] for row in await sql(store_url, "SELECT delivery_id FROM delivery_tries")}
         assert tried == {delivery.id for delivery in await store.list_deliveries(DeliveryFilter())}
-        assert await store.prune(100, 10) == 0
+        assert await store.prune(OldJobs(100), 10) == 0
 
 
 async def test_a_finished_job_is_kept_to_its_last_moment(store: Store, clock: Clock) -> None:
     job_id = await finished(store)
     clock.advance(99.999_999)
-    assert await store.prune(100, 10) == 0
+    assert await store.prune(OldJobs(100), 10) == 0
     clock.advance(0.000_001)
-    assert await store.prune(100, 10) == 1
+    assert await store.prune(OldJobs(100), 10) == 1
     assert await store.get_job(job_id) is None
 
 
 async def test_a_job_is_kept_while_somebody_still_has_to_be_told(store: Store, clock: Clock) -> None:
     job = await job_in(store, State.SUCCEEDED, reports=(a_report(),))
     clock.advance(1000)
-    assert await store.prune(100, 10) == 0
+    assert await store.prune(OldJobs(100), 10) == 0
     await deliver_all(store, DeliveryState.DEAD)
-    assert await store.prune(100, 10) == 1
+    assert await store.prune(OldJobs(100), 10) == 1
     assert await store.get_job(job.id) is None
 
 
@@ -90,9 +90,9 @@ async def test_a_delivery_replayed_while_its_job_was_about_to_be_pruned_is_kept(
     job_id = await finished(store)
     clock.advance(1000)
     [*_, last] = await store.list_deliveries(DeliveryFilter(job_id=job_id))
-    assert await store.replay_delivery(last.id, TENANT)
-    await cast(Writes, store)._group.put(Prune((job_id,), 100 * SECOND))
-    assert await store.get_delivery(last.id) is not None
+    assert await store.write(Replay(TENANT, last.id))
+    await store.write(Prune((job_id,), 100 * SECOND))
+    assert await get_delivery(store, last.id) is not None
     assert await store.get_job(job_id) is not None
 
 
@@ -103,19 +103,19 @@ async def test_a_replay_under_way_at_another_node_keeps_its_job(postgres_url: st
         other = await asyncpg.connect(postgres_url)
         async with other.transaction():
             replaying = await other.fetch("UPDATE deliveries SET state = 'pending' RETURNING id")
-            pruning = asyncio.create_task(store.prune(100, 10))
+            pruning = asyncio.create_task(store.prune(OldJobs(100), 10))
             await until_held_up(other, pruning)
         await other.close()
         assert await pruning == 0
         assert await store.get_job(job_id) is not None
-        assert [await store.get_delivery(row["id"]) is not None for row in replaying] == [True] * 3
+        assert [await get_delivery(store, row["id"]) is not None for row in replaying] == [True] * 3
 
 
 async def test_a_job_requeued_while_it_was_about_to_be_pruned_is_kept(store: Store, clock: Clock) -> None:
     job = await job_in(store, State.FAILED)
     clock.advance(1000)
-    assert await store.change(Change(Guard.seen(job), "requeue"))
-    await cast(Writes, store)._group.put(Prune((job.id,), 100 * SECOND))
+    assert await store.write(Change(Guard.seen(job), "requeue"))
+    await store.write(Prune((job.id,), 100 * SECOND))
     assert (await get(store, job.id)).state is State.QUEUED
     assert [event.seq for event in await store.list_events(job.id)] == [1, 2, 3, 4]
 
@@ -126,41 +126,41 @@ async def test_the_oldest_go_first_and_no_more_than_asked_for(store: Store, cloc
         job_ids.append(await finished(store))
         clock.advance(1)
     clock.advance(1000)
-    assert await store.prune(100, 2) == 2
+    assert await store.prune(OldJobs(100), 2) == 2
     assert [await store.get_job(job_id) is None for job_id in job_ids] == [True, True, False]
 
 
 async def test_an_idempotency_key_is_free_again_when_its_job_is_gone(store: Store, clock: Clock) -> None:
     await job_in(store, State.SUCCEEDED, idempotency_key="k")
     clock.advance(1000)
-    await store.prune(100, 10)
-    assert (await store.submit(a_job(idempotency_key="k"))).created
+    await store.prune(OldJobs(100), 10)
+    assert (await store.write(a_job(idempotency_key="k"))).created
 
 
 async def test_an_endpoint_goes_with_its_last_delivery_and_comes_back_with_the_next(store: Store, clock: Clock) -> None:
     await finished(store)
     clock.advance(1000)
-    await store.prune(100, 10)
-    assert await store.list_endpoints(None, "", 10) == []
+    await store.prune(OldJobs(100), 10)
+    assert await store.list_endpoints(EndpointFilter(None, "", 10)) == []
     await submit(store, reports=(a_report(),))
-    assert [endpoint.id for endpoint in await store.list_endpoints(None, "", 10)] == [HERE]
+    assert [endpoint.id for endpoint in await store.list_endpoints(EndpointFilter(None, "", 10))] == [HERE]
 
 
 async def test_an_endpoint_is_kept_as_long_as_a_delivery_of_it(store: Store, clock: Clock) -> None:
     await finished(store)
     clock.advance(1000)
     young = await finished(store)
-    assert await store.prune(100, 10) == 1
+    assert await store.prune(OldJobs(100), 10) == 1
     assert {delivery.endpoint_id for delivery in await store.list_deliveries(DeliveryFilter(job_id=young))} == {HERE}
-    assert await store.get_endpoint(HERE) is not None
+    assert await get_endpoint(store, HERE) is not None
 
 
 async def test_what_an_operator_said_about_an_endpoint_is_never_forgotten(store: Store, clock: Clock) -> None:
     await finished(store)
-    await store.set_endpoint(HERE, TENANT, EndpointState.PAUSED, "maintenance")
+    await store.write(SetEndpoint(HERE, TENANT, EndpointState.PAUSED, "maintenance"))
     clock.advance(1000)
-    await store.prune(100, 10)
-    endpoint = await store.get_endpoint(HERE)
+    await store.prune(OldJobs(100), 10)
+    endpoint = await get_endpoint(store, HERE)
     assert endpoint is not None
     assert endpoint.state is EndpointState.PAUSED
 
@@ -170,6 +170,6 @@ async def test_the_queue_goes_on_while_old_jobs_are_pruned(store: Store, clock: 
         await finished(store)
     clock.advance(1000)
     waiting = await submit_many(store, 5)
-    assert await store.prune(100, 10) == 5
+    assert await store.prune(OldJobs(100), 10) == 5
     assert [count.ready for count in await store.count_queues()] == [5]
     assert [(await get(store, job_id)).payload for job_id in waiting] == [b"{}"] * 5

@@ -13,7 +13,7 @@ KEY = "invoice 7"
 
 
 async def requeue(store: Store, job_id: str, payload: bytes | None = None) -> bool:
-    return await store.change(Change(seen(job_id), "requeue", payload=payload)) is not None
+    return await store.write(Change(seen(job_id), "requeue", payload=payload)) is not None
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING])
@@ -23,7 +23,7 @@ async def test_a_live_job_is_the_answer_to_another_with_its_key(store: Store, st
         await take_one(store)
     before = await trace(store, first)
     again = a_job(unique_key=KEY, payload=b"2")
-    answer = await store.submit(again)
+    answer = await store.write(again)
     assert (answer.job_id, answer.created, answer.moved) == (first, False, None)
     assert await trace(store, first) == before
     assert await store.get_job(again.id) is None
@@ -51,14 +51,14 @@ async def test_every_end_frees_the_key(store: Store, end: str) -> None:
 async def test_a_job_that_goes_back_to_its_queue_keeps_the_key(store: Store, back: str) -> None:
     first = await submit(store, unique_key=KEY)
     assert await move(store, await take_one(store), back, delay_seconds=60)
-    assert (await store.submit(a_job(unique_key=KEY))).job_id == first
+    assert (await store.write(a_job(unique_key=KEY))).job_id == first
 
 
 async def test_a_requeued_job_has_the_key_again(store: Store) -> None:
     first = await submit(store, unique_key=KEY)
     await move(store, await take_one(store), "fail")
     assert await requeue(store, first)
-    assert (await store.submit(a_job(unique_key=KEY))).job_id == first
+    assert (await store.write(a_job(unique_key=KEY))).job_id == first
 
 
 async def test_a_job_is_not_requeued_while_another_has_its_key(store: Store) -> None:
@@ -103,7 +103,7 @@ async def make_many_at_once(one: Store, two: Store) -> None:
     for turn in range(5):
         keys = [f"{turn}/{number}" for number in range(10)]
         ways = [(one, keys), (two, keys[::-1]), (one, keys[::-1]), (two, keys)]
-        answers = await asyncio.gather(*[s.submit(a_job(unique_key=key)) for s, in_turn in ways for key in in_turn])
+        answers = await asyncio.gather(*[s.write(a_job(unique_key=key)) for s, in_turn in ways for key in in_turn])
         assert sum(each.created for each in answers) == len(keys)
         assert len({each.job_id for each in answers}) == len(keys)
         for each in answers:
@@ -113,8 +113,8 @@ async def make_many_at_once(one: Store, two: Store) -> None:
 async def test_both_keys_at_once_the_idempotency_key_is_asked_first(store: Store) -> None:
     by_key = await submit(store, idempotency_key="k", queue="elsewhere")
     live = await submit(store, unique_key=KEY)
-    assert (await store.submit(a_job(idempotency_key="k", unique_key=KEY))).job_id == by_key
-    assert (await store.submit(a_job(idempotency_key="new", unique_key=KEY))).job_id == live
+    assert (await store.write(a_job(idempotency_key="k", unique_key=KEY))).job_id == by_key
+    assert (await store.write(a_job(idempotency_key="new", unique_key=KEY))).job_id == live
 
 
 async def test_a_requeue_that_races_a_submission_at_another_node_loses_or_wins_without_a_fault(
@@ -125,7 +125,7 @@ async def test_a_requeue_that_races_a_submission_at_another_node_loses_or_wins_w
             key = f"{KEY}/{turn}"
             first = await submit(one, unique_key=key)
             await move(one, await take_one(one), "fail", error="broken")
-            came_back, submitted = await asyncio.gather(requeue(one, first), two.submit(a_job(unique_key=key)))
+            came_back, submitted = await asyncio.gather(requeue(one, first), two.write(a_job(unique_key=key)))
             assert (submitted.job_id == first) == came_back
             live = first if came_back else submitted.job_id
             assert (await get(one, live)).state is State.QUEUED

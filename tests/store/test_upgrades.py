@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.engine.delivery import DeliveryState
+from chargehand.engine.delivery import DeliveryState, Replay
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, State
-from chargehand.engine.store import DeliveryFilter, JobFilter, Store
+from chargehand.engine.reads import DeliveryFilter, JobFilter
+from chargehand.engine.records import Records
+from chargehand.engine.store import Store
 from tests.conftest import Clock
 from tests.store.given import a_job, a_settle, a_take, claim, get, move, opened, sql
 from tests.store.releases import RELEASES, restore
@@ -168,7 +170,7 @@ async def test_a_lease_from_before_the_upgrade_is_still_good(store: Store, kind:
 
 async def test_a_lease_that_has_run_out_is_found(store: Store, clock: Clock) -> None:
     clock.advance(2 * HOUR)
-    lapsed = {(job.kind, job.tenant) for job in await store.lapsed_jobs(100)}
+    lapsed = {(job.kind, job.tenant) for job in await store.list_jobs(JobFilter(late="lease", limit=100))}
     assert lapsed == {("job", ACME), ("job", GLOBEX), ("task", ACME), ("task", GLOBEX)} | {
         (kind, ACME) for kind in ("inference", "batch", "provision")
     }
@@ -202,12 +204,12 @@ async def test_a_limit_still_holds(store: Store) -> None:
 async def test_keys_are_still_taken(store: Store) -> None:
     keyed = await only(store, "job", ACME, "keyed")
     again = a_job(tenant=ACME, kind="job", queue=f"job/{ACME}/keyed", idempotency_key="order-17")
-    assert (await store.submit(again)).job_id == keyed.id
+    assert (await store.write(again)).job_id == keyed.id
     unique = await only(store, "task", ACME, "unique")
     another = a_job(tenant=ACME, kind="task", queue=f"task/{ACME}/unique", unique_key="only-one")
-    assert (await store.submit(another)).job_id == unique.id
+    assert (await store.write(another)).job_id == unique.id
     elsewhere = a_job(tenant=ACME, kind="task", queue=f"task/{ACME}/other", unique_key="only-one")
-    assert (await store.submit(elsewhere)).created
+    assert (await store.write(elsewhere)).created
 
 
 async def test_dead_letters_are_counted_by_queue(store: Store) -> None:
@@ -220,24 +222,24 @@ async def test_deliveries_go_on_where_they_were(store: Store, clock: Clock, tena
     by_state = Counter(delivery.state for delivery in found if delivery.dialect != "foreman")
     assert by_state == {DeliveryState.PENDING: 2, DeliveryState.DEAD: 1, DeliveryState.DELIVERED: 1}
     [dead] = [delivery for delivery in found if delivery.state is DeliveryState.DEAD]
-    assert await store.replay_delivery(dead.id, tenant)
+    assert await store.write(Replay(tenant, dead.id))
     pending = [delivery for delivery in found if delivery.state is DeliveryState.PENDING]
     takes = [a_take(delivery.url, tenant=tenant) for delivery in pending]
-    assert not any([(await store.take_deliveries(take)).ids for take in takes])
+    assert not any([(await store.write(take)).ids for take in takes])
     clock.advance(HOUR)
     for delivery, take in zip(pending, takes, strict=True):
-        taken = await store.take_deliveries(take)
+        taken = await store.write(take)
         assert taken.ids == (delivery.id,)
         [outgoing] = await store.outgoing(taken.ids)
         assert (outgoing.job.id, outgoing.job.tenant) == (delivery.job_id, tenant)
-        assert await store.settle_delivery(a_settle(delivery.id, taken.leases[0]))
+        assert await store.write(a_settle(delivery.id, taken.leases[0]))
 
 
 async def test_records_of_doors_are_as_they_were(store_url: str, clock: Clock) -> None:
     rows = await sql(store_url, "SELECT kind, tenant, name, body, version, due_at FROM records")
     async with opened(store_url, clock) as store:
         for kind, tenant, name, body, version, due_at in rows:
-            record = await store.get_record(kind, tenant, name)
+            record = await Records(store).get(kind, tenant, name)
             assert record is not None
             assert (record.body, record.version, record.due_at) == (body, version, due_at)
     assert {"topic", "schedule", "subscription", "server", "provision-run"} <= {row[0] for row in rows}

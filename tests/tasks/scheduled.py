@@ -19,8 +19,9 @@ from chargehand.doors.tasks.schedules import RECORD, Schedules
 from chargehand.doors.tasks.topics import Topics
 from chargehand.doors.tasks.wire import CreateTask
 from chargehand.engine.job import SECOND, Job, rfc3339
+from chargehand.engine.reads import JobFilter
 from chargehand.engine.record import Record
-from chargehand.engine.store import JobFilter
+from chargehand.engine.records import Records
 from chargehand.store import open_store
 from tests.api.serving import HURRY, Answer, Api, talking
 from tests.conftest import Clock
@@ -83,7 +84,7 @@ class Node:
         await self.schedules.fire()
 
     async def record(self, name: str = "nightly") -> Record:
-        found = await self.server.store.get_record(RECORD, TENANT, name)
+        found = await Records(self.server.store).get(RECORD, TENANT, name)
         assert found is not None
         return found
 

@@ -13,6 +13,7 @@ from chargehand.doors.tasks.names import BASE
 from chargehand.doors.tasks.notifier import Notifier
 from chargehand.doors.tasks.subscription import SUBSCRIPTION
 from chargehand.engine.record import PutRecord
+from chargehand.engine.records import Records
 from chargehand.http.credentials import hash_token
 from tests.api.serving import Answer, Api, serving, talking, until
 from tests.webhooks.receiver import Hook, Receiver
@@ -72,10 +73,10 @@ class Desk:
         """The server is about to look at every queue: it begins with what has expired."""
         store = self.server.store
         name = f"expired-{next(_numbers)}"
-        await store.put_record(PutRecord(SUBSCRIPTION, "default", name, b"", 0, due_at=1))
+        await store.write(PutRecord(SUBSCRIPTION, "default", name, b"", 0, due_at=1))
 
         async def removed() -> bool:
-            return await store.get_record(SUBSCRIPTION, "default", name) is None
+            return await Records(store).get(SUBSCRIPTION, "default", name) is None
 
         await until(removed)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from chargehand.doors.tasks.bells import MINUTE, Bell, Ringing, ring
 from chargehand.doors.tasks.subscription import Book, Subscription, Terms
 from chargehand.engine.job import SECOND
+from chargehand.engine.reads import Pulse
 from chargehand.engine.record import Record
-from chargehand.engine.store import Pulse
 
 AT = 1_800_000_000 * SECOND
 

@@ -20,12 +20,13 @@ from chargehand.doors.tasks.names import BASE, task_queue
 from chargehand.doors.tasks.policy import LEASE_EXPIRED, MAX_ATTEMPTS
 from chargehand.doors.tasks.producer import ProducerApi
 from chargehand.doors.tasks.wire import CreateTask
-from chargehand.engine.delivery import Delivery, DeliveryState
+from chargehand.engine.delivery import Delivery, DeliveryState, Replay
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, Job
 from chargehand.engine.moves import Broke, RetryPolicy
-from chargehand.engine.store import DeliveryFilter, Store
+from chargehand.engine.reads import DeliveryFilter
+from chargehand.engine.store import Store
 from chargehand.files import Blobs, Files
 from chargehand.observability.metrics import Metrics
 from chargehand.observability.tracing import Tracing
@@ -372,7 +373,7 @@ async def test_a_receiver_that_fails_is_tried_with_growing_pauses_then_given_up_
     assert len(jitter) == len(pauses)
 
     receiver.otherwise = answer(200)
-    assert await desk.store.replay_delivery(dead.id, dead.tenant) == dead.endpoint_id
+    assert await desk.store.write(Replay(dead.tenant, dead.id)) == 1
     desk.outbox.nudge(dead.endpoint_id)
     assert (await desk.tried(job_id, len(pauses) + 2)).state is DeliveryState.DELIVERED
     assert len({(hook.id, hook.body) for hook in receiver.hooks}) == 1

@@ -18,7 +18,7 @@ from chargehand.doors.tasks.views import CLAIMED
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import FINAL, LEASE_RANDOM_BITS, queue_name
 from chargehand.engine.moves import Broke, Change
-from chargehand.engine.store import JobFilter
+from chargehand.engine.reads import JobFilter
 from chargehand.errors import Conflict
 from tests.api.serving import Api, serving, until
 from tests.tasks.calling import SECRET, WORK, Caller, a_jwt, calling
@@ -245,7 +245,7 @@ class Storm:
         await self.produce()
 
         async def over() -> bool:
-            queues = await self.world.engine.store.count_queues(queue_name(KIND, self.tenant, ""))
+            queues = await self.world.engine.jobs.count_queues(queue_name(KIND, self.tenant, ""))
             return not queues and not self.reporting
 
         await until(over, PATIENCE)
@@ -257,7 +257,7 @@ class Storm:
             await asyncio.sleep(0.02)
 
     async def _check(self) -> None:
-        store = self.world.engine.store
+        store = self.world.engine.jobs
         jobs = {job.id: job for job in await store.list_jobs(JobFilter(self.tenant, KIND, limit=1000))}
         assert sorted(jobs) == sorted(self.created)
         assert len(self.created) == self.plan.tasks

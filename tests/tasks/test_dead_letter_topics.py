@@ -12,7 +12,8 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job
 from chargehand.engine.moves import Broke, Lapsed
-from chargehand.engine.store import JobFilter, Store
+from chargehand.engine.reads import JobFilter
+from chargehand.engine.store import Store
 from tests.api.serving import on_sqlite, until
 from tests.tasks.calling import Shop, calling
 
@@ -89,17 +90,17 @@ async def test_a_task_that_escapes_its_judged_death_leaves_no_copy(store_url: st
         judged = await engine._judge(job, outcome)
         assert judged.move == "fail"
         await engine.succeed(Guard.held(job), b"{}")
-        assert await engine.store.change(judged) is None
-        assert await copies(engine.store) == []
+        assert await shop.server.store.write(judged) is None
+        assert await copies(shop.server.store) == []
 
 
 async def test_two_nodes_that_notice_the_same_death_make_one_copy(postgres_url: str) -> None:
     topics = {"render": to("graveyard")}
     async with a_shop(postgres_url, topics) as one, calling(postgres_url) as other:
         job = await running(one, one.server.engine)
-        nodes = (one.server.engine, other.server.engine) * 5
-        judged = await asyncio.gather(*[node._judge(job, Broke("broken")) for node in nodes])
-        moved = await asyncio.gather(*[node.store.change(each) for node, each in zip(nodes, judged, strict=True)])
+        nodes = (one.server, other.server) * 5
+        judged = await asyncio.gather(*[node.engine._judge(job, Broke("broken")) for node in nodes])
+        moved = await asyncio.gather(*[node.store.write(each) for node, each in zip(nodes, judged, strict=True)])
         assert sum(each is not None for each in moved) == 1
         [copy] = await copies(one.server.store)
         assert copy.payload == b'{"n": 1}'
@@ -124,7 +125,7 @@ async def test_the_copy_follows_the_policy_of_its_own_topic(store_url: str) -> N
         [copy] = await copies(shop.server.store)
         assert (copy.max_attempts, copy.priority) == (2, 3)
         await shop.worker.complete(await shop.worker.claim("graveyard"))
-        assert await shop.server.store.purge(copy.tenant, KIND, (copy.id,)) == 1
+        assert await shop.server.engine.purge(copy.tenant, KIND, (copy.id,)) == 1
 
 
 @on_sqlite

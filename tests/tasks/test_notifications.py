@@ -14,6 +14,7 @@ from standardwebhooks.webhooks import Webhook
 from chargehand.doors.tasks.names import BASE, KIND, task_queue
 from chargehand.doors.tasks.notifier import BELL
 from chargehand.engine.job import NewJob
+from chargehand.engine.records import Records
 from chargehand.webhooks.signature import SignatureError, standard_secret, verify
 from tests.api.serving import on_sqlite, until
 from tests.tasks.subscribing import PATH, Desk, a_token, said, subscribing
@@ -313,7 +314,7 @@ async def test_after_the_interval_nobody_is_told_of_work_that_is_gone(desk: Desk
     await desk.create()
 
     async def owed() -> bool:
-        record = await desk.server.store.get_record(BELL, "default", "render")
+        record = await Records(desk.server.store).get(BELL, "default", "render")
         return record is not None and bool(msgspec.json.decode(record.body).get("owed"))
 
     await until(owed)

@@ -17,7 +17,7 @@ import pytest
 from chargehand.doors.tasks import stream as streams
 from chargehand.doors.tasks.names import BASE
 from chargehand.engine.moves import Moved
-from chargehand.store.postgres import PostgresStore
+from chargehand.store.postgres.store import PostgresStore
 from tests.api.serving import Answer, on_sqlite, until
 from tests.engine.given import Cable
 from tests.tasks.calling import Caller, Shop, calling

@@ -12,6 +12,7 @@ from chargehand.doors.tasks.subscription import SUBSCRIPTION, Terms
 from chargehand.doors.tasks.subscriptions import MAX_ACTIVE
 from chargehand.engine.job import SECOND
 from chargehand.engine.record import PutRecord
+from chargehand.engine.records import Records
 from tests.api.serving import Answer, Api, on_sqlite, until
 from tests.tasks.subscribing import PATH, Desk, a_token, subscribing
 from tests.webhooks.receiver import Receiver, receiving
@@ -254,7 +255,7 @@ async def test_what_has_expired_is_gone(desk: Desk) -> None:
     assert desk.notifier.active() == {("default", "*"): 1}
 
     async def gone() -> bool:
-        return not await desk.server.store.list_records(SUBSCRIPTION)
+        return not await Records(desk.server.store).list(SUBSCRIPTION)
 
     await until(gone)
     assert seconds_left(made) < 0
@@ -287,7 +288,7 @@ async def test_subscriptions_survive_a_restart(store_url: str, receiver: Receive
 
 async def test_a_record_that_cannot_be_read_stops_nobody(desk: Desk) -> None:
     due_at = await desk.server.store.now() + 600 * SECOND
-    await desk.server.store.put_record(PutRecord(SUBSCRIPTION, "default", "sub-odd", b'{"colour":"red"}', 0, due_at))
+    await desk.server.store.write(PutRecord(SUBSCRIPTION, "default", "sub-odd", b'{"colour":"red"}', 0, due_at))
     await desk.settled()
     refused(await desk.api.get(f"{PATH}/sub-odd"), 404, "not-found")
     refused(await desk.api.post(f"{PATH}/sub-odd/heartbeat"), 404, "not-found")
@@ -300,7 +301,7 @@ async def test_a_tenant_has_a_thousand_at_most(desk: Desk) -> None:
     due_at = await store.now() + 600 * SECOND
     body = msgspec.json.encode(Terms("somebody", URL, ("x",), "fanout", "", 600, 5))
     names = [f"sub-{number:04}" for number in range(MAX_ACTIVE)]
-    await asyncio.gather(*[store.put_record(PutRecord(SUBSCRIPTION, "default", n, body, 0, due_at)) for n in names])
+    await asyncio.gather(*[store.write(PutRecord(SUBSCRIPTION, "default", n, body, 0, due_at)) for n in names])
     problem = refused(await desk.api.post(PATH, {"callbackUrl": URL}), 429, "too many subscriptions")
     assert str(MAX_ACTIVE) in problem["detail"]
     assert (await desk.api.call("DELETE", f"{PATH}/sub-0007")).status == 204

@@ -71,7 +71,7 @@ async def test_a_task_whose_maker_died_before_moving_on_is_not_made_again(one: N
     await one.fire_at("2026-05-01T11:00")
     moved = await one.record()
     # As a crash between the two would have left it: the task is there, the record is where it was.
-    await one.server.store.put_record(
+    await one.server.store.write(
         PutRecord(RECORD, TENANT, "nightly", before.body, expected=moved.version, due_at=before.due_at)
     )
     await one.fire_at("2026-05-01T11:00:05")
@@ -116,7 +116,7 @@ async def test_more_schedules_than_one_look_takes_are_all_served_at_their_tick(o
             0,
             micros("2026-05-01T11:00"),
         )
-        await one.server.store.put_record(put)
+        await one.server.store.write(put)
     await one.fire_at("2026-05-01T11:00")
     assert len(await one.jobs()) == count
 
@@ -132,7 +132,7 @@ async def test_a_broken_schedule_keeps_no_other_from_running(one: Node) -> None:
         "e no payload": msgspec.json.encode(StoredSchedule(replace(asked, payload=msgspec.Raw(b"null")))),
     }
     for name, body in bodies.items():
-        await one.server.store.put_record(PutRecord(RECORD, TENANT, name, body, 0, due))
+        await one.server.store.write(PutRecord(RECORD, TENANT, name, body, 0, due))
     await one.make()
     await one.fire_at("2026-05-01T11:00")
     assert await one.ticks() == ["2026-05-01T11:00"]

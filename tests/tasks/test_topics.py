@@ -277,8 +277,8 @@ async def test_a_server_that_starts_knows_the_topics_and_sets_a_limit_that_a_cra
 
 async def test_a_topic_that_cannot_be_read_keeps_no_other_from_being_known(one: Node) -> None:
     newer = msgspec.json.encode({"name": "b", "policy": POLICY | {"new": 1}, "other": 2})
-    await one.server.store.put_record(PutRecord(RECORD, "default", "a", b"{"))
-    await one.server.store.put_record(PutRecord(RECORD, "default", "b", newer))
+    await one.server.store.write(PutRecord(RECORD, "default", "a", b"{"))
+    await one.server.store.write(PutRecord(RECORD, "default", "b", newer))
     await one.topics.load()
     assert one.topics.policy("default", "a") is None
     assert one.topics.policy("default", "b") == Policy((9, 0, 5), 3)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from chargehand.engine.guard import Guard
-from chargehand.engine.store import Note
+from chargehand.engine.moves import Note
 from tests.api.serving import on_sqlite, until
 from tests.tasks.calling import Caller, Shop, calling, refused
 

@@ -11,7 +11,8 @@ from chargehand.engine.delivery import Delivery, DeliveryState, endpoint_id
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, NewJob, Report, queue_name
 from chargehand.engine.moves import RetryPolicy
-from chargehand.engine.store import DeliveryFilter, Store
+from chargehand.engine.reads import DeliveryFilter
+from chargehand.engine.store import Store
 from chargehand.observability.metrics import Metrics
 from chargehand.observability.tracing import Tracing
 from chargehand.webhooks.egress import EgressPolicy

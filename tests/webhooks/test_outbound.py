@@ -31,6 +31,7 @@ from chargehand.store import open_store
 from chargehand.webhooks.signature import standard_secret
 from tests.api.serving import on_sqlite, serving, talking, until
 from tests.conftest import Clock
+from tests.store.given import get_endpoint
 from tests.webhooks.desk import QUEUE, OpenDesk
 from tests.webhooks.receiver import Hook, Receiver, Reply, after, answer, hang, raw, reset
 
@@ -417,7 +418,7 @@ async def test_a_delivery_is_dead_after_its_last_try_and_can_be_replayed_with_th
     ]
 
     receiver.otherwise = answer(204)
-    assert await desk.store.replay_delivery(delivery.id, delivery.tenant) == delivery.endpoint_id
+    assert await desk.outbox.replay_delivery(delivery)
     assert (await desk.delivered(job_id)).tries == 4
     assert len({hook.id for hook in receiver.hooks}) == 1
 
@@ -432,7 +433,9 @@ async def test_all_dead_deliveries_of_an_endpoint_can_be_replayed_at_once(
     elsewhere = await desk.submit(receiver.url("/elsewhere"))
     await desk.dead(elsewhere)
     receiver.otherwise = answer(200)
-    assert await desk.store.replay_endpoint(endpoint_id("default", receiver.url()), "default", 1000) == 5
+    endpoint = await get_endpoint(desk.store, endpoint_id("default", receiver.url()))
+    assert endpoint is not None
+    assert await desk.outbox.replay_endpoint(endpoint) == 5
     [await desk.delivered(job_id) for job_id in jobs]
     assert (await desk.delivery(elsewhere)).state is DeliveryState.DEAD
 
@@ -444,7 +447,7 @@ async def test_410_gone_disables_the_endpoint_and_holds_later_deliveries_until_i
     receiver.script.append(answer(410))
     first = await desk.dead(await desk.submit(receiver.url()))
     assert first.reason == "the endpoint answered 410 Gone and is disabled"
-    endpoint = await desk.store.get_endpoint(first.endpoint_id)
+    endpoint = await get_endpoint(desk.store, first.endpoint_id)
     assert endpoint is not None
     assert (endpoint.state, endpoint.reason) == (EndpointState.DISABLED, first.reason)
 
@@ -453,8 +456,7 @@ async def test_410_gone_disables_the_endpoint_and_holds_later_deliveries_until_i
     assert len(receiver.at("/hook")) == 1
     assert (await desk.delivery(held)).state is DeliveryState.PENDING
 
-    await desk.store.set_endpoint(first.endpoint_id, first.tenant, EndpointState.ACTIVE, "")
-    desk.outbox.reset_breaker(first.endpoint_id)
+    await desk.outbox.resume_endpoint(endpoint)
     await desk.delivered(held)
 
 
@@ -517,8 +519,8 @@ async def test_a_delivery_that_was_taken_and_never_settled_is_taken_again_after_
     target = endpoint_id("default", receiver.url())
     report = Report(receiver.url(), target)
     job = NewJob("01M7GN7MRA74BM74N1QCQJG1JM", "default", "job", QUEUE, b"null", reports=(report,))
-    await store.submit(job)
-    taken = await store.take_deliveries(Take(target, 10, lease_seconds=60))
+    await store.write(job)
+    taken = await store.write(Take(target, 10, lease_seconds=60))
     assert len(taken.ids) == 1
     desk = open_desk(poll_seconds=3600)  # only now, because it polls as soon as it runs
     clock.advance(59)
@@ -534,8 +536,8 @@ async def test_a_restart_on_sqlite_frees_the_leases_of_the_previous_process(tmp_
     target = endpoint_id("default", receiver.url())
     store = await open_store(url)
     report = Report(receiver.url(), target)
-    await store.submit(NewJob("01M7GN7MRA74BM74N1QCQJG1JM", "default", "job", QUEUE, b"null", reports=(report,)))
-    taken = await store.take_deliveries(Take(target, 10, lease_seconds=3600))
+    await store.write(NewJob("01M7GN7MRA74BM74N1QCQJG1JM", "default", "job", QUEUE, b"null", reports=(report,)))
+    taken = await store.write(Take(target, 10, lease_seconds=3600))
     await store.close()
     async with serving(url):
         await until(lambda: receiver.hooks)

@@ -5,9 +5,10 @@ from typing import Annotated, Any
 import msgspec
 
 from chargehand.api.views import DeliveryView, EndpointView, TryView, delivery_view, endpoint_view, try_view
-from chargehand.engine.delivery import Delivery, DeliveryState, Endpoint, EndpointCount, EndpointState, Told
+from chargehand.engine.delivery import Delivery, DeliveryState, Endpoint, Subject
+from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND
-from chargehand.engine.store import DeliveryFilter, Store
+from chargehand.engine.reads import DeliveryFilter, EndpointFilter
 from chargehand.errors import Conflict, InvalidField, NotFound
 from chargehand.http.kinds import Kinds, require
 from chargehand.http.paging import Cursor, Limit, cursor, ulid
@@ -17,7 +18,6 @@ from chargehand.http.route import Route, query, reply
 from chargehand.webhooks.outbound import Outbox
 
 TAG = "deliveries"
-REPLAY_BATCH = 1000
 
 
 class DeliveryQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -52,8 +52,9 @@ class ReplayCount(msgspec.Struct):
 
 
 class DeliveriesApi:
-    def __init__(self, store: Store, outbox: Outbox, kinds: Kinds) -> None:
-        self._store = store
+    def __init__(self, engine: Engine, outbox: Outbox, kinds: Kinds) -> None:
+        self._engine = engine
+        self._reads = outbox.reads
         self._outbox = outbox
         self._kinds = kinds
 
@@ -85,23 +86,23 @@ class DeliveriesApi:
     async def list_deliveries(self, req: Request, resp: Response) -> None:
         by = query(req, DeliveryQuery)
         job = None if by.job is None else ulid("job", by.job)
-        found = await self._store.list_deliveries(
+        found = await self._reads.list_deliveries(
             DeliveryFilter(req.caller.tenant, by.endpoint, job, by.state, cursor(by.cursor), by.limit)
         )
         caller = req.caller
-        views = [view for view in await self._told(found) if self._kinds.may_read(caller, view.kind)]
+        views = [view for view in await self._described(found) if self._kinds.may_read(caller, view.kind)]
         reply(resp, DeliveryList(views, found[-1].id if len(found) == by.limit else None))
 
     async def get_delivery(self, req: Request, resp: Response, delivery_id: str) -> None:
         delivery = await self._delivery(req, delivery_id)
-        [view] = await self._told([delivery])
+        [view] = await self._described([delivery])
         require(req.caller, self._kinds.of(view.kind).read)
-        tries = [try_view(t) for t in await self._store.list_tries(delivery.id)]
+        tries = [try_view(t) for t in await self._reads.list_tries(delivery.id)]
         reply(resp, DeliveryWithTries(**msgspec.structs.asdict(view), attempts=tries))
 
     async def get_body(self, req: Request, resp: Response, delivery_id: str) -> None:
         delivery = await self._delivery(req, delivery_id)
-        for outgoing in await self._store.outgoing([delivery.id]):
+        for outgoing in await self._reads.outgoing([delivery.id]):
             require(req.caller, self._kinds.of(outgoing.job.kind).read)
             resp.content_type = "application/json"
             resp.data = self._outbox.body(outgoing)
@@ -110,14 +111,13 @@ class DeliveriesApi:
 
     async def replay_delivery(self, req: Request, resp: Response, delivery_id: str) -> None:
         delivery = await self._delivery(req, delivery_id)
-        if await self._store.replay_delivery(delivery.id, delivery.tenant) is None:
+        if not await self._outbox.replay_delivery(delivery):
             raise Conflict(f"delivery {delivery.id} is still pending; only a delivered or dead one can be replayed")
-        self._outbox.nudge(delivery.endpoint_id)
         reply(resp, ReplayCount(1))
 
     async def list_endpoints(self, req: Request, resp: Response) -> None:
         by = query(req, EndpointQuery)
-        found = await self._store.list_endpoints(req.caller.tenant, by.cursor or "", by.limit)
+        found = await self._reads.list_endpoints(EndpointFilter(req.caller.tenant, by.cursor or "", by.limit))
         reply(resp, EndpointList(await self._views(found), found[-1].id if len(found) == by.limit else None))
 
     async def get_endpoint(self, req: Request, resp: Response, endpoint_id: str) -> None:
@@ -125,54 +125,43 @@ class DeliveriesApi:
 
     async def pause_endpoint(self, req: Request, resp: Response, endpoint_id: str) -> None:
         endpoint = await self._endpoint(req, endpoint_id)
-        reason = f"paused by {req.caller.subject}"
-        await self._store.set_endpoint(endpoint.id, endpoint.tenant, EndpointState.PAUSED, reason)
-        self._outbox.hold(endpoint.id)
+        await self._outbox.pause_endpoint(endpoint, f"paused by {req.caller.subject}")
         await self._reply(resp, await self._endpoint(req, endpoint_id))
 
     async def resume_endpoint(self, req: Request, resp: Response, endpoint_id: str) -> None:
         endpoint = await self._endpoint(req, endpoint_id)
-        await self._store.set_endpoint(endpoint.id, endpoint.tenant, EndpointState.ACTIVE, "")
-        self._outbox.reset_breaker(endpoint.id)
+        await self._outbox.resume_endpoint(endpoint)
         await self._reply(resp, await self._endpoint(req, endpoint_id))
 
     async def replay_endpoint(self, req: Request, resp: Response, endpoint_id: str) -> None:
         endpoint = await self._endpoint(req, endpoint_id)
-        total = 0
-        while (count := await self._store.replay_endpoint(endpoint.id, endpoint.tenant, REPLAY_BATCH)) > 0:
-            total += count
-            self._outbox.nudge(endpoint.id)
-            if count < REPLAY_BATCH:
-                break
-        reply(resp, ReplayCount(total))
+        reply(resp, ReplayCount(await self._outbox.replay_endpoint(endpoint)))
 
     async def _delivery(self, req: Request, delivery_id: str) -> Delivery:
-        delivery = await self._store.get_delivery(ulid("delivery_id", delivery_id), req.caller.tenant)
-        if delivery is None:
-            raise NotFound(f"there is no delivery {delivery_id}")
-        return delivery
+        by = DeliveryFilter(req.caller.tenant, id=ulid("delivery_id", delivery_id))
+        for delivery in await self._reads.list_deliveries(by):
+            return delivery
+        raise NotFound(f"there is no delivery {delivery_id}")
 
-    async def _told(self, deliveries: list[Delivery]) -> list[DeliveryView]:
-        about = {told.delivery_id: told for told in await self._store.told([each.id for each in deliveries])}
-        return [delivery_view(each, about.get(each.id, Told(each.id))) for each in deliveries]
+    async def _described(self, deliveries: list[Delivery]) -> list[DeliveryView]:
+        about = {each.delivery_id: each for each in await self._reads.subjects([each.id for each in deliveries])}
+        return [delivery_view(each, about.get(each.id, Subject(each.id))) for each in deliveries]
 
     async def _endpoint(self, req: Request, endpoint_id: str) -> Endpoint:
         if len(endpoint_id) > 64:
             raise InvalidField("endpoint_id", "is too long")
-        endpoint = await self._store.get_endpoint(endpoint_id, req.caller.tenant)
-        if endpoint is None:
-            raise NotFound(f"there is no endpoint {endpoint_id}")
-        return endpoint
+        for endpoint in await self._reads.list_endpoints(EndpointFilter(req.caller.tenant, id=endpoint_id)):
+            return endpoint
+        raise NotFound(f"there is no endpoint {endpoint_id}")
 
     async def _views(self, endpoints: list[Endpoint]) -> list[EndpointView]:
-        counts = {count.endpoint_id: count for count in await self._store.count_endpoints([e.id for e in endpoints])}
-        now = await self._store.now()
-        return [self._view(endpoint, counts[endpoint.id], now) for endpoint in endpoints]
+        now = await self._engine.jobs.now()
+        return [self._view(endpoint, now) for endpoint in endpoints]
 
-    def _view(self, endpoint: Endpoint, count: EndpointCount, now: int) -> EndpointView:
+    def _view(self, endpoint: Endpoint, now: int) -> EndpointView:
         breaker, seconds = self._outbox.breaker(endpoint.id)
         until = now + int(seconds * SECOND) if seconds else None
-        return endpoint_view(endpoint, count, breaker, until, self._outbox.hours.hour(endpoint.id))
+        return endpoint_view(endpoint, breaker, until, self._outbox.hours.hour(endpoint.id))
 
     async def _reply(self, resp: Response, endpoint: Endpoint) -> None:
         reply(resp, (await self._views([endpoint]))[0])

@@ -20,7 +20,7 @@ from chargehand.config import Config
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, NewJob, Report, State, queue_name
 from chargehand.engine.moves import Moved
-from chargehand.engine.store import JobFilter
+from chargehand.engine.reads import JobFilter
 from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, InvalidField, NotFound
 from chargehand.http.inputs import TEN_YEARS, absent, identity, json_object, json_text, run_at_micros
 from chargehand.http.jobs import (
@@ -181,7 +181,7 @@ class JobsApi:
         if by.kind is not None:
             require(caller, self._kinds.of(by.kind).read)
             kinds = (by.kind,)
-        now = await self._engine.store.now()
+        now = await self._engine.jobs.now()
         if by.key is not None:
             found, following = await self._of_key(by, tenant, kinds), None
         else:
@@ -204,16 +204,16 @@ class JobsApi:
         """By an index of its own, so that no list is walked: a key names one job of a kind."""
         if (by.state, by.queue, by.name, by.topic, by.cursor) != (None,) * 5:
             raise InvalidField("key", "goes with kind alone")
-        return await self._engine.store.jobs_of_key(tenant, kinds, by.key or "")
+        return await self._engine.jobs.list_jobs(JobFilter(tenant, kinds=kinds, key=by.key))
 
     async def get_job(self, req: Request, resp: Response, job_id: str) -> None:
         job = await self._readable(req, job_id)
-        view = job_view(job, await self._engine.store.now())
+        view = job_view(job, await self._engine.jobs.now())
         if job.state is State.QUEUED:
-            view.position = await self._engine.store.position(job.id, POSITION_BOUND)
+            view.position = await self._engine.jobs.position(job.id, POSITION_BOUND)
             if any(
                 settings.queue == job.queue and settings.paused
-                for settings in await self._engine.store.list_queue_settings()
+                for settings in await self._engine.jobs.list_queue_settings()
             ):
                 view.waiting_for = "queue paused"
         reply(resp, view)

@@ -77,8 +77,8 @@ class QueuesApi:
         reply(resp, found[0] if found else QueueView(kind, name, 0, 0, 0, None, asked.paused, asked.max_running))
 
     async def _views(self, tenant: str, prefix: str) -> list[QueueView]:
-        settings = {s.queue: s for s in await self._engine.store.list_queue_settings() if s.queue.startswith(prefix)}
-        counts = {count.queue: count for count in await self._engine.store.count_queues(prefix)}
+        settings = {s.queue: s for s in await self._engine.jobs.list_queue_settings() if s.queue.startswith(prefix)}
+        counts = {count.queue: count for count in await self._engine.jobs.count_queues(prefix)}
         views = []
         for queue in sorted(settings.keys() | counts.keys()):
             kind, owner, name = queue.split("/", 2)

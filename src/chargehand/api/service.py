@@ -66,7 +66,7 @@ class ServiceApi:
     async def get_ready(self, _req: Request, resp: Response) -> None:
         if self._engine.draining:
             raise StoreUnavailable("the server is stopping", retry_after_seconds=5)
-        await self._engine.store.check()
+        await self._engine.check()
         reply(resp, Ready("ready", "ok"))
 
     async def get_metrics(self, _req: Request, resp: Response) -> None:
@@ -82,10 +82,10 @@ class ServiceApi:
         resp.data = self._metrics.render()
 
     async def _count(self) -> None:
-        metrics, store = self._metrics, self._engine.store
+        metrics, jobs = self._metrics, self._engine.jobs
         try:
-            await store.check()
-            counts, now = await store.count_queues(), await store.now()
+            await self._engine.check()
+            counts, now = await jobs.count_queues(), await jobs.now()
         except StoreError:
             metrics.store_up.set(0)
             return

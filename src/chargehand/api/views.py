@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from chargehand.engine.delivery import Delivery, Endpoint, EndpointCount, Outgoing, Told, Try, shown_url
+from chargehand.engine.delivery import Delivery, Endpoint, Outgoing, Subject, Try, shown_url
 from chargehand.engine.job import Event, Job, rfc3339, shown_payload, topic_of
 from chargehand.http.carried import carried_json
 from chargehand.http.kinds import KindScopes
@@ -221,7 +221,7 @@ def event_view(e: Event) -> EventView:
     )
 
 
-def delivery_view(d: Delivery, told: Told) -> DeliveryView:
+def delivery_view(d: Delivery, told: Subject) -> DeliveryView:
     return DeliveryView(
         d.id, d.job_id, d.seq, told.kind, queue_of(told.queue), topic_of(told.state, told.stage), d.endpoint_id,
         shown_url(d.url), d.dialect, d.state, d.tries, rfc3339(d.due_at), d.reason, told.status,
@@ -233,11 +233,9 @@ def try_view(t: Try) -> TryView:
     return TryView(t.number, rfc3339(t.at), t.status, t.duration_seconds, t.error, t.answer)
 
 
-def endpoint_view(
-    e: Endpoint, count: EndpointCount, breaker: str, until: int | None, hour: EndpointHour
-) -> EndpointView:
+def endpoint_view(e: Endpoint, breaker: str, until: int | None, hour: EndpointHour) -> EndpointView:
     return EndpointView(
-        e.id, e.url, e.state, e.reason, count.pending, count.dead, instant(count.oldest_at), rfc3339(e.created_at), breaker,
+        e.id, e.url, e.state, e.reason, e.pending, e.dead, instant(e.oldest_at), rfc3339(e.created_at), breaker,
         instant(until), hour,
     )  # fmt: skip
 

@@ -10,8 +10,7 @@ from chargehand.config import Config
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, queue_name, rfc3339
-from chargehand.engine.moves import Broke
-from chargehand.engine.store import Note
+from chargehand.engine.moves import Broke, Note
 from chargehand.errors import InvalidField, NotFound, StaleLease
 from chargehand.http.inputs import TEN_YEARS, absent, json_or_absent, json_text
 from chargehand.http.paging import ulid
@@ -165,7 +164,7 @@ class WorkApi:
         if not jobs:
             resp.status = 204
             return
-        now = await self._engine.store.now()
+        now = await self._engine.jobs.now()
         reply(resp, ClaimedJobs([_claimed_job(job, now) for job in jobs]))
 
     def _lease(self, asked: float | None) -> float:

@@ -21,7 +21,7 @@ log = get_logger(__name__)
 class Console:
     def __init__(self, engine: Engine, outbox: Outbox, doors: tuple[str, ...], kinds: Kinds, *, auth: bool) -> None:
         self.feed = Feed(engine.now, kinds)
-        self._minutes = Minutes(engine.store, engine.new_id(), engine.now)
+        self._minutes = Minutes(engine.records, engine.new_id(), engine.now)
         self._overviews = Overviews(engine, outbox, self._minutes, doors, kinds, auth=auth)
         self._assets = Assets()
         for listener in (self.feed, self._minutes):

@@ -14,9 +14,9 @@ from typing import Annotated
 import msgspec
 
 from chargehand.engine.delivery import Delivery, DeliveryState, Outgoing, Settle, shown_url
+from chargehand.engine.hint import Hint
 from chargehand.engine.job import rfc3339, topic_of, visible
 from chargehand.engine.moves import Moved
-from chargehand.engine.store import Hint
 from chargehand.errors import TooManyRequests
 from chargehand.http.kinds import Kinds
 from chargehand.http.request import Request

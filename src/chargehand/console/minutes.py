@@ -13,7 +13,7 @@ from chargehand.engine.delivery import DeliveryState, Outgoing, Settle
 from chargehand.engine.job import SECOND, State
 from chargehand.engine.moves import Moved
 from chargehand.engine.record import DropRecord, PutRecord
-from chargehand.engine.store import Store
+from chargehand.engine.records import Records
 from chargehand.errors import StoreError
 from chargehand.observability.hour import MINUTES, LastHour
 from chargehand.observability.logs import get_logger
@@ -52,8 +52,8 @@ _encoder = msgspec.json.Encoder()
 
 
 class Minutes:
-    def __init__(self, store: Store, node: str, now: Callable[[], int]) -> None:
-        self._store = store
+    def __init__(self, records: Records, node: str, now: Callable[[], int]) -> None:
+        self._records = records
         self._node = node
         self._now = now
         self._mine: LastHour[Minute] = LastHour(dict)
@@ -123,13 +123,13 @@ class Minutes:
             self._written.add(minute)  # before the write: a count during it takes the mark away again
             body = _encoder.encode(self._mine.at(minute))
             try:
-                await self._store.put_record(PutRecord(RECORD, NOBODY, f"{minute:010d}/{self._node}", body))
+                await self._records.put(PutRecord(RECORD, NOBODY, f"{minute:010d}/{self._node}", body))
             except StoreError:
                 self._written.discard(minute)
                 raise
         others: dict[str, LastHour[Minute]] = {}
         old: list[str] = []
-        for record in await self._store.list_records(RECORD, NOBODY):
+        for record in await self._records.list(RECORD, NOBODY):
             at, _, node = record.name.partition("/")
             if int(at) <= now - MINUTES:
                 old.append(record.name)
@@ -140,7 +140,7 @@ class Minutes:
 
     async def _forget(self, names: Iterable[str]) -> None:
         for name in names:
-            await self._store.drop_record(DropRecord(RECORD, NOBODY, name))
+            await self._records.drop(DropRecord(RECORD, NOBODY, name))
 
 
 def _sum(counts: Iterable[MinuteCount]) -> MinuteCount:

@@ -9,7 +9,7 @@ from chargehand import __version__
 from chargehand.console.minutes import DELIVERIES, Minutes
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import QueueCount, rfc3339
-from chargehand.engine.store import TopicCount
+from chargehand.engine.reads import EndpointFilter, TopicCount
 from chargehand.http.kinds import Kinds
 from chargehand.http.request import Request
 from chargehand.http.response import Response
@@ -92,18 +92,19 @@ class Overviews:
     async def get_overview(self, req: Request, resp: Response) -> None:
         caller = req.caller
         counts = await self._count()
-        store = self._engine.store
         shown = [kind for kind in self._doors if self._kinds.may_read(caller, kind)]
         doors = [self._door(caller.tenant, kind, counts) for kind in shown]
         deliveries = await self._deliveries(caller.tenant)
         me = Me(caller.subject, caller.tenant, sorted(caller.scopes))
         up = time.monotonic() - self._began
-        reply(resp, Overview(rfc3339(await store.now()), __version__, up, self._auth, me, doors, deliveries))
+        reply(
+            resp, Overview(rfc3339(await self._engine.jobs.now()), __version__, up, self._auth, me, doors, deliveries)
+        )
 
     async def _count(self) -> _Counts:
         if time.monotonic() - self._counted_at >= FRESH_SECONDS:
-            store = self._engine.store
-            self._counts = _Counts(await store.count_queues(), await store.count_topics())
+            jobs = self._engine.jobs
+            self._counts = _Counts(await jobs.count_queues(), await jobs.count_topics())
             self._counted_at = time.monotonic()
         return self._counts
 
@@ -133,15 +134,12 @@ class Overviews:
         )
 
     async def _deliveries(self, tenant: str) -> DeliveriesNow:
-        store = self._engine.store
-        endpoints = await store.list_endpoints(tenant, "", MAX_ENDPOINTS)
-        ids = [endpoint.id for endpoint in endpoints]
-        counts = await store.count_endpoints(ids)
-        oldest = min((count.oldest_at for count in counts if count.oldest_at is not None), default=None)
+        endpoints = await self._outbox.reads.list_endpoints(EndpointFilter(tenant, limit=MAX_ENDPOINTS))
+        oldest = min((each.oldest_at for each in endpoints if each.oldest_at is not None), default=None)
         return DeliveriesNow(
-            sum(count.pending for count in counts),
-            sum(count.dead for count in counts),
-            self._outbox.in_flight_to(ids),
+            sum(endpoint.pending for endpoint in endpoints),
+            sum(endpoint.dead for endpoint in endpoints),
+            self._outbox.in_flight_to(endpoint.id for endpoint in endpoints),
             len(endpoints),
             None if oldest is None else rfc3339(oldest),
             self._hour(tenant, DELIVERIES),

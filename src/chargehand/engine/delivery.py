@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from chargehand.engine.job import Event, Job
+from chargehand.engine.operation import Operation
 
 
 class DeliveryState(StrEnum):
@@ -37,13 +38,9 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True):
     reason: str
     created_at: int
     updated_at: int
-
-
-class EndpointCount(msgspec.Struct, frozen=True, array_like=True):
-    endpoint_id: str
-    pending: int
+    pending: int  # deliveries
     dead: int
-    oldest_at: int | None
+    oldest_at: int | None  # due_at of the pending delivery that waits longest
 
 
 class Delivery(msgspec.Struct, frozen=True, array_like=True):
@@ -78,7 +75,7 @@ class Try(msgspec.Struct, frozen=True, array_like=True):
     answer: str
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True):
+class Subject(msgspec.Struct, frozen=True, array_like=True):
     """What a delivery is about, and what its last try came to, without what the job carries."""
 
     delivery_id: str
@@ -98,14 +95,6 @@ class Outgoing(msgspec.Struct, frozen=True):
     event: Event
 
 
-class Take(msgspec.Struct, frozen=True, array_like=True, tag="take"):
-    """Take up to `limit` due deliveries of an endpoint, for `lease_seconds`."""
-
-    endpoint_id: str
-    limit: int
-    lease_seconds: float
-
-
 class Taken(msgspec.Struct, frozen=True, array_like=True, tag="taken"):
     ids: tuple[str, ...]
     leases: tuple[int, ...]
@@ -113,8 +102,16 @@ class Taken(msgspec.Struct, frozen=True, array_like=True, tag="taken"):
     blocked: bool = False  # paused or disabled
 
 
-class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
-    """The outcome of one try, guarded by the lease under which it was made."""
+class Take(Operation[Taken], frozen=True, array_like=True, tag="take"):
+    """Take up to `limit` due deliveries of an endpoint, for `lease_seconds`."""
+
+    endpoint_id: str
+    limit: int
+    lease_seconds: float
+
+
+class Settle(Operation[bool], frozen=True, array_like=True, tag="settle"):
+    """The outcome of one try, guarded by the lease under which it was made. False: the lease is no longer held."""
 
     delivery_id: str
     lease: int
@@ -126,6 +123,29 @@ class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
     error: str
     answer: str
     disable_endpoint: str = ""  # the endpoint's id, when it said that it is gone
+
+
+class Release(Operation[None], frozen=True, array_like=True, tag="release"):
+    """Deliveries that were taken and will not be sent from here now."""
+
+    ids: tuple[str, ...]
+    leases: tuple[int, ...]
+
+
+class Replay(Operation[int], frozen=True, array_like=True, tag="replay"):
+    """Make due again one delivery by its id, or the dead ones of an endpoint; of this tenant. The answer is how many."""
+
+    tenant: str
+    delivery_id: str = ""
+    endpoint_id: str = ""
+    limit: int = 0
+
+
+class SetEndpoint(Operation[bool], frozen=True, array_like=True, tag="set_endpoint"):
+    endpoint_id: str
+    tenant: str
+    state: str
+    reason: str
 
 
 @lru_cache(maxsize=4096)  # callers name the same few again and again

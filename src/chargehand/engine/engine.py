@@ -1,4 +1,4 @@
-"""The engine: submit claim beat advance succeed retry park fail cancel expire requeue. Every door goes through these.
+"""The engine: submit claim beat note advance succeed broke park cancel requeue. Every door goes through these.
 
 A call returns when what it did is durable, and has then woken whoever waits for it: claimers of the queue, watchers of the job,
 the outbox. A lost race is an error with a name, never a silent overwrite.
@@ -15,11 +15,27 @@ from secrets import randbits
 from msgspec.structs import replace
 
 from chargehand.engine.guard import Guard
+from chargehand.engine.hint import Hint
 from chargehand.engine.ids import UlidMaker
-from chargehand.engine.job import FINAL, LEASE_RANDOM_BITS, RESTING, Event, Job, NewJob, QueueSettings, State
-from chargehand.engine.moves import Broke, Change, Lapsed, Move, Moved, RetryPolicy, decide, expire
+from chargehand.engine.job import FINAL, LEASE_RANDOM_BITS, RESTING, Event, Job, NewJob, QueueSettings, SetQueue, State
+from chargehand.engine.moves import (
+    Beat,
+    Broke,
+    Change,
+    Lapsed,
+    Move,
+    Moved,
+    Note,
+    Prune,
+    RetryPolicy,
+    Submitted,
+    decide,
+    expire,
+)
 from chargehand.engine.patterns import due_by_tenant, due_queues, is_pattern
-from chargehand.engine.store import Beat, Claim, Claimed, Hint, Note, Store, Submitted
+from chargehand.engine.reads import JobFilter, JobReads
+from chargehand.engine.records import Records
+from chargehand.engine.store import Claim, Claimed, FinishedJobs, KeptJobs, OldDeliveries, OldJobs, Store
 from chargehand.engine.wakeups import Wakeups
 from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease, StoreError
 
@@ -27,6 +43,7 @@ MAX_TEXT = 10_000  # of an error or a message; longer ones are cut, the rest bel
 WATCH_PAGE = 100  # events, each up to 64 KiB, in the hands of one that may read slowly
 WATCH_POLL_SECONDS = 5.0  # underneath the wake-ups of a watched job
 SWEEP_BATCH = 200
+PURGE_BATCH = 500
 MAX_TENANTS = 100_000  # of which is remembered when they were served
 
 Judge = Callable[[Job, Broke | Lapsed], Awaitable[Change]]
@@ -43,7 +60,9 @@ class Engine:
         now: Callable[[], int] = lambda: time.time_ns() // 1000,
         lease_random: Callable[[], int] = lambda: randbits(LEASE_RANDOM_BITS),
     ) -> None:
-        self.store = store
+        self._store = store
+        self.jobs: JobReads = store
+        self.records = Records(store)
         self.new_id = UlidMaker()
         self.wakeups = Wakeups()
         self._policy = policy
@@ -71,7 +90,7 @@ class Engine:
     # the life of a job --------------------------------------------------------------------------------------------------
 
     async def submit(self, job: NewJob) -> Submitted:
-        submitted = await self.store.submit(job)
+        submitted = await self._store.write(job)
         if submitted.moved is not None:
             self._moved(submitted.moved)
         elif submitted.fingerprint != job.fingerprint:
@@ -113,7 +132,7 @@ class Engine:
         if not any(map(is_pattern, claim.queues)):
             return await self._claim(claim)
         jobs: list[Job] = []
-        by_tenant = await due_by_tenant(self.store, claim.queues)
+        by_tenant = await due_by_tenant(self._store, claim.queues)
         while by_tenant and len(jobs) < claim.limit:
             # The one served longest ago goes first, and then one job each: a tenant with a million waits like one with two.
             tenant = min(by_tenant, key=lambda each: self._served.get(each, 0))
@@ -137,7 +156,7 @@ class Engine:
         return tuple(jobs)
 
     async def _claim(self, claim: Claim) -> tuple[Job, ...]:
-        claiming = asyncio.ensure_future(self.store.claim(claim))
+        claiming = asyncio.ensure_future(self._store.write(claim))
         try:
             claimed = await asyncio.shield(claiming)
         except asyncio.CancelledError:
@@ -163,18 +182,18 @@ class Engine:
 
     async def beat(self, guard: Guard, lease_seconds: float) -> int:
         """Extend the lease; return until when it holds now."""
-        until = await self.store.beat(Beat(_with_holder(guard, "beat"), lease_seconds))
+        until = await self._store.write(Beat(_with_holder(guard, "beat"), lease_seconds))
         if until is None:
             raise await self._lost(guard, "beat")
         return until
 
     async def note(self, note: Note) -> int:
         """Add a line to the job's log; return its number."""
-        seq = await self.store.note(replace(note, message=_clean(note.message), step=_clean(note.step)))
+        seq = await self._store.write(replace(note, message=_clean(note.message), step=_clean(note.step)))
         if seq is None:
             raise await self._lost(note.guard, "note")
         self._wake_watchers(note.guard.job_id)
-        self.store.tell(job_id=note.guard.job_id)
+        self._store.tell(job_id=note.guard.job_id)
         return seq
 
     async def advance(self, guard: Guard, stage: str, *, message: str = "", data: bytes | None = None) -> Moved:
@@ -185,7 +204,7 @@ class Engine:
 
     async def broke(self, guard: Guard, outcome: Broke) -> Moved:
         """The attempt counts: again after a backoff while attempts are left, else the job has failed."""
-        job = await self.store.get_job(guard.job_id, guard.tenant)
+        job = await self._store.get_job(guard.job_id, guard.tenant)
         if job is None or job.state is not State.RUNNING or not _with_holder(guard, "retry").admits(job):
             raise await self._lost(guard, "retry")
         return await self.change(await self._judge(job, outcome))
@@ -214,7 +233,7 @@ class Engine:
 
     async def cancel(self, guard: Guard, *, message: str = "cancelled on request") -> Moved:
         if (canceller := self._cancellers.get(guard.kind)) is not None:
-            job = await self.store.get_job(guard.job_id, guard.tenant)
+            job = await self._store.get_job(guard.job_id, guard.tenant)
             if job is None or not guard.admits(job):
                 raise await self._lost(guard, "cancel")
             return await canceller(job, message)
@@ -225,7 +244,7 @@ class Engine:
 
     async def lapse(self, job: Job) -> Moved | None:
         """A lapsed lease is an outcome like any other. None: the owner, or another node, was quicker."""
-        moved = await self.store.change(_cut(await self._judge(job, Lapsed())))
+        moved = await self._store.write(_cut(await self._judge(job, Lapsed())))
         if moved is not None:
             self._moved(moved)
             for listener in self._lapse_listeners:
@@ -234,7 +253,7 @@ class Engine:
 
     async def expire(self, job: Job) -> Moved | None:
         """None: it ended before, or was requeued without a deadline."""
-        moved = await self.store.change(_cut(expire(job)))
+        moved = await self._store.write(_cut(expire(job)))
         if moved is not None:
             self._moved(moved)
         return moved
@@ -255,14 +274,14 @@ class Engine:
         """One guarded move. All of the above end here."""
         if Move.by_name[change.move].needs_holder and change.seen_stage is None:
             _with_holder(change.guard, change.move)
-        moved = await self.store.change(_cut(change))
+        moved = await self._store.write(_cut(change))
         if moved is None:
             raise await self._lost(change.guard, change.move)
         self._moved(moved)
         return moved
 
     async def _lost(self, guard: Guard, move: str) -> Conflict | NotFound:
-        job = await self.store.get_job(guard.job_id, guard.tenant)
+        job = await self._store.get_job(guard.job_id, guard.tenant)
         if job is None or job.kind != guard.kind:
             return NotFound(f"there is no job {guard.job_id}")
         if guard.lease is not None:
@@ -275,10 +294,15 @@ class Engine:
     # reading ------------------------------------------------------------------------------------------------------------
 
     async def get(self, job_id: str, tenant: str | None = None) -> Job:
-        job = await self.store.get_job(job_id, tenant)
+        job = await self._store.get_job(job_id, tenant)
         if job is None:
             raise NotFound(f"there is no job {job_id}")
         return job
+
+    async def holds(self, job_id: str, lease: int) -> bool:
+        """Return whether the job still runs under this lease."""
+        job = await self._store.get_job(job_id, whole=False)
+        return job is not None and job.state is State.RUNNING and job.lease == lease
 
     async def watch(self, job_id: str, after: int = 0, tenant: str | None = None) -> AsyncIterator[Event]:
         """The job's events from `after` on, then those to come, until the last one of a finished job."""
@@ -288,12 +312,12 @@ class Engine:
         try:
             while self._open:
                 news.clear()
-                events = await self.store.list_events(job_id, after, WATCH_PAGE)
+                events = await self._store.list_events(job_id, after, WATCH_PAGE)
                 for event in events:
                     yield event
                     after = event.seq
                 if not events:
-                    job = await self.store.get_job(job_id, tenant)
+                    job = await self._store.get_job(job_id, tenant)
                     if job is None or (job.state in FINAL and job.seq <= after):
                         return
                     with contextlib.suppress(TimeoutError):
@@ -305,15 +329,40 @@ class Engine:
     # queues -------------------------------------------------------------------------------------------------------------
 
     async def set_queue(self, settings: QueueSettings) -> None:
-        await self.store.set_queue(settings)
+        await self._store.write(SetQueue(settings))
         if not settings.paused:
             self.wakeups.wake(settings.queue, settings.max_running or 1_000_000)
-            self.store.tell(settings.queue)
+            self._store.tell(settings.queue)
         await self.refresh_limits()
 
     async def refresh_limits(self) -> None:
         """Queues where a finished job makes room for a waiting one."""
-        self._limited = {s.queue for s in await self.store.list_queue_settings() if s.max_running is not None}
+        self._limited = {s.queue for s in await self._store.list_queue_settings() if s.max_running is not None}
+
+    # removing -----------------------------------------------------------------------------------------------------------
+
+    async def purge(self, tenant: str, kind: str, ids: tuple[str, ...]) -> int:
+        """Remove finished jobs of a tenant now, whatever time they had left; return how many."""
+        return await self._store.write(Prune(ids, 0, (tenant, kind))) if ids else 0
+
+    async def purge_finished(self, tenant: str, kind: str, before: int, age: int, limit: int) -> int:
+        """Remove a tenant's jobs of a kind whose own time, or else this age, was over at `before`; return how many."""
+        finished, count = FinishedJobs(tenant, kind, before, age), 0
+        while count < limit:
+            portion = min(PURGE_BATCH, limit - count)  # a commit each: those of others get in between
+            gone = await self._store.prune(finished, portion)
+            count += gone
+            if gone < portion:
+                break
+        return count
+
+    async def prune(self, age_seconds: float, limit: int) -> int:
+        """Remove finished jobs: those whose own time is over, and those of this age (0: never); return how many."""
+        old = await self._store.prune(OldJobs(age_seconds), limit) if age_seconds else 0
+        return old + await self._store.prune(KeptJobs(), limit)
+
+    async def give_up_deliveries(self, age_seconds: float, limit: int) -> int:
+        return await self._store.prune(OldDeliveries(age_seconds), limit)
 
     # waking whoever waits -----------------------------------------------------------------------------------------------
 
@@ -346,7 +395,7 @@ class Engine:
             self._listeners_of[moved.kind] = listeners
         for listener in listeners:
             listener(moved)
-        self.store.tell(queue, run_at, moved.job_id, moved.endpoints)
+        self._store.tell(queue, run_at, moved.job_id, moved.endpoints)
         if moved.successor is not None:
             self._moved(moved.successor)
 
@@ -378,17 +427,15 @@ class Engine:
 
     async def lapse_all(self, owner_prefix: str = "") -> int:
         """Leases that ran out, or all of owners that are known to be gone."""
-        return await self._sweep(lambda limit: self.store.lapsed_jobs(limit, owner_prefix), self.lapse)
+        return await self._sweep(JobFilter(late="lease", owner_prefix=owner_prefix, limit=SWEEP_BATCH), self.lapse)
 
     async def expire_all(self) -> int:
-        return await self._sweep(self.store.overdue_jobs, self.expire)
+        return await self._sweep(JobFilter(late="deadline", limit=SWEEP_BATCH), self.expire)
 
-    async def _sweep(
-        self, find: Callable[[int], Awaitable[list[Job]]], end: Callable[[Job], Awaitable[Moved | None]]
-    ) -> int:
-        """Two at once cannot both win: moves are guarded."""
+    async def _sweep(self, late: JobFilter, end: Callable[[Job], Awaitable[Moved | None]]) -> int:
+        """Two sweeps at once cannot both win: moves are guarded."""
         count = 0
-        while jobs := await find(SWEEP_BATCH):
+        while jobs := await self._store.list_jobs(late):
             moved = await asyncio.gather(*[end(job) for job in jobs])
             count += sum(each is not None for each in moved)
             if len(jobs) < SWEEP_BATCH or not any(moved):
@@ -396,7 +443,15 @@ class Engine:
         return count
 
     async def look_for_due(self) -> None:
-        await self.wakeups.look(partial(due_queues, self.store))
+        await self.wakeups.look(partial(due_queues, self._store))
+
+    def end_stream(self, name: str) -> None:
+        """Tell the other nodes that a worker's stream is to end: one of them may have it."""
+        self._store.tell(stream=name)
+
+    async def check(self) -> None:
+        """Raise a StoreError unless the store can serve now."""
+        await self._store.check()
 
     def drain(self) -> None:
         """No new claims, and nobody waits any longer. What runs may still report."""

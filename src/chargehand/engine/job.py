@@ -8,9 +8,14 @@ may keep bytes that are shown to nobody.
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+
+from chargehand.engine.operation import Operation
+
+if TYPE_CHECKING:
+    from chargehand.engine.moves import Submitted  # noqa: F401 - what the store answers to a NewJob
 
 SECOND = 1_000_000  # in the unit of every `…_at`
 
@@ -48,7 +53,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
         return not self.on or topic in self.on or topic.partition(":")[0] in self.on
 
 
-class NewJob(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
+class NewJob(Operation["Submitted"], frozen=True, array_like=True, tag="submit"):
     id: str
     tenant: str
     kind: str
@@ -135,6 +140,10 @@ class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
     queue: str
     paused: bool = False
     max_running: int | None = None
+
+
+class SetQueue(Operation[None], frozen=True, array_like=True, tag="set_queue"):
+    settings: QueueSettings
 
 
 class QueueCount(msgspec.Struct, frozen=True, array_like=True):

@@ -12,6 +12,7 @@ import msgspec
 from chargehand.engine.backoff import equal_jitter
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, Job, NewJob, State, topic_of
+from chargehand.engine.operation import Operation
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = State
 
@@ -64,7 +65,26 @@ TABLE = (
 Move.by_name.update({move.name: move for move in TABLE})
 
 
-class Change(msgspec.Struct, frozen=True, array_like=True, tag="change"):
+class Moved(msgspec.Struct, frozen=True, array_like=True, tag="moved"):
+    """What a move left behind: enough to wake whoever waits for it."""
+
+    job_id: str
+    tenant: str
+    kind: str
+    queue: str
+    move: str
+    state: State
+    stage: str
+    attempt: int
+    seq: int
+    run_at: int
+    at: int
+    created_at: int
+    endpoints: tuple[str, ...] = ()  # where deliveries were put
+    successor: "Moved | None" = None  # of the job that was submitted with it
+
+
+class Change(Operation[Moved | None], frozen=True, array_like=True, tag="change"):
     """One guarded move of one job: it happens only if the job is still as the mover saw it."""
 
     guard: Guard
@@ -86,23 +106,36 @@ class Change(msgspec.Struct, frozen=True, array_like=True, tag="change"):
     successor: NewJob | None = None  # submitted with the move, in the same commit, or not at all
 
 
-class Moved(msgspec.Struct, frozen=True, array_like=True, tag="moved"):
-    """What a move left behind: enough to wake whoever waits for it."""
-
+class Submitted(msgspec.Struct, frozen=True, array_like=True, tag="submitted"):
     job_id: str
-    tenant: str
-    kind: str
-    queue: str
-    move: str
-    state: State
-    stage: str
-    attempt: int
-    seq: int
-    run_at: int
-    at: int
-    created_at: int
-    endpoints: tuple[str, ...] = ()  # where deliveries were put
-    successor: "Moved | None" = None  # of the job that was submitted with it
+    created: bool  # False: the idempotency key was known, and this is the job it made
+    fingerprint: str | None
+    moved: Moved | None = None
+
+
+class Beat(Operation[int | None], frozen=True, array_like=True, tag="beat"):
+    """Extend a lease; the answer is until when it holds now."""
+
+    guard: Guard
+    lease_seconds: float
+
+
+class Note(Operation[int | None], frozen=True, array_like=True, tag="note"):
+    """Add a line to a job's log without a move; the answer is its number. Without a holder in its guard it may be written in any state."""
+
+    guard: Guard
+    level: str = "info"
+    step: str = ""
+    message: str = ""
+    data: bytes | None = None
+
+
+class Prune(Operation[int], frozen=True, array_like=True, tag="prune"):
+    """Remove finished jobs with all that belongs to them; the answer is how many."""
+
+    ids: tuple[str, ...]
+    age: int
+    of: tuple[str, str] | None = None  # a tenant and a kind: somebody removes those jobs now, whatever their age
 
 
 # What happened to a job that somebody worked on. ----------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from chargehand.engine.store import DueQueue, QueueHead, Store
+from chargehand.engine.reads import DueQueue, JobReads, QueueHead
 
 ANY = "*"
 MAX_QUEUES = 100  # that a claim looks into; the most urgent job is in the first of them
@@ -37,7 +37,7 @@ def patterns_of(queue: str) -> tuple[str, ...]:
     return f"{kind}/{tenant}/*", f"{kind}/*/{name}", f"{kind}/*/*"
 
 
-async def due_by_tenant(store: Store, queues: Sequence[str]) -> dict[str, tuple[str, ...]]:
+async def due_by_tenant(store: JobReads, queues: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """The queues with something due that are meant, by tenant: the most urgent of them."""
     found: dict[str, dict[str, QueueHead]] = {}
     for prefix in {prefix_of(queue) for queue in queues}:
@@ -52,7 +52,7 @@ def _most_urgent(heads: Iterable[QueueHead]) -> tuple[str, ...]:
     return tuple(head.queue for head in by_urgency[:MAX_QUEUES])
 
 
-async def due_queues(store: Store, queues: Sequence[str], bound: int) -> list[DueQueue]:
+async def due_queues(store: JobReads, queues: Sequence[str], bound: int) -> list[DueQueue]:
     """What there is to do in queues that somebody waits for, by name or by pattern."""
     names = {queue for queue in queues if not is_pattern(queue)}
     patterns = {queue for queue in queues if is_pattern(queue)}

@@ -5,6 +5,8 @@ The body is the door's own business. The version is what two nodes race with: a 
 
 import msgspec
 
+from chargehand.engine.operation import Operation
+
 
 class Record(msgspec.Struct, frozen=True, array_like=True, tag="record"):
     kind: str
@@ -17,7 +19,9 @@ class Record(msgspec.Struct, frozen=True, array_like=True, tag="record"):
     updated_at: int
 
 
-class PutRecord(msgspec.Struct, frozen=True, array_like=True, tag="put_record"):
+class PutRecord(Operation[Record | None], frozen=True, array_like=True, tag="put_record"):
+    """Make or change a record; None: another version is there."""
+
     kind: str
     tenant: str
     name: str
@@ -26,7 +30,9 @@ class PutRecord(msgspec.Struct, frozen=True, array_like=True, tag="put_record"):
     due_at: int | None = None
 
 
-class DropRecord(msgspec.Struct, frozen=True, array_like=True, tag="drop_record"):
+class DropRecord(Operation[bool], frozen=True, array_like=True, tag="drop_record"):
+    """Remove a record; False: it is not there, or another version is."""
+
     kind: str
     tenant: str
     name: str

@@ -10,8 +10,7 @@ import msgspec
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, Level
-from chargehand.engine.moves import Broke, Change
-from chargehand.engine.store import Note
+from chargehand.engine.moves import Broke, Change, Note
 from chargehand.errors import BadRequest, Conflict, NotFound, StoreError
 from chargehand.observability.logs import get_logger
 
@@ -164,7 +163,7 @@ class Holder:
                 news.clear()
                 try:
                     if time.monotonic() < beat_at:
-                        if not await self._engine.store.holds(job.id, job.lease):
+                        if not await self._engine.holds(job.id, job.lease):
                             return
                     else:
                         beat_at = time.monotonic() + self.lease_seconds / 3

@@ -22,17 +22,14 @@ class Chore(NamedTuple):
 
 
 def chores(engine: Engine, config: Config) -> list[Chore]:
-    store, retention = engine.store, config.retention
+    retention = config.retention
 
     async def prune() -> None:
-        if retention.finished_seconds:
-            while await store.prune(retention.finished_seconds, retention.batch) == retention.batch:
-                log.debug("pruned", jobs=retention.batch)
-        while await store.prune_kept(retention.batch) == retention.batch:
-            log.debug("pruned", jobs=retention.batch)
+        while (count := await engine.prune(retention.finished_seconds, retention.batch)) >= retention.batch:
+            log.debug("pruned", jobs=count)
 
     async def give_up() -> None:
-        await store.give_up_deliveries(config.webhooks.give_up_seconds, retention.batch)
+        await engine.give_up_deliveries(config.webhooks.give_up_seconds, retention.batch)
 
     return [
         Chore("lapsed leases", LAPSE_SECONDS, engine.lapse_all),

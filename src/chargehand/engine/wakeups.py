@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from chargehand.engine.job import SECOND
 from chargehand.engine.patterns import is_pattern, patterns_of
-from chargehand.engine.store import DueQueue
+from chargehand.engine.reads import DueQueue
 
 MIN_PAUSE_SECONDS = 0.005
 

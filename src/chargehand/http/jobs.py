@@ -17,8 +17,8 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.ids import is_ulid
 from chargehand.engine.job import Event, Job, NewJob, Report
-from chargehand.engine.moves import Moved
-from chargehand.engine.store import JobFilter, Submitted
+from chargehand.engine.moves import Moved, Submitted
+from chargehand.engine.reads import JobFilter
 from chargehand.errors import NotFound
 from chargehand.http import sse
 from chargehand.http.inputs import IDEMPOTENCY_KEY, last_event_id, trace_headers
@@ -135,12 +135,12 @@ class JobResource:
 
     async def find(self, job_id: str, tenant: str | None) -> Job | None:
         """Return the tenant's job of this kind; None also where the id is malformed."""
-        job = await self._engine.store.get_job(job_id, tenant) if is_ulid(job_id) else None
+        job = await self._engine.jobs.get_job(job_id, tenant) if is_ulid(job_id) else None
         return job if job is not None and self._wording.kind in (None, job.kind) else None
 
     async def list(self, by: JobFilter) -> tuple[list[Job], str | None]:
         """Return a page of jobs, and the cursor of the next one."""
-        return page(await self._engine.store.list_jobs(replace(by, limit=by.limit + 1)), by.limit)
+        return page(await self._engine.jobs.list_jobs(replace(by, limit=by.limit + 1)), by.limit)
 
     async def wait(self, req: Request, job_id: str, seconds: float) -> Job:
         """Return the job once it has finished, or as it is after so many seconds. Stop when the caller hangs up."""
@@ -167,7 +167,7 @@ class JobResource:
         if "text/event-stream" in (req.get_header("accept") or ""):
             sse.send_events(req, resp, self.follow(job, max(after, last_event_id(req))))
             return
-        events = await self._engine.store.list_events(job.id, after, EVENTS_PAGE, EVENTS_BYTES)
+        events = await self._engine.jobs.list_events(job.id, after, EVENTS_PAGE, EVENTS_BYTES)
         reply(resp, EventPage([self._wording.event_view(event) for event in events]))
 
     async def follow(self, job: Job, after: int) -> AsyncGenerator[sse.Event, None]:

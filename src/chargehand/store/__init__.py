@@ -18,11 +18,11 @@ async def open_store(
 ) -> Store:
     scheme = url.partition(":")[0]
     if scheme == "sqlite":
-        from chargehand.store.sqlite import SqliteStore
+        from chargehand.store.sqlite.store import SqliteStore
 
         return await SqliteStore.open(url, max_bytes=max_bytes, group_size=group_size, clock=clock)
     if scheme in ("postgresql", "postgres"):
-        from chargehand.store.postgres import PostgresStore
+        from chargehand.store.postgres.store import PostgresStore
 
         return await PostgresStore.open(url, pool_size=pool_size, group_size=group_size, clock=clock)
     raise ConfigError(f"store.url: unknown kind of store {scheme!r}; use sqlite:///path/to/file.db or postgresql://…")

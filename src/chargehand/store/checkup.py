@@ -7,9 +7,9 @@ import apsw
 import asyncpg
 
 from chargehand.errors import StoreCorrupt, StoreError, StoreUnavailable
-from chargehand.store.postgres import translated
+from chargehand.store.postgres.store import translated
 from chargehand.store.queries import load_migrations, load_queries
-from chargehand.store.sqlite import sqlite_path
+from chargehand.store.sqlite.store import sqlite_path
 
 PATIENCE_SECONDS = 5.0
 

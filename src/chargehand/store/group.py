@@ -8,29 +8,29 @@ from chargehand.engine.job import NewJob
 from chargehand.engine.moves import Change
 from chargehand.engine.record import PutRecord
 from chargehand.errors import BadRequest, ChargehandError, StoreError, StoreUnavailable
-from chargehand.store.operations import GROUP_BYTES, Answer, Operation, Refused
+from chargehand.store.operations import GROUP_BYTES, Answer, AnyOperation, Rejected
 
-Commit = Callable[[Sequence[Operation]], Awaitable[Sequence[Answer | Refused]]]
+Commit = Callable[[Sequence[AnyOperation]], Awaitable[Sequence[Answer | Rejected]]]
 
 
-def bad_operation(refused: Refused) -> ChargehandError:
-    return BadRequest(refused.message)
+def bad_operation(rejected: Rejected) -> ChargehandError:
+    return BadRequest(rejected.message)
 
 
 class Group:
     def __init__(
-        self, commit: Commit, size: int, lanes: int = 1, error: Callable[[Refused], ChargehandError] = bad_operation
+        self, commit: Commit, size: int, lanes: int = 1, error: Callable[[Rejected], ChargehandError] = bad_operation
     ) -> None:
         self._commit = commit
         self._error = error
         self._size = size
         self._free_lanes = lanes  # commits that may run side by side: one for SQLite, several for PostgreSQL
-        self._waiting: deque[tuple[Operation, asyncio.Future[Answer]]] = deque()
+        self._waiting: deque[tuple[AnyOperation, asyncio.Future[Answer]]] = deque()
         self._scheduled = False
         self._running: set[asyncio.Task[None]] = set()
         self._closed: StoreError | None = None
 
-    def put(self, operation: Operation) -> "asyncio.Future[Answer]":
+    def put(self, operation: AnyOperation) -> "asyncio.Future[Answer]":
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
         if self._closed is not None:
@@ -51,7 +51,7 @@ class Group:
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
-    def _batch(self) -> "list[tuple[Operation, asyncio.Future[Answer]]]":
+    def _batch(self) -> "list[tuple[AnyOperation, asyncio.Future[Answer]]]":
         """As many as wait, up to a number and to a size: a group is held in memory more than once."""
         batch = [self._waiting.popleft()]
         size = _bytes(batch[0][0])
@@ -62,8 +62,8 @@ class Group:
             batch.append(self._waiting.popleft())
         return batch
 
-    async def _run(self, batch: "list[tuple[Operation, asyncio.Future[Answer]]]") -> None:
-        answers: Sequence[Answer | Refused] = ()
+    async def _run(self, batch: "list[tuple[AnyOperation, asyncio.Future[Answer]]]") -> None:
+        answers: Sequence[Answer | Rejected] = ()
         failure: StoreError | None = None
         try:
             answers = await self._commit([operation for operation, _ in batch])
@@ -80,8 +80,8 @@ class Group:
 
     def _answer(
         self,
-        batch: "list[tuple[Operation, asyncio.Future[Answer]]]",
-        answers: Sequence[Answer | Refused],
+        batch: "list[tuple[AnyOperation, asyncio.Future[Answer]]]",
+        answers: Sequence[Answer | Rejected],
         failure: StoreError | None,
     ) -> None:
         if failure is not None:
@@ -92,13 +92,13 @@ class Group:
         for (_, future), answer in zip(batch, answers, strict=True):
             if future.done():
                 continue  # the caller is gone
-            if isinstance(answer, Refused):
+            if isinstance(answer, Rejected):
                 future.set_exception(self._error(answer))
             else:
                 future.set_result(answer)
 
     async def close(self, error: StoreError) -> None:
-        """What was put before is still committed; what comes after is refused."""
+        """What was put before is still committed; what comes after is rejected."""
         while self._waiting or self._running:
             self._start()
             # Not `gather`: from Python 3.12 on that gives no turn to the callbacks of tasks that are done already.
@@ -114,7 +114,7 @@ class Group:
                 future.set_exception(error)
 
 
-def _bytes(operation: Operation) -> int:
+def _bytes(operation: AnyOperation) -> int:
     if type(operation) is NewJob:
         return len(operation.payload)
     if type(operation) is Change:

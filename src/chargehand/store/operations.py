@@ -1,90 +1,37 @@
-"""The writes that go through a group, as values: what the server sends and what comes back for each."""
+"""The operations that a store's writer can apply, and what it answers to each."""
 
 import msgspec
 
-from chargehand.engine.delivery import Settle, Take, Taken
-from chargehand.engine.file import File, NewFile
-from chargehand.engine.job import NewJob, QueueSettings
-from chargehand.engine.moves import Change, Moved
+from chargehand.engine.delivery import Release, Replay, SetEndpoint, Settle, Take, Taken
+from chargehand.engine.file import DropFiles, File, NewFile
+from chargehand.engine.job import NewJob, SetQueue
+from chargehand.engine.moves import Beat, Change, Moved, Note, Prune, Submitted
+from chargehand.engine.operation import Operation
 from chargehand.engine.record import DropRecord, PutRecord, Record
-from chargehand.engine.store import Beat, Beaten, Claim, Claimed, Note, Noted, Submitted
+from chargehand.engine.store import Claim, Claimed
 
 GROUP_BYTES = 16 << 20  # operations of one group, as they are sent
 
 
-class SetQueue(msgspec.Struct, frozen=True, array_like=True, tag="set_queue"):
-    settings: QueueSettings
+class GiveUp(Operation[int], frozen=True, array_like=True, tag="give_up"):
+    """Pending deliveries become dead; the answer is how many."""
 
-
-class Replay(msgspec.Struct, frozen=True, array_like=True, tag="replay"):
-    """One delivery by its id, or the dead ones of an endpoint; of this tenant."""
-
-    tenant: str
-    delivery_id: str = ""
-    endpoint_id: str = ""
-    limit: int = 0
-
-
-class Replayed(msgspec.Struct, frozen=True, array_like=True, tag="replayed"):
-    count: int
-    endpoint_id: str
-
-
-class Release(msgspec.Struct, frozen=True, array_like=True, tag="release"):
-    """Deliveries that were taken and will not be sent from here now."""
-
-    ids: tuple[str, ...]
-    leases: tuple[int, ...]
-
-
-class GiveUp(msgspec.Struct, frozen=True, array_like=True, tag="give_up"):
     ids: tuple[str, ...]
     reason: str
 
 
-class SetEndpoint(msgspec.Struct, frozen=True, array_like=True, tag="set_endpoint"):
-    endpoint_id: str
-    tenant: str
-    state: str
-    reason: str
+class Ping(Operation[None], frozen=True, array_like=True, tag="ping"):
+    """Does nothing, but goes all the way to the writer and back."""
 
 
-class Prune(msgspec.Struct, frozen=True, array_like=True, tag="prune"):
-    ids: tuple[str, ...]
-    age: int
-    of: tuple[str, str] | None = None  # a tenant and a kind: somebody removes those jobs now, whatever their age
-
-
-# The queries that remove what a pruned job leaves behind.
-OF_A_JOB = ("prune_tries", "prune_deliveries", "prune_events", "prune_payloads", "prune_results", "prune_job_files")
-
-
-class DropFiles(msgspec.Struct, frozen=True, array_like=True, tag="drop_files"):
-    ids: tuple[str, ...]
-    tenant: str | None = None
-
-
-def put_query(put: PutRecord) -> str:
-    """Two statements: one that makes a record or finds it taken, one that only changes the version it was told."""
-    return "change_record" if put.expected else "put_record"
-
-
-class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
-    """Nothing, but all the way to the writer and back."""
-
-
-class Counted(msgspec.Struct, frozen=True, array_like=True, tag="counted"):
-    count: int
-
-
-class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
-    """An operation that failed by itself, alone; the others of its group went on."""
+class Rejected(msgspec.Struct, frozen=True, array_like=True, tag="rejected"):
+    """The answer to an operation that failed alone; the others of its group went on."""
 
     message: str
     code: str = ""  # of a fault of the store; empty: the operation is to blame
 
 
-Operation = (
+AnyOperation = (
     NewJob
     | Claim
     | Change
@@ -93,16 +40,16 @@ Operation = (
     | SetQueue
     | Take
     | Settle
+    | Release
     | Replay
-    | GiveUp
     | SetEndpoint
+    | GiveUp
     | Prune
     | NewFile
     | DropFiles
     | PutRecord
     | DropRecord
     | Ping
-    | Release
 )
 # None: the race was lost, or there is no such thing.
-Answer = Submitted | Claimed | Moved | Beaten | Noted | Taken | Replayed | File | Record | Counted | bool | None
+Answer = Submitted | Claimed | Moved | Taken | File | Record | bool | int | None

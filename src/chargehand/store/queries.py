@@ -4,11 +4,11 @@ Both databases get numbered parameters (`?1`, `$1`), so a call binds a tuple. `:
 gives a time, the database's own clock is used, so that nodes whose clocks differ agree on leases.
 
 Two macros keep the files short: `{job j}` is the list of a Job's columns with the alias `j`, in the order of the struct that
-reads them; `{each ids as i}` is a list parameter as a table with one column `value`.
+reads them; `{each ids as i}` is a list parameter as a table with one column `value`. PostgreSQL takes an array for it, SQLite JSON.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
@@ -22,6 +22,8 @@ from chargehand.engine.record import Record
 
 Dialect = Literal["sqlite", "postgres"]
 
+SHARED = ("jobs", "queues", "outbox", "files", "records", "retention", "schema")
+
 _HEADING = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z]\w*)")
 _COMMENT = re.compile(r"^\s*--.*$", re.MULTILINE)
@@ -31,7 +33,7 @@ _STRUCTS: dict[str, tuple[type[msgspec.Struct], int]] = {
     "job": (Job, 2),  # payload and result are columns of other tables
     "event": (Event, 0),
     "delivery": (Delivery, 0),
-    "endpoint": (Endpoint, 0),
+    "endpoint": (Endpoint, 3),  # its deliveries are counted
     "try": (Try, 0),
     "file": (File, 0),
     "record": (Record, 0),
@@ -49,16 +51,24 @@ class Query(NamedTuple):
         return self.in_order(values)
 
 
-def _in_order(parameters: tuple[str, ...]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+def _in_order(parameters: tuple[str, ...], lists: frozenset[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    if lists:
+        return lambda values: tuple(
+            [_json_list(values[name]) if name in lists else values[name] for name in parameters]
+        )
     if len(parameters) > 1:
         return itemgetter(*parameters)  # in C: a statement of twenty parameters is bound for every move of a job
     return lambda values: tuple([values[name] for name in parameters])
 
 
+def _json_list(values: Sequence[str]) -> str:
+    return msgspec.json.encode(values).decode()
+
+
 def load_queries(dialect: Dialect) -> dict[str, Query]:
-    """The shared file, overridden by the dialect's own."""
+    """The shared files, overridden by the dialect's own."""
     queries: dict[str, Query] = {}
-    for name in ("queries", dialect):
+    for name in (*SHARED, dialect):
         text = (files("chargehand.store") / "sql" / f"{name}.sql").read_text()
         pieces = _HEADING.split(text)[1:]
         for heading, body in zip(pieces[::2], pieces[1::2], strict=True):
@@ -79,10 +89,11 @@ def _compile(name: str, body: str, dialect: Dialect) -> Query:
         return _POSTGRES_NOW.format(f"${place}") if parameter == "now" else f"${place}"
 
     body = _COLUMNS.sub(_columns, _COMMENT.sub("", body))
+    lists = frozenset(name for name, _ in _EACH.findall(body)) if dialect == "sqlite" else frozenset[str]()
     body = _EACH.sub(r"json_each(:\1) AS \2" if dialect == "sqlite" else r"UNNEST(:\1::TEXT[]) AS \2(value)", body)
     # On one line: the drivers find a prepared statement by its text, of which they read every byte each time.
     sql = " ".join(_PARAMETER.sub(number, body).split()).rstrip(";")
-    return Query(name, sql, tuple(parameters), _in_order(tuple(parameters)))
+    return Query(name, sql, tuple(parameters), _in_order(tuple(parameters), lists))
 
 
 def _columns(match: re.Match[str]) -> str:

@@ -15,10 +15,22 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from chargehand.config import WebhooksConfig
-from chargehand.engine.delivery import DeliveryState, Outgoing, Settle, Take
+from chargehand.engine.delivery import (
+    Delivery,
+    DeliveryState,
+    Endpoint,
+    EndpointState,
+    Outgoing,
+    Release,
+    Replay,
+    SetEndpoint,
+    Settle,
+    Take,
+)
 from chargehand.engine.job import SECOND
 from chargehand.engine.moves import Moved
-from chargehand.engine.store import Store
+from chargehand.engine.reads import OutboxReads
+from chargehand.engine.store import OutboxStore
 from chargehand.errors import StoreError
 from chargehand.observability.logs import get_logger
 from chargehand.observability.metrics import Metrics
@@ -29,6 +41,7 @@ from chargehand.webhooks.lanes import Lane
 from chargehand.webhooks.sending import DoorWebhooks, Posted, Sender
 
 log = get_logger(__name__)
+REPLAY_BATCH = 1000
 PREFETCH = 4  # deliveries taken for each one that may be in flight, so that a fast endpoint never waits for the store
 DUE_ENDPOINTS = 10_000
 STORE_PAUSE_SECONDS = 1.0
@@ -39,7 +52,7 @@ TURNS = 8  # how many blocked lanes are tried for a slot that became free
 class Outbox:
     def __init__(
         self,
-        store: Store,
+        store: OutboxStore,
         config: WebhooksConfig,
         policy: EgressPolicy,
         doors: Mapping[str, DoorWebhooks],
@@ -51,6 +64,7 @@ class Outbox:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
+        self.reads: OutboxReads = store
         self._config = config
         self._metrics = metrics
         self._poll_seconds = poll_seconds
@@ -124,16 +138,32 @@ class Outbox:
         lane.wanted = True
         self._pump(lane)
 
-    def hold(self, endpoint_id: str) -> None:
-        """Give back what was taken for an endpoint that an operator paused."""
-        if endpoint_id in self._lanes:
-            self._release(self._lanes[endpoint_id])
+    async def replay_delivery(self, delivery: Delivery) -> bool:
+        """Send a delivery that is dead or delivered once more; return False if it is pending."""
+        count = await self._store.write(Replay(delivery.tenant, delivery.id))
+        self.nudge(delivery.endpoint_id)
+        return count == 1
 
-    def reset_breaker(self, endpoint_id: str) -> None:
-        """Close the breaker and send again, because an operator resumed the endpoint."""
-        if endpoint_id in self._lanes:
-            self._lanes[endpoint_id].succeeded()
-        self.nudge(endpoint_id)
+    async def replay_endpoint(self, endpoint: Endpoint) -> int:
+        """Send all dead deliveries of an endpoint once more; return how many there were."""
+        replay, total, count = Replay(endpoint.tenant, endpoint_id=endpoint.id, limit=REPLAY_BATCH), 0, REPLAY_BATCH
+        while count == REPLAY_BATCH:
+            count = await self._store.write(replay)
+            total += count
+            self.nudge(endpoint.id)
+        return total
+
+    async def pause_endpoint(self, endpoint: Endpoint, reason: str) -> None:
+        await self._store.write(SetEndpoint(endpoint.id, endpoint.tenant, EndpointState.PAUSED, reason))
+        if endpoint.id in self._lanes:
+            self._release(self._lanes[endpoint.id])
+
+    async def resume_endpoint(self, endpoint: Endpoint) -> None:
+        """Close the breaker too, and send again."""
+        await self._store.write(SetEndpoint(endpoint.id, endpoint.tenant, EndpointState.ACTIVE, ""))
+        if endpoint.id in self._lanes:
+            self._lanes[endpoint.id].succeeded()
+        self.nudge(endpoint.id)
 
     async def _poll(self) -> None:
         now_at = await self._store.now()
@@ -157,7 +187,7 @@ class Outbox:
         # The last moment at which a try can begin and still end within the lease.
         fresh_until = self._clock() + self._lease_seconds - self._config.timeout_seconds
         try:
-            taken = await self._store.take_deliveries(Take(lane.endpoint_id, limit, self._lease_seconds))
+            taken = await self._store.write(Take(lane.endpoint_id, limit, self._lease_seconds))
             outgoing = await self._store.outgoing(taken.ids) if taken.ids else []
             soon = None if taken.next_due_at is None else taken.next_due_at - await self._store.now()
         except StoreError as error:
@@ -249,7 +279,7 @@ class Outbox:
 
     async def _give_back(self, ids: tuple[str, ...], leases: tuple[int, ...]) -> None:
         try:
-            await self._store.release_deliveries(ids, leases)
+            await self._store.write(Release(ids, leases))
         except StoreError as error:
             log.warning("deliveries could not be given back; their leases will lapse", error=str(error))
 
@@ -265,7 +295,7 @@ class Outbox:
         self._update_breaker(lane, posted, settle)
         # Not awaited, so that the slot is free for sending. What is unsettled is bounded all the same: the next take waits
         # behind it in the store.
-        settling = asyncio.ensure_future(self._store.settle_delivery(settle))
+        settling = asyncio.ensure_future(self._store.write(settle))
         self._tasks.add(settling)
         settling.add_done_callback(partial(self._settled, settle, outgoing))
 

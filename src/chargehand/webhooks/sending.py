@@ -10,13 +10,13 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 import msgspec
 
 from chargehand.config import TenantSecrets, WebhooksConfig
+from chargehand.engine.announce import decode_reports
 from chargehand.engine.backoff import full_jitter
 from chargehand.engine.delivery import DeliveryState, Outgoing, Settle
 from chargehand.engine.job import Report
 from chargehand.errors import ConfigError
 from chargehand.observability.logs import HIDDEN, get_logger, scrub_text
 from chargehand.observability.tracing import Tracing
-from chargehand.store.announce import decode_reports
 from chargehand.webhooks.egress import EgressPolicy, refusal
 from chargehand.webhooks.exchange import CallFailed
 from chargehand.webhooks.pool import ConnectionPool

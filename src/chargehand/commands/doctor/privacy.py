@@ -9,7 +9,7 @@ from chargehand.commands.doctor.finding import Finding, ok, warning
 from chargehand.config import FILE_VARIABLES, SETTINGS, Config, Secret
 from chargehand.doors.provisioning.vault import KEY_FILE
 from chargehand.private import is_open_to_others, sqlite_files
-from chargehand.store.sqlite import sqlite_path
+from chargehand.store.sqlite.store import sqlite_path
 
 MOST_FILES = 20_000  # of a directory: what is wrong with one is wrong with many
 NAMED = 3

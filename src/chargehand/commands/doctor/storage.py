@@ -12,7 +12,7 @@ from chargehand.engine.ids import is_ulid, made_at
 from chargehand.engine.job import SECOND
 from chargehand.errors import StoreError
 from chargehand.store.checkup import Checkup, look
-from chargehand.store.sqlite import sqlite_path
+from chargehand.store.sqlite.store import sqlite_path
 
 SCARCE_BYTES = 1 << 30
 NONE_LEFT_BYTES = 100 << 20

@@ -54,7 +54,7 @@ MAX_ERRORS = 100
 class BatchWork:
     def __init__(self, engine: Engine, config: Config, files: Files) -> None:
         self._engine = engine
-        self._store = engine.store
+        self._jobs = engine.jobs
         self._files = files
         self._settings = config.inference
         self._max_attempts = config.engine.max_attempts
@@ -101,14 +101,14 @@ class BatchWork:
     async def _own_input(self, batch: BatchRun) -> File:
         """Return the batch's own row for the uploaded bytes: the upload may be deleted, or expire, while the batch runs."""
         job = batch.job
-        if (own := await self._store.job_file(job.id, INPUT)) is not None:
+        if (own := await self._files.of_job(job.id, INPUT)) is not None:
             return own
-        given = await self._store.get_file(batch.spec.input_file_id, job.tenant)
+        given = await self._files.get(batch.spec.input_file_id, job.tenant)
         if given is None:
             name = file_name(batch.spec.input_file_id)
             raise Invalid(LineError("file_not_found", None, f"the file {name} was deleted", "input_file_id"))
         new = NewFile(self._engine.new_id(), job.tenant, INPUT, MEDIA_TYPE, given.size, given.sha256, job.id)
-        return await self._store.put_file(new)
+        return await self._files.put(new)
 
     async def _lines(self, batch: BatchRun) -> AsyncIterator[InputLine | LineError]:
         endpoint, allow_cloud = batch.spec.endpoint, self._settings.allow_cloud
@@ -232,7 +232,7 @@ class BatchWork:
 
         A cancellation is read from the log, which outlives this process and is seen by every node.
         """
-        while events := await self._store.list_events(batch.job.id, batch.seen):
+        while events := await self._jobs.list_events(batch.job.id, batch.seen):
             batch.seen = events[-1].seq
             for event in events:
                 if event.step == CANCEL or event.move == "requeue":
@@ -260,12 +260,12 @@ class BatchWork:
             pass
 
     async def _look(self, batch: BatchRun, job_ids: Sequence[str]) -> int:
-        states = await asyncio.gather(*[self._store.state_of(job_id) for job_id in job_ids])
+        jobs = await asyncio.gather(*[self._jobs.get_job(job_id, whole=False) for job_id in job_ids])
         found = 0
-        for job_id, state in zip(job_ids, states, strict=True):
-            over = state is None or state in FINAL
+        for job_id, job in zip(job_ids, jobs, strict=True):
+            over = job is None or job.finished
             # One at a time: it is read with its payload and its result.
-            if over and (end := how_it_ended(await self._store.get_job(job_id))):
+            if over and (end := how_it_ended(await self._jobs.get_job(job_id))):
                 batch.settle(job_id, end)
                 found += 1
             elif job_id in batch.open:
@@ -299,7 +299,7 @@ class BatchWork:
     async def _outcomes(self, batch: BatchRun, rows: list[BatchLine]) -> AsyncIterator[bytes]:
         for start in range(0, len(rows), RESULTS_AT_ONCE):
             some = rows[start : start + RESULTS_AT_ONCE]
-            jobs = await asyncio.gather(*[self._store.get_job(row.job_id) for row in some])
+            jobs = await asyncio.gather(*[self._jobs.get_job(row.job_id) for row in some])
             for row, job in zip(some, jobs, strict=True):
                 yield write_line(row.custom_id, row.job_id or f"{batch.job.id}_{row.number}", row.end, job)
 

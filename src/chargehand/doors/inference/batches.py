@@ -21,9 +21,9 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.ids import is_ulid
 from chargehand.engine.job import SECOND, Event, Job, NewJob, State, queue_name
-from chargehand.engine.moves import Change, Moved
+from chargehand.engine.moves import Change, Moved, Note
+from chargehand.engine.reads import JobFilter
 from chargehand.engine.runner import Runner
-from chargehand.engine.store import JobFilter, Note
 from chargehand.errors import Conflict, IdempotencyMismatch, InvalidField, NotFound, StoreError
 from chargehand.files import Files
 from chargehand.http.inputs import IDEMPOTENCY_KEY, identity, trace_headers
@@ -112,9 +112,10 @@ _record = msgspec.json.Decoder(BatchRecord)
 class Batches:
     def __init__(self, engine: Engine, config: Config, files: Files) -> None:
         self._engine = engine
-        self._store = engine.store
+        self._jobs = engine.jobs
         self._lease_seconds = config.inference.lease_seconds
         self._poll_seconds = config.engine.poll_seconds
+        self._files = files
         self._work = BatchWork(engine, config, files)
         self._queues: set[str] = set()
         self._news = asyncio.Event()
@@ -167,7 +168,7 @@ class Batches:
                 raise InvalidField("metadata", "a name has 1 to 64 characters, a value at most 512")
         seconds = _window(asked.completion_window)
         file_id = file_ulid("input_file_id", asked.input_file_id)
-        file = await self._store.get_file(file_id, tenant)
+        file = await self._files.get(file_id, tenant)
         if file is None or file.purpose != PURPOSE:
             raise InvalidField("input_file_id", f"there is no file {asked.input_file_id} that was uploaded for a batch")
         return Spec(file_id, asked.endpoint, asked.completion_window, seconds, asked.metadata)
@@ -180,14 +181,14 @@ class Batches:
     async def list_batches(self, req: Request, resp: Response) -> None:
         asked, tenant = query(req, BatchQuery), req.caller.tenant
         before = None if asked.after is None else batch_ulid("after", asked.after)
-        found = await self._store.list_jobs(JobFilter(tenant, KIND, before=before, limit=asked.limit + 1))
-        jobs = [await self._store.get_job(job.id, tenant) for job in found[: asked.limit]]  # with their payloads
+        found = await self._jobs.list_jobs(JobFilter(tenant, KIND, before=before, limit=asked.limit + 1))
+        jobs = [await self._jobs.get_job(job.id, tenant) for job in found[: asked.limit]]  # with their payloads
         shown = [await self._shown(job) for job in jobs if job is not None]
         ends = (shown[0].id, shown[-1].id) if shown else (None, None)
         reply(resp, BatchList(shown, len(found) > asked.limit, *ends))
 
     async def _get(self, req: Request, batch_id: str) -> Job:
-        job = await self._store.get_job(batch_ulid("batch_id", batch_id), req.caller.tenant)
+        job = await self._jobs.get_job(batch_ulid("batch_id", batch_id), req.caller.tenant)
         if job is None or job.kind != KIND:
             raise NotFound(f"there is no batch {batch_id}")
         return job
@@ -200,7 +201,7 @@ class Batches:
 
     async def _log(self, job_id: str) -> list[Event]:
         events: list[Event] = []
-        while page := await self._store.list_events(job_id, events[-1].seq if events else 0, EVENTS_PAGE):
+        while page := await self._jobs.list_events(job_id, events[-1].seq if events else 0, EVENTS_PAGE):
             events += page
             if len(page) < EVENTS_PAGE:
                 break
@@ -254,7 +255,7 @@ class Batches:
 
     async def _waiting(self) -> set[str]:
         try:
-            heads = await self._store.queue_heads(f"{KIND}/", 1)
+            heads = await self._jobs.queue_heads(f"{KIND}/", 1)
         except StoreError as error:
             log.warning("cannot look for batches, will try again", error=str(error))
             return set()

@@ -15,7 +15,7 @@ from chargehand.doors.inference.submission import SubmitInference, read_submissi
 from chargehand.doors.inference.tokens import follow_with_tokens
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, NewJob, Report, State, rfc3339
-from chargehand.engine.store import JobFilter
+from chargehand.engine.reads import JobFilter
 from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, NotFound, TooLarge
 from chargehand.files import Files
 from chargehand.http import sse
@@ -139,10 +139,10 @@ class InferenceJobsApi:
 
     async def get_job(self, req: Request, resp: Response, job_id: str) -> None:
         job = await self._jobs.get(job_id, req.caller.tenant)
-        store = self._engine.store
+        store = self._engine.jobs
         now, log = await store.now(), await store.list_events(job.id)
         events = [event for event in log if event.seq <= job.seq]  # it may have moved on since it was read
-        files = [artifact(job.id, file) for file in await store.job_files(job.id)]
+        files = [artifact(job.id, file) for file in await self._files.list_of_job(job.id)]
         attempts = views.attempts_of(events)
         waiting_for, waiting = self._waiting(job, now)
         queued = job.state is State.QUEUED
@@ -173,7 +173,7 @@ class InferenceJobsApi:
             stopped=asked.state == "failed",
         )
         jobs, following = await self._jobs.list(by)
-        now = await self._engine.store.now()
+        now = await self._engine.jobs.now()
         listed = [views.InferenceJobSummary(**views.summary(job, now, self._waiting(job, now)[0])) for job in jobs]
         reply(resp, JobPage(listed, following))
 
@@ -188,7 +188,7 @@ class InferenceJobsApi:
 
     async def get_artifact(self, req: Request, resp: Response, job_id: str, name: str) -> None:
         job = await self._jobs.get(job_id, req.caller.tenant)
-        file = await self._engine.store.job_file(job.id, name)
+        file = await self._files.of_job(job.id, name)
         if file is None:
             raise NotFound(f"job {job_id} has no artifact {name!r}")
         await send_file(req, resp, self._files, file)

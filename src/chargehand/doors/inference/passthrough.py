@@ -189,9 +189,8 @@ class Passthrough:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     return await asyncio.shield(call.answer)
-            if (
-                await self._engine.store.state_of(job_id) in FINAL
-            ):  # perhaps on another node, whose notification was lost
+            job = await self._engine.jobs.get_job(job_id, whole=False)
+            if job is None or job.finished:  # perhaps on another node, whose notification was lost
                 await self._explain(job_id, call)
             if self._scheduler.has_live_target(model):
                 left = CHECK_SECONDS

@@ -28,8 +28,8 @@ from chargehand.doors.inference.target import Target
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, Job, NewJob, State
 from chargehand.engine.moves import Moved
+from chargehand.engine.reads import QueueHead
 from chargehand.engine.runner import Hand, Holder, Outcome
-from chargehand.engine.store import QueueHead
 from chargehand.errors import Conflict, StoreError
 from chargehand.observability.logs import get_logger
 from chargehand.observability.metrics import Metrics
@@ -196,9 +196,9 @@ class Scheduler:
         self._unserved = any(want.ready > 0 for want in self.wants.values())
 
     async def _read_wants(self) -> None:
-        store = self._engine.store
-        self._paused = {settings.queue for settings in await store.list_queue_settings() if settings.paused}
-        heads, now = await store.queue_heads(PREFIX, READY_BOUND), await store.now()
+        jobs = self._engine.jobs
+        self._paused = {settings.queue for settings in await jobs.list_queue_settings() if settings.paused}
+        heads, now = await jobs.queue_heads(PREFIX, READY_BOUND), await jobs.now()
         heads = [head for head in heads if head.ready and head.oldest_at and self._is_ours(head, now)]
         self.wants = {}
         if len(self._queues) > MAX_QUEUES:

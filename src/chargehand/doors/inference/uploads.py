@@ -68,7 +68,7 @@ class FileDeleted(msgspec.Struct):
 
 class FilesApi:
     def __init__(self, engine: Engine, config: Config, files: Files) -> None:
-        self._store = engine.store
+
         self._files = files
         self._settings = config.inference
         self._retention = config.retention
@@ -133,7 +133,7 @@ class FilesApi:
         asked, tenant = query(req, FileQuery), req.caller.tenant
         before = None if asked.after is None else file_ulid("after", asked.after)
         limit = min(asked.limit, PAGE)
-        found = await self._store.list_files(tenant, asked.purpose, before, limit + 1)
+        found = await self._files.list_uploaded(tenant, asked.purpose, before, limit + 1)
         shown = [self._shown(file) for file in found[:limit]]
         ends = (shown[0].id, shown[-1].id) if shown else (None, None)
         reply(resp, FileList(shown, len(found) > limit, *ends))
@@ -151,7 +151,7 @@ class FilesApi:
 
     async def _get(self, req: Request, file_id: str) -> File:
         """Hide files without a purpose: they are artifacts, and are read at their jobs."""
-        file = await self._store.get_file(file_ulid("file_id", file_id), req.caller.tenant)
+        file = await self._files.get(file_ulid("file_id", file_id), req.caller.tenant)
         if file is None or not file.purpose:
             raise NotFound(f"there is no file {file_id}")
         return file
@@ -175,7 +175,7 @@ class FilesApi:
     async def _prune(self) -> None:
         batch = self._retention.batch
         if self._settings.file_seconds:
-            while await self._store.prune_files(self._settings.file_seconds, batch) == batch:
+            while await self._files.prune(self._settings.file_seconds, batch) == batch:
                 log.debug("pruned", files=batch)
 
 

@@ -6,8 +6,8 @@ import msgspec
 
 from chargehand.doors.provisioning.job.occupancy import EVERYBODY, MACHINE
 from chargehand.doors.provisioning.servers import OWNER
+from chargehand.engine.engine import Engine
 from chargehand.engine.record import DropRecord, PutRecord
-from chargehand.engine.store import Store
 
 
 class Old(msgspec.Struct):
@@ -15,16 +15,16 @@ class Old(msgspec.Struct):
     job_id: str = ""
 
 
-async def adopt(store: Store) -> None:
+async def adopt(engine: Engine) -> None:
     for kind in (OWNER, MACHINE):
-        while found := await store.list_records(kind, EVERYBODY):
+        while found := await engine.records.list(kind, EVERYBODY):
             for record in found:
-                tenant = await _tenant(store, msgspec.json.decode(record.body, type=Old))
+                tenant = await _tenant(engine, msgspec.json.decode(record.body, type=Old))
                 if tenant:
-                    await store.put_record(PutRecord(kind, tenant, record.name, record.body, expected=0))
-                await store.drop_record(DropRecord(kind, EVERYBODY, record.name))
+                    await engine.records.put(PutRecord(kind, tenant, record.name, record.body, expected=0))
+                await engine.records.drop(DropRecord(kind, EVERYBODY, record.name))
 
 
-async def _tenant(store: Store, old: Old) -> str:
-    job = None if old.tenant else await store.get_job(old.job_id)
+async def _tenant(engine: Engine, old: Old) -> str:
+    job = None if old.tenant else await engine.jobs.get_job(old.job_id)
     return old.tenant or ("" if job is None else job.tenant)

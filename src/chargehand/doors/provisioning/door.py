@@ -60,14 +60,14 @@ class ProvisioningDoor:
         self.metrics = ProvisioningMetrics(metrics.registry)
         vault = Vault.of(config)
         orders = Orders(vault)
-        runs = JobRuns(engine.store)
-        self._ledgers = ledgers = JobLedgers(engine.store)
+        runs = JobRuns(engine.records)
+        self._ledgers = ledgers = JobLedgers(engine.records)
         self._tokens = JobTokens(vault.key("job-token"))
         bmcs = policy.for_bmcs()
         turns = Turns()
         machines = Machines(settings, bmcs, self.metrics, turns)
         servers = Servers(engine, vault, bmcs, machines)
-        self._files = MediaFiles(config, engine.store, orders, runs, self._tokens, self.metrics)
+        self._files = MediaFiles(config, engine.jobs, orders, runs, self._tokens, self.metrics)
         urls = MediaUrls(vault.key("media"), lambda: self._files.base_url, engine.now)
         occupancy = Occupancy(engine)
         boot = BootSteps(settings, servers, machines, occupancy, urls, self._files)
@@ -103,7 +103,7 @@ class ProvisioningDoor:
 
     async def start(self) -> None:
         """Before anybody is served."""
-        await adopt(self._engine.store)
+        await adopt(self._engine)
 
     def listening(self, url: str) -> None:
         """Now it is known how others reach this server, if nobody said it."""
@@ -136,7 +136,7 @@ class ProvisioningDoor:
             await self._gate.admit(req, scope)
             return str(req.caller.tenant)
         meant = self._tokens.read(token)
-        job = await self._engine.store.get_job(meant.job_id) if meant else None
+        job = await self._engine.jobs.get_job(meant.job_id) if meant else None
         if job is None or job.finished:
             raise Forbidden("this token is no active job's")
         return job.tenant

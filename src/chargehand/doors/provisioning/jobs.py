@@ -25,7 +25,7 @@ from chargehand.engine.delivery import endpoint_id
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, Job, NewJob, Report, State, rfc3339
-from chargehand.engine.store import JobFilter
+from chargehand.engine.reads import JobFilter
 from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, InvalidField, NotFound
 from chargehand.http import sse
 from chargehand.http.inputs import (
@@ -238,7 +238,7 @@ class ProvisioningJobs:
         jobs: list[views.ProvisioningJobSummary] = []
         before, more = cursor(by.cursor), True
         while more and len(jobs) < by.limit:
-            found = await self._engine.store.list_jobs(
+            found = await self._engine.jobs.list_jobs(
                 JobFilter(tenant, KIND, queue, before=before, limit=by.limit, topic=topic, exact=queue is not None)
             )
             more = len(found) == by.limit
@@ -283,7 +283,7 @@ class ProvisioningJobs:
         if "text/event-stream" in (req.get_header("accept") or ""):
             sse.send_events(req, resp, self._follow(job, max(after, last_event_id(req))))
             return
-        events = await self._engine.store.list_events(job.id, after, EVENTS_PAGE, EVENTS_BYTES)
+        events = await self._engine.jobs.list_events(job.id, after, EVENTS_PAGE, EVENTS_BYTES)
         reply(resp, ProvisioningEventPage([views.event_view(event) for event in events]))
 
     async def _follow(self, job: Job, after: int) -> AsyncGenerator[sse.Event, None]:

@@ -15,8 +15,8 @@ from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.doors.provisioning.vault import Vault
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import FINAL, SECOND, Job, State, rfc3339
+from chargehand.engine.reads import JobFilter
 from chargehand.engine.record import DropRecord, PutRecord, Record
-from chargehand.engine.store import JobFilter
 from chargehand.errors import Conflict, EgressRefused, InvalidField, NotFound
 from chargehand.http.paging import Limit
 from chargehand.http.request import Request
@@ -132,7 +132,8 @@ _owner = msgspec.json.Decoder(Owner)
 class Servers:
     def __init__(self, engine: Engine, vault: Vault, policy: EgressPolicy, machines: Machines) -> None:
         self._engine = engine
-        self._store = engine.store
+        self._jobs = engine.jobs
+        self._records = engine.records
         self._vault = vault
         self._policy = policy
         self._machines = machines
@@ -161,7 +162,7 @@ class Servers:
 
     async def list_servers(self, req: Request, resp: Response) -> None:
         by, tenant = query(req, ServerQuery), req.caller.tenant
-        found = await self._store.list_records(RECORD, tenant, by.after, by.limit)
+        found = await self._records.list(RECORD, tenant, after=by.after, limit=by.limit)
         servers = [await self._view(record) for record in found]
         reply(resp, RegisteredServers(servers, found[-1].name if len(found) == by.limit else None))
 
@@ -177,7 +178,7 @@ class Servers:
             raise InvalidField("bmc_address", "must have no query: it is the address under which /redfish/v1 stands")
         await self._own(tenant, serial)
         while True:
-            known = await self._store.get_record(RECORD, tenant, serial)
+            known = await self._records.get(RECORD, tenant, serial)
             before = None if known is None else _kept.decode(known.body)
             kept = _changed(before, asked, address)
             if before and before.sealed_password and asked.bmc_password is None and (field := _redirects(before, kept)):
@@ -191,7 +192,7 @@ class Servers:
                 )
             expected = 0 if known is None else known.version
             put = PutRecord(RECORD, tenant, serial, msgspec.json.encode(kept), expected=expected)
-            if (record := await self._store.put_record(put)) is not None:
+            if (record := await self._records.put(put)) is not None:
                 return reply(resp, await self._view(record))
 
     async def delete_server(self, req: Request, resp: Response, server_serial: str) -> None:
@@ -201,8 +202,8 @@ class Servers:
             raise ProvisioningRefused(
                 409, Key.CONFLICT_ACTIVE_JOB, f"job {job.id} is active for this server; cancel it, or wait"
             )
-        await self._store.drop_record(DropRecord(RECORD, tenant, record.name))
-        await self._store.drop_record(DropRecord(OWNER, tenant, record.name.lower()))
+        await self._records.drop(DropRecord(RECORD, tenant, record.name))
+        await self._records.drop(DropRecord(OWNER, tenant, record.name.lower()))
         resp.status = 204
 
     async def probe_server(self, req: Request, resp: Response, server_serial: str) -> None:
@@ -222,7 +223,7 @@ class Servers:
     # for the rest of the door -------------------------------------------------------------------------------------------
 
     async def get(self, tenant: str, serial: str) -> ServerRecord:
-        record = await self._store.get_record(RECORD, tenant, serial)
+        record = await self._records.get(RECORD, tenant, serial)
         if record is None:
             raise NotFound(f"there is no server {serial}")
         return _kept.decode(record.body)
@@ -239,39 +240,39 @@ class Servers:
 
     async def active_job(self, tenant: str, serial: str) -> Job | None:
         """One at most: the newest, or an older one that was started again."""
-        found = await self._store.list_jobs(JobFilter(tenant, KIND, server_queue(tenant, serial), limit=1, exact=True))
+        found = await self._jobs.list_jobs(JobFilter(tenant, KIND, server_queue(tenant, serial), limit=1, exact=True))
         if found and found[0].state not in FINAL:
             return found[0]
         owner = await self.owner(tenant, serial)
-        started = await self._store.get_job(owner.job_id) if owner is not None and owner.job_id else None
+        started = await self._jobs.get_job(owner.job_id) if owner is not None and owner.job_id else None
         return started if started is not None and started.state not in FINAL else None
 
     async def owner(self, tenant: str, serial: str) -> Owner | None:
-        record = await self._store.get_record(OWNER, tenant, serial.lower()) if SERIAL.fullmatch(serial) else None
+        record = await self._records.get(OWNER, tenant, serial.lower()) if SERIAL.fullmatch(serial) else None
         return None if record is None else _owner.decode(record.body)
 
     async def point_at(self, tenant: str, serial: str, job_id: str) -> None:
         """From now on, what this machine reports is about this job; unless nobody knows the machine any more."""
         body, name = msgspec.json.encode(Owner(serial, job_id)), serial.lower()
         while True:
-            known = await self._store.get_record(OWNER, tenant, name)
-            if known is None and await self._store.get_record(RECORD, tenant, serial) is None:
+            known = await self._records.get(OWNER, tenant, name)
+            if known is None and await self._records.get(RECORD, tenant, serial) is None:
                 return
             expected = 0 if known is None else known.version
-            if await self._store.put_record(PutRecord(OWNER, tenant, name, body, expected=expected)) is not None:
+            if await self._records.put(PutRecord(OWNER, tenant, name, body, expected=expected)) is not None:
                 return
 
     # keeping ------------------------------------------------------------------------------------------------------------
 
     async def _record(self, tenant: str, serial: str) -> Record:
-        record = await self._store.get_record(RECORD, tenant, serial) if SERIAL.fullmatch(serial) else None
+        record = await self._records.get(RECORD, tenant, serial) if SERIAL.fullmatch(serial) else None
         if record is None:
             raise NotFound(f"there is no server {serial[:64]!r}; PUT it first")
         return record
 
     async def _own(self, tenant: str, serial: str) -> None:
         body = msgspec.json.encode(Owner(serial))
-        if await self._store.put_record(PutRecord(OWNER, tenant, serial.lower(), body, expected=0)) is None:
+        if await self._records.put(PutRecord(OWNER, tenant, serial.lower(), body, expected=0)) is None:
             owner = await self.owner(tenant, serial)
             if owner is not None and owner.serial != serial:
                 raise ProvisioningRefused(409, "conflict.serial", f"this serial is registered as {owner.serial}")
@@ -285,11 +286,11 @@ class Servers:
             )
 
     async def _remember(self, tenant: str, serial: str, facts: MachineFacts | None, problem: str, at: int) -> None:
-        while (record := await self._store.get_record(RECORD, tenant, serial)) is not None:
+        while (record := await self._records.get(RECORD, tenant, serial)) is not None:
             kept = _kept.decode(record.body)
             kept = replace(kept, facts=facts or kept.facts, probed_at=at, problem=problem)
             put = PutRecord(RECORD, tenant, serial, msgspec.json.encode(kept), expected=record.version)
-            if await self._store.put_record(put) is not None:
+            if await self._records.put(put) is not None:
                 return
 
     async def _view(self, record: Record) -> ServerView:

@@ -15,7 +15,7 @@ from chargehand.doors.tasks.roll import Roll, WorkersSeen
 from chargehand.doors.tasks.views import DEAD, DEAD_TOPIC, Task, TaskEvent, task_event, task_view, whole_seconds
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, Job, QueueCount, QueueSettings, queue_name
-from chargehand.engine.store import JobFilter
+from chargehand.engine.reads import JobFilter
 from chargehand.errors import Conflict, NotFound
 from chargehand.http.inputs import absent
 from chargehand.http.jobs import EVENTS_PAGE, JobResource
@@ -133,15 +133,15 @@ class AdminApi:
 
     async def get_queues(self, req: Request, resp: Response) -> None:
         tenant = access.admin(req).tenant
-        store, counts = self._engine.store, {}
+        jobs, counts = self._engine.jobs, {}
         prefix = queue_name(KIND, tenant, "")
-        for count in await store.count_queues(prefix):
+        for count in await jobs.count_queues(prefix):
             label = _label(count.queue)
-            for priority, ready in (await store.count_ready(count.queue)).items():
+            for priority, ready in (await jobs.count_ready(count.queue)).items():
                 counts[f"{label}:pending:{priority}"] = ready
             counts[f"{label}:inprog"] = count.running
             counts[f"{label}:delayed"] = count.delayed
-        for queue, dead in (await store.count_stopped(tenant, DEAD_TOPIC)).items():
+        for queue, dead in (await jobs.count_stopped(tenant, DEAD_TOPIC)).items():
             counts[f"{_label(queue)}:dlq"] = dead
         reply(resp, counts)
 
@@ -160,15 +160,15 @@ class AdminApi:
         reply(resp, await self._depth(tenant, command))
 
     async def _depth(self, tenant: str, command: str) -> Depth:
-        store, queue = self._engine.store, task_queue(tenant, command)
-        counts = [count for count in await store.count_queues(queue) if count.queue == queue]
+        jobs, queue = self._engine.jobs, task_queue(tenant, command)
+        counts = [count for count in await jobs.count_queues(queue) if count.queue == queue]
         count = counts[0] if counts else QueueCount(queue, 0, 0, 0, None)
-        dead = (await store.count_stopped(tenant, DEAD_TOPIC)).get(queue, 0)
+        dead = (await jobs.count_stopped(tenant, DEAD_TOPIC)).get(queue, 0)
         settings = await self._settings(queue)
         return Depth(command, count.ready, count.delayed, count.running, dead, settings.paused, settings.max_running)
 
     async def _settings(self, queue: str) -> QueueSettings:
-        known = await self._engine.store.list_queue_settings()
+        known = await self._engine.jobs.list_queue_settings()
         return next((each for each in known if each.queue == queue), QueueSettings(queue))
 
     async def list_workers(self, req: Request, resp: Response) -> None:
@@ -180,13 +180,10 @@ class AdminApi:
         caller = access.admin(req)
         self._limits.check("admin", "cleanup", caller)
         asked = _optional(await read_body(req, MAX_BODY))
-        before = wire.instant("before", asked.before) if asked.before else await self._engine.store.now()
+        before = wire.instant("before", asked.before) if asked.before else await self._engine.jobs.now()
         limit = min(asked.limit, CLEANUP_MOST) if asked.limit and asked.limit > 0 else CLEANUP_LIMIT
         age = int(self._config.retention.finished_seconds * SECOND) or FOR_EVER
-        ids = await self._engine.store.finished_jobs(caller.tenant, KIND, before, age, limit)
-        deleted, portion = 0, self._config.retention.batch
-        for begin in range(0, len(ids), portion):  # a commit each, so that others' commits get in between
-            deleted += await self._engine.store.purge(caller.tenant, KIND, tuple(ids[begin : begin + portion]))
+        deleted = await self._engine.purge_finished(caller.tenant, KIND, before, age, limit)
         reply(resp, Cleaned(deleted, whole_seconds(before), asked.limit or 0))
 
     # dead letters -----------------------------------------------------------------------------------------------------
@@ -194,17 +191,17 @@ class AdminApi:
     async def list_letters(self, req: Request, resp: Response) -> None:
         tenant, by = access.admin(req).tenant, query(req, LettersQuery)
         found, following = await self._letters(tenant, by.command, by.limit, cursor(by.cursor))
-        now = await self._engine.store.now()
-        dead = await self._engine.store.count_stopped(tenant, DEAD_TOPIC)
+        now = await self._engine.jobs.now()
+        dead = await self._engine.jobs.count_stopped(tenant, DEAD_TOPIC)
         counts = {queue.split("/", 2)[2]: count for queue, count in sorted(dead.items())}
         reply(resp, Letters([task_view(job, now) for job in found], following, counts))
 
     async def get_letter(self, req: Request, resp: Response, task_id: str) -> None:
         job = await self._letter(access.admin(req).tenant, task_id)
-        events = await self._engine.store.list_events(
+        events = await self._engine.jobs.list_events(
             job.id, max(0, job.seq - EVENTS_PAGE), EVENTS_PAGE
         )  # the last ones say why it died
-        view = task_view(job, await self._engine.store.now())
+        view = task_view(job, await self._engine.jobs.now())
         reply(resp, Letter(view, [task_event(event) for event in events]))
 
     async def requeue_letter(self, req: Request, resp: Response, task_id: str) -> None:
@@ -220,7 +217,7 @@ class AdminApi:
                 409, "not requeued", detail="it is no longer a dead letter, or its uniqueKey is in use"
             ) from None
         job = await get_task(self._jobs, job.id, caller.tenant)
-        reply(resp, task_view(job, await self._engine.store.now()))
+        reply(resp, task_view(job, await self._engine.jobs.now()))
 
     async def requeue_letters(self, req: Request, resp: Response) -> None:
         caller = access.admin(req)
@@ -243,11 +240,11 @@ class AdminApi:
             detail = f"command: is required; {ANY} removes the dead letters of all commands"
             raise TaskRefused(400, "invalid body", detail=detail, field="command")
         found, _ = await self._letters(caller.tenant, asked.command, asked.limit)
-        reply(resp, LetterCount(await self._engine.store.purge(caller.tenant, KIND, tuple(job.id for job in found))))
+        reply(resp, LetterCount(await self._engine.purge(caller.tenant, KIND, tuple(job.id for job in found))))
 
     async def drop_letter(self, req: Request, resp: Response, task_id: str) -> None:
         job = await self._letter(access.admin(req).tenant, task_id)
-        if not await self._engine.store.purge(job.tenant, KIND, (job.id,)):
+        if not await self._engine.purge(job.tenant, KIND, (job.id,)):
             raise TaskRefused(409, "not removed", detail="its callback is still to be delivered; try again after that")
         resp.status = 204
 

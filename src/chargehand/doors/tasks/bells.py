@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from chargehand.doors.tasks.subscription import Subscription
 from chargehand.engine.job import SECOND
-from chargehand.engine.store import Pulse
+from chargehand.engine.reads import Pulse
 
 MINUTE = 60 * SECOND
 # How long `sent` keeps a subscriber that this node does not know: another node may know it already.

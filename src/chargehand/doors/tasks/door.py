@@ -23,7 +23,7 @@ from chargehand.doors.tasks.topics import Topics
 from chargehand.doors.tasks.worker import WorkerApi
 from chargehand.engine.backoff import added_jitter
 from chargehand.engine.engine import Engine
-from chargehand.engine.store import JobFilter
+from chargehand.engine.reads import JobFilter
 from chargehand.files import Files
 from chargehand.http.kinds import KindScopes
 from chargehand.http.route import Route
@@ -96,11 +96,11 @@ class TasksDoor:
         if time.monotonic() - self._gauges_at < GAUGES_SECONDS:
             return
         self._gauges_at = time.monotonic()
-        store = self._engine.store
-        counts = await store.count_queues(f"{KIND}/")
+        jobs = self._engine.jobs
+        counts = await jobs.count_queues(f"{KIND}/")
         for queue in self._metrics.strange(counts)[:LOOK_UP]:
             _, tenant, command = queue.split("/", 2)
-            found = await store.list_jobs(JobFilter(tenant, KIND, queue, limit=1))
+            found = await jobs.list_jobs(JobFilter(tenant, KIND, queue, limit=1))
             self._metrics.spell(views.command_of(found[0]) if found and found[0].queue == queue else command)
-        dead = await store.count_stopped(None, views.DEAD_TOPIC)
+        dead = await jobs.count_stopped(None, views.DEAD_TOPIC)
         self._metrics.show(counts, dead, self._notifier.active())

@@ -39,14 +39,14 @@ class TaskHolder:
 
     async def held(self, engine: Engine, lease: int | None = None) -> Job:
         """Return the task if this worker holds it now, else refuse."""
-        job = await engine.store.get_job(self.task_id, self.tenant)
+        job = await engine.jobs.get_job(self.task_id, self.tenant)
         if job is None or job.state is not State.RUNNING or not self.guard(lease).admits(job):
             raise await self.refusal(engine, lease)
         return job
 
     async def refusal(self, engine: Engine, lease: int | None = None) -> TaskRefused:
         """Return the error that says why this worker does not hold the task."""
-        job = await engine.store.get_job(self.task_id, self.tenant)
+        job = await engine.jobs.get_job(self.task_id, self.tenant)
         if job is None or job.kind != KIND:
             return TaskRefused(404, self._text)
         if job.state is not State.RUNNING:
@@ -61,7 +61,7 @@ class TaskHolder:
 
     async def _held_before(self, engine: Engine) -> bool:
         after, claimed = 0, f"claimed by {self.owner}"
-        while events := await engine.store.list_events(self.task_id, after, EVENTS):
+        while events := await engine.jobs.list_events(self.task_id, after, EVENTS):
             if any(event.move == "claim" and event.message == claimed for event in events):
                 return True
             after = events[-1].seq

@@ -21,10 +21,11 @@ from chargehand.doors.tasks.names import ANY, BASE, KIND, task_queue
 from chargehand.doors.tasks.subscription import SUBSCRIPTION, Book, Subscription, Terms
 from chargehand.engine.delivery import shown_url
 from chargehand.engine.engine import Engine
+from chargehand.engine.hint import Hint
 from chargehand.engine.job import SECOND, State, queue_name
 from chargehand.engine.moves import Moved
+from chargehand.engine.reads import Pulse, QueueHead
 from chargehand.engine.record import DropRecord, PutRecord, Record
-from chargehand.engine.store import Hint, Pulse, QueueHead
 from chargehand.errors import StoreError
 from chargehand.observability.logs import get_logger
 from chargehand.observability.tracing import Tracing
@@ -71,7 +72,8 @@ class Notifier:
     ) -> None:
         self.book = Book()
         self._engine = engine
-        self._store = engine.store
+        self._jobs = engine.jobs
+        self._records = engine.records
         self._count = count
         self._now = now or engine.now
         self._poll_seconds = config.engine.poll_seconds
@@ -152,12 +154,12 @@ class Notifier:
     async def _read_subscriptions(self) -> None:
         """Read the subscriptions of all nodes. Remove those that have expired, unless they are being renewed right now."""
         for kind in (SUBSCRIPTION, BELL):
-            for record in await self._store.due_records(kind, 1000):
+            for record in await self._records.due(kind, 1000):
                 drop = DropRecord(kind, record.tenant, record.name, record.version)
-                if await self._store.drop_record(drop) and kind == SUBSCRIPTION:
+                if await self._records.drop(drop) and kind == SUBSCRIPTION:
                     self.book.forget(record.tenant, record.name)
         self.book.begin()
-        records = await self._store.list_records(SUBSCRIPTION, limit=MAX_KNOWN)
+        records = await self._records.list(SUBSCRIPTION, limit=MAX_KNOWN)
         if len(records) == MAX_KNOWN:
             log.warning("too many subscriptions, some are not served", known=MAX_KNOWN)
         self.book.load(records)
@@ -171,7 +173,7 @@ class Notifier:
             return
         prefix = queue_name(KIND, tenants[0], "") if len(tenants) == 1 else f"{KIND}/"
         seen, self._seen = self._seen, {}
-        for head in await self._store.queue_heads(prefix, 1, wide=True):
+        for head in await self._jobs.queue_heads(prefix, 1, wide=True):
             _, tenant, command = head.queue.split("/", 2)
             if self.book.wanted(tenant, command):
                 self._seen[head.queue] = head
@@ -201,10 +203,10 @@ class Notifier:
 
     async def _try(self, key: Key) -> bool:
         """Return False if another node stored the bell first."""
-        bell, version = _bell(await self._store.get_record(BELL, *key))
+        bell, version = _bell(await self._records.get(BELL, *key))
         bell = replace(bell, until=max(bell.until, self._until.get(key, 0)))
         queue = task_queue(*key)
-        pulse = await self._store.pulse(queue, bell.until, FIRST_BOUND)
+        pulse = await self._jobs.pulse(queue, bell.until, FIRST_BOUND)
         subscriptions = self.book.matching(*key, pulse.at)
         if not subscriptions:
             self._until.pop(key, None)
@@ -233,7 +235,7 @@ class Notifier:
 
     async def _put(self, key: Key, bell: Bell, version: int, at: int) -> bool:
         put = PutRecord(BELL, *key, msgspec.json.encode(bell), version, at + BELL_SECONDS * SECOND)
-        return await self._store.put_record(put) is not None
+        return await self._records.put(put) is not None
 
     async def prepare(self, tenant: str, terms: Terms, others: Sequence[Subscription]) -> None:
         """Before a subscription is stored, mark what its queues hold now as known, unless others are subscribed to them."""
@@ -242,13 +244,13 @@ class Notifier:
             return
         commands = {event_type.lower() for event_type in terms.event_types}
         if ANY in commands:
-            heads = await self._store.queue_heads(queue_name(KIND, tenant, ""), 1, wide=True)
+            heads = await self._jobs.queue_heads(queue_name(KIND, tenant, ""), 1, wide=True)
             commands |= {head.queue.split("/", 2)[2] for head in heads}
         await _some_at_once(self._begin, [(tenant, command) for command in commands - taken - {ANY}])
 
     async def _begin(self, key: Key) -> None:
-        bell, version = _bell(await self._store.get_record(BELL, *key))
-        pulse = await self._store.pulse(task_queue(*key), 0, 1)
+        bell, version = _bell(await self._records.get(BELL, *key))
+        pulse = await self._jobs.pulse(task_queue(*key), 0, 1)
         if pulse.ready:
             until = max(bell.until, pulse.newest_at or 0)
             # If this loses the race, another node has just brought the bell up to date.
@@ -259,7 +261,7 @@ class Notifier:
     async def _notify(self, key: Key, subscriptions: Sequence[Subscription], queue: str, pulse: Pulse) -> None:
         depth = pulse.ready
         if depth == FIRST_BOUND:
-            depth = max(depth, (await self._store.pulse(queue, pulse.at, MAX_DEPTH)).ready)
+            depth = max(depth, (await self._jobs.pulse(queue, pulse.at, MAX_DEPTH)).ready)
         for subscription in subscriptions:
             if len(self._sending) >= MAX_UNSENT:
                 self._failed(key, subscription, "too many notifications wait to be sent")

@@ -71,7 +71,7 @@ class TaskRetries:
         policy = self._topics.policy(job.tenant, command_of(job))
         if policy is None or not policy.dead_letter_topic_ref:
             return None
-        whole = await self._engine.store.get_job(
+        whole = await self._engine.jobs.get_job(
             job.id
         )  # a job that was found by its lapsed lease comes without its payload
         if whole is None:

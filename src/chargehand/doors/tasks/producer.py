@@ -16,8 +16,7 @@ from chargehand.doors.tasks.views import STATUS, Task, metadata, task_view
 from chargehand.engine.delivery import shown_url
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, NewJob, Report, State, rfc3339
-from chargehand.engine.moves import Moved
-from chargehand.engine.store import Submitted
+from chargehand.engine.moves import Moved, Submitted
 from chargehand.errors import ChargehandError, Conflict, NotFound
 from chargehand.http.carried import carried_text
 from chargehand.http.inputs import absent
@@ -123,7 +122,7 @@ class ProducerApi:
                 409, "already finished", detail="only a PENDING or IN_PROGRESS task can be cancelled"
             ) from None
         job = await get_task(self._jobs, task_id, caller.tenant)
-        reply(resp, task_view(job, await self._engine.store.now()))
+        reply(resp, task_view(job, await self._engine.jobs.now()))
 
     # for schedules ----------------------------------------------------------------------------------------------------
 
@@ -145,7 +144,7 @@ class ProducerApi:
         if submitted.moved is not None:
             return _created(new, asked, submitted.moved)
         job = await self._engine.get(submitted.job_id, tenant)
-        return task_view(job, await self._engine.store.now())
+        return task_view(job, await self._engine.jobs.now())
 
     def _new_job(self, tenant: str, asked: wire.CreateTask, span: Span) -> NewJob:
         payload = wire.some_json("payload", asked.payload)

@@ -21,7 +21,7 @@ from chargehand.doors.tasks.views import (
 )
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, State
-from chargehand.engine.store import JobFilter
+from chargehand.engine.reads import JobFilter
 from chargehand.errors import NotFound
 from chargehand.files import Files
 from chargehand.http.files import send_file
@@ -94,14 +94,14 @@ class ReadingApi:
         found, following = await self._jobs.list(
             JobFilter(caller.tenant, KIND, queue, state, cursor(by.cursor), by.limit, stopped=stopped, exact=True)
         )
-        now = await self._engine.store.now()
+        now = await self._engine.jobs.now()
         reply(resp, TaskListing([task_view(job, now) for job in found], following))
 
     async def get_task(self, req: Request, resp: Response, task_id: str) -> None:
         job = await self._task(req, task_id)
-        view = task_view(job, await self._engine.store.now())
+        view = task_view(job, await self._engine.jobs.now())
         if job.state is State.RUNNING:
-            last = await self._engine.store.last_note(job.id, PROGRESS)
+            last = await self._engine.jobs.last_note(job.id, PROGRESS)
             if last is not None and last.at >= job.updated_at:  # of this claim, not of an earlier one
                 view.progress = progress_view(last)
         reply(resp, view)
@@ -114,16 +114,16 @@ class ReadingApi:
         if not job.finished:
             raise TaskRefused(404, "result not found", detail=f"the task is {STATUS[job.state]}")
         # The event of the end is the last one, but for notes that were added since.
-        events = await self._engine.store.list_events(job.id, after=max(0, job.seq - LATER_NOTES))
+        events = await self._engine.jobs.list_events(job.id, after=max(0, job.seq - LATER_NOTES))
         result = result_view(job, next((event for event in reversed(events) if event.move != "note"), None))
-        reply(resp, TaskOutcome(task_view(job, await self._engine.store.now()), result))
+        reply(resp, TaskOutcome(task_view(job, await self._engine.jobs.now()), result))
 
     async def get_events(self, req: Request, resp: Response, task_id: str) -> None:
         await self._jobs.send_events(req, resp, await self._task(req, task_id), query(req, EventQuery).after)
 
     async def get_artifact(self, req: Request, resp: Response, task_id: str, name: str) -> None:
         job = await self._task(req, task_id)
-        file = await self._engine.store.job_file(job.id, name)
+        file = await self._files.of_job(job.id, name)
         if file is None:
             raise TaskRefused(404, "artifact not found")
         await send_file(req, resp, self._files, file)

@@ -63,7 +63,8 @@ _asked = msgspec.json.Decoder(ScheduleRequest)
 
 class Schedules:
     def __init__(self, engine: Engine, config: Config, policy: EgressPolicy, create: Create) -> None:
-        self._store = engine.store
+        self._jobs = engine.jobs
+        self._records = engine.records
         self._max_body = min(MAX_BODY, config.server.max_body_bytes)
         self._policy = policy
         self._create = create
@@ -104,8 +105,8 @@ class Schedules:
 
     async def fire(self) -> None:
         """Create a task for every schedule that is due. A schedule that failed at the store stays due."""
-        while records := await self._store.due_records(RECORD, BATCH):
-            now = await self._store.now()  # the store's clock, the same for all nodes
+        while records := await self._records.due(RECORD, BATCH):
+            now = await self._jobs.now()  # the store's clock, the same for all nodes
             outcomes = await asyncio.gather(*[self._fire(record, now) for record in records], return_exceptions=True)
             for outcome in outcomes:
                 if isinstance(outcome, BaseException):
@@ -126,7 +127,7 @@ class Schedules:
         except Exception:  # one broken schedule must not stop the others, nor be retried every second
             log.exception("a schedule is broken", tenant=record.tenant, schedule=record.name, stopped=due_at is None)
         # A node that loses this race has created no task of its own: the key was the same.
-        await self._store.put_record(
+        await self._records.put(
             PutRecord(RECORD, record.tenant, record.name, body, expected=record.version, due_at=due_at)
         )
 
@@ -148,7 +149,7 @@ class Schedules:
 
     async def post_schedule(self, req: Request, resp: Response) -> None:
         tenant = access.producer(req).tenant
-        asked, now = decode(_asked, await read_body(req, self._max_body)), await self._store.now()
+        asked, now = decode(_asked, await read_body(req, self._max_body)), await self._jobs.now()
         asked = checked(asked, self._policy, now)
         record = await self._make(tenant, asked, now)
         if record is None:
@@ -157,7 +158,7 @@ class Schedules:
 
     async def put_schedule(self, req: Request, resp: Response, name: str) -> None:
         tenant = access.producer(req).tenant
-        asked, now = decode(_asked, await read_body(req, self._max_body)), await self._store.now()
+        asked, now = decode(_asked, await read_body(req, self._max_body)), await self._jobs.now()
         if asked.name not in ("", name):
             raise InvalidField("name", "must be the one in the path, or left out; a schedule cannot be renamed")
         asked = checked(replace(asked, name=name), self._policy, now)
@@ -178,7 +179,7 @@ class Schedules:
 
     async def list_schedules(self, req: Request, resp: Response) -> None:
         tenant = access.producer(req).tenant
-        records = await self._store.list_records(RECORD, tenant, limit=MAX_SCHEDULES)
+        records = await self._records.list(RECORD, tenant, limit=MAX_SCHEDULES)
         reply(resp, ScheduleList([listed(record) for record in records]))
 
     async def get_schedule(self, req: Request, resp: Response, name: str) -> None:
@@ -187,7 +188,7 @@ class Schedules:
     async def delete_schedule(self, req: Request, resp: Response, name: str) -> None:
         tenant = access.producer(req).tenant
         await self._must_get(tenant, name)
-        await self._store.drop_record(DropRecord(RECORD, tenant, name))
+        await self._records.drop(DropRecord(RECORD, tenant, name))
         resp.status = 204
 
     async def pause(self, req: Request, resp: Response, name: str) -> None:
@@ -197,7 +198,7 @@ class Schedules:
         reply(resp, view(await self._must_change(access.producer(req).tenant, name, change)))
 
     async def resume(self, req: Request, resp: Response, name: str) -> None:
-        tenant, now = access.producer(req).tenant, await self._store.now()
+        tenant, now = access.producer(req).tenant, await self._jobs.now()
 
         def change(kept: StoredSchedule, due_at: int | None) -> tuple[StoredSchedule, int | None]:
             if not kept.paused:
@@ -215,28 +216,28 @@ class Schedules:
             return replace(kept, last_run_at=job.created_at, last_task_id=job.id, last_error=""), due_at
 
         await self._change(tenant, name, change)  # None if it was deleted meanwhile: the task was created nevertheless
-        reply(resp, task_view(job, await self._store.now()), 202)
+        reply(resp, task_view(job, await self._jobs.now()), 202)
 
     # how they are kept --------------------------------------------------------------------------------------------------
 
     async def _make(self, tenant: str, asked: ScheduleRequest, now: int) -> Record | None:
         """Return None if there is one of this name."""
-        there = await self._store.list_records(RECORD, tenant, limit=MAX_SCHEDULES)
+        there = await self._records.list(RECORD, tenant, limit=MAX_SCHEDULES)
         if len(there) >= MAX_SCHEDULES and all(record.name != asked.name for record in there):
             raise TaskRefused(409, "too many schedules", detail=f"a tenant may have {MAX_SCHEDULES}; delete one first")
         body = msgspec.json.encode(StoredSchedule(asked))
-        return await self._store.put_record(
+        return await self._records.put(
             PutRecord(RECORD, tenant, asked.name, body, expected=0, due_at=_next(asked, now))
         )
 
     async def _change(self, tenant: str, name: str, change: Change) -> Record | None:
         """Return None if there is none. If a tick or another caller gets in between, apply the change to what they stored."""
-        while (record := await self._store.get_record(RECORD, tenant, name)) is not None:
+        while (record := await self._records.get(RECORD, tenant, name)) is not None:
             kept = kept_in(record)
             wanted, due_at = change(kept, record.due_at)
             if (wanted, due_at) == (kept, record.due_at):
                 return record
-            changed = await self._store.put_record(
+            changed = await self._records.put(
                 PutRecord(RECORD, tenant, name, msgspec.json.encode(wanted), expected=record.version, due_at=due_at)
             )
             if changed is not None:
@@ -244,7 +245,7 @@ class Schedules:
         return None
 
     async def _must_get(self, tenant: str, name: str) -> Record:
-        record = await self._store.get_record(RECORD, tenant, name) if is_name(name) else None
+        record = await self._records.get(RECORD, tenant, name) if is_name(name) else None
         if record is None:
             raise _not_found(name)
         return record

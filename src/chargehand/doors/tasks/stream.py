@@ -28,9 +28,9 @@ from chargehand.doors.tasks.views import CLAIMED, Task, task_view
 from chargehand.doors.tasks.worker import MAX_BODY, WorkerApi, claim_queues
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
+from chargehand.engine.hint import Hint
 from chargehand.engine.job import Job, State
 from chargehand.engine.moves import Moved
-from chargehand.engine.store import Hint
 from chargehand.errors import Conflict, NotFound, StoreError
 from chargehand.http.auth import Caller
 from chargehand.http.carried import whole
@@ -125,7 +125,7 @@ class Streams:
     async def leave_stream(self, req: Request, resp: Response, stream: str) -> None:
         access.worker(req, CLAIM)
         if not self._leave(stream) and _NAME.fullmatch(stream):
-            self._engine.store.tell_stream(stream)  # another node may have it
+            self._engine.end_stream(stream)  # another node may have it
         resp.status = 204
 
     def _leave(self, name: str) -> bool:
@@ -222,5 +222,5 @@ class Streams:
         stream.doubtful.clear()
         for task_id in task_ids:
             lease = stream.held.get(task_id)
-            if lease is not None and not await self._engine.store.holds(task_id, lease):
+            if lease is not None and not await self._engine.holds(task_id, lease):
                 self._free(stream, task_id)

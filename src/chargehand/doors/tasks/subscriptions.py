@@ -87,7 +87,8 @@ _renew = msgspec.json.Decoder(Renew)
 class Subscriptions:
     def __init__(self, engine: Engine, config: Config, policy: EgressPolicy, notifier: Notifier) -> None:
         self._engine = engine
-        self._store = engine.store
+        self._jobs = engine.jobs
+        self._records = engine.records
         self._policy = policy
         self._notifier = notifier
         self._ttl_seconds = max(1, int(config.tasks.subscription_ttl_seconds))
@@ -119,7 +120,7 @@ class Subscriptions:
         except (BadRequest, InvalidField) as error:
             raise invalid_body(error) from None
         terms = self._terms(caller, asked)
-        now = await self._store.now()
+        now = await self._jobs.now()
         others = await self._active(caller.tenant, now)
         if len(others) >= MAX_ACTIVE:
             raise TaskRefused(
@@ -129,7 +130,7 @@ class Subscriptions:
         name = f"sub-{self._engine.new_id()}"
         body = msgspec.json.encode(terms)
         put = PutRecord(SUBSCRIPTION, caller.tenant, name, body, 0, now + terms.ttl_seconds * SECOND)
-        record = await self._store.put_record(put)
+        record = await self._records.put(put)
         if record is None or (subscription := subscription_from(record)) is None:
             raise ChargehandError(f"the new id {name} is taken")
         self._notifier.book.learn(subscription)
@@ -143,9 +144,9 @@ class Subscriptions:
             if found.terms.owner != caller.subject:
                 raise _not_found()
             terms = msgspec.structs.replace(found.terms, ttl_seconds=ttl or found.terms.ttl_seconds)
-            due_at = await self._store.now() + terms.ttl_seconds * SECOND
+            due_at = await self._jobs.now() + terms.ttl_seconds * SECOND
             put = PutRecord(SUBSCRIPTION, caller.tenant, found.id, msgspec.json.encode(terms), found.version, due_at)
-            record = await self._store.put_record(put)
+            record = await self._records.put(put)
             if record is not None and (renewed := subscription_from(record)) is not None:
                 self._notifier.book.learn(renewed)
                 reply(resp, _subscribed(renewed))
@@ -154,7 +155,7 @@ class Subscriptions:
 
     async def list_all(self, req: Request, resp: Response) -> None:
         caller, sees_all = _reader(req)
-        found = await self._active(caller.tenant, await self._store.now())
+        found = await self._active(caller.tenant, await self._jobs.now())
         views = [_view(each) for each in found if sees_all or each.terms.owner == caller.subject]
         reply(resp, SubscriptionList(views))
 
@@ -163,7 +164,7 @@ class Subscriptions:
 
     async def end(self, req: Request, resp: Response, subscription_id: str) -> None:
         found = await self._seen(req, subscription_id)
-        await self._store.drop_record(DropRecord(SUBSCRIPTION, found.tenant, found.id))
+        await self._records.drop(DropRecord(SUBSCRIPTION, found.tenant, found.id))
         self._notifier.book.forget(found.tenant, found.id)
         resp.status = 204
 
@@ -200,16 +201,16 @@ class Subscriptions:
         found: list[Subscription] = []
         after = ""
         while True:
-            records = await self._store.list_records(SUBSCRIPTION, tenant, after, PAGE)
+            records = await self._records.list(SUBSCRIPTION, tenant, after=after, limit=PAGE)
             found += [each for each in map(subscription_from, records) if each is not None and each.expires_at > now]
             if len(records) < PAGE:
                 return found
             after = records[-1].name
 
     async def _find(self, caller: Caller, subscription_id: str) -> Subscription:
-        record = await self._store.get_record(SUBSCRIPTION, caller.tenant, subscription_id)
+        record = await self._records.get(SUBSCRIPTION, caller.tenant, subscription_id)
         found = None if record is None else subscription_from(record)
-        if found is None or found.expires_at <= await self._store.now():
+        if found is None or found.expires_at <= await self._jobs.now():
             raise _not_found()
         return found
 

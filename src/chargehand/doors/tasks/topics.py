@@ -132,7 +132,7 @@ class Topics:
         with what it had read before the change: that node reads the topics again too.
         """
         async with self._changing:
-            records = await self._engine.store.list_records(RECORD, limit=MOST_KNOWN)
+            records = await self._engine.records.list(RECORD, limit=MOST_KNOWN)
             before, known = self._known, _known(records)
             changed = {
                 topic: (_consumers(before.get(topic)), _consumers(known.get(topic)))
@@ -161,7 +161,7 @@ class Topics:
 
     async def list_topics(self, req: Request, resp: Response) -> None:
         tenant = access.admin(req).tenant
-        records = await self._engine.store.list_records(RECORD, tenant, limit=MAX_TOPICS)
+        records = await self._engine.records.list(RECORD, tenant, limit=MAX_TOPICS)
         reply(resp, TopicList([_view(record) for record in records]))
 
     async def get_topic(self, req: Request, resp: Response, topic_name: str) -> None:
@@ -190,7 +190,7 @@ class Topics:
                 # The limit is removed first: after a crash in between, the topic can still be deleted again.
                 if _bodies.decode(record.body).policy.max_consumers:
                     await self._limit(await self._settings(), tenant, name, None)
-                await self._engine.store.drop_record(DropRecord(RECORD, tenant, name))
+                await self._engine.records.drop(DropRecord(RECORD, tenant, name))
             self._known.pop((tenant, name), None)
         resp.status = 204
 
@@ -199,21 +199,21 @@ class Topics:
     async def _get(self, tenant: str, topic_name: str) -> Record | None:
         if not _is_name(topic_name):
             return None
-        return await self._engine.store.get_record(RECORD, tenant, topic_name.lower())
+        return await self._engine.records.get(RECORD, tenant, topic_name.lower())
 
     async def _put(self, tenant: str, topic_name: str, policy: Policy) -> tuple[Record, bool]:
-        store, name = self._engine.store, topic_name.lower()
+        records, name = self._engine.records, topic_name.lower()
         while True:
             found = await self._get(tenant, name)
             kept = None if found is None else _bodies.decode(found.body)
-            if found is None and len(await store.list_records(RECORD, tenant, limit=MAX_TOPICS)) >= MAX_TOPICS:
+            if found is None and len(await records.list(RECORD, tenant, limit=MAX_TOPICS)) >= MAX_TOPICS:
                 raise TaskRefused(409, "too many topics", detail=f"a tenant may have {MAX_TOPICS}; delete one first")
             if kept is not None and kept.policy.max_consumers and not policy.max_consumers:
                 await self._limit(await self._settings(), tenant, name, None)
             record = found
             if kept is None or kept.policy != policy:
                 body = msgspec.json.encode(StoredTopic(kept.name if kept else topic_name, policy))
-                record = await store.put_record(
+                record = await records.put(
                     PutRecord(RECORD, tenant, name, body, expected=0 if found is None else found.version)
                 )
             if record is None:
@@ -224,7 +224,7 @@ class Topics:
             return record, found is None
 
     async def _settings(self) -> dict[str, QueueSettings]:
-        return {each.queue: each for each in await self._engine.store.list_queue_settings()}
+        return {each.queue: each for each in await self._engine.jobs.list_queue_settings()}
 
     async def _limit(self, settings: dict[str, QueueSettings], tenant: str, name: str, limit: int | None) -> None:
         queue = task_queue(tenant, name)

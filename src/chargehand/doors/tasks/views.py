@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from chargehand.engine.announce import decode_reports
 from chargehand.engine.delivery import Outgoing, shown_url
 from chargehand.engine.job import SECOND, Event, Job, State, rfc3339
 from chargehand.http.carried import carried_json, carried_text
-from chargehand.store.announce import decode_reports
 
 DEAD = "dead"  # the stage of a failed task that ran out of attempts: a dead letter
 DEAD_TOPIC = f"failed:{DEAD}"

@@ -14,8 +14,7 @@ from chargehand.doors.tasks.roll import Roll
 from chargehand.doors.tasks.views import CLAIMED, PROGRESS, Task, task_view
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, Job, State, queue_name
-from chargehand.engine.moves import Broke
-from chargehand.engine.store import Note
+from chargehand.engine.moves import Broke, Note
 from chargehand.errors import ChargehandError, Conflict, NotFound, StaleLease
 from chargehand.http.auth import Caller
 from chargehand.http.request import Request

@@ -277,7 +277,7 @@ WITH s AS (
 )
 SELECT t.id FROM settled t;
 
--- Waits for a replay that another node is about to commit: the next statement must see it.
+-- Differs because several nodes write: waits for a replay that another one is about to commit; the next statement must see it.
 -- name: lock_deliveries
 SELECT d.id FROM deliveries d WHERE d.job_id IN (SELECT i.value FROM {each ids as i}) ORDER BY d.id FOR UPDATE;
 

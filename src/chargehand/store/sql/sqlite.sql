@@ -43,7 +43,7 @@ WHERE j.tenant = :tenant AND j.kind = :kind AND j.queue = :queue AND j.unique_ke
 -- The pairs of queue and priority that have something due, the most urgent first: one seek for each, no sort of jobs.
 -- name: due_lanes
 SELECT q.value, p.column1
-FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p, json_each(:queues) AS q
+FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p, {each queues as q}
 WHERE EXISTS (SELECT 1 FROM jobs j
               WHERE j.state = 'queued' AND j.queue = q.value AND j.priority = p.column1 AND j.run_at <= :now)
 ORDER BY p.column1 DESC;
@@ -117,7 +117,6 @@ WHERE id = :job_id AND kind = :kind AND (:tenant IS NULL OR tenant = :tenant)
 -- name: noted_job
 SELECT j.seq, j.state, j.stage, j.topic, j.attempt FROM jobs j WHERE j.id = :job_id;
 
--- Differs because RETURNING is dear here.
 -- name: settle_delivery
 UPDATE deliveries
 SET state = :state, attempt = attempt + 1, tries = tries + 1, lease_until = NULL, due_at = :now + :retry_length,
@@ -142,5 +141,5 @@ VALUES (:id, :tenant, :job_id, :seq, :endpoint_id, :url, :dialect, 'pending', 0,
 UPDATE endpoints SET state = 'disabled', reason = :reason, updated_at = :now WHERE id = :endpoint_id;
 
 -- This process is the only one at the file, so whatever was being sent when the last one ended is not being sent now.
--- name: release_deliveries
+-- name: release_all_deliveries
 UPDATE deliveries SET lease_until = NULL WHERE state = 'pending' AND lease_until IS NOT NULL;

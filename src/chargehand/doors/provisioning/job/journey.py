@@ -16,7 +16,7 @@ from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, Job, Level
-from chargehand.engine.store import Note
+from chargehand.engine.moves import Note
 from chargehand.errors import ChargehandError, StaleLease
 from chargehand.observability.logs import get_logger
 
@@ -84,7 +84,7 @@ class Journey:
 
     async def require(self) -> None:
         """StaleLease if the job has another owner. Asked before every word to a BMC that changes something."""
-        if not await self.engine.store.holds(self.job.id, self.job.lease):
+        if not await self.engine.holds(self.job.id, self.job.lease):
             raise StaleLease(f"job {self.job.id} has another owner now")
 
     async def enter(self, step: RunStep) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from chargehand.engine.record import DropRecord, PutRecord
-from chargehand.engine.store import Store
+from chargehand.engine.records import Records
 
 RECORD = "provision-ledger"
 WINDOW = 32  # delivery ids that are remembered
@@ -89,13 +89,13 @@ _decoder = msgspec.json.Decoder(JobLedger)
 
 
 class JobLedgers:
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, records: Records) -> None:
+        self._records = records
         # So that a hundred copies of one webhook do not race a hundred times for the same record.
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
 
     async def get(self, tenant: str, job_id: str) -> JobLedger | None:
-        record = await self._store.get_record(RECORD, tenant, job_id)
+        record = await self._records.get(RECORD, tenant, job_id)
         return None if record is None else _decoder.decode(record.body)
 
     async def begin(self, tenant: str, job_id: str, generation: int) -> None:
@@ -103,12 +103,12 @@ class JobLedgers:
         late, having been replaced meanwhile, wipes out nothing.
         """
         while True:
-            record = await self._store.get_record(RECORD, tenant, job_id)
+            record = await self._records.get(RECORD, tenant, job_id)
             if record is not None and _decoder.decode(record.body).generation >= generation:
                 return
             expected = 0 if record is None else record.version
             body = msgspec.json.encode(JobLedger(generation))
-            if await self._store.put_record(PutRecord(RECORD, tenant, job_id, body, expected=expected)) is not None:
+            if await self._records.put(PutRecord(RECORD, tenant, job_id, body, expected=expected)) is not None:
                 return
 
     async def amend(self, tenant: str, job_id: str, amend: Amend) -> tuple[JobLedger, JobLedger] | None:
@@ -116,18 +116,18 @@ class JobLedgers:
         async with AsyncExitStack() as stack:
             stack.callback(self._leave, job_id)
             await stack.enter_async_context(self._turn(job_id))
-            while (record := await self._store.get_record(RECORD, tenant, job_id)) is not None:
+            while (record := await self._records.get(RECORD, tenant, job_id)) is not None:
                 before = _decoder.decode(record.body)
                 after = amend(before)
                 if after == before:
                     return before, after
                 put = PutRecord(RECORD, tenant, job_id, msgspec.json.encode(after), expected=record.version)
-                if await self._store.put_record(put) is not None:
+                if await self._records.put(put) is not None:
                     return before, after
             return None
 
     async def drop(self, tenant: str, job_id: str) -> None:
-        await self._store.drop_record(DropRecord(RECORD, tenant, job_id))
+        await self._records.drop(DropRecord(RECORD, tenant, job_id))
 
     def _turn(self, job_id: str) -> asyncio.Lock:
         lock, waiting = self._turns.get(job_id) or (asyncio.Lock(), 0)

@@ -39,7 +39,8 @@ _decoder = msgspec.json.Decoder(Occupant)
 
 class Occupancy:
     def __init__(self, engine: Engine) -> None:
-        self._store = engine.store
+        self._jobs = engine.jobs
+        self._records = engine.records
 
     async def take(self, tenant: str, spot: Spot, me: Occupant) -> str:
         """Empty: it is this job's now. Else who has it, in words that tell nothing of another tenant."""
@@ -62,22 +63,22 @@ class Occupancy:
         """None: it is this job's now. A job that is over has nothing any more."""
         body = msgspec.json.encode(me)
         while True:
-            record = await self._store.get_record(kind, tenant, name)
+            record = await self._records.get(kind, tenant, name)
             if record is not None:
                 occupant = _decoder.decode(record.body)
                 if occupant.job_id == me.job_id:
                     return None
-                other = await self._store.get_job(occupant.job_id)
+                other = await self._jobs.get_job(occupant.job_id)
                 if other is not None and not other.finished:
                     return occupant
             expected = 0 if record is None else record.version
-            if await self._store.put_record(PutRecord(kind, tenant, name, body, expected=expected)) is not None:
+            if await self._records.put(PutRecord(kind, tenant, name, body, expected=expected)) is not None:
                 return None
 
     async def _leave(self, kind: str, tenant: str, name: str, job_id: str) -> None:
-        record = await self._store.get_record(kind, tenant, name)
+        record = await self._records.get(kind, tenant, name)
         if record is not None and _decoder.decode(record.body).job_id == job_id:
-            await self._store.drop_record(DropRecord(kind, tenant, name, record.version))
+            await self._records.drop(DropRecord(kind, tenant, name, record.version))
 
 
 def spot_of(address: str, facts: MachineFacts) -> Spot:

@@ -31,7 +31,7 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.ids import is_ulid
 from chargehand.engine.job import SECOND, Job, State, topic_of
-from chargehand.engine.store import Note
+from chargehand.engine.moves import Note
 from chargehand.errors import ChargehandError, Forbidden, InvalidField, NotFound, Unauthenticated
 from chargehand.http.auth import token_of
 from chargehand.http.inputs import absent
@@ -373,11 +373,11 @@ class MachineReports:
         and the certificates are for.
         """
         said = meant.job_id if meant else job_id if job_id and is_ulid(job_id) else ""
-        job = await self._engine.store.get_job(said) if said else None
+        job = await self._engine.jobs.get_job(said) if said else None
         tenant = job.tenant if job and meant else self._tenant
         owner = await self._servers.owner(tenant, serial)
         if owner is not None and not said:
-            job = await self._engine.store.get_job(owner.job_id)
+            job = await self._engine.jobs.get_job(owner.job_id)
         if (
             job is None
             or owner is None

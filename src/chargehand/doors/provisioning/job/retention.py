@@ -54,14 +54,14 @@ class Retention:
     async def tidy(self) -> None:
         """What lies on this node's own disk: another one may have looked at the job's record, and sees only its own."""
         for job_id in await self._files.kept():
-            job = await self._engine.store.get_job(job_id)
+            job = await self._engine.jobs.get_job(job_id)
             if job is None or (job.finished_at is not None and job.finished_at + self._keep <= self._engine.now()):
                 await self._files.remove(job_id)
 
     async def _look(self, record: Record, run: JobRun | None) -> None:
         tenant, job_id = record.tenant, record.name
         await self._files.remove(job_id)
-        if run is None or await self._engine.store.get_job(job_id) is None:
+        if run is None or await self._engine.jobs.get_job(job_id) is None:
             await self._ledgers.drop(tenant, job_id)
             await self._runs.drop(tenant, job_id)
             return

@@ -12,7 +12,7 @@ from chargehand.doors.provisioning.job.occupancy import Spot
 from chargehand.doors.provisioning.redfish.facts import MachineFacts
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.engine.record import DropRecord, PutRecord, Record
-from chargehand.engine.store import Store
+from chargehand.engine.records import Records
 from chargehand.errors import StaleLease
 from chargehand.observability.logs import get_logger
 
@@ -112,27 +112,27 @@ _decoder = msgspec.json.Decoder(JobRun)
 
 
 class JobRuns:
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, records: Records) -> None:
+        self._records = records
 
     async def get(self, tenant: str, job_id: str) -> "tuple[JobRun, int] | None":
-        record = await self._store.get_record(RECORD, tenant, job_id)
+        record = await self._records.get(RECORD, tenant, job_id)
         return None if record is None else (_decoder.decode(record.body), record.version)
 
     async def put(self, tenant: str, job_id: str, run: JobRun, expected: int, *, due_at: int | None = None) -> int:
         """The new version. An owner that was replaced does not get past this, and so does nothing more."""
         body = msgspec.json.encode(run)
-        record = await self._store.put_record(PutRecord(RECORD, tenant, job_id, body, expected=expected, due_at=due_at))
+        record = await self._records.put(PutRecord(RECORD, tenant, job_id, body, expected=expected, due_at=due_at))
         if record is None:
             raise StaleLease(f"job {job_id} has another owner now")
         return record.version
 
     async def due(self, limit: int) -> list[tuple[Record, JobRun | None]]:
         """None: a run that cannot be read."""
-        return [(record, _read(record)) for record in await self._store.due_records(RECORD, limit)]
+        return [(record, _read(record)) for record in await self._records.due(RECORD, limit)]
 
     async def drop(self, tenant: str, job_id: str) -> None:
-        await self._store.drop_record(DropRecord(RECORD, tenant, job_id))
+        await self._records.drop(DropRecord(RECORD, tenant, job_id))
 
 
 def _read(record: Record) -> JobRun | None:

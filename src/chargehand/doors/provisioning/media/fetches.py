@@ -47,7 +47,7 @@ class Fetches:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _write(self, job_id: str, name: str, at: int, whole: bool) -> None:
-        job = await self._engine.store.get_job(job_id)
+        job = await self._engine.jobs.get_job(job_id)
         if job is not None:
             await self._ledgers.amend(job.tenant, job_id, _fetched(name, at, whole))
 

@@ -25,7 +25,7 @@ from chargehand.doors.provisioning.recipe.recipe import Recipe
 from chargehand.doors.provisioning.tokens import JobTokens
 from chargehand.engine.ids import is_ulid
 from chargehand.engine.job import SECOND, Job
-from chargehand.engine.store import Store
+from chargehand.engine.reads import JobReads
 
 REPORT = "report.json"  # on the task medium: where to report, and with what
 REMEMBERED = 1000
@@ -46,7 +46,7 @@ class MediaFiles:
     def __init__(
         self,
         config: Config,
-        store: Store,
+        jobs: JobReads,
         orders: Orders,
         runs: JobRuns,
         tokens: JobTokens,
@@ -56,7 +56,7 @@ class MediaFiles:
         self._settings = config.provisioning
         self._tasks = data / "provisioning"
         self._media = Path(config.provisioning.media_dir or data / "media")
-        self._store = store
+        self._jobs = jobs
         self._orders = orders
         self._runs = runs
         self._tokens = tokens
@@ -103,7 +103,7 @@ class MediaFiles:
 
     async def find(self, job_id: str, name: str) -> MediaSource | None:
         """None: there is no such medium, or the job is over and nobody has a reason to ask."""
-        job = await self._store.get_job(job_id) if is_ulid(job_id) else None
+        job = await self._jobs.get_job(job_id) if is_ulid(job_id) else None
         if job is None or job.kind != KIND or job.finished:
             return None
         match name:

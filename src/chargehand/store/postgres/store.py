@@ -11,9 +11,10 @@ from typing import Any
 import asyncpg
 import msgspec
 
+from chargehand.engine.hint import Hint
 from chargehand.engine.moves import Change
+from chargehand.engine.reads import RecordFilter
 from chargehand.engine.record import PutRecord
-from chargehand.engine.store import Hint
 from chargehand.errors import (
     BadRequest,
     ChargehandError,
@@ -24,11 +25,11 @@ from chargehand.errors import (
     StoreUnavailable,
 )
 from chargehand.store.group import Group, bad_operation
-from chargehand.store.operations import Answer, Operation, Refused
-from chargehand.store.postgres_writer import Connection, apply
+from chargehand.store.operations import Answer, AnyOperation, Rejected
+from chargehand.store.postgres.transaction import Connection
+from chargehand.store.postgres.writer import apply
 from chargehand.store.queries import load_migrations, load_queries
-from chargehand.store.reads import Row
-from chargehand.store.writes import Writes
+from chargehand.store.shared import Row, SharedStore
 
 CHANNEL = "chargehand_"  # and a secret that is kept in the database
 NOTIFY_BYTES = 7_500  # PostgreSQL takes up to 8,000
@@ -73,17 +74,17 @@ def _asked() -> Iterator[None]:
     try:
         yield
     except (asyncpg.DataError, ValueError, OverflowError, TypeError) as error:
-        raise BadRequest(f"not a question for a database: {error}") from None
+        raise BadRequest(f"a value cannot be looked up in the database: {error}") from None
 
 
-def _refusal(refused: Refused) -> ChargehandError:
-    if not refused.code:
-        return bad_operation(refused)
+def _error(rejected: Rejected) -> ChargehandError:
+    if not rejected.code:
+        return bad_operation(rejected)
     kinds = {StoreFull.code: StoreFull, StoreError.code: StoreError}
-    return kinds.get(refused.code, StoreUnavailable)(refused.message)
+    return kinds.get(rejected.code, StoreUnavailable)(rejected.message)
 
 
-class PostgresStore(Writes):
+class PostgresStore(SharedStore):
     _pool: "asyncpg.Pool[asyncpg.Record]"
     _channel: str
 
@@ -91,7 +92,7 @@ class PostgresStore(Writes):
         self._url = url
         self._clock = clock
         self._queries = load_queries("postgres")
-        self._group = Group(self._commit, group_size, lanes, _refusal)
+        self._group = Group(self._commit, group_size, lanes, _error)
         self._node = os.urandom(6).hex()
         self._heard: list[Callable[[Hint], None]] = []
         self._untold: dict[str, tuple[str, ...]] = {}
@@ -130,7 +131,7 @@ class PostgresStore(Writes):
 
     # writing ----------------------------------------------------------------------------------------------------------
 
-    async def _commit(self, operations: Sequence[Operation]) -> Sequence[Answer | Refused]:
+    async def _commit(self, operations: Sequence[AnyOperation]) -> Sequence[Answer | Rejected]:
         with translated():
             try:
                 return await self._transact(operations)
@@ -140,18 +141,18 @@ class PostgresStore(Writes):
         # Somebody's operation broke the statement it was in: each alone, so that only the culprit is refused.
         return [await self._commit_alone(operation) for operation in operations]
 
-    async def _commit_alone(self, operation: Operation) -> Answer | Refused:
+    async def _commit_alone(self, operation: AnyOperation) -> Answer | Rejected:
         try:
             with translated():
                 return (await self._transact([operation]))[0]
         except StoreError as error:
-            return Refused(error.message, error.code)
+            return Rejected(error.message, error.code)
         except _BAD as error:
             if isinstance(error, asyncpg.UniqueViolationError) and isinstance(operation, Change):
                 return None  # another node has just put in a job with the unique key of this one: a lost race
-            return Refused(f"{type(error).__name__}: {error}")
+            return Rejected(f"{type(error).__name__}: {error}")
 
-    async def _transact(self, operations: Sequence[Operation]) -> list[Answer]:
+    async def _transact(self, operations: Sequence[AnyOperation]) -> list[Answer]:
         for patience in (2, 1, 0):
             try:
                 async with self._pool.acquire() as connection, connection.transaction():
@@ -215,26 +216,24 @@ class PostgresStore(Writes):
     async def _shared_channel(self) -> str:
         """The channel of all nodes. Any user of the database may listen and notify on a channel whose name they know."""
         key = ("channel", "", "hints")
-        await self.put_record(PutRecord(*key, secrets.token_hex(16).encode(), expected=0))  # unless there is one
-        record = await self.get_record(*key)
-        if record is None:
-            raise StoreError("PostgreSQL: the name of the channel for hints was removed; start again")
-        return CHANNEL + record.body.decode()
+        await self.write(PutRecord(*key, secrets.token_hex(16).encode(), expected=0))  # unless there is one
+        for record in await self.list_records(RecordFilter(*key)):
+            return CHANNEL + record.body.decode()
+        raise StoreError("PostgreSQL: the name of the channel for hints was removed; start again")
 
     def listen(self, heard: Callable[[Hint], None]) -> None:
         self._heard.append(heard)
 
-    def tell(self, queue: str = "", run_at: int = 0, job_id: str = "", endpoints: tuple[str, ...] = ()) -> None:
+    def tell(
+        self, queue: str = "", run_at: int = 0, job_id: str = "", endpoints: tuple[str, ...] = (), stream: str = ""
+    ) -> None:
         if queue:
             self._untold_queues[queue] = min(run_at, self._untold_queues.get(queue, sys.maxsize))
-        if len(self._untold) < UNTOLD_JOBS:
+        if job_id and len(self._untold) < UNTOLD_JOBS:
             self._untold[job_id] = endpoints
+        if stream and len(self._untold_streams) < UNTOLD_STREAMS:
+            self._untold_streams.add(stream)
         self._tell_soon.set()
-
-    def tell_stream(self, name: str) -> None:
-        if len(self._untold_streams) < UNTOLD_STREAMS:
-            self._untold_streams.add(name)
-            self._tell_soon.set()
 
     async def _keep_listening(self) -> None:
         """Hints only: while the connection is down the others' polling finds what was done here."""

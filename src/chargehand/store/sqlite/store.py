@@ -14,7 +14,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from chargehand.engine.store import Hint
+from chargehand.engine.hint import Hint
 from chargehand.errors import (
     BadRequest,
     ChargehandError,
@@ -27,12 +27,12 @@ from chargehand.errors import (
     StoreUnavailable,
 )
 from chargehand.store.group import Group, bad_operation
-from chargehand.store.operations import Answer, Operation, Ping, Refused
+from chargehand.store.operations import Answer, AnyOperation, Ping, Rejected
 from chargehand.store.queries import load_queries
-from chargehand.store.reads import Row
-from chargehand.store.sqlite_process import LENGTH, UNREADABLE, frame
-from chargehand.store.sqlite_writer import Batch, Hello, Reply, error_code, now, plan_once
-from chargehand.store.writes import Writes
+from chargehand.store.shared import Row, SharedStore
+from chargehand.store.sqlite.process import LENGTH, UNREADABLE, frame
+from chargehand.store.sqlite.session import plan_once
+from chargehand.store.sqlite.writer import Batch, Hello, Reply, error_code, now
 
 _ADVICE: dict[str, tuple[type[StoreError], str]] = {
     "store.full": (StoreFull, "free space, or raise store.max_bytes; the next request is tried as usual"),
@@ -46,13 +46,13 @@ WRITER_CHECK_SECONDS = 0.25
 CHECK_SECONDS = 5.0
 
 
-def _raise(code: str, message: str) -> StoreError:
+def _error(code: str, message: str) -> StoreError:
     kind, advice = _ADVICE.get(code, _ADVICE["store.unavailable"])
     return kind(f"SQLite: {message}; {advice}", retry_after_seconds=5)
 
 
-def _refusal(refused: Refused) -> ChargehandError:
-    return _raise(refused.code, refused.message) if refused.code else bad_operation(refused)
+def _rejection(rejected: Rejected) -> ChargehandError:
+    return _error(rejected.code, rejected.message) if rejected.code else bad_operation(rejected)
 
 
 def sqlite_path(url: str) -> Path:
@@ -62,12 +62,12 @@ def sqlite_path(url: str) -> Path:
     return Path(rest)
 
 
-class SqliteStore(Writes):
+class SqliteStore(SharedStore):
     def __init__(self, path: Path, clock: Callable[[], int] | None, group_size: int) -> None:
         self._path = path
         self._clock = clock or now
         self._queries = load_queries("sqlite")
-        self._group = Group(self._commit, group_size, error=_refusal)
+        self._group = Group(self._commit, group_size, error=_rejection)
         self._decoder = msgspec.msgpack.Decoder(Reply)
         self._encoder = msgspec.msgpack.Encoder()
         self._closing = False
@@ -95,12 +95,12 @@ class SqliteStore(Writes):
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise _raise("store.unavailable", f"cannot make the directory {self._path.parent}: {error}") from None
+            raise _error("store.unavailable", f"cannot make the directory {self._path.parent}: {error}") from None
         ours, theirs = socket.socketpair()
         arguments = [str(self._path), str(theirs.fileno()), str(max_bytes)]
         with theirs:
             self._process = subprocess.Popen(  # noqa: ASYNC220 - once, at the start
-                [sys.executable, "-m", "chargehand.store.sqlite_process", *arguments],
+                [sys.executable, "-m", "chargehand.store.sqlite.process", *arguments],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 # A process group of its own: a signal to the server's group must not take the writer in mid-commit.
@@ -113,7 +113,7 @@ class SqliteStore(Writes):
         if hello.error:
             await self._hang_up()
             self._process.wait()
-            raise _raise(hello.error_code, hello.error)
+            raise _error(hello.error_code, hello.error)
         self.schema_version = hello.version
 
     async def _hang_up(self) -> None:
@@ -128,22 +128,22 @@ class SqliteStore(Writes):
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
 
-    async def _commit(self, operations: Sequence[Operation]) -> Sequence[Answer | Refused]:
+    async def _commit(self, operations: Sequence[AnyOperation]) -> Sequence[Answer | Rejected]:
         reply = await self._exchange(operations)
         if reply.error_code == UNREADABLE:
             # Somebody's operation cannot even be sent: each alone, so that only the culprit is refused.
             return [await self._commit_alone(operation) for operation in operations]
         if reply.error_code:
-            raise _raise(reply.error_code, reply.error)
+            raise _error(reply.error_code, reply.error)
         return reply.answers
 
-    async def _commit_alone(self, operation: Operation) -> Answer | Refused:
+    async def _commit_alone(self, operation: AnyOperation) -> Answer | Rejected:
         reply = await self._exchange([operation])
         if reply.error_code:
-            return Refused(reply.error, "" if reply.error_code == UNREADABLE else reply.error_code)
+            return Rejected(reply.error, "" if reply.error_code == UNREADABLE else reply.error_code)
         return reply.answers[0]
 
-    async def _exchange(self, operations: Sequence[Operation]) -> Reply:
+    async def _exchange(self, operations: Sequence[AnyOperation]) -> Reply:
         try:
             self._sink.write(frame(Batch(self._clock(), list(operations)), self._encoder))
         except (ValueError, OverflowError, TypeError) as error:
@@ -171,14 +171,11 @@ class SqliteStore(Writes):
     def _fetch(self, connection: apsw.Connection, name: str, values: dict[str, Any]) -> Sequence[Row]:
         query = self._queries[name]
         try:
-            for key in ("ids", "queues", "names", "kinds"):
-                if key in values:
-                    values[key] = msgspec.json.encode(values[key]).decode()
             return connection.execute(query.sql, query.bind(**values)).fetchall()
         except apsw.Error as error:
-            raise _raise(error_code(error) or "store.unavailable", str(error)) from error
+            raise _error(error_code(error) or "store.unavailable", str(error)) from error
         except (ValueError, OverflowError, TypeError) as error:
-            raise BadRequest(f"not a question for a database: {error}") from None
+            raise BadRequest(f"a value cannot be looked up in the database: {error}") from None
 
     async def _point(self, query_name: str, /, **values: Any) -> Sequence[Row]:
         # By key, some ten microseconds: a trip to a thread and back would cost more than the read.
@@ -222,10 +219,9 @@ class SqliteStore(Writes):
     def listen(self, heard: Callable[[Hint], None]) -> None:
         """One process, one file: there is nobody else to hear from."""
 
-    def tell(self, queue: str = "", run_at: int = 0, job_id: str = "", endpoints: tuple[str, ...] = ()) -> None:
-        pass
-
-    def tell_stream(self, name: str) -> None:
+    def tell(
+        self, queue: str = "", run_at: int = 0, job_id: str = "", endpoints: tuple[str, ...] = (), stream: str = ""
+    ) -> None:
         pass
 
     async def close(self) -> None:

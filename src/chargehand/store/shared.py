@@ -1,25 +1,35 @@
-"""The reading half of a store: the same for both databases, given a way to fetch rows."""
+"""What both stores do alike: every read, and the one way to write."""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from chargehand.engine.delivery import (
-    Delivery,
-    DeliveryState,
-    Endpoint,
-    EndpointCount,
-    EndpointState,
-    Outgoing,
-    Told,
-    Try,
+import msgspec
+
+from chargehand.engine.delivery import Delivery, DeliveryState, Endpoint, EndpointState, Outgoing, Subject, Try
+from chargehand.engine.file import DropFiles, File
+from chargehand.engine.job import SECOND, Event, Job, QueueCount, QueueSettings, State
+from chargehand.engine.moves import Prune
+from chargehand.engine.operation import Operation
+from chargehand.engine.reads import (
+    DeliveryFilter,
+    DueQueue,
+    EndpointFilter,
+    FileFilter,
+    JobFilter,
+    Pulse,
+    QueueHead,
+    RecordFilter,
+    TopicCount,
 )
-from chargehand.engine.file import File
-from chargehand.engine.job import Event, Job, QueueCount, QueueSettings, State
 from chargehand.engine.record import Record
-from chargehand.engine.store import DeliveryFilter, DueQueue, JobFilter, Pulse, QueueHead, TopicCount
+from chargehand.engine.store import FinishedJobs, KeptJobs, Old, OldFiles, OldJobs
+from chargehand.store.group import Group
+from chargehand.store.operations import AnyOperation, GiveUp
+
+A = TypeVar("A")
 
 Row = Sequence[Any]
 
@@ -48,8 +58,29 @@ def endpoint_from(row: Row) -> Endpoint:
     return Endpoint(row[0], row[1], row[2], EndpointState(row[3]), *row[4:])
 
 
-class Reads(ABC):
-    """`_point` is for a row or a few by key; `_scan` for what may look at many and must not hold anybody up."""
+def _pruning(old: Old) -> tuple[str, dict[str, Any], Callable[[tuple[str, ...]], Operation[int]]]:
+    """The read that finds what is too old, and the operation that removes it."""
+    if isinstance(old, KeptJobs):
+        return "prunable_kept", {}, lambda ids: Prune(ids, 0)
+    if isinstance(old, FinishedJobs):
+        values = msgspec.structs.asdict(old)
+        return "prunable_finished", values, lambda ids: Prune(ids, 0, (old.tenant, old.kind))
+    age = int(old.age_seconds * SECOND)
+    if isinstance(old, OldJobs):
+        return "prunable_jobs", {"age": age}, lambda ids: Prune(ids, age)
+    if isinstance(old, OldFiles):
+        return "prunable_files", {"age": age}, DropFiles
+    reason = f"gave up: not delivered within {old.age_seconds:.0f} s"
+    return "overdue_deliveries", {"age": age}, lambda ids: GiveUp(ids, reason)
+
+
+class SharedStore(ABC):
+    """What both stores do alike, given a way to fetch rows and a group of writes.
+
+    `_point` is for a row or a few by key; `_scan` for what may read many rows and must not hold anybody up.
+    """
+
+    _group: Group
 
     @abstractmethod
     async def _point(self, query_name: str, /, **values: Any) -> Sequence[Row]: ...
@@ -61,13 +92,40 @@ class Reads(ABC):
     def _now(self) -> int | None:
         """None: the store's own clock."""
 
-    async def get_job(self, job_id: str, tenant: str | None = None) -> Job | None:
+    # writing ----------------------------------------------------------------------------------------------------------
+
+    def write(self, operation: Operation[A]) -> Awaitable[A]:
+        return cast("Awaitable[A]", self._group.put(cast(AnyOperation, operation)))
+
+    async def prune(self, old: Old, limit: int) -> int:
+        """Find what is too old with a read, so that a search among a million rows never holds up the writer; then remove it."""
+        query, values, operation = _pruning(old)
+        rows = await self._scan(query, **values, limit=limit, now=self._now())
+        return await self.write(operation(tuple(row[0] for row in rows))) if rows else 0
+
+    # jobs -------------------------------------------------------------------------------------------------------------
+
+    async def get_job(self, job_id: str, tenant: str | None = None, *, whole: bool = True) -> Job | None:
+        if not whole:
+            rows = await self._point("get_job_row", job_id=job_id, tenant=tenant)
+            return job_from(rows[0]) if rows else None
         rows = await self._point("get_job", job_id=job_id, tenant=tenant)
         return job_from(rows[0], rows[0][-2], rows[0][-1]) if rows else None
 
     async def list_jobs(self, by: JobFilter) -> list[Job]:
+        if by.key is not None:
+            rows = await self._point("list_jobs_of_key", tenant=by.tenant, kinds=by.kinds or (), key=by.key)
+        elif by.late == "lease":
+            rows = await self._scan("list_lapsed_jobs", limit=by.limit, owner_prefix=by.owner_prefix, now=self._now())
+        elif by.late:
+            rows = await self._scan("list_overdue_jobs", limit=by.limit, now=self._now())
+        else:
+            rows = await self._filtered_jobs(by)
+        return [job_from(row) for row in rows]
+
+    async def _filtered_jobs(self, by: JobFilter) -> Sequence[Row]:
         stopped = by.stopped or by.state in (State.FAILED, State.CANCELLED)
-        rows = await self._scan(
+        return await self._scan(
             "list_stopped_jobs" if stopped else "list_jobs",
             tenant=by.tenant,
             kind=by.kind,
@@ -83,17 +141,6 @@ class Reads(ABC):
             before=by.before,
             limit=by.limit,
         )
-        return [job_from(row) for row in rows]
-
-    async def jobs_of_key(self, tenant: str, kinds: Sequence[str], key: str) -> list[Job]:
-        return [job_from(row) for row in await self._point("jobs_of_key", tenant=tenant, kinds=kinds, key=key)]
-
-    async def state_of(self, job_id: str) -> State | None:
-        rows = await self._point("state_of", job_id=job_id)
-        return State(rows[0][0]) if rows else None
-
-    async def holds(self, job_id: str, lease: int) -> bool:
-        return bool(await self._point("holds", job_id=job_id, lease=lease))
 
     async def list_events(
         self, job_id: str, after: int = 0, limit: int = 1000, max_bytes: int | None = None
@@ -108,22 +155,11 @@ class Reads(ABC):
         rows = await self._point("last_note", job_id=job_id, step=step)
         return event_from(rows[0]) if rows else None
 
-    async def finished_jobs(self, tenant: str, kind: str, before: int, age: int, limit: int) -> list[str]:
-        rows = await self._scan("finished_jobs", tenant=tenant, kind=kind, before=before, age=age, limit=limit)
-        return [row[0] for row in rows]
-
     async def count_ready(self, queue: str) -> dict[int, int]:
         return {row[0]: int(row[1]) for row in await self._scan("count_ready", queue=queue, now=self._now())}
 
     async def count_stopped(self, tenant: str | None, topic: str) -> dict[str, int]:
         return {row[0]: int(row[1]) for row in await self._scan("count_stopped", tenant=tenant, topic=topic)}
-
-    async def lapsed_jobs(self, limit: int, owner_prefix: str = "") -> list[Job]:
-        rows = await self._scan("lapsed_jobs", limit=limit, owner_prefix=owner_prefix, now=self._now())
-        return [job_from(row) for row in rows]
-
-    async def overdue_jobs(self, limit: int) -> list[Job]:
-        return [job_from(row) for row in await self._scan("overdue_jobs", limit=limit, now=self._now())]
 
     async def due_queues(self, queues: Sequence[str], bound: int) -> list[DueQueue]:
         rows = await self._scan("due_queues", queues=queues, bound=bound, now=self._now())
@@ -170,71 +206,59 @@ class Reads(ABC):
     async def due_endpoints(self, limit: int) -> list[tuple[str, int]]:
         return [(row[0], row[1]) for row in await self._scan("due_endpoints", limit=limit)]
 
-    async def get_delivery(self, delivery_id: str, tenant: str | None = None) -> Delivery | None:
-        rows = await self._point("get_delivery", delivery_id=delivery_id, tenant=tenant)
-        return delivery_from(rows[0]) if rows else None
-
     async def list_tries(self, delivery_id: str) -> list[Try]:
         return [Try(*row) for row in await self._point("list_tries", delivery_id=delivery_id)]
 
     async def list_deliveries(self, by: DeliveryFilter) -> list[Delivery]:
+        if by.id is not None:
+            rows = await self._point("get_delivery", delivery_id=by.id, tenant=by.tenant)
+            return [delivery_from(row) for row in rows]
         values: dict[str, Any] = {"tenant": by.tenant, "before": by.before, "limit": by.limit, "state": by.state}
         if by.job_id is not None:
             name, values["job_id"] = "list_deliveries_of_job", by.job_id
         else:
             name = "list_dead_deliveries" if by.state == DeliveryState.DEAD else "list_deliveries"
             values["endpoint_id"] = by.endpoint_id
-        rows = [delivery_from(row) for row in await self._scan(name, **values)]
+        found = [delivery_from(row) for row in await self._scan(name, **values)]
         if by.job_id is not None and by.endpoint_id is not None:
-            rows = [row for row in rows if row.endpoint_id == by.endpoint_id]
-        return rows
+            found = [each for each in found if each.endpoint_id == by.endpoint_id]
+        return found
 
-    async def told(self, delivery_ids: Sequence[str]) -> list[Told]:
-        return [Told(*row) for row in await self._point("told", ids=delivery_ids)]
+    async def subjects(self, delivery_ids: Sequence[str]) -> list[Subject]:
+        return [Subject(*row) for row in await self._point("subjects", ids=delivery_ids)]
 
-    async def get_endpoint(self, endpoint_id: str, tenant: str | None = None) -> Endpoint | None:
-        rows = await self._point("get_endpoint", endpoint_id=endpoint_id, tenant=tenant)
-        return endpoint_from(rows[0]) if rows else None
-
-    async def list_endpoints(self, tenant: str | None, after: str, limit: int) -> list[Endpoint]:
-        rows = await self._scan("list_endpoints", tenant=tenant, after=after, limit=limit)
+    async def list_endpoints(self, by: EndpointFilter) -> list[Endpoint]:
+        if by.id is not None:
+            rows = await self._scan("get_endpoint", endpoint_id=by.id, tenant=by.tenant)
+        else:
+            rows = await self._scan("list_endpoints", tenant=by.tenant, after=by.after, limit=by.limit)
         return [endpoint_from(row) for row in rows]
 
-    async def count_endpoints(self, endpoint_ids: Sequence[str]) -> list[EndpointCount]:
-        rows = await self._scan("count_endpoints", ids=endpoint_ids)
-        return [EndpointCount(*row) for row in rows]
+    # files and records ------------------------------------------------------------------------------------------------
 
-    async def get_file(self, file_id: str, tenant: str | None = None) -> File | None:
-        rows = await self._point("get_file", file_id=file_id, tenant=tenant)
-        return File(*rows[0]) if rows else None
-
-    async def job_files(self, job_id: str) -> list[File]:
-        return [File(*row) for row in await self._point("job_files", job_id=job_id)]
-
-    async def job_file(self, job_id: str, name: str) -> File | None:
-        rows = await self._point("job_file", job_id=job_id, name=name)
-        return File(*rows[0]) if rows else None
-
-    async def list_files(
-        self, tenant: str, purpose: str | None = None, before: str | None = None, limit: int = 50
-    ) -> list[File]:
-        rows = await self._scan("list_files", tenant=tenant, purpose=purpose, before=before, limit=limit)
+    async def list_files(self, by: FileFilter) -> list[File]:
+        if by.id is not None:
+            rows = await self._point("get_file", file_id=by.id, tenant=by.tenant)
+        elif by.job_id is not None:
+            rows = await self._point("list_files_of_job", job_id=by.job_id, name=by.name)
+        else:
+            rows = await self._scan(
+                "list_files", tenant=by.tenant, purpose=by.purpose, before=by.before, limit=by.limit
+            )
         return [File(*row) for row in rows]
 
-    async def get_record(self, kind: str, tenant: str, name: str) -> Record | None:
-        rows = await self._point("get_record", kind=kind, tenant=tenant, name=name)
-        return Record(*rows[0]) if rows else None
-
-    async def list_records(
-        self, kind: str, tenant: str | None = None, after: str = "", limit: int = 1000
-    ) -> list[Record]:
-        if tenant is None:
-            return [Record(*row) for row in await self._scan("list_records", kind=kind, limit=limit)]
-        rows = await self._scan("list_records_of_tenant", kind=kind, tenant=tenant, after=after, limit=limit)
+    async def list_records(self, by: RecordFilter) -> list[Record]:
+        if by.due:
+            rows = await self._scan("list_due_records", kind=by.kind, limit=by.limit, now=self._now())
+        elif by.name is not None:
+            rows = await self._point("get_record", kind=by.kind, tenant=by.tenant, name=by.name)
+        elif by.tenant is not None:
+            rows = await self._scan(
+                "list_records_of_tenant", kind=by.kind, tenant=by.tenant, after=by.after, limit=by.limit
+            )
+        else:
+            rows = await self._scan("list_records", kind=by.kind, limit=by.limit)
         return [Record(*row) for row in rows]
-
-    async def due_records(self, kind: str, limit: int) -> list[Record]:
-        return [Record(*row) for row in await self._scan("due_records", kind=kind, limit=limit, now=self._now())]
 
     async def blobs_in_use(self, sha256s: Sequence[str]) -> set[str]:
         return {row[0] for row in await self._scan("blobs_in_use", ids=sha256s)}

@@ -17,7 +17,7 @@ import apsw
 import msgspec
 
 from chargehand.private import close_to_others, keep_files_private, sqlite_files
-from chargehand.store.sqlite_writer import Batch, Hello, Reply, TooNew, Writer, error_code
+from chargehand.store.sqlite.writer import Batch, Hello, Reply, TooNew, Writer, error_code
 
 LENGTH = struct.Struct("!I")
 UNREADABLE = "unreadable"  # a group with an operation that does not fit its type

@@ -1,0 +1,1 @@
+"""PostgreSQL: many nodes, each with a pool of connections."""

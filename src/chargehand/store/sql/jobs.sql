@@ -1,0 +1,98 @@
+-- Jobs and their logs, read. Both databases say this in the same words.
+
+-- name: get_job
+SELECT {job j}, p.payload, r.result
+FROM jobs j
+LEFT JOIN job_payloads p ON p.job_id = j.id
+LEFT JOIN job_results r ON r.job_id = j.id
+WHERE j.id = :job_id AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant);
+
+-- Without what the job carries, which may be megabytes.
+-- name: get_job_row
+SELECT {job j} FROM jobs j WHERE j.id = :job_id AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant);
+
+-- A queue and, unless just that is meant, under its name and " @" those parts of it that belong to single nodes.
+-- name: list_jobs
+SELECT {job j}
+FROM jobs j
+WHERE (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant)
+  AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
+  AND (:any_kind OR j.kind IN (SELECT k.value FROM {each kinds as k}))
+  AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue
+    OR (NOT :exact AND SUBSTR(j.queue, 1, LENGTH(:queue) + 2) = :queue || ' @'))
+  AND (:unnamed OR EXISTS (
+    SELECT 1 FROM {each names as n}
+    WHERE LOWER(SUBSTR(j.queue, LENGTH(j.kind) + LENGTH(j.tenant) + 3, LENGTH(n.value))) = n.value
+      AND (:starts OR SUBSTR(j.queue, LENGTH(j.kind) + LENGTH(j.tenant) + 3 + LENGTH(n.value), 2) IN ('', ' @'))))
+  AND (CAST(:state AS TEXT) IS NULL OR j.state = :state)
+  AND (CAST(:topic AS TEXT) IS NULL OR j.topic = :topic)
+  AND (CAST(:before AS TEXT) IS NULL OR j.id < :before)
+ORDER BY j.id DESC
+LIMIT :limit;
+
+-- A few failed jobs among a million good ones: found by their own index.
+-- name: list_stopped_jobs
+SELECT {job j}
+FROM jobs j
+WHERE j.state IN ('failed', 'cancelled')
+  AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant)
+  AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
+  AND (:any_kind OR j.kind IN (SELECT k.value FROM {each kinds as k}))
+  AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue
+    OR (NOT :exact AND SUBSTR(j.queue, 1, LENGTH(:queue) + 2) = :queue || ' @'))
+  AND (:unnamed OR EXISTS (
+    SELECT 1 FROM {each names as n}
+    WHERE LOWER(SUBSTR(j.queue, LENGTH(j.kind) + LENGTH(j.tenant) + 3, LENGTH(n.value))) = n.value
+      AND (:starts OR SUBSTR(j.queue, LENGTH(j.kind) + LENGTH(j.tenant) + 3 + LENGTH(n.value), 2) IN ('', ' @'))))
+  AND (CAST(:state AS TEXT) IS NULL OR j.state = :state)
+  AND (CAST(:topic AS TEXT) IS NULL OR j.topic = :topic)
+  AND (CAST(:before AS TEXT) IS NULL OR j.id < :before)
+ORDER BY j.id DESC
+LIMIT :limit;
+
+-- name: list_jobs_of_key
+SELECT {job j}
+FROM jobs j
+WHERE j.tenant = :tenant AND j.kind IN (SELECT k.value FROM {each kinds as k}) AND j.idempotency_key = :key
+ORDER BY j.id DESC;
+
+-- name: list_events
+SELECT {event e} FROM job_events e WHERE e.job_id = :job_id AND e.seq > :after ORDER BY e.seq LIMIT :limit;
+
+-- name: event_sizes
+SELECT LENGTH(e.message) + COALESCE(LENGTH(e.error), 0) + COALESCE(LENGTH(e.data), 0)
+FROM job_events e WHERE e.job_id = :job_id AND e.seq > :after ORDER BY e.seq LIMIT :limit;
+
+-- name: last_note
+SELECT {event e} FROM job_events e
+WHERE e.job_id = :job_id AND e.move = 'note' AND e.step = :step
+ORDER BY e.seq DESC
+LIMIT 1;
+
+-- name: list_lapsed_jobs
+SELECT {job j}
+FROM jobs j
+WHERE j.state = 'running'
+  AND ((CAST(:owner_prefix AS TEXT) = '' AND j.lease_until <= :now)
+    OR (:owner_prefix <> '' AND SUBSTR(j.lease_owner, 1, LENGTH(:owner_prefix)) = :owner_prefix))
+LIMIT :limit;
+
+-- name: list_overdue_jobs
+SELECT {job j}
+FROM jobs j
+WHERE j.state IN ('queued', 'running') AND j.deadline_at <= :now
+ORDER BY j.deadline_at
+LIMIT :limit;
+
+-- Two seeks into the index of queued jobs, each counted up to the bound.
+-- name: position
+SELECT (SELECT COUNT(*) FROM (
+    SELECT 1 FROM jobs a WHERE a.state = 'queued' AND a.queue = j.queue AND a.priority > j.priority LIMIT :bound) above)
+  + (SELECT COUNT(*) FROM (
+    SELECT 1 FROM jobs a
+    WHERE a.state = 'queued' AND a.queue = j.queue AND a.priority = j.priority AND (a.run_at, a.id) < (j.run_at, j.id)
+    LIMIT :bound) before)
+FROM jobs j WHERE j.id = :job_id AND j.state = 'queued';
+
+-- name: newest_job
+SELECT MAX(j.id) FROM jobs j;

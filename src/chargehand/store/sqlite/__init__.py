@@ -1,0 +1,1 @@
+"""SQLite: one process writes (`process`, `writer`), the server reads (`store`)."""

@@ -1,0 +1,323 @@
+"""Jobs in SQLite: submit, claim, change, beat and note, each for all operations of its kind in a group."""
+
+import sys
+from contextlib import closing
+from typing import Any, cast
+
+import apsw
+import msgspec
+from msgspec.structs import replace
+
+from chargehand.engine.announce import NewDelivery, announce, encode_reports
+from chargehand.engine.job import FINAL, LEASE_RANDOM_BITS, SECOND, Job, NewJob, State, topic_of, visible
+from chargehand.engine.moves import TABLE, Attempt, Beat, Change, Lease, Move, Moved, Note, Submitted
+from chargehand.engine.store import Claim, Claimed
+from chargehand.store.operations import GROUP_BYTES, Answer
+from chargehand.store.sqlite.session import LARGE, Row, Session
+
+# What a move writes, whoever makes it.
+_MOVES: dict[str, dict[str, Any]] = {
+    move.name: {
+        "source": " ".join(move.source),
+        "state": str(move.to),
+        "final": move.to in FINAL,
+        "reset": move.attempt is Attempt.RESET,
+        "attempt_delta": -1 if move.attempt is Attempt.DOWN else 0,
+        "lease_kept": move.lease is Lease.KEEP,
+    }
+    for move in TABLE
+}
+
+
+def submit(db: Session, jobs: list[NewJob]) -> list[Answer]:
+    rows: list[Row] = []
+    payloads: list[Row] = []
+    events: list[Row] = []
+    deliveries: list[NewDelivery] = []
+    answers: list[Answer] = []
+    for job in jobs:
+        run_at = max(db.now, job.run_at or 0) + int(job.delay_seconds * SECOND)
+        deadline_at = None if job.deadline_seconds is None else db.now + int(job.deadline_seconds * SECOND)
+        reports = encode_reports(job.reports)
+        # In the order of the statement's parameters.
+        row = (
+            job.id, job.tenant, job.kind, job.queue, job.priority, run_at, job.max_attempts, job.idempotency_key,
+            job.fingerprint, job.traceparent, job.tracestate, reports, job.metadata, deadline_at,
+            job.unique_key, None if job.keep_seconds is None else int(job.keep_seconds * SECOND), db.now,
+        )  # fmt: skip
+        if job.idempotency_key is None and job.unique_key is None:
+            rows.append(row)
+        elif (known := _insert_once(db, job, row)) is not None:
+            answers.append(known)
+            continue
+        if len(job.payload) <= LARGE:
+            payloads.append((job.id, job.payload))
+        else:
+            db.put_blob("insert_payload", "payload", job.id, job.payload)
+        events.append(_event_row(db, job.id, 1, "submit", "queued", "", "", 0))
+        told = announce(db.new_id, job.tenant, job.id, 1, "queued", reports)
+        deliveries += told
+        moved = Moved(
+            job.id, job.tenant, job.kind, job.queue, "submit", State.QUEUED, "", 0, 1, run_at, db.now, db.now,
+            tuple([d.endpoint_id for d in told]),
+        )  # fmt: skip
+        answers.append(Submitted(job.id, True, job.fingerprint, moved))
+    db.many("insert_job", rows)
+    db.many("insert_payload", payloads)
+    db.many("insert_event", events)
+    db.deliver(deliveries)
+    return answers
+
+
+def _insert_once(db: Session, job: NewJob, row: Row) -> Submitted | None:
+    """None when it was inserted, else the job that the idempotency key made before, or the live one of its unique key."""
+    db.connection.execute(db.queries["insert_job"].sql, row)
+    if db.connection.changes():
+        return None
+    known = db.one("job_by_key", tenant=job.tenant, kind=job.kind, idempotency_key=job.idempotency_key)
+    if known:
+        return Submitted(known[0], False, known[1])
+    known = db.one("job_by_unique_key", tenant=job.tenant, kind=job.kind, queue=job.queue, unique_key=job.unique_key)
+    return Submitted(known[0] if known else job.id, False, job.fingerprint)
+
+
+def _event_row(
+    db: Session, job_id: str, seq: int, move: str, state: str, stage: str, previous: str, attempt: int,
+    level: str = "info", step: str = "", message: str = "", error: str | None = None, data: bytes | None = None,
+) -> Row:  # fmt: skip
+    return (job_id, seq, db.now, level, move, state, stage, previous, attempt, step, message, error, data)
+
+
+def claim(db: Session, claims: list[Claim]) -> list[Answer]:
+    """Claims for the same queues are picked together, then dealt out in the order they came."""
+    together: dict[tuple[str, ...], list[int]] = {}
+    for place, claim in enumerate(claims):
+        together.setdefault(claim.queues, []).append(place)
+    answers: list[Answer] = [None] * len(claims)
+    events: list[Row] = []
+    deliveries: list[NewDelivery] = []
+    spare = GROUP_BYTES
+    for queues, places in together.items():
+        rows: list[Row] = []
+        with closing(_picked(db, queues, sum([claims[i].limit for i in places]))) as picked:
+            for place in places:
+                jobs = _grant(db, claims[place], picked, spare)
+                told: list[NewDelivery] = []
+                for job in jobs:
+                    spare -= len(job.payload)
+                    rows.append(_claimed_row(db, job))
+                    events.append(_claimed_event_row(db, job))
+                    if job.stage and job.reports:
+                        told += announce(db.new_id, job.tenant, job.id, job.seq, job.topic, job.reports)
+                deliveries += told
+                answers[place] = Claimed(tuple(jobs), tuple([d.endpoint_id for d in told]))
+        db.many("claim_job", rows)  # before others look into the same queues
+    db.many("insert_event", events)
+    db.deliver(deliveries)
+    return answers
+
+
+def _pick(db: Session, queues: tuple[str, ...], limit: int) -> list[str]:
+    lanes = db.all("due_lanes", queues=list(dict.fromkeys(queues)), now=db.now)
+    picked: list[str] = []
+    room: dict[str, int] = {}
+    while lanes and len(picked) < limit:
+        priority = lanes[0][1]
+        level = [queue for queue, p in lanes if p == priority]
+        lanes = lanes[len(level) :]
+        candidates: list[tuple[int, str, str]] = []
+        for queue in level:
+            if queue not in room:
+                room[queue] = _room(db, queue)
+            want = min(limit - len(picked), room[queue])
+            if want > 0:
+                due = db.all("due_jobs", queue=queue, priority=priority, now=db.now, limit=want)
+                candidates += [(run_at, job_id, queue) for run_at, job_id in due]
+        if len(level) > 1:
+            candidates.sort()
+        for _, job_id, queue in candidates[: limit - len(picked)]:
+            room[queue] -= 1
+            picked.append(job_id)
+    return picked
+
+
+def _room(db: Session, queue: str) -> int:
+    settings = db.one("queue_settings", queue=queue)
+    if settings is None:
+        return sys.maxsize
+    paused, max_running = settings
+    if paused:
+        return 0
+    if max_running is None:
+        return sys.maxsize
+    [(running,)] = db.all("count_running", queue=queue)
+    return max(0, int(max_running) - int(running))
+
+
+def _picked(db: Session, queues: tuple[str, ...], limit: int) -> apsw.Cursor:
+    """The rows of due jobs, each read when it is asked for."""
+    query = db.queries["claimable_jobs"]
+    return db.connection.execute(query.sql, query.bind(ids=_pick(db, queues, limit)))
+
+
+def _grant(db: Session, claim: Claim, picked: apsw.Cursor, spare: int) -> list[Job]:
+    """One whatever its size, and more while the answers of the group stay small enough to be sent in one piece."""
+    jobs: list[Job] = []
+    while len(jobs) < claim.limit and (spare > 0 or not jobs):
+        row = next(picked, None)
+        if row is None:
+            break
+        job = _taken(db, Job(*row), claim)
+        jobs.append(job)
+        spare -= len(job.payload)
+    return jobs
+
+
+def _taken(db: Session, job: Job, claim: Claim) -> Job:
+    """The job as it is once it is claimed. Without a stage callers see no change: nothing was observed yet."""
+    stage = claim.stage
+    return replace(
+        job,
+        state=State.RUNNING,
+        stage=stage,
+        attempt=job.attempt + 1,
+        lease=(job.claims + 1 << LEASE_RANDOM_BITS) + claim.lease_random,
+        lease_owner=claim.owner,
+        lease_until=db.now + int(claim.lease_seconds * SECOND),
+        waiting_for="",
+        seq=job.seq + 1,
+        updated_at=db.now,
+        previous=job.topic if stage else job.previous,
+        topic=topic_of(State.RUNNING, stage) if stage else job.topic,
+    )
+
+
+def _claimed_row(db: Session, job: Job) -> Row:
+    # In the order of the statement's parameters.
+    return (
+        job.stage, job.attempt, job.lease, job.lease_owner, job.lease_until, job.seq, db.now, job.previous, job.topic,
+        job.id,
+    )  # fmt: skip
+
+
+def _claimed_event_row(db: Session, job: Job) -> Row:
+    previous = job.previous if job.stage else job.topic
+    message = f"claimed by {job.lease_owner}"
+    return _event_row(db, job.id, job.seq, "claim", "running", job.stage, previous, job.attempt, message=message)
+
+
+def change(db: Session, changes: list[Change]) -> list[Answer]:
+    events: list[Row] = []
+    results: list[tuple[str, bytes]] = []
+    deliveries: list[NewDelivery] = []
+    answers: list[Answer] = []
+    for change in changes:
+        job_id = change.guard.job_id
+        if not _move(db, change):
+            answers.append(None)
+            continue
+        move = Move.by_name[change.move]
+        [row] = db.all("changed_job", job_id=job_id)
+        tenant, kind, queue, attempt, seq, run_at, created_at, topic, previous, topic_seq, reports = row
+        changed = topic_seq == seq
+        if change.payload is not None:
+            db.put_blob("put_payload", "payload", job_id, change.payload)
+        if change.result is not None:
+            results.append((job_id, change.result))
+        events.append(
+            _event_row(db,
+                job_id, seq, change.move, str(move.to), change.stage, previous if changed else topic, attempt,
+                change.level, change.step, change.message, change.error, change.data,
+            )
+        )  # fmt: skip
+        told = announce(db.new_id, tenant, job_id, seq, topic, reports) if changed and reports else []
+        deliveries += told
+        answers.append(
+            Moved(
+                job_id, tenant, kind, queue, change.move, move.to, change.stage, attempt, seq, run_at, db.now,
+                created_at, tuple([d.endpoint_id for d in told]), _submit_successor(db, change.successor),
+            )
+        )  # fmt: skip
+    _put_results(db, results)
+    db.many("insert_event", events)
+    db.deliver(deliveries)
+    return answers
+
+
+def _put_results(db: Session, results: list[tuple[str, bytes]]) -> None:
+    if any(len(result) > LARGE for _, result in results):
+        for job_id, result in results:
+            db.put_blob("put_result", "result", job_id, result)
+    else:
+        db.many("put_result", results)
+
+
+def _submit_successor(db: Session, successor: NewJob | None) -> Moved | None:
+    if successor is None:
+        return None
+    [submitted] = submit(db, [successor])
+    return cast(Submitted, submitted).moved
+
+
+def _move(db: Session, change: Change) -> bool:
+    guard = change.guard
+    return db.wrote(
+        "change_job",
+        **_MOVES[change.move],
+        job_id=guard.job_id,
+        stage=change.stage,
+        topic=topic_of(_MOVES[change.move]["state"], change.stage),
+        visible=visible(_MOVES[change.move]["state"], change.stage),
+        delay=int(change.delay_seconds * SECOND),
+        waiting_for=change.waiting_for,
+        error=change.error,
+        failed_step=change.failed_step,
+        lease=guard.lease,
+        owner=guard.owner,
+        kind=guard.kind,
+        tenant=guard.tenant,
+        seen_stage=change.seen_stage,
+        lease_until=change.lease_until,
+        deadline_at=change.deadline_at,
+        now=db.now,
+    )
+
+
+def beat(db: Session, beats: list[Beat]) -> list[Answer]:
+    answers: list[Answer] = []
+    for beat in beats:
+        until = db.now + int(beat.lease_seconds * SECOND)
+        held = db.wrote("beat_job", **msgspec.structs.asdict(beat.guard), lease_until=until)
+        answers.append(until if held else None)
+    return answers
+
+
+def note(db: Session, notes: list[Note]) -> list[Answer]:
+    events: list[Row] = []
+    answers: list[Answer] = []
+    for note in notes:
+        job_id = note.guard.job_id
+        if not db.wrote("note_job", **msgspec.structs.asdict(note.guard)):
+            answers.append(None)
+            continue
+        [(seq, state, stage, topic, attempt)] = db.all("noted_job", job_id=job_id)
+        events.append(
+            _event_row(
+                db,
+                job_id,
+                seq,
+                "note",
+                state,
+                stage,
+                topic,
+                attempt,
+                note.level,
+                note.step,
+                note.message,
+                None,
+                note.data,
+            )
+        )
+        answers.append(seq)
+    db.many("insert_event", events)
+    return answers

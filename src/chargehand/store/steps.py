@@ -1,0 +1,112 @@
+"""The operations that both databases apply alike, each written once.
+
+Each is a generator: it yields a statement with its values and gets the rows back. SQLite's writer runs it in one go,
+PostgreSQL's awaits each statement. What is asked often enough to be written for each database is in its own room.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import msgspec
+
+from chargehand.engine.delivery import Release, Replay, SetEndpoint
+from chargehand.engine.file import DropFiles, File, NewFile
+from chargehand.engine.job import SetQueue
+from chargehand.engine.moves import Prune
+from chargehand.engine.record import DropRecord, PutRecord, Record
+from chargehand.store.operations import Answer, GiveUp
+
+Row = Sequence[Any]
+Statement = tuple[str, dict[str, Any]]
+Steps = Generator[Statement, Sequence[Row], Answer]
+
+# The statements that remove what a pruned job leaves behind.
+_OF_A_JOB = ("prune_tries", "prune_deliveries", "prune_events", "prune_payloads", "prune_results", "prune_job_files")
+
+
+def set_queue(operation: SetQueue) -> Steps:
+    queue, paused, max_running = msgspec.structs.astuple(operation.settings)
+    if paused or max_running is not None:
+        yield "set_queue", {"queue": queue, "paused": int(paused), "max_running": max_running}
+    else:
+        yield "unset_queue", {"queue": queue}
+    return None
+
+
+def release(operation: Release) -> Steps:
+    for delivery_id, lease in zip(operation.ids, operation.leases, strict=True):
+        yield "release_delivery", {"delivery_id": delivery_id, "lease": lease}
+    return None
+
+
+def replay(operation: Replay) -> Steps:
+    name = "replay_delivery" if operation.delivery_id else "replay_endpoint"
+    return len((yield name, msgspec.structs.asdict(operation)))
+
+
+def give_up(operation: GiveUp) -> Steps:
+    return len((yield "give_up_deliveries", {"ids": operation.ids, "reason": operation.reason}))
+
+
+def set_endpoint(operation: SetEndpoint) -> Steps:
+    return bool((yield "set_endpoint", msgspec.structs.asdict(operation)))
+
+
+def prune(operation: Prune) -> Steps:
+    yield "lock_deliveries", {"ids": operation.ids}
+    if operation.of is None:
+        rows = yield "prune_jobs", {"ids": operation.ids, "age": operation.age}
+    else:
+        tenant, kind = operation.of
+        rows = yield "purge_jobs", {"ids": operation.ids, "tenant": tenant, "kind": kind}
+    gone = [row[0] for row in rows]
+    for name in _OF_A_JOB:
+        yield name, {"ids": gone}
+    if operation.age:
+        yield "prune_endpoints", {"age": operation.age}
+    return len(gone)
+
+
+def put_file(operation: NewFile) -> Steps:
+    [row] = yield "put_file", msgspec.structs.asdict(operation)
+    return File(*row)
+
+
+def drop_files(operation: DropFiles) -> Steps:
+    return len((yield "drop_files", {"ids": operation.ids, "tenant": operation.tenant}))
+
+
+def put_record(operation: PutRecord) -> Steps:
+    """Two statements: one makes a record or finds it taken, one changes only the version that it was told."""
+    rows = yield "change_record" if operation.expected else "put_record", msgspec.structs.asdict(operation)
+    return Record(*rows[0]) if rows else None
+
+
+def drop_record(operation: DropRecord) -> Steps:
+    return bool((yield "drop_record", msgspec.structs.asdict(operation)))
+
+
+# Operations that come in one group are applied in this order, whatever order they came in.
+STEPS: dict[type, Callable[[Any], Steps]] = {
+    SetQueue: set_queue,
+    Release: release,
+    Replay: replay,
+    SetEndpoint: set_endpoint,
+    GiveUp: give_up,
+    Prune: prune,
+    NewFile: put_file,
+    DropFiles: drop_files,
+    PutRecord: put_record,
+    DropRecord: drop_record,
+}
+
+
+def in_order(operations: Sequence[Any]) -> list[int]:
+    """The places of operations of one kind, in the order in which they are applied.
+
+    Records are sorted, so that two groups with the same records wait for each other instead of for each other's other record.
+    """
+    places = list(range(len(operations)))
+    if isinstance(operations[0], PutRecord | DropRecord):
+        places.sort(key=lambda place: (operations[place].kind, operations[place].tenant, operations[place].name))
+    return places
