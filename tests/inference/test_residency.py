@@ -14,7 +14,7 @@ from chargehand.doors.inference.residency import (
     Ask,
     Close,
     Load,
-    ResidentModel,
+    LoadedModel,
     Step,
     TargetLedger,
     Want,
@@ -51,7 +51,7 @@ def a_ledger(
     ledger = TargetLedger(name, slots, parallel, models, clock=clock, wall=clock)
     ledger.up = up
     ledger.installed = None if installed is None else dict.fromkeys(installed, "")
-    ledger.saw({model: ResidentModel(model) for model in resident})
+    ledger.saw({model: LoadedModel(model) for model in resident})
     return ledger
 
 
@@ -268,7 +268,7 @@ def test_a_target_that_others_filled_beyond_its_slots_is_brought_back_within_the
 
 
 def two_names(ledger: TargetLedger) -> TargetLedger:
-    ledger.saw({A: ResidentModel(A, "f00d"), B: ResidentModel(B, "f00d")})
+    ledger.saw({A: LoadedModel(A, "f00d"), B: LoadedModel(B, "f00d")})
     return ledger
 
 
@@ -459,7 +459,7 @@ def test_what_is_at_work_is_in_memory() -> None:
 def test_a_model_about_to_expire_is_looked_at_again() -> None:
     clock = Clock()
     ledger = a_ledger(clock=clock)
-    ledger.saw({A: ResidentModel(A, expires_at=clock.now + 60), B: ResidentModel(B, expires_at=clock.now + 0.5)})
+    ledger.saw({A: LoadedModel(A, expires_at=clock.now + 60), B: LoadedModel(B, expires_at=clock.now + 0.5)})
     assert ledger.trusts(A)
     assert not ledger.trusts(B)
 
@@ -468,7 +468,7 @@ def test_a_model_that_is_still_listed_long_after_it_should_have_expired_is_in_us
     """Ollama keeps the old instant while a request runs; and the target's clock may be wrong by hours."""
     clock = Clock()
     ledger = a_ledger(clock=clock)
-    ledger.saw({A: ResidentModel(A, expires_at=clock.now - 600)})
+    ledger.saw({A: LoadedModel(A, expires_at=clock.now - 600)})
     assert ledger.trusts(A)
 
 

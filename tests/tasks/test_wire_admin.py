@@ -215,7 +215,7 @@ async def test_one_dead_letter_is_removed_for_good(shop: Shop) -> None:
         await shop.boss.get(f"/admin/dlq/{alive['id']}"),
         await shop.boss.post(f"/admin/dlq/{alive['id']}/requeue"),
     ):
-        assert refused(answer, 404, "not found")["detail"] == "there is such a task, but it is no dead letter"
+        assert refused(answer, 404, "not found")["detail"] == "the task exists, but it is not a dead letter"
 
 
 async def test_a_dead_letter_stays_until_its_callback_is_delivered(shop: Shop) -> None:

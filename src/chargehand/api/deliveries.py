@@ -33,7 +33,7 @@ class DeliveryList(msgspec.Struct):
     next: str | None
 
 
-class DeliveryWithTries(DeliveryView, kw_only=True):
+class DeliveryHistory(DeliveryView, kw_only=True):
     attempts: Annotated[list[TryView], msgspec.Meta(description="The newest 200 tries, newest first")]
 
 
@@ -47,7 +47,7 @@ class EndpointList(msgspec.Struct):
     next: str | None
 
 
-class ReplayCount(msgspec.Struct):
+class ReplayedDeliveries(msgspec.Struct):
     replayed: Annotated[int, msgspec.Meta(description="How many deliveries are pending again")]
 
 
@@ -68,18 +68,18 @@ class DeliveriesApi:
         # fmt: off
         return [
             Route("GET", "/engine/deliveries", self.list_deliveries, "List deliveries, newest first", read, TAG, query=DeliveryQuery, reply=DeliveryList),
-            Route("GET", one, self.get_delivery, "Read a delivery with its attempts", read, TAG, reply=DeliveryWithTries, errors=(NotFound,)),
+            Route("GET", one, self.get_delivery, "Read a delivery with its attempts", read, TAG, reply=DeliveryHistory, errors=(NotFound,)),
             Route("GET", f"{one}/body", self.get_body, "Read the body of a delivery", read, TAG, "It is the same at every try.",
                   reply=dict[str, Any], errors=(NotFound,)),
             Route("POST", f"{one}/replay", self.replay_delivery, "Replay a delivery", admin, TAG,
-                  "A dead or a delivered one. It keeps its id.", reply=ReplayCount, errors=(NotFound, Conflict)),
+                  "A dead or a delivered one. It keeps its id.", reply=ReplayedDeliveries, errors=(NotFound, Conflict)),
             Route("GET", "/engine/endpoints", self.list_endpoints, "List endpoints with their pending and dead deliveries", read, TAG,
                   query=EndpointQuery, reply=EndpointList),
             Route("GET", place, self.get_endpoint, "Read an endpoint", read, TAG, reply=EndpointView, errors=(NotFound,)),
             Route("POST", f"{place}/pause", self.pause_endpoint, "Pause an endpoint: nothing is sent to it until it is resumed", admin, TAG,
                   reply=EndpointView, errors=(NotFound,)),
             Route("POST", f"{place}/resume", self.resume_endpoint, "Resume a paused or disabled endpoint", admin, TAG, reply=EndpointView, errors=(NotFound,)),
-            Route("POST", f"{place}/replay", self.replay_endpoint, "Replay all dead deliveries of an endpoint", admin, TAG, reply=ReplayCount, errors=(NotFound,)),
+            Route("POST", f"{place}/replay", self.replay_endpoint, "Replay all dead deliveries of an endpoint", admin, TAG, reply=ReplayedDeliveries, errors=(NotFound,)),
         ]
         # fmt: on
 
@@ -98,7 +98,7 @@ class DeliveriesApi:
         [view] = await self._described([delivery])
         require(req.caller, self._kinds.of(view.kind).read)
         tries = [try_view(t) for t in await self._reads.list_tries(delivery.id)]
-        reply(resp, DeliveryWithTries(**msgspec.structs.asdict(view), attempts=tries))
+        reply(resp, DeliveryHistory(**msgspec.structs.asdict(view), attempts=tries))
 
     async def get_body(self, req: Request, resp: Response, delivery_id: str) -> None:
         delivery = await self._delivery(req, delivery_id)
@@ -113,7 +113,7 @@ class DeliveriesApi:
         delivery = await self._delivery(req, delivery_id)
         if not await self._outbox.replay_delivery(delivery):
             raise Conflict(f"delivery {delivery.id} is still pending; only a delivered or dead one can be replayed")
-        reply(resp, ReplayCount(1))
+        reply(resp, ReplayedDeliveries(1))
 
     async def list_endpoints(self, req: Request, resp: Response) -> None:
         by = query(req, EndpointQuery)
@@ -135,7 +135,7 @@ class DeliveriesApi:
 
     async def replay_endpoint(self, req: Request, resp: Response, endpoint_id: str) -> None:
         endpoint = await self._endpoint(req, endpoint_id)
-        reply(resp, ReplayCount(await self._outbox.replay_endpoint(endpoint)))
+        reply(resp, ReplayedDeliveries(await self._outbox.replay_endpoint(endpoint)))
 
     async def _delivery(self, req: Request, delivery_id: str) -> Delivery:
         by = DeliveryFilter(req.caller.tenant, id=ulid("delivery_id", delivery_id))

@@ -34,7 +34,7 @@ _asked = msgspec.json.Decoder(_AskedFields)
 _said = msgspec.json.Decoder(_AnswerFields)
 
 
-class JobArtifact(msgspec.Struct):
+class InferenceArtifact(msgspec.Struct):
     """A reference to a file of a job."""
 
     name: str
@@ -44,13 +44,15 @@ class JobArtifact(msgspec.Struct):
     url: str
 
 
-def artifact(job_id: str, file: File) -> JobArtifact:
-    return JobArtifact(
+def artifact(job_id: str, file: File) -> InferenceArtifact:
+    return InferenceArtifact(
         file.name, file.media_type, file.size, file.sha256, f"/jobs/{job_id}/artifacts/{quote(file.name, safe='')}"
     )
 
 
-async def keep(files: Files, job: Job, hand: Hand, request: StoredRequest, answer: ModelAnswer) -> list[JobArtifact]:
+async def keep(
+    files: Files, job: Job, hand: Hand, request: StoredRequest, answer: ModelAnswer
+) -> list[InferenceArtifact]:
     """Keep what the job asked for. An artifact that cannot be kept is noted in the log, and the job goes on."""
     kept = []
     for wish in request.artifacts:
@@ -89,7 +91,7 @@ def _transcript(request: StoredRequest, answer: ModelAnswer) -> bytes:
     return b'{"model":%b,"messages":%b,%b]}' % (bytes(asked.model), before[:-1], last)
 
 
-async def keep_partial(files: Files, job: Job, request: StoredRequest, stream: AnswerStream) -> list[JobArtifact]:
+async def keep_partial(files: Files, job: Job, request: StoredRequest, stream: AnswerStream) -> list[InferenceArtifact]:
     """Keep the partial answer of a broken attempt, as evidence of how far it came."""
     if not stream.size:
         return []

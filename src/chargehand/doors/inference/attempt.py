@@ -282,7 +282,7 @@ class InferenceAttempt:
             f"{self._step.model} is in memory on {where}" if self._evidence.resident else f"loaded on {where}",
         )
 
-    def _data(self, kept: list[artifacts.JobArtifact]) -> bytes:
+    def _data(self, kept: list[artifacts.InferenceArtifact]) -> bytes:
         self._evidence.seconds = round(time.monotonic() - self._began, 4)
         return msgspec.json.encode(AttemptData(self._evidence, kept or None))
 

@@ -19,7 +19,7 @@ DOUBT_SECONDS = 1.0  # so near to its expiry a model may be gone
 BY_HAND = "@"  # prefix of a reason for closing that is not a model
 
 
-class ResidentModel(msgspec.Struct, frozen=True):
+class LoadedModel(msgspec.Struct, frozen=True):
     name: str
     digest: str = ""
     expires_at: float | None = None  # Unix seconds by the target's clock
@@ -45,7 +45,7 @@ class TargetLedger:
         self.parallel = parallel
         self.up = False
         self.installed: dict[str, str] | None = None  # canonical name -> digest; None: never seen
-        self.resident: dict[str, ResidentModel] = {}
+        self.resident: dict[str, LoadedModel] = {}
         self.opening: dict[str, float] = {}  # model -> since when it is being loaded
         self.closing: dict[str, str] = {}  # model that gets no new work -> the model wanted in its place, or a reason
         self.in_flight: dict[str, int] = {}
@@ -121,7 +121,7 @@ class TargetLedger:
 
     def loaded(self, model: str) -> None:
         if not is_cloud(model):
-            self.resident.setdefault(model, ResidentModel(model))
+            self.resident.setdefault(model, LoadedModel(model))
         self._used_at[model] = self._clock()
         self.cramped.discard(model)
 
@@ -130,7 +130,7 @@ class TargetLedger:
         self.closing.pop(model, None)
         self._used_at.pop(model, None)
 
-    def saw(self, resident: Mapping[str, ResidentModel]) -> None:
+    def saw(self, resident: Mapping[str, LoadedModel]) -> None:
         """Replace what is known by the target's own list: others use the target too, and idle models expire."""
         self.resident = dict(resident)
         self.seen_at = self._clock()

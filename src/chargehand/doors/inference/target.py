@@ -19,7 +19,7 @@ import msgspec
 from chargehand.config import InferenceConfig, TargetConfig
 from chargehand.doors.inference.names import canonical
 from chargehand.doors.inference.presence import TargetPresence
-from chargehand.doors.inference.residency import ResidentModel, TargetLedger
+from chargehand.doors.inference.residency import LoadedModel, TargetLedger
 from chargehand.doors.inference.target_http import (
     LIST_BYTES,
     Gone,
@@ -230,7 +230,7 @@ class Target:
             await asyncio.sleep(1)
         self._changed()
 
-    async def _by_every_name(self, listed: list[ResidentModel]) -> dict[str, ResidentModel]:
+    async def _by_every_name(self, listed: list[LoadedModel]) -> dict[str, LoadedModel]:
         """Add names that share weights: the target lists a runner only under the name that loaded it."""
         resident = {each.name: each for each in listed}
         installed = self.ledger.installed or {}
@@ -361,10 +361,10 @@ class Watch:
             raise Gone(self._target.problem) from error
 
 
-def _resident(each: _TaggedModel) -> ResidentModel:
+def _resident(each: _TaggedModel) -> LoadedModel:
     expires = None
     with contextlib.suppress(ValueError, OverflowError):
         expires = datetime.fromisoformat(each.expires_at).timestamp()
-    return ResidentModel(
+    return LoadedModel(
         canonical(each.model or each.name), each.digest, expires, each.context_length, each.size, each.size_vram
     )

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from chargehand.doors.inference.artifacts import JobArtifact
+from chargehand.doors.inference.artifacts import InferenceArtifact
 from chargehand.doors.inference.names import name_of
 from chargehand.engine.delivery import Outgoing
 from chargehand.engine.job import Event, Job, State, rfc3339, topic_of
@@ -65,7 +65,7 @@ class StateWebhook(msgspec.Struct):
     result: Annotated[
         Any, msgspec.Meta(description="On `done`: the answer in the shape of Ollama's, as without streaming")
     ]
-    artifacts: list[JobArtifact] | None
+    artifacts: list[InferenceArtifact] | None
     sequence: int
 
 
@@ -119,7 +119,7 @@ class InferenceJobView(InferenceJobSummary):
     metadata: Any = None
     request: RequestView | None = None
     result: Any = None
-    artifacts: list[JobArtifact] = []
+    artifacts: list[InferenceArtifact] = []
     evidence: AttemptEvidence | None = None
     attempts: list[AttemptView] = []
 
@@ -128,7 +128,7 @@ class AttemptData(msgspec.Struct, omit_defaults=True):
     """The data of an event that ended an attempt."""
 
     evidence: AttemptEvidence | None = None
-    artifacts: list[JobArtifact] | None = None
+    artifacts: list[InferenceArtifact] | None = None
 
 
 class InferenceEventView(msgspec.Struct):

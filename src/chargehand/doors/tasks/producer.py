@@ -37,7 +37,7 @@ class CreatedTask(msgspec.Struct, omit_defaults=True):
     detail: str = ""
 
 
-class CreatedTasks(msgspec.Struct):
+class TasksCreated(msgspec.Struct):
     results: list[CreatedTask]
 
 
@@ -67,7 +67,7 @@ class ProducerApi:
             Route("POST", f"{BASE}/tasks", self.create_task, "Create a task", "", TAG, "Durable when the 202 is there; its callback too.",
                   request=wire.CreateTask, status=202, reply=Task, error_writer=write_error, request_id=True),
             Route("POST", f"{BASE}/tasks/batch", self.create_tasks, "Create up to 100 tasks", "", TAG, "Each for itself: an invalid one does not stop the others.",
-                  request=wire.CreateTasks, reply=CreatedTasks, error_writer=write_error, request_id=True),
+                  request=wire.CreateTasks, reply=TasksCreated, error_writer=write_error, request_id=True),
             Route("POST", f"{BASE}/tasks/{{task_id}}/cancel", self.cancel_task, "Cancel a task", "", TAG,
                   "It ends as FAILED with the error CANCELLED, and its callback says so.",
                   reply=Task, errors=(NotFound, Conflict), error_writer=write_error, request_id=True),
@@ -97,7 +97,7 @@ class ProducerApi:
             creating = [self._create_one(caller.tenant, each, span) for each in asked.tasks]
             del asked  # the body is freed once each task has copied its payload
             results = await asyncio.gather(*creating)
-        reply(resp, CreatedTasks(list(results)))
+        reply(resp, TasksCreated(list(results)))
 
     async def _create_one(self, tenant: str, raw: msgspec.Raw, span: Span) -> CreatedTask:
         try:

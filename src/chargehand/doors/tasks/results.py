@@ -12,7 +12,7 @@ from chargehand.doors.tasks import access, wire
 from chargehand.doors.tasks.errors import TaskRefused, write_error
 from chargehand.doors.tasks.holding import TaskHolder
 from chargehand.doors.tasks.names import BASE, RESULT, TAG
-from chargehand.doors.tasks.views import ResultView, TaskArtifact
+from chargehand.doors.tasks.views import ResultArtifact, ResultView
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import rfc3339
 from chargehand.engine.moves import Change
@@ -122,12 +122,12 @@ class ResultsApi:
 
     # artifacts --------------------------------------------------------------------------------------------------------
 
-    async def _keep(self, task_id: str, tenant: str, given: wire.NewArtifact, base: str) -> TaskArtifact | None:
+    async def _keep(self, task_id: str, tenant: str, given: wire.NewArtifact, base: str) -> ResultArtifact | None:
         """Save an artifact, or return it as it is if it is a URL. One with neither is dropped, as codeQ does."""
         if given.url:
             if len(given.url) > MAX_URL or not given.url.isprintable():
                 raise TaskRefused(400, INVALID, detail=f"artifacts.url: at most {MAX_URL} printable characters")
-            return TaskArtifact(given.name, given.url)
+            return ResultArtifact(given.name, given.url)
         if bytes(memoryview(given.content_base64)[:5]) in (b"", b"null"):
             return None
         try:
@@ -139,7 +139,7 @@ class ResultsApi:
             raise TaskRefused(400, f"artifact {given.name[:100]!r}: contentBase64 is not base64") from None
         except InvalidField as error:
             raise TaskRefused(400, f"artifact {given.name[:100]!r}: {error.message}") from None
-        return TaskArtifact(file.name, f"{base}{BASE}/tasks/{task_id}/artifacts/{quote(file.name, safe='')}")
+        return ResultArtifact(file.name, f"{base}{BASE}/tasks/{task_id}/artifacts/{quote(file.name, safe='')}")
 
     def _base(self, req: Request) -> str:
         return self._public_url or req.base_url

@@ -27,12 +27,12 @@ STATUS = {
 }
 
 
-class TaskArtifact(msgspec.Struct):
+class ResultArtifact(msgspec.Struct):
     name: str
     url: str
 
 
-class TaskProgress(msgspec.Struct, rename="camel", omit_defaults=True):
+class LatestProgress(msgspec.Struct, rename="camel", omit_defaults=True):
     """The progress that the worker last reported."""
 
     updated_at: str
@@ -61,7 +61,7 @@ class Task(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     attempts: int = 0
     max_attempts: int = 0
     run_at: Annotated[str, Meta(description="Ours: when a delayed task becomes ready")] = ""
-    progress: TaskProgress | None = None
+    progress: LatestProgress | None = None
     error: str = ""
     result_key: str = ""
     tenant_id: str = ""
@@ -75,7 +75,7 @@ class ResultView(msgspec.Struct, rename="camel", omit_defaults=True):
     completed_at: str
     result: msgspec.Raw | None = None
     error: str = ""
-    artifacts: list[TaskArtifact] | None = None
+    artifacts: list[ResultArtifact] | None = None
 
 
 class TaskEvent(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -89,7 +89,7 @@ class TaskEvent(msgspec.Struct, rename="camel", omit_defaults=True):
     attempt: int = 0
     message: str = ""
     error: str = ""
-    progress: TaskProgress | None = None
+    progress: LatestProgress | None = None
 
 
 class _TaskMetadata(msgspec.Struct):
@@ -97,7 +97,7 @@ class _TaskMetadata(msgspec.Struct):
 
 
 class _EndOfTask(msgspec.Struct):
-    artifacts: list[TaskArtifact] | None = None
+    artifacts: list[ResultArtifact] | None = None
 
 
 class _ProgressNote(msgspec.Struct):
@@ -171,9 +171,9 @@ def error_of(state: str, error: str | None) -> str:
     return CANCELLED if state == State.CANCELLED else error or ""
 
 
-def progress_view(event: Event) -> TaskProgress:
+def progress_view(event: Event) -> LatestProgress:
     said = _progress.decode(event.data) if event.data else _ProgressNote()
-    return TaskProgress(rfc3339(event.at), said.percent, event.message, said.data)
+    return LatestProgress(rfc3339(event.at), said.percent, event.message, said.data)
 
 
 def event_name(event: Event) -> str:
@@ -207,7 +207,7 @@ def result_view(job: Job, end: Event | None) -> ResultView:
     )
 
 
-def artifacts_of(end: Event | None) -> list[TaskArtifact]:
+def artifacts_of(end: Event | None) -> list[ResultArtifact]:
     return (_data.decode(end.data).artifacts or []) if end is not None and end.data else []
 
 
