@@ -20,7 +20,8 @@ from chargehand.engine.job import SECOND, State
 from chargehand.engine.reads import FileFilter
 from chargehand.engine.store import OldJobs, Store
 from chargehand.errors import InvalidField, NotFound, StoreCorrupt, StoreFull, StoreUnavailable, TooLarge
-from chargehand.files import PIECE_BYTES, SWEEP_BATCH, Blob, Blobs, Files, checked_name
+from chargehand.files import PIECE_BYTES, Blob, Blobs, Files, checked_name
+from chargehand.files.blobs import SWEEP_BATCH, InUse
 from tests.conftest import Clock
 from tests.store.given import TENANT, job_in
 
@@ -62,6 +63,10 @@ def make(directory: Path) -> None:
 async def in_chunks(content: bytes, size: int) -> AsyncIterator[bytes]:
     for start in range(0, len(content), size):
         yield content[start : start + size]
+
+
+async def swept(blobs: Blobs, in_use: InUse, older_than_seconds: float) -> int:
+    return (await blobs.sweep(in_use, now() - int(older_than_seconds * SECOND))).blobs
 
 
 async def pieces(blobs: Blobs, name: str, start: int = 0, end: int | None = None) -> list[bytes]:
@@ -273,7 +278,7 @@ async def test_all_work_on_the_disk_is_done_in_threads(
         watched(name)
     blob = await blobs.put(LARGE, PLENTY)
     await content_of(blobs, blob.sha256)
-    assert await blobs.sweep(nobody, 0, now() + SECOND) == 1
+    assert await swept(blobs, nobody, -1) == 1
     assert {name for name, _ in used} >= {"open", "rename", "fsync", "scandir", "unlink"}
     assert not [name for name, in_the_loop in used if in_the_loop]
 
@@ -323,7 +328,7 @@ async def test_a_reader_may_leave_early_and_outlives_a_removal(blobs: Blobs) -> 
     blob = await blobs.put(LARGE, PLENTY)
     async with aclosing(blobs.read(blob.sha256)) as reading:
         first = await anext(reading)
-        assert await blobs.sweep(nobody, 0, now() + SECOND) == 1
+        assert await swept(blobs, nobody, -1) == 1
         assert first + b"".join([piece async for piece in reading]) == LARGE
 
 
@@ -339,9 +344,9 @@ async def test_what_nobody_refers_to_is_swept_when_it_is_old(blobs: Blobs, direc
         assert set(names) == {used, unused}
         return {used}
 
-    assert await blobs.sweep(in_use, HOUR, now()) == 1
+    assert await swept(blobs, in_use, HOUR) == 1
     assert kept(directory) == {used, young}
-    assert await blobs.sweep(in_use, 2 * HOUR, now()) == 0
+    assert await swept(blobs, in_use, 2 * HOUR) == 0
 
 
 async def test_what_dead_writers_left_behind_is_swept_when_it_is_old(blobs: Blobs, directory: Path) -> None:
@@ -349,7 +354,7 @@ async def test_what_dead_writers_left_behind_is_swept_when_it_is_old(blobs: Blob
     for name, seconds in (("draft-dead", HOUR + 1), ("draft-alive", 1), ("somebody else's", HOUR + 1)):
         (directory / name).write_text("half a file")
         age(directory / name, seconds)
-    assert await blobs.sweep(nobody, HOUR, now()) == 1
+    assert await swept(blobs, nobody, HOUR) == 1
     assert kept(directory) == {"draft-alive", "somebody else's", sha256(b"x")}
 
 
@@ -357,7 +362,7 @@ async def test_content_that_is_put_again_is_new_again(blobs: Blobs, directory: P
     blob = await blobs.put(b"x", PLENTY)
     age(directory / blob.sha256, 2 * HOUR)
     await blobs.put(b"x", PLENTY)
-    assert await blobs.sweep(nobody, HOUR, now()) == 0
+    assert await swept(blobs, nobody, HOUR) == 0
     assert await content_of(blobs, blob.sha256) == b"x"
 
 
@@ -368,7 +373,7 @@ async def test_content_that_took_long_to_come_is_new_when_it_is_there(blobs: Blo
         age(directory / draft, 2 * HOUR)
 
     blob = await blobs.put(slow(), PLENTY)
-    assert await blobs.sweep(nobody, HOUR, now()) == 0
+    assert await swept(blobs, nobody, HOUR) == 0
     assert await content_of(blobs, blob.sha256) == LARGE
 
 
@@ -381,7 +386,7 @@ async def test_content_that_is_put_again_in_the_middle_of_a_sweep_is_kept(blobs:
         await blobs.put(b"x", PLENTY)
         return set()
 
-    assert await blobs.sweep(nobody_yet, HOUR, now()) == 0
+    assert await swept(blobs, nobody_yet, HOUR) == 0
     assert await content_of(blobs, blob.sha256) == b"x"
 
 
@@ -389,7 +394,7 @@ async def test_a_sweep_waits_for_a_writer_that_is_giving_the_content_its_name(bl
     blob = await blobs.put(b"x", PLENTY)
     age(directory / blob.sha256, 2 * HOUR)
     with held_up(directory):
-        sweeping = asyncio.create_task(blobs.sweep(nobody, HOUR, now()))
+        sweeping = asyncio.create_task(swept(blobs, nobody, HOUR))
         await asyncio.sleep(0.05)
         assert not sweeping.done()
         os.utime(directory / blob.sha256)
@@ -409,11 +414,11 @@ async def test_writers_and_sweeps_at_once_lose_nothing_that_was_put(blobs: Blobs
             assert await content_of(blobs, blob.sha256) == content
 
     putting = asyncio.create_task(put_in_turn())
-    swept = 0
+    count = 0
     while not putting.done():
-        swept += await blobs.sweep(nobody, HOUR, now())
+        count += await swept(blobs, nobody, HOUR)
     await putting
-    assert swept
+    assert count
 
 
 async def test_more_is_swept_than_is_asked_about_at_once(blobs: Blobs, directory: Path) -> None:
@@ -426,12 +431,12 @@ async def test_more_is_swept_than_is_asked_about_at_once(blobs: Blobs, directory
         asked.append(len(names))
         return set(names[:1])
 
-    assert await blobs.sweep(in_use, 0, now() + SECOND) == SWEEP_BATCH * 2 - 2
+    assert await swept(blobs, in_use, -1) == SWEEP_BATCH * 2 - 2
     assert asked == [SWEEP_BATCH, SWEEP_BATCH, 1]
 
 
 async def test_where_nothing_was_ever_kept_there_is_nothing_to_sweep(blobs: Blobs) -> None:
-    assert await blobs.sweep(nobody, 0, now()) == 0
+    assert await swept(blobs, nobody, 0) == 0
 
 
 # names ------------------------------------------------------------------------------------------------------------------

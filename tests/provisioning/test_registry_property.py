@@ -129,7 +129,9 @@ class Collections(RuleBasedStateMachine):
         had, reachable = self.held(), self.reachable()
         self.runner.run(self.collector.collect())
         assert self.held() == had & reachable
-        assert {path.name for path in self.layout.blobs.rglob("*") if path.is_file()} <= {item for _, item in reachable}
+        assert {path.name for path in self.layout.blobs.directory.rglob("*") if path.is_file()} <= {
+            item for _, item in reachable
+        }
 
     @invariant()
     def every_tag_leads_to_a_manifest(self) -> None:

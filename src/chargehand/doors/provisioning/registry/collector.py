@@ -7,7 +7,6 @@ what is removed. Each removal looks at the age again, alone at the directory.
 """
 
 import asyncio
-import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -15,12 +14,19 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.doors.provisioning.registry.disk import ALONE, listed, stamped_at, translated
-from chargehand.doors.provisioning.registry.layout import LAYERS, MANIFESTS, REFERRERS, TAGS, UPLOADS, Layout
-from chargehand.doors.provisioning.registry.names import is_hex
+from chargehand.doors.provisioning.registry.layout import (
+    LAYERS,
+    MANIFESTS,
+    REFERRERS,
+    TAGS,
+    UPLOADS,
+    Layout,
+    translated,
+)
 from chargehand.doors.provisioning.registry.reach import reach
 from chargehand.doors.provisioning.registry.shelves import Shelf, Shelves
 from chargehand.engine.job import SECOND
+from chargehand.files.disk import ALONE, is_old, listed, remove_old
 from chargehand.observability.logs import get_logger
 
 PROGRESS_SECONDS = 30.0  # between two lines in the log
@@ -68,8 +74,11 @@ class Collector:
             if time.monotonic() - told > PROGRESS_SECONDS:
                 told = time.monotonic()
                 log.info("the registry is being tidied up", repositories=counts.repositories, of=len(repositories))
-        for directory in await asyncio.to_thread(self._directories):
-            await asyncio.to_thread(self._sweep_blobs, directory, now - self._grace, kept, counts)
+
+        async def in_use(digits: list[str]) -> set[str]:
+            return kept.intersection(digits)
+
+        counts.blobs, counts.bytes = await self._layout.blobs.sweep(in_use, now - self._grace)
         await asyncio.to_thread(self._sweep_drafts, now - self._upload)
         counts.kept_blobs = len(kept)
         counts.seconds = round(time.monotonic() - began, 3)
@@ -86,18 +95,13 @@ class Collector:
     def _repositories(self) -> list[tuple[Shelf, str]]:
         return [(shelf, name) for shelf in self._shelves.all() for name in shelf.layout.names()]
 
-    @translated()
-    def _directories(self) -> list[Path]:
-        """Of blobs, one for each beginning of a digest."""
-        return [Path(entry.path) for entry in listed(self._layout.blobs) if entry.is_dir()]
-
     # one repository ---------------------------------------------------------------------------------------------------
 
     @translated()
     def _sweep_repository(self, shelf: Shelf, name: str, now: int, kept: set[str], counts: Collected) -> None:
         before, layout = now - self._grace, shelf.layout
         manifests = layout.digits_in(name, MANIFESTS)
-        young = {entry.name for entry in manifests if not _is_old(Path(entry.path), before)}
+        young = {entry.name for entry in manifests if not is_old(Path(entry.path), before)}
         marked = reach(layout, name, shelf.manifests.tagged(name) | young)
         kept |= marked.manifests | marked.blobs
         for entry in manifests:
@@ -108,7 +112,7 @@ class Collector:
                     kept.add(entry.name)
         for entry in layout.digits_in(name, LAYERS):
             if entry.name not in marked.blobs:
-                if self._remove(Path(entry.path), before):
+                if remove_old(Path(entry.path), before, self._layout.lock):
                     counts.links += 1
                 else:
                     kept.add(entry.name)
@@ -117,7 +121,7 @@ class Collector:
 
     def _remove_manifest(self, shelf: Shelf, name: str, digits: str, before: int) -> bool:
         with self._layout.locked(ALONE):
-            if not _is_old(shelf.layout.manifest(name, digits), before):
+            if not is_old(shelf.layout.manifest(name, digits), before):
                 return False
             shelf.manifests.forget(name, digits)
             return True
@@ -131,40 +135,11 @@ class Collector:
             while directory != layout.repositories and _remove_empty(directory):
                 directory = directory.parent
 
-    # bytes ------------------------------------------------------------------------------------------------------------
-
-    @translated()
-    def _sweep_blobs(self, directory: Path, before: int, kept: set[str], counts: Collected) -> None:
-        for entry in listed(directory):
-            if is_hex(entry.name) and entry.name not in kept:
-                with contextlib.suppress(FileNotFoundError):
-                    size = entry.stat().st_size
-                    if self._remove(Path(entry.path), before):
-                        counts.blobs += 1
-                        counts.bytes += size
-
     @translated()
     def _sweep_drafts(self, before: int) -> None:
         """What writers that died left behind."""
         for entry in listed(self._layout.drafts):
-            self._remove(Path(entry.path), before)
-
-    def _remove(self, path: Path, before: int) -> bool:
-        if not _is_old(path, before):
-            return False
-        with self._layout.locked(ALONE):
-            if not _is_old(path, before):
-                return False
-            path.unlink(missing_ok=True)
-            return True
-
-
-def _is_old(path: Path, before: int) -> bool:
-    """What is gone is not old: somebody else has removed it."""
-    try:
-        return stamped_at(path.stat()) <= before
-    except FileNotFoundError:
-        return False
+            remove_old(Path(entry.path), before, self._layout.lock)
 
 
 def _remove_empty(directory: Path) -> bool:

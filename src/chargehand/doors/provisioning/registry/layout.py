@@ -19,13 +19,18 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from chargehand.doors.provisioning.registry.disk import listed, locked, make
 from chargehand.doors.provisioning.registry.names import is_hex
+from chargehand.files import Blobs
+from chargehand.files.disk import listed, locked
+from chargehand.files.disk import translated as translated_for
 
 LAYERS, MANIFESTS, TAGS, REFERRERS, UPLOADS = "_layers", "_manifests", "_tags", "_referrers", "_uploads"
+WHAT = "the registry"  # in errors
 
+translated = partial(translated_for, WHAT)
 
 DEFAULT = "default"  # the only tenant without auth
 
@@ -34,7 +39,8 @@ class Layout:
     def __init__(self, root: Path, repositories: Path | None = None) -> None:
         self.root = root
         self.drafts = root / "drafts"
-        self.blobs = root / "blobs" / "sha256"
+        self.lock = root / "lock"
+        self.blobs = Blobs(root / "blobs" / "sha256", lock=self.lock, fan_out=True, what=WHAT)
         self.repositories = repositories or root / "repositories"
 
     def of(self, tenant: str) -> "Layout":
@@ -48,14 +54,11 @@ class Layout:
         tenants = [Path(entry.path) for entry in listed(self.root / "tenants") if is_hex(entry.name)]
         return [Layout(self.root), *(Layout(self.root, tenant) for tenant in tenants)]
 
-    @contextlib.contextmanager
-    def locked(self, how: int) -> Iterator[None]:
-        make(self.root)
-        with locked(self.root / "lock", how):
-            yield
+    def locked(self, how: int) -> contextlib.AbstractContextManager[None]:
+        return locked(self.lock, how)
 
     def blob(self, digits: str) -> Path:
-        return self.blobs / digits[:2] / digits
+        return self.blobs.path(digits)
 
     def repository(self, name: str) -> Path:
         return self.repositories / name

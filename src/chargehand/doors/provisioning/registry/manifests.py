@@ -9,7 +9,6 @@ from typing import NamedTuple
 import msgspec
 
 from chargehand.doors.provisioning.registry import reach
-from chargehand.doors.provisioning.registry.disk import ALONE, SHARED, Drafts, listed, stamp, sync, translated
 from chargehand.doors.provisioning.registry.documents import (
     MAX_REFERENCES,
     NULL,
@@ -19,9 +18,11 @@ from chargehand.doors.provisioning.registry.documents import (
     check,
     served_as,
 )
-from chargehand.doors.provisioning.registry.layout import MANIFESTS, TAGS, Layout
+from chargehand.doors.provisioning.registry.drafts import Drafts
+from chargehand.doors.provisioning.registry.layout import MANIFESTS, TAGS, Layout, translated
 from chargehand.doors.provisioning.registry.names import SHA256, digest_hex, is_hex, is_tag
 from chargehand.doors.provisioning.registry.refusals import Code, RegistryRefused
+from chargehand.files.disk import ALONE, SHARED, listed, stamp, sync
 
 
 class Stored(NamedTuple):

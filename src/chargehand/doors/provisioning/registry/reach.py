@@ -7,12 +7,12 @@ a collection cannot lose any of it.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from chargehand.doors.provisioning.registry.disk import listed, stamp
 from chargehand.doors.provisioning.registry.documents import Manifest, parse
 from chargehand.doors.provisioning.registry.layout import Layout
 from chargehand.doors.provisioning.registry.names import digest_hex, is_hex
 from chargehand.doors.provisioning.registry.refusals import RegistryRefused
 from chargehand.errors import StoreCorrupt
+from chargehand.files.disk import listed, stamp
 
 
 class Reach(NamedTuple):

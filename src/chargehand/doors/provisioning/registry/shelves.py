@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from chargehand.doors.provisioning.registry.blobs import Blobs
+from chargehand.doors.provisioning.registry.layers import Layers
 from chargehand.doors.provisioning.registry.layout import Layout
 from chargehand.doors.provisioning.registry.manifests import Manifests
 from chargehand.doors.provisioning.registry.uploads import BlobUploads, Hashes
@@ -13,7 +13,7 @@ class Shelf(NamedTuple):
     """One tenant's."""
 
     layout: Layout
-    blobs: Blobs
+    blobs: Layers
     manifests: Manifests
     uploads: BlobUploads
 
@@ -34,4 +34,4 @@ class Shelves:
 
     def _shelf(self, layout: Layout) -> Shelf:
         uploads = BlobUploads(layout, self._max_blob_bytes, self._now, self._hashes)
-        return Shelf(layout, Blobs(layout, self._now), Manifests(layout, self._now), uploads)
+        return Shelf(layout, Layers(layout, self._now), Manifests(layout, self._now), uploads)

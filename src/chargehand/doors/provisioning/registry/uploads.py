@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from io import FileIO
 from typing import NamedTuple, Protocol
 
-from chargehand.doors.provisioning.registry.disk import FULL, SHARED, listed, make, stamp, stamped_at, sync, translated
-from chargehand.doors.provisioning.registry.layout import UPLOADS, Layout
+from chargehand.doors.provisioning.registry.layout import UPLOADS, Layout, translated
 from chargehand.doors.provisioning.registry.names import is_hex
 from chargehand.doors.provisioning.registry.refusals import Code, RegistryRefused
+from chargehand.files.disk import FULL, SHARED, listed, make, stamp, stamped_at, sync
 
 PIECE_BYTES = 1 << 20
 REMEMBERED = 256
@@ -127,13 +127,9 @@ class BlobUploads:
             self._keep(name, upload, digits)
 
     def _keep(self, name: str, upload: str, digits: str) -> None:
-        path, blob = self._layout.upload(name, upload), self._layout.blob(digits)
         with self._layout.locked(SHARED):
             now = self._now()  # not before: a collection that began while we waited must find it younger
-            # Also over one that is there already: the same bytes, but new, so that no sweep takes them now.
-            stamp(path, now)
-            make(blob.parent)
-            path.rename(blob)
+            blob = self._layout.blobs.adopt(self._layout.upload(name, upload), digits, now)
             link(self._layout, name, digits, now)
         sync(blob.parent)
         sync(self._layout.layer(name, digits).parent)

@@ -1,17 +1,17 @@
-"""Blobs that are complete. A repository has a blob when it says so: what another one has cannot be read through it."""
+"""The blobs that a repository has. One that only another repository has cannot be read through it."""
 
 import os
 from collections.abc import Callable
 from io import FileIO
 
-from chargehand.doors.provisioning.registry.disk import SHARED, stamp, sync, translated
-from chargehand.doors.provisioning.registry.layout import Layout
+from chargehand.doors.provisioning.registry.layout import Layout, translated
 from chargehand.doors.provisioning.registry.refusals import Code, RegistryRefused
 from chargehand.doors.provisioning.registry.uploads import link
+from chargehand.files.disk import SHARED, stamp, sync
 
 
-class Blobs:
-    """Everything here blocks and belongs into a thread."""
+class Layers:
+    """All of it blocks: for threads."""
 
     def __init__(self, layout: Layout, now: Callable[[], int]) -> None:
         self._layout = layout
@@ -37,7 +37,7 @@ class Blobs:
 
     @translated()
     def mount(self, name: str, digits: str, source: str) -> bool:
-        """The repository has the blob as well, if the other one has it."""
+        """Give the repository the blob too, if the other one has it; return whether it has."""
         with self._layout.locked(SHARED):
             if not self._layout.layer(source, digits).exists() or not stamp(self._layout.blob(digits), self._now()):
                 return False
@@ -47,7 +47,7 @@ class Blobs:
 
     @translated()
     def delete(self, name: str, digits: str) -> None:
-        """From this repository. The bytes go when their grace is over, unless something refers to them."""
+        """Take the blob from this repository. The bytes go when their grace is over, unless something refers to them."""
         path = self._layout.layer(name, digits)
         with self._layout.locked(SHARED):
             try:
