@@ -60,7 +60,7 @@ BADLY: dict[str, tuple[Key, Habits, str]] = {
     "an override that is taken and ignored": (
         Key.REDFISH_BOOT_OVERRIDE,
         Habits(override="ignored"),
-        "reads it back as None",
+        "but shows None",
     ),
     "a BMC that stays away": (Key.REDFISH_POLL, Habits(away_after=("reset",), away_seconds=1.2), "not back within"),
 }

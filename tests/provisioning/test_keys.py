@@ -57,9 +57,7 @@ FAILURES: dict[Key, Trouble] = {
         "Could not fetch", Habits(fetches=True), settings={"provisioning.public_url": "http://127.0.0.1:1"}
     ),
     Key.REDFISH_MOUNT_TASK: Trouble("second drive is jammed", bmc_class=SecondDriveJams),
-    Key.REDFISH_BOOT_OVERRIDE: Trouble(
-        "cannot be told to boot from a cd drive", Habits(targets=("None", "Pxe", "Hdd"))
-    ),
+    Key.REDFISH_BOOT_OVERRIDE: Trouble("offers no boot override to a cd drive", Habits(targets=("None", "Pxe", "Hdd"))),
     Key.REDFISH_RESET: Trouble("accepted 3 resets and carried out none", Habits(reset="nothing", power="On")),
     Key.REDFISH_POLL: Trouble(
         "not back within 0.3 s after the reset",
@@ -203,7 +201,7 @@ async def test_a_medium_that_finds_no_room_on_the_disk_is_iso_build(store_url: s
         (Habits(serial=None, uuid=None), {}, "unidentified"),
         (Habits(slots=()), {}, "no virtual CD drive"),
         (Habits(slots=TWO_CDS, body="html"), {}, "JSON"),
-        (Habits(redirect="http://169.254.169.254/"), {}, "sends us to 169.254.169.254"),
+        (Habits(redirect="http://169.254.169.254/"), {}, "redirects to 169.254.169.254"),
     ],
     ids=["wrong password", "nobody there", "another UUID", "no identity", "no drive", "no JSON", "redirect"],
 )

@@ -41,15 +41,15 @@ async def test_the_next_boot_is_from_the_cd_and_the_one_after_is_not(habits: Hab
     assert boots[0].images == {"Cd1": ISO}
 
 
-async def test_an_override_that_is_taken_and_ignored_is_an_error_and_not_a_surprise() -> None:
+async def test_an_override_that_the_bmc_accepts_and_ignores_is_an_error() -> None:
     async with FakeBmc(Habits(override="ignored")) as bmc, machine(bmc) as it:
-        with pytest.raises(RedfishError, match=r"took the boot override to Cd, but reads it back as None \(Disabled\)"):
+        with pytest.raises(RedfishError, match=r"accepted the boot override Cd, but shows None \(Disabled\)"):
             await ready(it)
 
 
-async def test_a_system_that_cannot_boot_from_cd_is_refused_with_what_it_can() -> None:
+async def test_a_system_that_cannot_boot_from_cd_is_refused_with_the_targets_it_offers() -> None:
     async with FakeBmc(Habits(targets=("Pxe", "Hdd"))) as bmc, machine(bmc) as it:
-        with pytest.raises(RedfishRefused, match="it knows Pxe, Hdd"):
+        with pytest.raises(RedfishRefused, match="it offers Pxe, Hdd"):
             await ready(it)
 
 
@@ -64,21 +64,21 @@ async def test_a_dell_boots_its_virtual_cd_by_its_own_attributes() -> None:
         assert bmc.system.attributes["ServerBoot.1.BootOnce"] == "Disabled"
 
 
-async def test_a_dell_without_those_attributes_is_told_as_the_standard_has_it() -> None:
+async def test_a_dell_without_those_attributes_gets_the_standard_override() -> None:
     async with FakeBmc(Habits(manufacturer="Dell Inc.")) as bmc, machine(bmc) as it:
         await ready(it)
         await it.reset()
         assert bmc.boots[-1].cd
 
 
-async def test_a_mode_can_be_asked_for() -> None:
+async def test_the_boot_mode_can_be_requested() -> None:
     async with FakeBmc() as bmc, machine(bmc) as it:
         facts = await it.discover()
         await it.boot_from_cd(facts.cds[0], mode="Legacy")
         assert bmc.system.mode == "Legacy"
 
 
-async def test_setting_and_clearing_what_is_so_already_writes_nothing() -> None:
+async def test_setting_or_clearing_an_override_that_is_so_already_writes_nothing() -> None:
     async with FakeBmc() as bmc, machine(bmc) as it:
         facts = await ready(it)
         await it.boot_from_cd(facts.cds[0])
@@ -89,7 +89,7 @@ async def test_setting_and_clearing_what_is_so_already_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize("clears", ["disabled", "none", "hdd"])
-async def test_an_override_is_cleared_in_the_way_the_bmc_knows(clears: Any) -> None:
+async def test_an_override_is_cleared_in_a_way_that_the_bmc_supports(clears: Any) -> None:
     async with FakeBmc(Habits(clears=clears, power="On")) as bmc, machine(bmc) as it:
         await ready(it)
         if clears == "hdd":
@@ -99,14 +99,14 @@ async def test_an_override_is_cleared_in_the_way_the_bmc_knows(clears: Any) -> N
         assert not bmc.boots[-1].cd
 
 
-async def test_an_override_that_cannot_be_cleared_is_an_error_with_what_the_bmc_said() -> None:
+async def test_an_override_that_cannot_be_cleared_is_an_error_with_the_message_of_the_bmc() -> None:
     async with FakeBmc(Habits(clears="never")) as bmc, machine(bmc) as it:
         await ready(it)
         with pytest.raises(RedfishRefused, match="cannot be cleared like this"):
             await it.clear_override()
 
 
-async def test_a_lasting_override_of_somebody_elses_becomes_one_for_once() -> None:
+async def test_a_permanent_override_set_by_others_is_replaced_by_a_one_time_override() -> None:
     async with FakeBmc() as bmc, machine(bmc) as it:
         facts = await it.discover()
         bmc.system.enabled, bmc.system.target = "Continuous", "Cd"
@@ -114,7 +114,7 @@ async def test_a_lasting_override_of_somebody_elses_becomes_one_for_once() -> No
         assert bmc.system.enabled == "Once"
 
 
-async def test_a_busy_bmc_is_asked_again_for_the_override() -> None:
+async def test_setting_the_override_is_retried_on_a_busy_bmc() -> None:
     time = Time()
     habits = Habits(busy=2, busy_methods=("PATCH",), retry_after="4")
     async with FakeBmc(habits) as bmc, machine(bmc, time) as it:

@@ -30,7 +30,7 @@ def bodies(bmc: FakeBmc) -> list[set[str]]:
 # inserting --------------------------------------------------------------------------------------------------------------
 
 
-async def test_the_least_is_said_first_and_is_enough_for_a_bmc_after_the_standard() -> None:
+async def test_the_smallest_payload_is_tried_first_and_a_standard_bmc_accepts_it() -> None:
     async with FakeBmc() as bmc:
         await insert(bmc)
         assert bodies(bmc) == [{"Image"}]
@@ -50,13 +50,13 @@ async def test_a_bmc_that_wants_inserted_and_write_protected_gets_them() -> None
         assert bodies(bmc)[-1] == {"Image", "Inserted", "WriteProtected"}
 
 
-async def test_a_bmc_that_refuses_inserted_and_write_protected_never_hears_them() -> None:
+async def test_a_bmc_that_refuses_inserted_and_write_protected_does_not_get_them() -> None:
     async with FakeBmc(Habits(refuses=("Inserted", "WriteProtected"), wants=("TransferProtocolType",))) as bmc:
         await insert(bmc)
         assert not any({"Inserted", "WriteProtected"} & body for body in bodies(bmc))
 
 
-async def test_what_a_bmc_says_by_name_counts_more_than_our_order() -> None:
+async def test_parameters_that_a_bmc_names_take_precedence_over_our_order() -> None:
     async with FakeBmc(
         Habits(wants=("Inserted", "TransferMethod"), refuses=("WriteProtected", "TransferProtocolType"))
     ) as bmc:
@@ -81,7 +81,7 @@ async def test_a_bmc_that_wants_everything_gets_it() -> None:
         (("Inserted", "TransferMethod"), ()),
     ],
 )
-async def test_a_bmc_that_refuses_without_a_word_hears_every_way_in_turn(
+async def test_a_bmc_that_refuses_without_a_message_gets_every_payload_in_turn(
     wants: tuple[str, ...], refuses: tuple[str, ...]
 ) -> None:
     async with FakeBmc(Habits(wants=wants, refuses=refuses, mute=True)) as bmc:
@@ -89,7 +89,7 @@ async def test_a_bmc_that_refuses_without_a_word_hears_every_way_in_turn(
         assert bmc.count("insert") == 1
 
 
-async def test_the_words_that_did_are_used_first_for_the_next_drive() -> None:
+async def test_the_payload_that_was_accepted_is_tried_first_for_the_next_drive() -> None:
     async with FakeBmc(Habits(wants=("TransferProtocolType",))) as bmc:
         async with machine(bmc) as it:
             first, second = (await it.discover()).cds
@@ -99,27 +99,27 @@ async def test_the_words_that_did_are_used_first_for_the_next_drive() -> None:
         assert len(bodies(bmc)) == 3
 
 
-async def test_a_bmc_that_likes_no_words_is_refused_with_what_it_said_first() -> None:
+async def test_a_bmc_that_accepts_no_payload_fails_with_its_first_message() -> None:
     async with FakeBmc(Habits(wants=("Image2",))) as bmc:
         with pytest.raises(RedfishRefused, match="requires the parameter Image2"):
             await insert(bmc)
         assert len(bodies(bmc)) == 6
 
 
-async def test_a_drive_without_actions_is_written_to() -> None:
+async def test_a_drive_without_actions_is_patched() -> None:
     async with FakeBmc(Habits(patch_only=True)) as bmc:
         await insert(bmc)
         assert bmc.calls("POST", "InsertMedia") == []
         assert bodies(bmc) == [{"Image", "Inserted"}]
 
 
-async def test_a_drive_without_actions_that_requires_an_etag_is_written_to() -> None:
+async def test_a_drive_without_actions_that_requires_an_etag_is_patched() -> None:
     async with FakeBmc(Habits(patch_only=True, etag="required")) as bmc:
         await insert(bmc)
         assert bmc.calls("PATCH", "/Cd1")[0].headers["If-Match"].startswith('"')
 
 
-async def test_a_drive_whose_actions_are_offered_and_not_there_is_written_to() -> None:
+async def test_a_drive_whose_offered_actions_do_not_exist_is_patched() -> None:
     async with FakeBmc(Habits(hollow_actions=True)) as bmc, machine(bmc) as it:
         slot = (await it.discover()).cds[0]
         await it.insert(slot, ISO)
@@ -128,7 +128,7 @@ async def test_a_drive_whose_actions_are_offered_and_not_there_is_written_to() -
         assert bmc.image("Cd1") == ""
 
 
-async def test_actions_are_where_the_bmc_says() -> None:
+async def test_actions_are_called_at_the_url_that_the_bmc_gives() -> None:
     async with FakeBmc(Habits(odd_targets=True)) as bmc:
         await insert(bmc)
         assert [call.path for call in bmc.calls("POST", "-insert")] == ["/redfish/v1/Oem/Do/1-Cd1-insert"]
@@ -139,14 +139,14 @@ async def test_drives_under_the_manager_work() -> None:
         await insert(bmc)
 
 
-async def test_the_same_image_is_left_where_it_is() -> None:
+async def test_an_image_that_is_already_inserted_is_left_there() -> None:
     async with FakeBmc() as bmc:
         await insert(bmc)
         await insert(bmc)
         assert (bmc.count("insert"), bmc.count("eject")) == (1, 0)
 
 
-async def test_what_counts_as_the_same_image_is_the_callers_to_say() -> None:
+async def test_the_caller_decides_what_counts_as_the_same_image() -> None:
     signed = [f"http://media.example/{signature}/maintenance.iso" for signature in ("aaaa", "bbbb")]
     async with FakeBmc() as bmc, machine(bmc) as it:
         slot = (await it.discover()).cds[0]
@@ -169,7 +169,7 @@ async def test_an_image_that_is_shown_by_its_file_name_only_is_recognised() -> N
         assert bmc.count("insert") == 1
 
 
-async def test_an_insert_that_fails_while_the_last_eject_goes_on_is_tried_again() -> None:
+async def test_an_insert_that_fails_during_the_last_eject_is_retried() -> None:
     time = Time()
     async with FakeBmc(Habits(insert_failures=3)) as bmc:
         await insert(bmc, time)
@@ -177,34 +177,34 @@ async def test_an_insert_that_fails_while_the_last_eject_goes_on_is_tried_again(
     assert len(time.slept) == 3
 
 
-async def test_a_bmc_that_reboots_after_the_insert_is_looked_at_and_not_told_again() -> None:
+async def test_after_a_reboot_of_the_bmc_the_drive_is_read_and_the_insert_is_not_repeated() -> None:
     time = Time()
     async with FakeBmc(Habits(away_after=("insert",), away_seconds=20), clock=time) as bmc:
         await insert(bmc, time)
         assert bmc.count("insert") == 1
 
 
-async def test_an_insert_without_an_answer_is_looked_for_before_it_is_asked_for_again() -> None:
+async def test_after_an_insert_without_an_answer_the_drive_is_read_before_a_retry() -> None:
     async with FakeBmc(Habits(insert_hangs=True)) as bmc:
         await insert(bmc, timeout_seconds=0.3)
         assert bmc.count("insert") == 1
 
 
-async def test_a_busy_bmc_is_told_again_when_it_said() -> None:
+async def test_an_insert_on_a_busy_bmc_is_retried_after_its_retry_after() -> None:
     time = Time()
     async with FakeBmc(Habits(sessions="no", busy=2, busy_methods=("POST",), retry_after="9")) as bmc:
         await insert(bmc, time)
     assert time.slept == [9, 9]
 
 
-async def test_an_insert_that_is_said_to_be_done_and_is_not_is_an_error() -> None:
+async def test_an_insert_that_is_accepted_without_effect_is_an_error() -> None:
     async with FakeBmc(Habits(insert_silent=True)) as bmc:
-        with pytest.raises(RedfishError, match="took the image, but does not show it") as caught:
+        with pytest.raises(RedfishError, match="accepted the image, but does not show it") as caught:
             await insert(bmc)
     assert caught.value.transient
 
 
-async def test_an_insert_that_always_fails_ends_with_what_the_bmc_said() -> None:
+async def test_an_insert_that_always_fails_ends_with_the_message_of_the_bmc() -> None:
     async with FakeBmc(Habits(insert_failures=1000)) as bmc:
         with pytest.raises(RedfishUnreachable, match=r"500.*The last eject is still under way"):
             await insert(bmc)
@@ -213,12 +213,12 @@ async def test_an_insert_that_always_fails_ends_with_what_the_bmc_said() -> None
 # tasks ------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_202_that_names_no_task_is_seen_by_looking() -> None:
+async def test_after_a_202_without_a_task_the_drive_is_read() -> None:
     async with FakeBmc(Habits(task="nameless")) as bmc:
         await insert(bmc)
 
 
-async def test_a_task_that_never_ends_is_given_up_and_what_is_in_the_drive_counts() -> None:
+async def test_a_task_that_never_ends_times_out_and_the_state_of_the_drive_decides() -> None:
     async with FakeBmc(Habits(task="endless")) as bmc:
         await insert(bmc)
         assert bmc.count("insert") == 1
@@ -234,7 +234,7 @@ async def test_a_task_is_followed_to_its_end(task: Any) -> None:
         assert list(bmc.tasks.values()) == [3]
 
 
-async def test_a_task_that_fails_is_refused_with_its_words() -> None:
+async def test_a_task_that_fails_is_refused_with_its_messages() -> None:
     async with FakeBmc(Habits(task="fails")) as bmc:
         with pytest.raises(RedfishRefused, match=r"Exception: The share could not be mounted"):
             await insert(bmc)
@@ -264,7 +264,7 @@ async def test_an_image_that_the_bmc_can_fetch_is_inserted(media: str) -> None:
         assert bmc.image("Cd1") == f"{media}/there.iso"
 
 
-async def test_an_image_that_is_not_there_is_refused_at_once_and_in_no_other_words(media: str) -> None:
+async def test_an_image_that_cannot_be_fetched_is_refused_without_trying_other_payloads(media: str) -> None:
     async with FakeBmc(Habits(fetches=True)) as bmc, machine(bmc) as it:
         slot = (await it.discover()).cds[0]
         with pytest.raises(RedfishRefused, match="Could not fetch the image: HEAD answered 404"):
@@ -288,7 +288,7 @@ async def test_an_image_that_is_not_there_is_refused_at_once_and_in_no_other_wor
         Habits(media_under="manager"),
     ],
 )
-async def test_an_image_is_ejected_whatever_the_bmc_wants_to_hear(habits: Habits) -> None:
+async def test_an_image_is_ejected_with_whatever_payload_the_bmc_accepts(habits: Habits) -> None:
     async with FakeBmc(habits) as bmc, machine(bmc) as it:
         slot = (await it.discover()).cds[0]
         bmc.system.drives["Cd1"].image = ISO
@@ -314,18 +314,18 @@ async def test_somebody_elses_image_is_left_in() -> None:
         assert bmc.image("Cd1") == ""
 
 
-async def test_an_eject_that_is_said_to_be_done_and_is_not_is_an_error() -> None:
+async def test_an_eject_that_is_accepted_without_effect_is_an_error() -> None:
     async with FakeBmc(Habits(eject_silent=True)) as bmc, machine(bmc) as it:
         slot = (await it.discover()).cds[0]
         bmc.system.drives["Cd1"].image = OTHER
-        with pytest.raises(RedfishError, match="says that it ejected the image, but still shows it"):
+        with pytest.raises(RedfishError, match="accepted the eject, but still shows the image"):
             await it.eject(slot)
-        with pytest.raises(RedfishError, match="says that it ejected what was in it, but still shows it"):
+        with pytest.raises(RedfishError, match="accepted the eject, but still shows the old image"):
             await it.insert(slot, ISO)
         assert bmc.count("insert") == 0
 
 
-async def test_an_eject_whose_answer_is_lost_is_looked_at() -> None:
+async def test_after_an_eject_without_an_answer_the_drive_is_read() -> None:
     time = Time()
     async with FakeBmc(clock=time) as bmc, machine(bmc, time) as it:
         slot = (await it.discover()).cds[0]

@@ -28,7 +28,7 @@ async def test_a_system_that_is_off_is_switched_on() -> None:
         (("On", "GracefulRestart"), "GracefulRestart"),
     ],
 )
-async def test_a_system_that_is_on_is_restarted_by_the_surest_means_it_has(
+async def test_a_running_system_is_restarted_by_the_most_reliable_reset_it_offers(
     resets: tuple[str, ...], expected: str
 ) -> None:
     async with FakeBmc(Habits(power="On", resets=resets)) as bmc, machine(bmc) as it:
@@ -46,14 +46,14 @@ async def test_values_in_an_action_info_count_and_so_does_an_odd_target() -> Non
         assert bmc.calls("POST", "/1-all-reset")
 
 
-async def test_a_system_that_does_not_say_which_resets_it_has_gets_the_usual_ones() -> None:
+async def test_a_system_that_lists_no_resets_gets_the_usual_ones() -> None:
     async with FakeBmc(Habits(reset_list=False)) as bmc, machine(bmc) as it:
         await ready(it)
         assert [await it.reset(), await it.reset()] == ["On", "ForceRestart"]
         assert len(bmc.boots) == 2
 
 
-async def test_a_reset_that_is_offered_and_refused_gives_way_to_the_next() -> None:
+async def test_after_a_refused_reset_the_next_kind_is_tried() -> None:
     async with FakeBmc(Habits(power="On", resets_refused=("ForceRestart",))) as bmc, machine(bmc) as it:
         await ready(it)
         assert await it.reset() == "PowerCycle"
@@ -75,7 +75,7 @@ async def test_a_system_without_a_reset_that_boots_it_is_refused_with_what_it_ha
 
 
 @pytest.mark.parametrize("power", ["On", "Resetting"])
-async def test_a_power_state_that_lies_does_not_keep_us_from_one_reset(power: str) -> None:
+async def test_a_wrong_power_state_does_not_prevent_a_reset(power: str) -> None:
     async with FakeBmc(Habits(power="On", shows_power=power)) as bmc, machine(bmc) as it:
         await ready(it)
         assert await it.reset() == "ForceRestart"
@@ -83,7 +83,7 @@ async def test_a_power_state_that_lies_does_not_keep_us_from_one_reset(power: st
         assert (await it.glance()).power == power
 
 
-async def test_a_reset_that_is_said_to_be_done_and_is_not_shows_in_a_glance() -> None:
+async def test_glance_shows_that_an_accepted_reset_did_not_happen() -> None:
     async with FakeBmc(Habits(power="On", reset="nothing")) as bmc, machine(bmc) as it:
         await ready(it)
         before = await it.glance()
@@ -92,7 +92,7 @@ async def test_a_reset_that_is_said_to_be_done_and_is_not_shows_in_a_glance() ->
         assert await it.glance() == before
 
 
-async def test_a_reset_that_happened_shows_in_a_glance() -> None:
+async def test_glance_shows_that_a_reset_happened() -> None:
     async with FakeBmc(Habits(power="On")) as bmc, machine(bmc) as it:
         await ready(it)
         before = await it.glance()
@@ -124,7 +124,7 @@ async def test_a_reset_that_answers_500_is_unclear_and_not_sent_again(habit: Any
         assert (bmc.count("reset"), len(bmc.boots)) == (1, boots)
 
 
-async def test_trouble_before_the_reset_is_clear() -> None:
+async def test_an_error_before_the_reset_is_not_unclear() -> None:
     async with FakeBmc(Habits(power="On")) as bmc, machine(bmc, patience_seconds=0) as it:
         await ready(it)
         bmc.go_away(1000)
@@ -134,17 +134,17 @@ async def test_trouble_before_the_reset_is_clear() -> None:
         assert bmc.count("reset") == 0
 
 
-async def test_a_system_that_does_not_go_off_on_the_way_to_on_leaves_it_unclear() -> None:
+async def test_a_power_cycle_of_a_system_that_does_not_switch_off_is_unclear() -> None:
     habits = Habits(power="On", resets=("On", "ForceOff"), shows_power="On")
     async with FakeBmc(habits) as bmc, machine(bmc) as it:
         await ready(it)
-        with pytest.raises(RedfishError, match="is not off") as caught:
+        with pytest.raises(RedfishError, match="but does not show it") as caught:
             await it.reset()
         assert caught.value.unclear
         assert [call.body["ResetType"] for call in bmc.calls("POST", "Reset")] == ["ForceOff"]
 
 
-async def test_a_bmc_that_is_lost_between_off_and_on_leaves_it_unclear() -> None:
+async def test_a_bmc_that_is_lost_between_off_and_on_leaves_the_reset_unclear() -> None:
     time = Time()
     habits = Habits(power="On", resets=("On", "ForceOff"), away_after=("reset",), away_seconds=1000)
     async with FakeBmc(habits, clock=time) as bmc, machine(bmc, time) as it:
@@ -157,7 +157,7 @@ async def test_a_bmc_that_is_lost_between_off_and_on_leaves_it_unclear() -> None
         assert bmc.boots[-1].cd
 
 
-async def test_a_reset_that_a_busy_bmc_turned_away_is_clear() -> None:
+async def test_a_reset_that_a_busy_bmc_refused_is_not_unclear() -> None:
     habits = Habits(power="On", sessions="no", busy=1, busy_status=429, busy_methods=("POST",), patch_only=True)
     async with FakeBmc(habits) as bmc, machine(bmc) as it:
         await ready(it)
@@ -176,7 +176,7 @@ async def test_a_session_that_ends_at_the_reset_is_renewed_and_the_reset_sent_on
         assert (bmc.count("reset"), bmc.count("session"), len(bmc.sessions)) == (1, 2, 1)
 
 
-async def test_a_bmc_that_reboots_with_the_system_is_back_after_a_while() -> None:
+async def test_a_bmc_that_reboots_with_the_system_is_waited_for() -> None:
     time = Time()
     habits = Habits(power="On", away_after=("reset",), away_seconds=25)
     async with FakeBmc(habits, clock=time) as bmc, machine(bmc, time) as it:
@@ -213,14 +213,14 @@ async def test_a_reset_whose_task_cannot_be_read_is_unclear_and_no_other_is_sent
         assert (bmc.count("reset"), len(bmc.boots)) == (1, 1)
 
 
-async def test_a_reset_that_is_answered_with_a_flood_of_words_is_done() -> None:
+async def test_a_reset_with_a_huge_answer_is_done() -> None:
     async with FakeBmc(Habits(power="On", chatty=True)) as bmc, machine(bmc) as it:
         await ready(it)
         assert await it.reset() == "ForceRestart"
         assert bmc.count("reset") == 1
 
 
-async def test_a_system_on_its_way_is_waited_for_before_it_is_reset() -> None:
+async def test_a_changing_power_state_is_waited_for_before_a_reset() -> None:
     time = Time()
     async with FakeBmc(Habits(power_seconds=5, power="On"), clock=time) as bmc, machine(bmc, time) as it:
         await ready(it)
@@ -245,7 +245,7 @@ async def test_a_system_that_is_going_off_is_switched_on_when_it_is_off() -> Non
 # off --------------------------------------------------------------------------------------------------------------------
 
 
-async def test_power_off_is_seen_to_be_off_and_not_repeated() -> None:
+async def test_power_off_waits_until_the_system_is_off_and_is_not_repeated() -> None:
     async with FakeBmc(Habits(power="On")) as bmc, machine(bmc) as it:
         await it.discover()
         await it.power_off()
@@ -254,7 +254,7 @@ async def test_power_off_is_seen_to_be_off_and_not_repeated() -> None:
         assert bmc.count("reset") == 1
 
 
-async def test_power_off_without_an_answer_is_looked_at() -> None:
+async def test_after_a_power_off_without_an_answer_the_state_is_read() -> None:
     async with FakeBmc(Habits(power="On", reset="hangs")) as bmc, machine(bmc, timeout_seconds=0.3) as it:
         await it.discover()
         await it.power_off()
@@ -268,9 +268,9 @@ async def test_a_system_that_cannot_be_switched_off_is_refused() -> None:
             await it.power_off()
 
 
-async def test_a_system_that_stays_on_is_not_called_off() -> None:
+async def test_a_system_that_stays_on_after_power_off_is_an_error() -> None:
     async with FakeBmc(Habits(power="On", reset="nothing")) as bmc, machine(bmc) as it:
         await it.discover()
-        with pytest.raises(RedfishError, match="is not off"):
+        with pytest.raises(RedfishError, match="but does not show it"):
             await it.power_off()
         assert bmc.count("reset") == 1

@@ -52,7 +52,7 @@ def machine(sushy: Emulator, fake: Fake, **changes: Any) -> Machine:
     return Machine(Bmc(**given), policy=LOCAL, timeout_seconds=10, random=Random(7), patience_seconds=10)
 
 
-async def test_the_system_is_found_by_the_uuid_on_record_and_not_taken_for_the_first(sushy: Emulator) -> None:
+async def test_the_system_with_the_registered_uuid_is_chosen_and_not_the_first(sushy: Emulator) -> None:
     async with machine(sushy, SECOND) as it:
         facts = await it.discover()
     assert (facts.uuid, facts.vendor, facts.quirks, facts.power) == (SECOND.uuid, "sushy", "sushy-emulator", "On")
@@ -62,7 +62,7 @@ async def test_the_system_is_found_by_the_uuid_on_record_and_not_taken_for_the_f
     assert facts.managers == (f"/redfish/v1/Managers/{SECOND.uuid}",)
 
 
-async def test_a_machine_that_the_emulator_has_not_got_is_refused(sushy: Emulator) -> None:
+async def test_a_machine_that_the_emulator_does_not_have_is_refused(sushy: Emulator) -> None:
     async with machine(sushy, FIRST, system_uuid="aaaaaaaa-0000-4000-8000-00000000000f") as it:
         with pytest.raises(Mismatch):
             await it.discover()
@@ -115,7 +115,9 @@ async def test_another_image_replaces_the_one_that_is_there(sushy: Emulator, med
         assert await it.eject(slot, only=lambda image: image.endswith("two.iso")) is True
 
 
-async def test_an_image_that_is_not_there_is_refused_with_the_emulators_own_words(sushy: Emulator, media: str) -> None:
+async def test_an_image_that_does_not_exist_is_refused_with_the_message_of_the_emulator(
+    sushy: Emulator, media: str
+) -> None:
     async with machine(sushy, THIRD) as it:
         slot = (await it.discover()).cds[1]
         with pytest.raises(RedfishRefused, match="Cannot download virtual media: got error 404") as caught:
@@ -123,7 +125,7 @@ async def test_an_image_that_is_not_there_is_refused_with_the_emulators_own_word
     assert caught.value.status == 400
 
 
-async def test_work_goes_on_with_stored_facts(sushy: Emulator) -> None:
+async def test_a_machine_is_used_with_stored_facts(sushy: Emulator) -> None:
     async with machine(sushy, SECOND) as it:
         facts = await it.discover()
     async with machine(sushy, SECOND) as it:
@@ -134,7 +136,7 @@ async def test_work_goes_on_with_stored_facts(sushy: Emulator) -> None:
             await it.resume(facts)
 
 
-async def test_an_emulator_with_a_password_and_a_certificate_of_its_own_is_opened(tmp_path: Path) -> None:
+async def test_an_emulator_with_a_password_and_its_own_certificate_is_used(tmp_path: Path) -> None:
     certificate = tmp_path / "bmc.pem"
     digest = make_certificate(certificate)
     with emulator(tmp_path, devices=None, auth=True, certificate=certificate) as running:

@@ -11,7 +11,7 @@ from tests.provisioning.bmc_habits import PASSWORD, USER
 from tests.provisioning.machines import LOCAL
 
 
-async def test_each_request_waits_for_its_turn_and_asks_for_leave_after_it() -> None:
+async def test_each_request_waits_for_its_turn_and_then_checks_the_permit() -> None:
     happened: list[str] = []
 
     async def turn() -> None:
@@ -57,7 +57,7 @@ async def test_a_request_does_not_wait_for_ever_for_machines_that_report() -> No
             await asyncio.gather(*[turns.wait() for _ in range(5)])
 
 
-async def test_a_report_that_is_refused_holds_nobody_up_afterwards() -> None:
+async def test_a_refused_report_delays_no_later_request() -> None:
     turns = Turns(turn_seconds=0.0, give_way_seconds=3600.0)
     try:
         with turns.answering():

@@ -54,7 +54,7 @@ async def test_an_expired_session_is_replaced_by_one_new_one() -> None:
         assert bmc.sessions == {}
 
 
-async def test_a_bmc_without_sessions_gets_basic() -> None:
+async def test_a_bmc_without_sessions_gets_basic_authentication() -> None:
     async with FakeBmc(Habits(sessions="no")) as bmc:
         async with machine(bmc) as it:
             await it.discover()
@@ -62,7 +62,7 @@ async def test_a_bmc_without_sessions_gets_basic() -> None:
         assert bmc.calls("GET", "/Systems/1")[0].headers["Authorization"].startswith("Basic ")
 
 
-async def test_a_bmc_whose_sessions_are_all_taken_gets_basic() -> None:
+async def test_a_bmc_without_free_sessions_gets_basic_authentication() -> None:
     async with FakeBmc(Habits(sessions="full")) as bmc:
         async with machine(bmc) as it:
             await it.discover()
@@ -70,14 +70,14 @@ async def test_a_bmc_whose_sessions_are_all_taken_gets_basic() -> None:
         assert len(bmc.calls("POST", "/Sessions")) == 1
 
 
-async def test_a_busy_bmc_is_asked_again_for_a_session() -> None:
+async def test_creating_a_session_is_retried_on_a_busy_bmc() -> None:
     time = Time()
     async with FakeBmc(Habits(busy=2, busy_methods=("POST",), retry_after="3")) as bmc, machine(bmc, time) as it:
         await it.discover()
         assert (bmc.count("session"), time.slept) == (1, [3, 3])
 
 
-async def test_a_session_whose_making_was_not_answered_is_not_made_again() -> None:
+async def test_creating_a_session_is_not_repeated_after_no_answer() -> None:
     async with FakeBmc(Habits(session_hangs=True)) as bmc, machine(bmc, timeout_seconds=0.2) as it:
         assert (await it.discover()).serial == "SN-1"
         assert bmc.count("session") == 1
@@ -95,7 +95,7 @@ async def test_a_root_that_wants_a_password_gets_one() -> None:
         assert (await it.discover()).serial == "SN-1"
 
 
-async def test_a_bmc_that_calls_itself_by_another_name_is_still_asked_by_the_one_on_record() -> None:
+async def test_links_with_another_host_name_are_requested_at_the_registered_address() -> None:
     async with FakeBmc() as other, FakeBmc(Habits(calls_itself=other.url, task="succeeds")) as bmc:
         async with machine(bmc) as it:
             await it.insert((await it.discover()).cds[0], "http://media.example/a.iso")
@@ -105,7 +105,7 @@ async def test_a_bmc_that_calls_itself_by_another_name_is_still_asked_by_the_one
 
 
 @pytest.mark.parametrize("sessions", ["yes", "no"])
-async def test_a_wrong_password_is_tried_once_for_accounts_are_locked_after_a_few(sessions: Any) -> None:
+async def test_a_wrong_password_is_tried_only_once(sessions: Any) -> None:
     async with FakeBmc(Habits(sessions=sessions)) as bmc:
         async with machine(bmc, password="wrong-and-secret") as it:
             with pytest.raises(RedfishRefused, match="user name and password") as caught:
@@ -115,7 +115,7 @@ async def test_a_wrong_password_is_tried_once_for_accounts_are_locked_after_a_fe
         assert len([call for call in bmc.log if call.status == 401]) == 1
 
 
-async def test_closing_does_not_wait_for_a_bmc_that_is_away() -> None:
+async def test_closing_does_not_wait_for_an_unreachable_bmc() -> None:
     async with FakeBmc() as bmc, machine(bmc) as it:
         await it.discover()
         bmc.go_away(1000)
@@ -125,14 +125,14 @@ async def test_closing_does_not_wait_for_a_bmc_that_is_away() -> None:
 
 
 @pytest.mark.parametrize("status", [503, 429])
-async def test_a_busy_bmc_is_asked_again_when_it_said(status: int) -> None:
+async def test_a_read_from_a_busy_bmc_is_retried_after_its_retry_after(status: int) -> None:
     time = Time()
     async with FakeBmc(Habits(busy=3, busy_status=status, retry_after="7")) as bmc, machine(bmc, time) as it:
         assert (await it.discover()).serial == "SN-1"
     assert time.slept[:3] == [7, 7, 7]
 
 
-async def test_a_time_of_day_to_ask_again_is_understood_by_the_clock_of_the_bmc() -> None:
+async def test_a_date_in_retry_after_is_compared_with_the_clock_of_the_bmc() -> None:
     time = Time()
     then = format_datetime(datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=20), usegmt=True)
     async with FakeBmc(Habits(busy=1, retry_after=then)) as bmc, machine(bmc, time) as it:
@@ -140,7 +140,7 @@ async def test_a_time_of_day_to_ask_again_is_understood_by_the_clock_of_the_bmc(
     assert 17 <= time.slept[0] <= 21
 
 
-async def test_a_bmc_that_asks_for_an_hour_is_tried_once_more_at_the_end_of_our_patience() -> None:
+async def test_after_a_long_retry_after_there_is_one_last_try_at_the_end_of_the_time() -> None:
     time = Time()
     async with FakeBmc(Habits(busy=9, retry_after="3600")) as bmc, machine(bmc, time, patience_seconds=60) as it:
         with pytest.raises(RedfishUnreachable, match=r"503.*temporarily unavailable") as caught:
@@ -159,7 +159,7 @@ async def test_reading_is_repeated_after_errors_with_growing_pauses() -> None:
     assert 0.25 <= time.slept[0] <= 0.5
 
 
-async def test_a_bmc_that_is_not_there_is_unreachable_when_patience_ends() -> None:
+async def test_a_bmc_that_never_answers_is_unreachable_after_the_time_for_retries() -> None:
     time = Time()
     async with FakeBmc() as bmc:
         url = bmc.url
@@ -170,7 +170,7 @@ async def test_a_bmc_that_is_not_there_is_unreachable_when_patience_ends() -> No
     assert sum(time.slept) == pytest.approx(5)
 
 
-async def test_a_slow_bmc_is_given_up_in_time() -> None:
+async def test_a_request_to_a_slow_bmc_times_out() -> None:
     async with FakeBmc(Habits(slow_seconds=5)) as bmc, machine(bmc, timeout_seconds=0.1, patience_seconds=0) as it:
         with pytest.raises(RedfishUnreachable, match=r"no answer within 0\.1 s"):
             await it.discover()
@@ -185,7 +185,7 @@ async def test_a_bmc_that_reboots_is_waited_for() -> None:
     assert 30 <= sum(time.slept) < 60
 
 
-async def test_a_glance_without_patience_says_at_once_that_nobody_answers() -> None:
+async def test_a_glance_without_patience_fails_at_once() -> None:
     time = Time()
     async with FakeBmc(clock=time) as bmc, machine(bmc, time) as it:
         await it.discover()
@@ -210,7 +210,7 @@ async def test_every_request_is_observed_with_operation_vendor_and_outcome() -> 
     assert len(seen) >= 6
 
 
-async def test_nothing_is_changed_any_more_once_the_permit_is_gone() -> None:
+async def test_without_a_permit_nothing_is_changed() -> None:
     class Gone(Exception):
         pass
 
@@ -234,7 +234,7 @@ async def test_nothing_is_changed_any_more_once_the_permit_is_gone() -> None:
 # secrets ----------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_bmc_repeats_of_our_secrets_is_taken_out_of_the_error() -> None:
+async def test_secrets_that_a_bmc_repeats_are_removed_from_the_error() -> None:
     url = "http://127.0.0.1:9/media/5ignature/task.iso"
     async with FakeBmc(Habits(echoes=True, fetches=True)) as bmc, machine(bmc) as it:
         facts = await it.discover()
@@ -246,7 +246,7 @@ async def test_what_a_bmc_repeats_of_our_secrets_is_taken_out_of_the_error() -> 
         assert secret not in repr(caught.value)
 
 
-async def test_the_password_is_in_no_representation_of_the_record() -> None:
+async def test_no_repr_of_the_bmc_contains_the_password() -> None:
     async with FakeBmc() as bmc:
         held = record(bmc)
         assert held.password == PASSWORD
@@ -267,7 +267,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContex
     return context, digest
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused_before_anything_is_sent(
+async def test_an_untrusted_certificate_is_refused_before_anything_is_sent(
     certificate: tuple[ssl.SSLContext, str],
 ) -> None:
     async with FakeBmc(tls=certificate[0]) as bmc, machine(bmc) as it:
@@ -277,7 +277,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused_before_anything_
         assert bmc.log == []
 
 
-async def test_insecure_takes_any_certificate(certificate: tuple[ssl.SSLContext, str]) -> None:
+async def test_insecure_accepts_any_certificate(certificate: tuple[ssl.SSLContext, str]) -> None:
     async with FakeBmc(tls=certificate[0]) as bmc, machine(bmc, tls="insecure") as it:
         assert (await it.discover()).serial == "SN-1"
 
@@ -290,7 +290,7 @@ async def test_a_pinned_certificate_is_enough_whatever_its_name(certificate: tup
             assert (await it.discover()).serial == "SN-1"
 
 
-async def test_another_certificate_than_the_pinned_one_is_refused_with_the_one_it_has(
+async def test_a_certificate_other_than_the_pinned_one_is_refused_with_its_fingerprint(
     certificate: tuple[ssl.SSLContext, str],
 ) -> None:
     context, digest = certificate
@@ -301,13 +301,13 @@ async def test_another_certificate_than_the_pinned_one_is_refused_with_the_one_i
 
 
 @pytest.mark.parametrize("tls", ["sha256:beef", "maybe", "sha1:" + "ab" * 20])
-async def test_a_pin_that_is_none_is_refused(tls: str) -> None:
+async def test_an_invalid_pin_is_refused(tls: str) -> None:
     async with FakeBmc() as bmc, machine(bmc, tls=tls) as it:
         with pytest.raises(RedfishRefused, match="tls must be"):
             await it.discover()
 
 
-async def test_a_pin_is_not_silently_ignored_on_plain_http() -> None:
+async def test_a_pin_for_plain_http_is_refused() -> None:
     async with FakeBmc() as bmc, machine(bmc, tls="sha256:" + "ab" * 32) as it:
         with pytest.raises(Untrusted, match="http://"):
             await it.discover()

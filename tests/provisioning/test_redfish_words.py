@@ -20,7 +20,7 @@ from tests.provisioning.machines import LOCAL, Time
 # words ------------------------------------------------------------------------------------------------------------------
 
 
-def test_extended_information_counts_before_the_general_message() -> None:
+def test_extended_information_takes_precedence_over_the_general_message() -> None:
     info = [
         {"MessageId": "Base.1.5.LicenseKeyRequired", "Message": "A licence is needed."},
         {"MessageId": "iLO.2.14.X"},
@@ -30,17 +30,17 @@ def test_extended_information_counts_before_the_general_message() -> None:
     assert words.has("LicenseKeyRequired")
 
 
-def test_a_general_message_is_used_where_there_is_no_other() -> None:
+def test_the_general_message_is_used_if_there_is_no_other() -> None:
     info = [{"MessageId": "Base.1.0.GeneralError"}]
     assert said({"error": {"message": "Out of memory", "@Message.ExtendedInfo": info}}).text == "Out of memory"
 
 
 @pytest.mark.parametrize("odd", [None, [], "x", {"error": "x"}, {"error": {"@Message.ExtendedInfo": [1, None, "x"]}}])
-def test_an_answer_without_words_has_none(odd: Any) -> None:
+def test_an_answer_without_messages_has_none(odd: Any) -> None:
     assert said(odd).text == ""
 
 
-def test_a_single_message_that_is_no_list_is_read() -> None:
+def test_a_single_message_outside_a_list_is_read() -> None:
     assert said({"@Message.ExtendedInfo": {"Message": "Alone."}}).text == "Alone."
 
 
@@ -58,12 +58,12 @@ def test_a_single_message_that_is_no_list_is_read() -> None:
         ({"MessageId": "Base.1.5.InternalError", "Message": "TransferMethod"}, "", ""),
     ],
 )
-def test_the_parameter_that_is_blamed_is_found(message: Any, missing: str, unwanted: str) -> None:
+def test_the_parameter_that_a_message_blames_is_found(message: Any, missing: str, unwanted: str) -> None:
     found = said({"error": {"@Message.ExtendedInfo": [message]}}).blames(("TransferMethod", "Inserted"))
     assert found == (frozenset({missing} - {""}), frozenset({unwanted} - {""}))
 
 
-def test_words_are_made_one_line_and_not_too_long() -> None:
+def test_messages_are_shortened_to_one_line() -> None:
     assert one_line("a\n\tb\x00\x1b[31mc") == "a b [31mc"
     assert len(one_line("x" * 100_000)) == LONGEST
 
@@ -71,7 +71,7 @@ def test_words_are_made_one_line_and_not_too_long() -> None:
 # patience ---------------------------------------------------------------------------------------------------------------
 
 
-async def test_pauses_grow_and_end_with_patience() -> None:
+async def test_pauses_grow_until_the_time_is_over() -> None:
     time = Time()
     patience = Patience(60, Random(1), time.sleep, time)
     while await patience.pause():
@@ -82,7 +82,7 @@ async def test_pauses_grow_and_end_with_patience() -> None:
     assert 9 <= len(time.slept) <= 20
 
 
-async def test_two_clients_do_not_ask_in_step() -> None:
+async def test_two_clients_do_not_retry_in_step() -> None:
     slept = []
     for seed in (1, 2):
         time = Time()
@@ -106,9 +106,7 @@ async def test_two_clients_do_not_ask_in_step() -> None:
         ("Thu, 01 Jan 1970 00:00:10 GMT", None, 0),
     ],
 )
-def test_when_to_ask_again_is_understood_in_all_its_spellings(
-    value: str | None, date: str | None, seconds: float | None
-) -> None:
+def test_every_format_of_retry_after_is_parsed(value: str | None, date: str | None, seconds: float | None) -> None:
     assert retry_after(value, date, 40.0) == seconds
 
 
@@ -174,7 +172,7 @@ def test_power_states_are_normalised(shown: Any, power: str) -> None:
         ({}, {"Manufacturer": "Contoso", "SKU": "SN-1", "SerialNumber": "CN-board"}, False),
     ],
 )
-def test_a_system_is_the_machine_when_something_fits_and_nothing_contradicts(
+def test_a_system_matches_if_serial_or_uuid_match_and_neither_contradicts(
     record: dict[str, Any], system: dict[str, Any], fits: bool
 ) -> None:
     bmc = Bmc(**{"address": "https://bmc", "username": "", "password": "", "serial": "SN-1", **record})
@@ -260,7 +258,7 @@ async def babbler(random: Random) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_a_bmc_that_talks_nonsense_brings_nothing_but_errors_of_ours(seed: int) -> None:
+async def test_random_answers_of_a_bmc_raise_only_redfish_errors(seed: int) -> None:
     random, time = Random(seed), Time()
     slot = VirtualDrive("/redfish/v1/slot", "Cd", "cd")
     facts = MachineFacts("/redfish/v1/x", ("/redfish/v1/m",), slots=(slot,), quirks=random.choice(ROWS).name)

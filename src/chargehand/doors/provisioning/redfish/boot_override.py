@@ -1,4 +1,4 @@
-"""Booting from the virtual CD once, and no longer."""
+"""The one-time boot override: boot from the virtual CD once."""
 
 from chargehand.doors.provisioning.redfish.client import RedfishClient
 from chargehand.doors.provisioning.redfish.errors import RedfishError, RedfishRefused
@@ -24,7 +24,7 @@ class BootOverride:
         self._quirks = quirks
 
     async def once_from(self, slot: VirtualDrive, mode: str | None) -> None:
-        """Set the override and see that it is set. Asked again while the BMC is in trouble: twice the same is the same."""
+        """Set the override and check that it is set. It is idempotent, so it is repeated on transient errors."""
         while True:
             try:
                 if self._quirks.dell_attributes and await self._dell("VCD-DVD" if slot.kind == "cd" else "vFDD"):
@@ -38,7 +38,7 @@ class BootOverride:
                     return
                 system = await self._client.get(self._facts.system)
                 raise RedfishError(
-                    f"the BMC took the boot override to {wanted[TARGET]}, but reads it back as {_describe(system)}",
+                    f"the BMC accepted the boot override {wanted[TARGET]}, but shows {_describe(system)}",
                     transient=False,
                 )
             except RedfishError as error:
@@ -46,7 +46,7 @@ class BootOverride:
                     raise
 
     async def clear(self) -> None:
-        """No override, or where a BMC knows only lasting ones, the disk."""
+        """Remove the override; if a BMC has only permanent ones, set it to the disk."""
         refused: RedfishError | None = None
         while True:
             try:
@@ -65,7 +65,10 @@ class BootOverride:
                         continue
                     if await self._cleared():
                         return
-                raise refused or RedfishError("the BMC does not give up its boot override", transient=False)
+                raise refused or RedfishError(
+                    "the boot override cannot be cleared: the BMC accepts the change, but still shows it",
+                    transient=False,
+                )
             except RedfishError as error:
                 if not error.transient or not await self._client.patience.pause(error.retry_after_seconds):
                     raise
@@ -79,7 +82,7 @@ class BootOverride:
         target = next((name for name in names if name in allowed), "" if allowed else names[0])
         if not target:
             raise RedfishRefused(
-                f"the system cannot be told to boot from a {slot.kind} drive: it knows {', '.join(allowed)}"
+                f"the system offers no boot override to a {slot.kind} drive: it offers {', '.join(allowed)}"
             )
         often = texts(boot.get(f"{ENABLED}@Redfish.AllowableValues"))
         lasting = often and "Once" not in often
@@ -132,7 +135,7 @@ class BootOverride:
     # Dell -------------------------------------------------------------------------------------------------------------
 
     async def _dell(self, device: str) -> bool:
-        """The iDRAC's own way. False where this one has not got it, and the standard's must do."""
+        """Set the boot device by attributes of the iDRAC. Return False if it has none, so that the standard way is used."""
         once = "Disabled" if device == "Normal" else "Enabled"
         wanted = {"ServerBoot.1.BootOnce": once, "ServerBoot.1.FirstBootDevice": device}
         for path in self._facts.managers:
@@ -143,7 +146,7 @@ class BootOverride:
             now = part((await self._client.get(attributes.path)).data, "Attributes")
             if now.get("ServerBoot.1.FirstBootDevice") != device:
                 raise RedfishError(
-                    f"the iDRAC took {device} as first boot device, but does not show it", transient=True
+                    f"the iDRAC accepted {device} as first boot device, but does not show it", transient=True
                 )
             return True
         return False

@@ -1,7 +1,7 @@
-"""Requests with what belongs around them: who we are, another try where that does no harm, ETags, tasks, words for errors.
+"""Requests with authentication, safe retries, ETags, tasks and error messages.
 
-Reading may always be repeated. A write goes out once; its caller looks whether it took effect and decides. The one thing
-that repeats a write here is an answer which says that nothing was done: a session that had expired, or another ETag.
+Reads are retried. A write is sent once; its caller checks whether it took effect and decides. A write is repeated here only
+after an answer that says that nothing was done: the session had expired, or the ETag did not match.
 """
 
 import time
@@ -19,8 +19,8 @@ from chargehand.doors.provisioning.redfish.transport import Observe, RedfishAnsw
 _RUNNING = ("New", "Starting", "Running", "Pending", "Stopping", "Suspended", "Service", "Interrupted", "Cancelling")
 _FAILED = ("Exception", "Killed", "Cancelled")
 
-Permit = Callable[[], Awaitable[None]]  # raises, if what was begun is no longer ours to go on with
-Turn = Callable[[], Awaitable[None]]  # returns when the next request may begin
+Permit = Callable[[], Awaitable[None]]  # raises if the job is no longer ours
+Turn = Callable[[], Awaitable[None]]  # returns when the next request may be sent
 
 
 class RedfishClient:
@@ -52,7 +52,7 @@ class RedfishClient:
         self.begin("")
 
     def begin(self, operation: str, patience_seconds: float | None = None) -> None:
-        """A call of our caller's begins, and with it new patience."""
+        """Start a new operation, with a new time budget for retries."""
         self._operation = operation
         seconds = self._patience_seconds if patience_seconds is None else patience_seconds
         self.patience = Patience(seconds, self._random, self._sleep, self._clock)
@@ -82,7 +82,7 @@ class RedfishClient:
         return await self._patiently(read)
 
     async def find(self, path: str) -> RedfishAnswer | None:
-        """As `get`; None when there is nothing of that name."""
+        """Like `get`, but return None if the resource does not exist."""
         try:
             return await self.get(path)
         except RedfishRefused as error:
@@ -96,7 +96,7 @@ class RedfishClient:
         await self._write("POST", path, body, {})
 
     async def patch(self, seen: RedfishAnswer, body: Any) -> None:
-        """Change what was seen: with the ETag it had, and where that does not do, with what BMCs want instead."""
+        """Change a resource with its ETag; if that is refused, with the variants that BMCs accept instead."""
         refused: RedfishRefused | None = None
         async for tag in self._tags(seen):
             try:
@@ -105,12 +105,12 @@ class RedfishClient:
                 if error.status not in (412, 428):
                     raise
                 refused = refused or error
-        raise refused or RedfishRefused(f"PATCH {seen.path}: no ETag does")
+        raise refused or RedfishRefused(f"PATCH {seen.path}: the BMC accepts none of the possible ETags")
 
     async def _tags(self, seen: RedfishAnswer) -> AsyncIterator[str]:
         yield seen.etag
         if seen.etag.startswith("W/"):
-            yield seen.etag[2:]  # some compare their own weak tag as if it were a strong one
+            yield seen.etag[2:]  # some compare their own weak tag as a strong one
         now = (await self.get(seen.path)).etag
         yield now or "*"
         if now:
@@ -123,7 +123,7 @@ class RedfishClient:
             await self._follow(answer)
 
     async def _follow(self, answer: RedfishAnswer) -> None:
-        """Stay with the task that a 202 names until it has ended. Without a name, looking is the caller's."""
+        """Wait until the task of a 202 has ended. If the answer names no task, the caller must check the result."""
         monitor = answer.headers.get("Location") or answer.data.get("TaskMonitor") or answer.data.get("@odata.id")
         if not isinstance(monitor, str) or (not answer.headers.get("Location") and not _is_task(answer.data)):
             return
@@ -133,8 +133,8 @@ class RedfishClient:
                 answer = await self.get(monitor)
             except RedfishRefused as error:
                 if error.status in (404, 410):
-                    return  # ended, and tidied away
-                error.unclear = True  # what was asked for was taken on; only of its end we know nothing
+                    return  # ended and deleted
+                error.unclear = True  # the request was accepted; only its result is unknown
                 raise
             except RedfishUnreachable as error:
                 error.unclear = True
@@ -161,7 +161,7 @@ class RedfishClient:
                     raise
 
     async def _read_root(self) -> RedfishAnswer:
-        """The root is open to all by the standard. Not by every BMC."""
+        """Read the root, which needs no credentials by the standard, but does on some BMCs."""
         await self._wait_for_turn()
         answer = await self._timed("GET", ROOT, None, {})
         if answer.status in (401, 403):
@@ -181,7 +181,7 @@ class RedfishClient:
         return answer
 
     async def _permitted(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> RedfishAnswer:
-        """A BMC knows nothing of our leases, so the last thing before a change is to ask whether we may still make it."""
+        """Send a request; before a change check our lease, which a BMC does not know."""
         await self._wait_for_turn()
         if method != "GET" and self._permit is not None:
             await self._permit()
@@ -219,7 +219,7 @@ class RedfishClient:
                 retry_after_seconds=answer.retry_after_seconds,
                 said=words,
             )
-        # 409 is how many say "busy", so it is worth another look later.
+        # Many BMCs answer 409 when busy, so it is worth a retry.
         return RedfishRefused(
             text, status=status, transient=status == 409, retry_after_seconds=answer.retry_after_seconds, said=words
         )

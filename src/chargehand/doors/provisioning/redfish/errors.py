@@ -1,12 +1,12 @@
-"""What can go wrong with a BMC, by what the caller can do about it.
+"""Errors of calls to a BMC, by what the caller can do about them.
 
     RedfishError
-    ├── RedfishUnreachable   no answer, or "not now": worth trying again later
+    ├── RedfishUnreachable   no answer, or a temporary error: try again later
     ├── RedfishRefused       the BMC understood the request and refused it
-    ├── Mismatch             the BMC answered for another machine than the record names
-    └── Untrusted            not asked at all: its certificate, or where it redirects to, is not what the record allows
+    ├── Mismatch             the BMC belongs to another machine than the registered one
+    └── Untrusted            nothing was sent: the certificate or the redirect is not what the registration allows
 
-The message is for people. It says what the BMC said, and never holds a password, a token or a signed URL.
+The message is for people. It contains the BMC's own message, and never a password, a token or a signed URL.
 """
 
 from typing import ClassVar
@@ -31,7 +31,7 @@ class RedfishError(Exception):
         self.message = message
         self.status = status
         self.transient = not self.lasting if transient is None else transient
-        self.unclear = unclear  # it was sent, and whether it was done can only be found out by looking
+        self.unclear = unclear  # the request was sent, and only reading can show whether it was carried out
         self.retry_after_seconds = retry_after_seconds
         self.said = said
 
@@ -41,12 +41,12 @@ class RedfishUnreachable(RedfishError):
 
 
 class RedfishRefused(RedfishError):
-    """The BMC understood and said no."""
+    """The BMC understood the request and refused it."""
 
 
 class Mismatch(RedfishError):
-    """Not the machine that the record names."""
+    """The BMC belongs to another machine than the registered one."""
 
 
 class Untrusted(RedfishError):
-    """A connection that the record, or the policy of this server, does not allow."""
+    """The registration, or the egress policy of this server, does not allow the connection."""

@@ -1,4 +1,4 @@
-"""The values that a caller gives to the client and gets from it. Facts are stored with the job, so all of it is plain data."""
+"""The values that callers pass to the client and get from it. Facts are stored with the job, so they are plain data."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Bmc(msgspec.Struct, frozen=True):
-    """Where a BMC is, how it is opened, and which machine must be behind it."""
+    """The address and credentials of a BMC, and the identity of its machine."""
 
     address: str
     username: str
@@ -15,7 +15,7 @@ class Bmc(msgspec.Struct, frozen=True):
     system_uuid: str | None = None
     vendor: str | None = None
     tls: str = "verify"  # or "insecure", or "sha256:<hex of the certificate>"
-    unidentified: bool = False  # a BMC that reports neither serial nor UUID is taken at its word
+    unidentified: bool = False  # accept a BMC that reports neither serial nor UUID
 
     def __repr__(self) -> str:
         return f"Bmc(address={self.address!r}, username={self.username!r}, serial={self.serial!r})"
@@ -25,7 +25,7 @@ class Bmc(msgspec.Struct, frozen=True):
 
 
 class VirtualDrive(msgspec.Struct, frozen=True):
-    """A virtual drive."""
+    """A virtual CD or USB drive of a BMC."""
 
     path: str
     name: str
@@ -33,7 +33,7 @@ class VirtualDrive(msgspec.Struct, frozen=True):
 
 
 class MachineFacts(msgspec.Struct, frozen=True):
-    """What a BMC turned out to be."""
+    """What `discover` found out about a machine."""
 
     system: str
     managers: tuple[str, ...] = ()
@@ -61,12 +61,12 @@ class MachineFacts(msgspec.Struct, frozen=True):
 
 
 class Glance(msgspec.Struct, frozen=True):
-    """What one look at the system shows, for telling whether it has booted since the last."""
+    """The state of a system from one request, to decide whether it has booted since the last."""
 
     power: str
     last_reset_at: str = ""
     boot_progress: str = ""
-    override: str = ""  # "Once" until the firmware has used it up; only some BMCs show that
+    override: str = ""  # "Once" until the firmware has used it; only some BMCs show that
 
 
 _POWER = {
@@ -75,5 +75,5 @@ _POWER = {
 
 
 def power_of(shown: object) -> str:
-    """The power state in the standard's spelling; BMCs have their own."""
+    """Return the power state in the standard's spelling, from any of the BMCs' own."""
     return _POWER.get(str(shown or "").replace(" ", "").replace("_", "").lower(), "Unknown")

@@ -1,7 +1,7 @@
-"""How we are known to a BMC: by a session, which costs it one check of the password and not one for every request.
+"""Authentication at a BMC: a session, so that it checks the password once and not for every request.
 
-A BMC without sessions, or whose sessions are all taken, gets the password with each request (Basic). Sessions are few, some
-BMCs have four, so every one that was made here is remembered until it is deleted.
+A BMC without sessions, or with no free one, gets the password with each request (Basic). Some BMCs have only four sessions,
+so every one that is created here is kept track of until it is deleted.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ class Login:
         self._bmc = bmc
         self._transport = transport
         self._token = ""
-        self._made: list[tuple[str, str]] = []  # (token, path) of every session that may still be there
+        self._made: list[tuple[str, str]] = []  # (token, path) of every session that may still exist
         self._basic = not (bmc.username or bmc.password)
 
     async def headers(self, root: RedfishAnswer) -> Mapping[str, str]:
-        """What to send with a request; makes a session if there should be one."""
+        """Return the headers for a request; create a session if necessary."""
         if not self._token and not self._basic:
             await self._open(root)
         return {"X-Auth-Token": self._token} if self._token else self.basic()
@@ -38,12 +38,12 @@ class Login:
         return {"Authorization": "Basic " + b64encode(pair).decode("ascii")}
 
     def expired(self) -> bool:
-        """The BMC did not accept what it got: True when a new session may help."""
+        """The BMC answered 401: drop the session and return True if there was one, so that a new one may help."""
         had, self._token = self._token, ""
         return bool(had)
 
     async def close(self) -> None:
-        """Delete every session, in little time: a BMC that is away loses them by itself."""
+        """Delete every session, within a short time: an unreachable BMC expires them by itself."""
         made, self._made, self._token = self._made, [], ""
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
@@ -62,15 +62,15 @@ class Login:
                 "POST", path, {"UserName": self._bmc.username, "Password": self._bmc.password}
             )
         except RedfishUnreachable as error:
-            # It may have been made all the same, and is then one that we cannot delete: no second one.
+            # It may have been created anyway, and then we cannot delete it: do not create a second one.
             self._basic = error.unclear
-            error.unclear = False  # nothing but the session was asked for
+            error.unclear = False  # only the session was requested
             raise
         if answer.status == 401:
             raise bad_credentials()
         if answer.status in _NOT_NOW and not answer.said.has("SessionLimitExceeded"):
             raise RedfishUnreachable(
-                f"the BMC makes no session now: it answered {answer.status}",
+                f"the BMC cannot create a session now: it answered {answer.status}",
                 status=answer.status,
                 retry_after_seconds=answer.retry_after_seconds,
             )

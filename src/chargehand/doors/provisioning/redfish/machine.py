@@ -1,15 +1,15 @@
 """One BMC and one system of it: everything that a job does to a machine goes through here.
 
-transport.py      one request: bounded, to one host only, through the one door out
+transport.py      one request: bounded, to one host only, checked by the egress policy
 login.py          sessions, or Basic
-client.py         another try where that does no harm; ETags; tasks; words for errors
+client.py         safe retries, ETags, tasks, error messages
 resources.py      links, lists and actions as the BMC gives them
-identity.py       which system is the machine on record
-walk.py           from the root to all that is known about it
-virtual_media.py  images in and out
-boot_override.py  the one-time override
-power.py          reset, once
-quirks.py         what hardware does otherwise
+identity.py       finds the registered machine among the BMC's systems
+walk.py           discovers the facts about a machine, from the root
+virtual_media.py  inserts and ejects images
+boot_override.py  the one-time boot override
+power.py          resets and switches off
+quirks.py         deviations of hardware from the standard
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from chargehand.webhooks.egress import EgressPolicy
 
 
 def _unobserved(operation: str, vendor: str, seconds: float, ok: bool) -> None:
-    """Nobody counts."""
+    """Record nothing."""
 
 
 def _equal(there: str, wanted: str) -> bool:
@@ -43,7 +43,7 @@ def _equal(there: str, wanted: str) -> bool:
 
 
 class Machine:
-    """Calls go one after another: a BMC is a small computer. Use it in `async with`, which closes the session."""
+    """Makes one call at a time, because a BMC is a small computer. Use it in `async with`, which closes the session."""
 
     def __init__(
         self,
@@ -80,17 +80,17 @@ class Machine:
 
     @property
     def is_known(self) -> bool:
-        """Whether it was discovered, or resumed."""
+        """Was it discovered, or resumed?"""
         return self._facts is not None
 
     async def discover(self) -> MachineFacts:
-        """Who this is and what it can do. Mismatch if it is not the machine on record."""
+        """Find out the machine's identity and abilities; raise Mismatch if it is not the registered machine."""
         async with self._operation("discover"):
             self._facts = await walk(self._client, self._bmc)
             return self._facts
 
     async def resume(self, facts: MachineFacts) -> None:
-        """Go on with what was discovered before, after a look that it is still that machine."""
+        """Use facts that were discovered before, after a check that it is still that machine."""
         async with self._operation("resume"):
             self._client.vendor = facts.vendor
             system = await self._client.get(facts.system)
@@ -98,19 +98,19 @@ class Machine:
             self._facts = facts
 
     async def insert(self, slot: VirtualDrive, url: str, same: Same = _equal) -> str:
-        """See that the image is in the drive. `same(there, wanted)` says whether what is there already will do; what was there
-        instead, and had to go, is returned.
+        """Make sure that the image is in the drive; return the image that had to be ejected, or "". `same(there, wanted)` says
+        whether the image in the drive is the wanted one.
         """
         async with self._operation("insert"):
             return await self._media.insert(slot, url, same)
 
     async def eject(self, slot: VirtualDrive, only: Callable[[str], bool] | None = None) -> bool:
-        """See that the drive is empty, or holds nothing that `only` says is ours. False when there was nothing to do."""
+        """Make sure that the drive is empty, or holds no image for which `only` is true. Return False if it was so already."""
         async with self._operation("eject"):
             return await self._media.eject(slot, only)
 
     async def boot_from_cd(self, slot: VirtualDrive, mode: str | None = None) -> None:
-        """Once, at the next boot. `mode` is "UEFI" or "Legacy"; None leaves it as it is where the BMC lets us."""
+        """Boot from the CD once, at the next boot. `mode` is "UEFI" or "Legacy"; None keeps it if the BMC allows that."""
         async with self._operation("boot-override"):
             await self._boot().once_from(slot, mode)
 
@@ -119,7 +119,7 @@ class Machine:
             await self._boot().clear()
 
     async def glance(self, patience_seconds: float | None = None) -> Glance:
-        """One look. With patience 0 the first answer counts, and so does its absence."""
+        """Return the system's current state. With a patience of 0 there are no retries."""
         async with self._operation("glance", patience_seconds):
             data = (await self._client.get(self._known().system)).data
             return Glance(
@@ -130,7 +130,7 @@ class Machine:
             )
 
     async def reset(self) -> str:
-        """Make the system boot afresh; the kind of reset that did it. Sent once: an error that is `unclear` may have done it."""
+        """Reset the system and return the kind of reset. It is sent once: after an `unclear` error it may have happened."""
         async with self._operation("reset"):
             return await Power(self._client, self._known()).reset()
 
@@ -150,5 +150,5 @@ class Machine:
 
     def _known(self) -> MachineFacts:
         if self._facts is None:
-            raise RedfishError("the machine was not discovered yet")
+            raise RedfishError("the machine has not been discovered yet")
         return self._facts

@@ -1,4 +1,4 @@
-"""What a BMC says in words: the extended information in its answers, made one line, and which parameter it blames."""
+"""The messages in a BMC's answers (extended information): as one line of text, and which parameter they blame."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 LONGEST = 400
-_READ = 8192  # of a BMC's words; they are made short only after secrets were taken out of them
+_READ = 8192  # characters of the messages; they are shortened only after secrets were removed
 
 _MISSING_IDS = ("ActionParameterMissing", "PropertyMissing", "CreateFailedMissingReqProperties", "ParameterMissing")
 _UNWANTED_IDS = (
@@ -39,11 +39,11 @@ class RedfishMessages(msgspec.Struct, frozen=True):
 
     @property
     def about_image(self) -> bool:
-        """It could not get the image; asking in other words would not help."""
+        """Could the BMC not fetch the image? Then another payload would not help."""
         return bool(_IMAGE.search(self.text))
 
     def blames(self, known: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
-        """Which of the known parameters it misses, and which it does not want."""
+        """Return which of the known parameters are missing, and which are not wanted."""
         missing: set[str] = set()
         unwanted: set[str] = set()
         for message in self.messages:
@@ -61,18 +61,18 @@ NOTHING = RedfishMessages()
 
 
 def said(data: Any) -> RedfishMessages:
-    """The words of an answer or of a task, whatever of the usual shapes they have."""
+    """Return the messages of an answer or a task, in any of the usual formats."""
     messages = tuple(_messages(data))
     texts = dict.fromkeys(message.text or message.id for message in messages)
     whole = _text(data.get("error"), "message") if isinstance(data, dict) else ""
-    # A general error says "see the extended information"; where that has no words of its own, it is all there is.
+    # A general error says "see the extended information"; it is used only if that has no text.
     if whole and not any(message.text for message in messages):
         texts = {whole: None}
     return RedfishMessages("; ".join(texts)[:_READ], messages or ((RedfishMessage("", whole),) if whole else ()))
 
 
 def one_line(text: str) -> str:
-    """Fit to be shown: no control characters, no line breaks, not too long."""
+    """Return the text without control characters and line breaks, shortened."""
     clean = " ".join("".join(c if c.isprintable() else " " for c in text[:_READ]).split())
     return clean if len(clean) <= LONGEST else clean[: LONGEST - 1] + "…"
 
@@ -82,7 +82,7 @@ def _messages(data: Any) -> Iterator[RedfishMessage]:
         return
     error = data.get("error")
     places = [error.get("@Message.ExtendedInfo")] if isinstance(error, dict) else []
-    places += [data.get("@Message.ExtendedInfo"), data.get("Messages")]  # the last one is a task's
+    places += [data.get("@Message.ExtendedInfo"), data.get("Messages")]  # the last one is for tasks
     for place in places:
         for item in place if isinstance(place, list) else [place]:
             if isinstance(item, dict):

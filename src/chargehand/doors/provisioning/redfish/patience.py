@@ -1,6 +1,6 @@
-"""How long trouble is borne inside one call: pauses that grow, are never in step with others', and end.
+"""A time budget for retries within one call, with growing, randomised pauses.
 
-Time, chance and sleep are arguments, so that a test waits for nothing.
+Clock, randomness and sleep are arguments, so that tests need not wait.
 """
 
 import time
@@ -31,10 +31,10 @@ class Patience:
         return max(0.0, self._until - self._clock())
 
     async def pause(self, at_least: float | None = None) -> bool:
-        """Wait before the next try. False, without waiting, when there should be none.
+        """Wait before the next try and return True; return False, without waiting, if the time is over.
 
-        What the BMC asks for is given as long as there is time; a last try comes at the end of it, for a BMC that asks for
-        ten minutes is often back in one.
+        A BMC's Retry-After is respected as long as there is time; a last try comes at the end of the time, because a BMC that
+        asks for ten minutes is often back in one.
         """
         left = self.left
         if left <= 0:
@@ -45,12 +45,12 @@ class Patience:
         return True
 
     def within(self, seconds: float) -> "Patience":
-        """A shorter one for a part of the work; its pauses begin small again."""
+        """Return a shorter budget for a part of the work; its pauses begin small again."""
         return Patience(min(seconds, self.left), self._random, self._sleep, self._clock)
 
 
 def retry_after(value: str | None, date: str | None, now: float) -> float | None:
-    """Seconds to wait. A time of day is compared with the BMC's own clock, which need not agree with ours."""
+    """Return the seconds to wait, or None. A date is compared with the BMC's own clock, which need not agree with ours."""
     text = (value or "").strip()
     if text.isascii() and text.isdigit() and len(text) < 10:
         return float(text)

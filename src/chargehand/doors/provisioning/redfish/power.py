@@ -1,7 +1,7 @@
-"""Making a system boot afresh, once.
+"""Reset a system, once, and switch it off.
 
-A reset cannot be taken back and cannot be recognised as a repeat, so it is sent once. Where the answer does not come, or says
-that something broke, nobody knows whether it happened; that is told (`unclear`), and the caller looks.
+A reset cannot be undone and a BMC cannot recognise a repeated one, so it is sent once. If there is no answer, or an internal
+error, it is unknown whether the reset happened: the error is `unclear`, and the caller must check.
 """
 
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from chargehand.doors.provisioning.redfish.resources import RedfishAction, actio
 from chargehand.doors.provisioning.redfish.transport import RedfishAnswer
 from chargehand.doors.provisioning.redfish.walk import RESET
 
-SETTLE_SECONDS = 10.0  # a system that is going on or off is given so long to arrive
+SETTLE_SECONDS = 10.0  # how long a change of the power state may take
 OFF_THEN_ON = "ForceOff+On"
 
 _MOVING = ("PoweringOn", "PoweringOff", "Resetting")
 _WAKE = ("On", "ForceOn", "PushPowerButton")
-# Asking the operating system politely comes last: one that hangs, or is not there, says yes and does nothing.
+# The graceful restart comes last: an operating system that hangs or is missing does not react to it.
 _AGAIN = ("ForceRestart", "PowerCycle", OFF_THEN_ON, "FullPowerCycle", "GracefulRestart")
 _OFF = ("ForceOff", "GracefulShutdown")
 _NEXT_ONE = (400, 405, 422, 501)
@@ -37,7 +37,7 @@ class Power:
         for kind in _offered(reset, _WAKE if off else _AGAIN):
             try:
                 await self._send(reset, "ForceOff" if kind == OFF_THEN_ON else kind)
-            except RedfishRefused as error:  # it said no, so nothing happened and another kind may be asked for
+            except RedfishRefused as error:  # it was refused, so nothing happened and another kind may be tried
                 if error.unclear or error.status not in _NEXT_ONE:
                     raise
                 refused = refused or error
@@ -54,7 +54,7 @@ class Power:
             await self._until_off()
             await self._send(reset, "On")
         except RedfishError as error:
-            error.unclear = True  # the half of it was done
+            error.unclear = True  # half of it was done
             raise
 
     async def off(self) -> None:
@@ -84,13 +84,13 @@ class Power:
         await self._client.post(reset.target, {"ResetType": kind})
 
     async def _settled(self) -> RedfishAnswer:
-        """The system, once its power is not on the way to somewhere; as it is, if it never arrives."""
+        """Return the system once its power state is no longer changing, or after SETTLE_SECONDS."""
         return await self._look(lambda power: power not in _MOVING, SETTLE_SECONDS)
 
     async def _until_off(self) -> None:
         system = await self._look(lambda power: power == "Off", self._client.patience.left)
         if power_of(system.data.get("PowerState")) != "Off":
-            raise RedfishError("the system was told to go off and is not off", transient=True, unclear=True)
+            raise RedfishError("the system was switched off, but does not show it", transient=True, unclear=True)
 
     async def _look(self, so: Callable[[str], bool], seconds: float) -> RedfishAnswer:
         patience = self._client.patience.within(seconds)
@@ -105,7 +105,7 @@ def _allowed(reset: RedfishAction) -> tuple[str, ...]:
 
 
 def _offered(reset: RedfishAction, wanted: tuple[str, ...]) -> list[str]:
-    """Those of the wanted kinds that the system has, in our order; the first, where it does not say what it has."""
+    """Return the wanted kinds that the system offers, in our order; if it lists none, the first."""
     allowed = _allowed(reset)
     if not allowed:
         return list(wanted[:1])

@@ -1,7 +1,7 @@
-"""What hardware does otherwise, one row for each kind, and the closed set of vendors that metrics know.
+"""Deviations of hardware from the standard, one row for each kind, and the closed set of vendors for metrics.
 
-A row is for what cannot be found out by asking. Which payload a BMC takes, where its actions and its media are: that is
-discovered (see media.py and walk.py), for it changes from one firmware to the next.
+A row is only for what cannot be discovered. Which payload a BMC accepts, where its actions and its drives are, is discovered
+(see virtual_media.py and walk.py), because it changes from one firmware to the next.
 """
 
 import re
@@ -23,14 +23,14 @@ _NAMES = {
 class Quirks(msgspec.Struct, frozen=True):
     name: str
     vendor: str
-    model: str = ""  # a pattern; empty fits all models of the vendor
+    model: str = ""  # a pattern; empty matches all models of the vendor
     serials: tuple[str, ...] = ("SerialNumber",)  # properties of the System, any of which may be the serial
-    cd_targets: tuple[str, ...] = ("Cd", "UsbCd")  # names of the boot override, best first
+    cd_targets: tuple[str, ...] = ("Cd", "UsbCd")  # names for the boot override, best first
     usb_targets: tuple[str, ...] = ("Usb", "Floppy")
-    names_mode: bool = False  # the override must say the boot mode too
-    skip_slots: str = ""  # a pattern of drives that take no URL
+    names_mode: bool = False  # the override must name the boot mode too
+    skip_slots: str = ""  # a pattern for drives that accept no URL
     dell_attributes: bool = False  # the virtual CD is a boot device only by attributes of the manager
-    only_continuous: bool = False  # an override is never used up, so it is set back to the disk
+    only_continuous: bool = False  # an override is never cleared by a boot, so it is set back to the disk
 
 
 GENERIC: Final = Quirks("generic", "other")
@@ -52,7 +52,7 @@ ROWS: Final = (
 
 
 def vendor_of(*names: str | None) -> str:
-    """The vendor's name from the closed set, by the first text that tells."""
+    """Return the vendor's name from the closed set, by the first text that matches one."""
     for name in names:
         for vendor, pattern in _NAMES.items():
             if name and re.search(pattern, name, re.IGNORECASE):
@@ -68,5 +68,5 @@ def quirks_of(vendor: str, model: str) -> Quirks:
 
 
 def quirks_named(name: str) -> Quirks:
-    """The row that stored facts name. One that is gone since then is no reason to fail."""
+    """Return the row that stored facts name, or the generic one if it no longer exists."""
     return next((row for row in ROWS if row.name == name), GENERIC)

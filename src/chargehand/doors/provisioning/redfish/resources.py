@@ -1,4 +1,4 @@
-"""Reading resources: links, lists and actions as the BMC gives them, never put together from strings."""
+"""Read resources: links, lists and actions as the BMC gives them; no path is built from strings."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,15 +16,15 @@ MAX_WORD = 64
 
 
 class RedfishAction(msgspec.Struct, frozen=True):
-    """Something a resource can do: where to ask for it, and what may be said."""
+    """An action of a resource: its URL and its parameters."""
 
     target: str
-    allowed: dict[str, tuple[str, ...]]  # by parameter; one that is not listed takes anything
+    allowed: dict[str, tuple[str, ...]]  # by parameter; one that is not listed accepts any value
     required: frozenset[str] = frozenset()
 
 
 def text(data: dict[str, Any], key: str) -> str:
-    """What is written there, made fit to be stored and shown: a BMC may say anything."""
+    """Return a string property, made safe to store and show: a BMC may send anything."""
     value = data.get(key)
     if not isinstance(value, str):
         return ""
@@ -33,7 +33,7 @@ def text(data: dict[str, Any], key: str) -> str:
 
 
 def part(data: dict[str, Any], *keys: str) -> dict[str, Any]:
-    """A structure within a structure; empty where there is none."""
+    """Return a nested object; empty if there is none."""
     for key in keys:
         value = data.get(key)
         data = value if isinstance(value, dict) else {}
@@ -56,7 +56,7 @@ def texts(value: Any) -> tuple[str, ...]:
 
 
 async def members(client: RedfishClient, path: str) -> AsyncIterator[RedfishAnswer]:
-    """Each member of a collection that can be read, page by page, up to a number that no machine reaches."""
+    """Yield each readable member of a collection, page by page, up to a number that no machine reaches."""
     count = 0
     for _ in range(MAX_PAGES):
         page = await client.find(path)
@@ -74,7 +74,7 @@ async def members(client: RedfishClient, path: str) -> AsyncIterator[RedfishAnsw
 
 
 async def action(client: RedfishClient, data: dict[str, Any], name: str) -> RedfishAction | None:
-    """The action of that name, with the values it allows; those may be in a resource of their own."""
+    """Return the action of that name with its allowed values, which may be in a separate resource; None if there is none."""
     offered = part(data, "Actions", f"#{name}")
     target = text(offered, "target")
     if not target:
@@ -97,7 +97,7 @@ async def action(client: RedfishClient, data: dict[str, Any], name: str) -> Redf
 
 
 async def _info(client: RedfishClient, path: str) -> RedfishAnswer | None:
-    """What an action takes is good to know, and no reason to fail where it cannot be read."""
+    """Return the description of an action's parameters, or None if it cannot be read: it is optional."""
     try:
         return await client.find(path)
     except RedfishRefused:

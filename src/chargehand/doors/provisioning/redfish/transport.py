@@ -1,6 +1,6 @@
-"""One request to one BMC: through the one door out, bounded in time and size, and never to another host.
+"""One request to one BMC: checked by the egress policy, bounded in time and size, and never to another host.
 
-What is decided here is only whether there was an answer. What it means, and whether to ask again, is the client's.
+This file decides only whether there was an answer. client.py interprets it and decides about retries.
 """
 
 import re
@@ -20,7 +20,7 @@ from chargehand.doors.provisioning.redfish.patience import retry_after
 from chargehand.webhooks.egress import EgressPolicy, make_connector, refusal
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
-MAX_VALUES = 50_000  # commas and brackets: small values take many times the room of their text
+MAX_VALUES = 50_000  # counted by commas and brackets: small values take many times the memory of their text
 MAX_REDIRECTS = 3
 CONNECT_SECONDS = 10.0
 Observe = Callable[[str, str, float, bool], None]
@@ -65,7 +65,7 @@ class RedfishTransport:
         self._known_origin: URL | None = None
 
     def hide(self, secret: str, instead: str = "***") -> None:
-        """From now on this text is in no error, even if the BMC repeats it to us."""
+        """Remove this text from all errors from now on, even if the BMC repeats it."""
         if secret:
             self._hidden[secret] = instead
 
@@ -82,7 +82,7 @@ class RedfishTransport:
     async def ask(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> RedfishAnswer:
-        """The answer, whatever its status. Redirects are followed on the same host only: that is where the credentials go."""
+        """Return the answer, whatever its status. Redirects are followed only on the same host, because credentials are sent."""
         url = self._located(path)
         trust = _ssl(self._bmc.tls, url.scheme)
         data = None if body is None else msgspec.json.encode(body)
@@ -96,7 +96,7 @@ class RedfishTransport:
         raise RedfishRefused(f"{method} {self._shown(url)}: more than {MAX_REDIRECTS} redirects, one after another")
 
     def _located(self, link: str) -> URL:
-        """Where a link of the BMC leads, on the host that we know: many write another of their names into it."""
+        """Return the URL of a BMC's link on the registered host: many BMCs write another host name into their links."""
         try:
             url = URL(link, encoded=True)
             path = url.raw_path_qs if url.absolute else link
@@ -104,19 +104,19 @@ class RedfishTransport:
                 raise ValueError
             return self._origin().join(URL(path, encoded=True)).with_fragment(None)
         except ValueError:
-            raise RedfishRefused(f"the BMC names a link that is none: {one_line(link)[:100]!r}") from None
+            raise RedfishRefused(f"the BMC sent an invalid link: {one_line(link)[:100]!r}") from None
 
     def _redirected(self, target: str, base: URL) -> URL:
-        """Unlike a link, a redirect says that somebody else has it."""
+        """Return the target of a redirect, or raise Untrusted if it is another host: unlike a link, a redirect means that."""
         try:
             url = base.join(URL(target, encoded=True))
             same = url.origin() == self._origin()
         except ValueError:
-            raise RedfishRefused(f"the BMC redirects to what is no URL: {one_line(target)[:100]!r}") from None
+            raise RedfishRefused(f"the BMC redirects to an invalid URL: {one_line(target)[:100]!r}") from None
         if not same:
             raise Untrusted(
-                f"the BMC sends us to {url.host}:{url.port} ({url.scheme}), and credentials go to no other host: if that "
-                "is its right address, register it"
+                f"the BMC redirects to {url.host}:{url.port} ({url.scheme}), and credentials are sent to no other host: if "
+                "that is its right address, register it"
             )
         return url.with_fragment(None)
 
@@ -142,16 +142,16 @@ class RedfishTransport:
         async for chunk in response.content.iter_any():
             content += chunk
             if len(content) > MAX_BODY_BYTES:
-                response.close()  # the rest is not worth a connection
+                response.close()  # reading the rest to reuse the connection is not worth it
                 if method != "GET":
-                    return b""  # the status says whether it was done, and nothing is read from the words
+                    return b""  # the status is enough, the body is not used
                 raise RedfishRefused(f"{method} {self._shown(url)}: the answer is over {MAX_BODY_BYTES >> 20} MiB long")
         return bytes(content)
 
     def _failure(self, error: Exception, method: str, url: URL) -> RedfishError:
         what = f"{method} {self._shown(url)}"
         if (reason := refusal(error)) is not None:
-            return Untrusted(f"the BMC's address is not called: {reason}")
+            return Untrusted(f"the egress policy forbids the BMC's address: {reason}")
         if isinstance(error, aiohttp.ServerFingerprintMismatch):
             return Untrusted(f"the BMC's certificate is not the one on record: it is sha256:{error.got.hex()}")
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
@@ -161,7 +161,7 @@ class RedfishTransport:
         if isinstance(error, TimeoutError):
             return RedfishUnreachable(f"{what}: no answer within {self._timeout_seconds:g} s", unclear=True)
         if isinstance(error, aiohttp.InvalidURL):
-            return RedfishRefused(f"{what}: this is no URL")
+            return RedfishRefused(f"{what}: invalid URL")
         return RedfishUnreachable(f"{what}: the connection broke: {self.clean(_reason(error))}", unclear=True)
 
     def _decode(self, method: str, url: URL, status: int, content: bytes) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class RedfishTransport:
                 raise OverflowError
             data = msgspec.json.decode(content) if content.strip() else {}
         except (OverflowError, RecursionError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            # A page of HTML from a web server in front, say: of an error, and of something done, the status is enough.
+            # Such as an HTML page of a web server in front: for errors and writes the status is enough.
             if status >= 300 or method != "GET":
                 return {}
             problem = _PROBLEMS.get(type(error), "not JSON")
@@ -185,8 +185,8 @@ class RedfishTransport:
                 timeout=aiohttp.ClientTimeout(total=self._timeout_seconds, sock_connect=connect),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=False,
-                skip_auto_headers=("Content-Type",),  # a POST without a body has no type either
-                # Not all BMCs can leave a body as it is, but those that can should.
+                skip_auto_headers=("Content-Type",),  # none for a POST without a body
+                # Ask for uncompressed bodies, although not all BMCs comply.
                 headers={
                     "User-Agent": f"chargehand/{__version__}",
                     "Accept": "application/json",
@@ -224,7 +224,7 @@ def _ssl(tls: str, scheme: str) -> bool | aiohttp.Fingerprint:
             'tls must be "verify", "insecure" or "sha256:" with the 64 hex digits of the certificate\'s digest'
         )
     if scheme != "https":
-        raise Untrusted("the record names a certificate, but the BMC's address is http://, which has none")
+        raise Untrusted("the registration names a certificate, but the BMC's address is http://, which has none")
     return aiohttp.Fingerprint(bytes.fromhex(pinned[1].replace(":", "")))
 
 

@@ -1,16 +1,16 @@
-"""When the next request to a BMC may begin.
+"""Pace requests to BMCs, so that machines that report are answered quickly.
 
-A thousand machines that are booted or cleaned up at once would keep the process busy for seconds, and those that report would wait
-for as long. So one request begins each moment, to whichever BMC, and none while a machine waits for the answer to its report: a
-machine that is not answered in time reports again, and a BMC can wait. It does not wait for long, however many machines report.
+A thousand machines that are booted or cleaned up at once would keep the process busy for seconds, and reporting machines would wait as
+long. So requests to all BMCs begin one at a time, at intervals, and none while a machine waits for the answer to its report: a machine
+that gets no answer in time reports again. A request waits only for a bounded time, however many machines report.
 """
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-TURN_SECONDS = 0.002  # between one request's beginning and the next one's; when the process is busy it is longer
-GIVE_WAY_SECONDS = 0.02  # that a request waits at most for machines that report
+TURN_SECONDS = 0.002  # between the beginnings of two requests; longer when the process is busy
+GIVE_WAY_SECONDS = 0.02  # the longest wait of a request for reporting machines
 
 
 class Turns:
@@ -18,12 +18,12 @@ class Turns:
         self._turn_seconds = turn_seconds
         self._give_way_seconds = give_way_seconds
         self._one_at_a_time = asyncio.Lock()
-        self._reports = 0  # that are being answered
+        self._reports = 0  # reports that are being answered
         self._quiet = asyncio.Event()
         self._quiet.set()
 
     async def wait(self) -> None:
-        """Until the next request may begin."""
+        """Wait until the next request may begin."""
         async with self._one_at_a_time:
             await asyncio.sleep(self._turn_seconds)
             if self._reports:
@@ -38,7 +38,7 @@ class Turns:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Around the work for a machine that waits for its answer."""
+        """Context for answering a machine's report."""
         self._reports += 1
         self._quiet.clear()
         try:

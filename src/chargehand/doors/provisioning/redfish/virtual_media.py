@@ -1,7 +1,6 @@
-"""Putting an image into a virtual drive and taking it out, whatever words the BMC wants to hear.
+"""Insert and eject images of virtual drives, with whatever payload the BMC accepts.
 
-Both are idempotent: look, ask only for what is not so yet, and look again. That is also what makes it safe to ask again
-after an answer that never came.
+Both are idempotent: read the state, request only what is needed, and read again. So they can be repeated after a timeout.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,7 +17,7 @@ from chargehand.doors.provisioning.redfish.transport import RedfishAnswer
 
 INSERT = "VirtualMedia.InsertMedia"
 EJECT = "VirtualMedia.EjectMedia"
-LOOK_SECONDS = 10.0  # how long a BMC may take to show what it has already said yes to
+LOOK_SECONDS = 10.0  # how long a BMC may take to show a change that it accepted
 
 Same = Callable[[str, str], bool]
 Keys = frozenset[str]
@@ -28,7 +27,7 @@ _TRANSFER = frozenset({"TransferProtocolType"})
 _STREAM = frozenset({"TransferMethod"})
 _FLAGS = frozenset({"Inserted", "WriteProtected"})
 _USER = frozenset({"UserName", "Password"})
-# The least first: what the standard requires is only the image, and BMCs refuse what they do not know.
+# The smallest payload first: the standard requires only the image, and BMCs refuse unknown parameters.
 POSTED: Sequence[Keys] = (
     _IMAGE,
     _IMAGE | _TRANSFER,
@@ -37,7 +36,7 @@ POSTED: Sequence[Keys] = (
     _IMAGE | _FLAGS | _TRANSFER | _STREAM,
     _IMAGE | _TRANSFER | _STREAM | _USER,
 )
-# Where a drive is written to and not told to act, "Inserted" is what makes it do so.
+# Without an action, a PATCH with "Inserted" makes the drive load the image.
 PATCHED: Sequence[Keys] = (_IMAGE | {"Inserted"}, _IMAGE | _FLAGS, _IMAGE, _IMAGE | {"Inserted"} | _TRANSFER)
 EMPTIED: Sequence[dict[str, Any]] = ({"Image": None, "Inserted": False}, {"Image": None}, {"Inserted": False})
 
@@ -46,7 +45,7 @@ _NO_ACTION = (404, 405, 501)
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """What a drive says is in it."""
+    """The state of a drive, as the BMC shows it."""
 
     inserted: bool
     image: str
@@ -61,10 +60,10 @@ class Shown(msgspec.Struct, frozen=True):
 class VirtualMedia:
     def __init__(self, client: RedfishClient) -> None:
         self._client = client
-        self._liked: dict[str, Keys] = {}  # by method: what this BMC took last time
+        self._liked: dict[str, Keys] = {}  # by method: the payload that this BMC accepted last
 
     async def insert(self, slot: VirtualDrive, url: str, same: Same) -> str:
-        """What had to be taken out for it; empty: nothing."""
+        """Insert the image; return the image that had to be ejected, or ""."""
         displaced = ""
         self._client.hide(url, "the image")
 
@@ -77,16 +76,14 @@ class VirtualMedia:
                 displaced = displaced or now.image.partition("?")[0] or "an image without a name"
                 await self._take_out(member)
                 if not await self._shows(slot, lambda now: not now.inserted):
-                    raise RedfishError(
-                        f"{slot.name} says that it ejected what was in it, but still shows it", transient=True
-                    )
+                    raise RedfishError(f"{slot.name} accepted the eject, but still shows the old image", transient=True)
                 member = await self._client.get(slot.path)
             await self._put_in(member, url)
 
         def there(now: Shown) -> bool:
             return now.inserted and same(now.image, url)
 
-        await self._until(slot, there, ask, arrived, f"{slot.name} took the image, but does not show it")
+        await self._until(slot, there, ask, arrived, f"{slot.name} accepted the image, but does not show it")
         return "" if _abbreviates(displaced, url) else displaced
 
     async def eject(self, slot: VirtualDrive, only: Callable[[str], bool] | None) -> bool:
@@ -101,7 +98,7 @@ class VirtualMedia:
             self._client.hide(text(member.data, "Image"), "the image")
             await self._take_out(member)
 
-        await self._until(slot, gone, ask, gone, f"{slot.name} says that it ejected the image, but still shows it")
+        await self._until(slot, gone, ask, gone, f"{slot.name} accepted the eject, but still shows the image")
         return found
 
     async def _until(
@@ -112,7 +109,7 @@ class VirtualMedia:
         done: Callable[[Shown], bool],
         problem: str,
     ) -> None:
-        """Ask until it is so, or until patience ends; what the BMC said last is then the reason."""
+        """Repeat the request until the drive's state is as wanted; when the time is over, raise the last error."""
         while True:
             asked = False
             try:
@@ -128,7 +125,7 @@ class VirtualMedia:
                 trouble = error
             if asked:
                 already = done
-                # It said yes, or it said nothing and is perhaps still at it: both show in a while.
+                # It was accepted, or there was no answer and it may still be in progress: both show after a while.
                 if not trouble.status and await self._shows(slot, done):
                     return
             if not await self._client.patience.pause(trouble.retry_after_seconds):
@@ -163,7 +160,7 @@ class VirtualMedia:
         url: str,
         send: Callable[[dict[str, Any]], Awaitable[None]],
     ) -> None:
-        """Say it in other words until the BMC takes it; what it misses or does not want by name counts before our order."""
+        """Try payloads until the BMC accepts one; parameters that it names as missing or unwanted come before our own order."""
         values = _values(url, offered)
         known = frozenset(values)
         first = self._liked.get(method) or (rungs[0] | (offered.required & known if offered else frozenset()))
@@ -216,7 +213,7 @@ async def _any_of(bodies: Sequence[Any], send: Callable[[Any], Awaitable[None]])
 
 
 def _values(url: str, offered: RedfishAction | None) -> dict[str, Any]:
-    """Everything that may be said about an image, in a fixed order."""
+    """Return all possible parameters for an image, in a fixed order."""
     allowed = offered.allowed if offered else {}
     methods = allowed.get("TransferMethod", ())
     return {
@@ -231,6 +228,6 @@ def _values(url: str, offered: RedfishAction | None) -> dict[str, Any]:
 
 
 def _abbreviates(shown: str, url: str) -> bool:
-    """Some show nothing, or only the file's name. Right after we have put it there, that is enough."""
+    """Does the BMC show only the file's name, or nothing? Right after we inserted the image, that is enough."""
     path = urlsplit(url).path
     return not shown or (len(shown) < len(url) and shown.rpartition("/")[2] == path.rpartition("/")[2])

@@ -1,4 +1,4 @@
-"""Finding out what a BMC is: from its root to the system on record, its managers, its drives and what it can do."""
+"""Discover a BMC from its root: the registered system, its managers, its drives and its actions."""
 
 import re
 from typing import Any, Literal
@@ -21,7 +21,7 @@ async def walk(client: RedfishClient, bmc: Bmc) -> MachineFacts:
     collection = link(root.data, "Systems")
     if not collection:
         raise RedfishRefused(
-            "what answers at the BMC's address names no systems in its root: it may be no Redfish service"
+            "the service at the BMC's address names no systems in its root: it may not be a Redfish service"
         )
     systems = [answer async for answer in members(client, collection)]
     system = choose(bmc, systems)
@@ -56,7 +56,7 @@ async def walk(client: RedfishClient, bmc: Bmc) -> MachineFacts:
 async def _managers(
     client: RedfishClient, root: RedfishAnswer, system: RedfishAnswer, systems: int
 ) -> list[RedfishAnswer]:
-    """Those the system names; else those that name the system; else, where there is just one system, all of them."""
+    """Return the managers that the system names; else those that name the system; else, if there is only one system, all."""
     named = links(part(system.data, "Links"), "ManagedBy")
     if named:
         return [answer for path in named[:8] if (answer := await client.find(path)) is not None]
@@ -67,7 +67,7 @@ async def _managers(
 
 
 async def _slots(client: RedfishClient, owners: list[RedfishAnswer], quirks: Quirks) -> tuple[VirtualDrive, ...]:
-    """The drives of the first owner that has any. They are not mixed: many BMCs show the same drives under both."""
+    """Return the drives of the first owner that has any. They are not merged: many BMCs list the same drives under both."""
     seen: set[str] = set()
     for owner in owners:
         collection = link(owner.data, "VirtualMedia")
@@ -90,7 +90,7 @@ def _slot(answer: RedfishAnswer, quirks: Quirks) -> VirtualDrive | None:
 
 def _kind(data: dict[str, Any], name: str) -> Literal["cd", "usb"] | None:
     media = [media.upper() for media in texts(data.get("MediaTypes"))]
-    if not media:  # it does not say, so its name must
+    if not media:  # no types are listed, so decide by the name
         return "cd" if re.search(r"cd|dvd|ext\d", name, re.IGNORECASE) else None
     if any(optical in media for optical in _OPTICAL):
         return "cd"
