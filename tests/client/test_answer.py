@@ -8,38 +8,38 @@ from chargehand.client.types.inference import Token, token_of
 
 
 def heard(telling: StreamedAnswer, *texts: str) -> list[tuple[str, bool]]:
-    told = [telling.hear(Token(text)) for text in texts]
+    told = [telling.add(Token(text)) for text in texts]
     return [(token.text, token.restarted) for token in told if token is not None]
 
 
 def test_what_comes_again_is_not_told_again() -> None:
     telling = StreamedAnswer()
     assert heard(telling, "a", "b") == [("a", False), ("b", False)]
-    telling.begin()
+    telling.restart()
     assert heard(telling, "a", "b", "c") == [("c", False)]
 
 
 def test_another_attempt_is_told_from_its_beginning_once_it_differs() -> None:
     telling = StreamedAnswer()
     heard(telling, "a", "b", "c")
-    telling.begin()
+    telling.restart()
     assert heard(telling, "a", "x", "y") == [("ax", True), ("y", False)]
 
 
 def test_thinking_counts_as_what_was_said() -> None:
     telling = StreamedAnswer()
-    assert telling.hear(Token("", "hm")) == Token("", "hm")
-    telling.begin()
-    assert telling.hear(Token("", "ah")) == Token("", "ah", restarted=True)
+    assert telling.add(Token("", "hm")) == Token("", "hm")
+    telling.restart()
+    assert telling.add(Token("", "ah")) == Token("", "ah", restarted=True)
 
 
 def test_the_kept_answer_completes_or_replaces_what_was_told() -> None:
     telling = StreamedAnswer()
     heard(telling, "a", "b")
-    assert telling.settle(Token("ab")) is None
-    assert telling.settle(Token("abc")) == Token("c")
-    assert telling.settle(Token("a")) == Token("a", restarted=True)
-    assert StreamedAnswer().settle(Token("all of it", "why")) == Token("all of it", "why")
+    assert telling.complete(Token("ab")) is None
+    assert telling.complete(Token("abc")) == Token("c")
+    assert telling.complete(Token("a")) == Token("a", restarted=True)
+    assert StreamedAnswer().complete(Token("all of it", "why")) == Token("all of it", "why")
 
 
 words = st.lists(st.sampled_from(["a", "b", "ab", ""]), max_size=6)
@@ -55,10 +55,10 @@ def test_whoever_puts_the_tokens_together_has_the_answer_in_the_end(attempts: li
             text = token.text if token.restarted else text + token.text
 
     for attempt in [*attempts, last]:
-        telling.begin()
+        telling.restart()
         for word in attempt:
-            put(telling.hear(Token(word)))
-    put(telling.settle(Token("".join(last))))
+            put(telling.add(Token(word)))
+    put(telling.complete(Token("".join(last))))
     assert text == "".join(last)
 
 

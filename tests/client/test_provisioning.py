@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from chargehand.client import AsyncClient, ClientError, JobFailed, NotDone
-from chargehand.client.transport.sse import MAX_EVENT, Events, TooLong
+from chargehand.client.transport.sse import MAX_EVENT, EventParser, TooLong
 from chargehand.client.types.provisioning import StatusWebhook
 from tests.api.serving import on_sqlite
 from tests.client.cutting import cutting
@@ -19,7 +19,7 @@ STREAM = b": hello\n\nid: 1\nevent: note\ndata: one\n\n\r\nid: 2\r\ndata: two\r\
 
 def test_events_are_the_same_however_their_bytes_arrive() -> None:
     for size in range(1, len(STREAM) + 1):
-        events = Events()
+        events = EventParser()
         parts = [STREAM[at : at + size] for at in range(0, len(STREAM), size)]
         assert [each for part in parts for each in events.read(part)] == [
             ("note", b"one"),
@@ -29,7 +29,7 @@ def test_events_are_the_same_however_their_bytes_arrive() -> None:
 
 
 def test_an_event_without_an_end_does_not_fill_the_memory() -> None:
-    events = Events()
+    events = EventParser()
     assert events.read(b"data: " + b"x" * (MAX_EVENT - 10)) == []
     with pytest.raises(TooLong):
         events.read(b"x" * 10)

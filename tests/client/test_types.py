@@ -51,6 +51,8 @@ CALLS = {
     "stream": Call(lambda c: c.stream(ID), inference.Job),
     "events": Call(lambda c: c.events(ID), {"events": inference.Event}),
     "watch": Call(lambda c: c.watch(ID), inference.Job),
+    "follow": Call(lambda c: c.follow(ID), inference.Job),
+    "cancel_batch": Call(lambda c: c.cancel_batch(ID)),
     "cancel": Call(lambda c: c.cancel(ID), inference.JobState),
     "retry": Call(lambda c: c.retry(ID), inference.JobState),
     "artifact": Call(lambda c: c.artifact(ID, "a")),

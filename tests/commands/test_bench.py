@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from chargehand.client import AsyncClient
 from chargehand.commands.bench.report import percentile, rate
 from chargehand.commands.bench.run import NotMeasured, first_token
-from chargehand.commands.calling import Api
 from chargehand.http.credentials import hash_token
 from tests.api.serving import on_sqlite, serving, talking
 from tests.commands.commanding import invoked
@@ -40,7 +40,7 @@ async def test_what_it_cannot_finish_it_cancels(store_url: str) -> None:
 
 async def test_the_first_token_of_a_model_is_timed(tmp_path: Path) -> None:
     async with OllamaTarget(MODELS) as target, a_place(tmp_path, target) as place:
-        api = Api(place.url, "")
+        api = AsyncClient(place.url, "")
         try:
             timed = await first_token(api, place.url, "", "b")
             assert (timed.model, timed.samples) == ("b", 5)

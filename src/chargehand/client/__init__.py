@@ -1,4 +1,4 @@
-"""The Python client: `Client` and `AsyncClient` for calls, `Worker` for work, `verify_webhook` for what the server sends."""
+"""The Python client: `Client` and `AsyncClient` for calls, `Worker` for tasks, `verify_webhook` for receivers of webhooks."""
 
 from chargehand.client.blocking import Client
 from chargehand.client.client import AsyncClient

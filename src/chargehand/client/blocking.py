@@ -1,14 +1,13 @@
-"""The same calls for programs without a loop: scripts, Django, Flask.
+"""The client for programs without an event loop: scripts, Django, Flask.
 
     with Client("http://127.0.0.1:8484", token="…") as client:
         print(client.chat("llama3.2", "Why is the sky blue?").text)
         for token in client.stream(job_id):
             print(token.text, end="")
 
-There is one implementation, that of `AsyncClient`: here each of its calls is named once more, and waits. A line takes over parameters
-and type of the call that it names, so that type checkers and editors know both clients equally well, and a test compares the
-two lists of names. The loop that does the work is a thread's (`background.py`): one client may be shared by any number of threads,
-and is at home in a forked process too.
+Each line here names a call of `AsyncClient`, runs it in a loop in a background thread (`background.py`) and waits for it. It keeps the
+parameters and types of that call for type checkers and editors, and a test compares the two lists of calls. Any number of threads
+may share a client, and a forked process may go on using it.
 """
 
 import functools
@@ -26,11 +25,11 @@ from chargehand.client.transport.background import Background
 P = ParamSpec("P")
 T = TypeVar("T")
 Behind = TypeVar("Behind")
-Behind_co = TypeVar("Behind_co", covariant=True)  # a client is an Inference, too
+Behind_co = TypeVar("Behind_co", covariant=True)  # an AsyncClient is an InferenceCalls too
 
 
 class Blocking(Generic[Behind_co]):
-    """The part of a client whose calls are made in the background."""
+    """A part of a client whose calls run in the background."""
 
     def __init__(self, behind: Behind_co, background: Background) -> None:
         self._behind = behind
@@ -153,12 +152,19 @@ class Client(Blocking[AsyncClient]):
     jobs = iterating(AsyncClient.jobs)
     wait = blocking(AsyncClient.wait)
     stream = iterating(AsyncClient.stream)
+    follow = iterating(AsyncClient.follow)
     events = iterating(AsyncClient.events)
     watch = iterating(AsyncClient.watch)
     cancel = blocking(AsyncClient.cancel)
+    cancel_batch = blocking(AsyncClient.cancel_batch)
     retry = blocking(AsyncClient.retry)
     artifact = blocking(AsyncClient.artifact)
     targets = blocking(AsyncClient.targets)
+
+    @property
+    def may_have_changed(self) -> bool:
+        """Whether the server may have done anything but reads for this client."""
+        return self._behind.may_have_changed
 
     def close(self) -> None:
         self._background.close()

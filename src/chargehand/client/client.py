@@ -1,14 +1,14 @@
-"""A server, as calls, in a loop of yours. `Client` has the same calls without one.
+"""The client for programs with an event loop. `Client` has the same calls for programs without one.
 
     async with AsyncClient("http://127.0.0.1:8484", token="…") as client:
         job = await client.chat("llama3.2", "Why is the sky blue?")
         print(job.text)
 
-Models are the client's own calls; beside them are `client.tasks`, `client.provisioning`, `client.engine` (jobs of any sort, queues) and
-`client.deliveries` (webhooks). What goes wrong on the way is always a ClientError.
+The client's own calls are for models; `client.tasks`, `client.provisioning`, `client.engine` (jobs of all doors, queues) and
+`client.deliveries` (webhooks) are the other parts. Calls raise ClientError and nothing else.
 
-Reads are repeated when their answer is lost. What makes something always has an idempotency key, yours or one of ours, and is
-repeated too; anything else only where the server is known not to have done it.
+A read is repeated when its answer is lost, and so is a call that creates something, because it always has an idempotency key, the caller's or
+one that the client makes. Any other call is repeated only if the server did not begin with it.
 """
 
 import os
@@ -38,6 +38,11 @@ class AsyncClient(InferenceCalls):
         self.engine = EngineCalls(self._http)
         self.deliveries = DeliveryCalls(self._http)
         self.provisioning = ProvisioningCalls(self._http)
+
+    @property
+    def may_have_changed(self) -> bool:
+        """Whether the server may have done anything but reads for this client."""
+        return self._http.may_have_changed
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,6 +1,6 @@
-"""The engine's own jobs, as calls: `client.engine`. Anything may be a job there, and `jobs` shows those of all doors.
+"""Calls for the engine's own API: `client.engine`. Any JSON can be a job there, and `jobs` lists the jobs of all doors.
 
-A move that a worker makes is not repeated when its answer is lost: `job` says whether it was heard.
+A worker's move is not repeated when its answer is lost: `job` shows whether the server made it.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -11,8 +11,8 @@ from urllib.parse import quote
 import msgspec
 
 from chargehand.client.errors import JobFailed, NotDone
-from chargehand.client.transport.calls import Calls, given, instant, key_header, read
-from chargehand.client.transport.job_log import Away, Back, Log, nothing
+from chargehand.client.transport.calls import Calls, decode, given, instant, key_header
+from chargehand.client.transport.job_log import Away, Back, JobLog, ignore
 from chargehand.client.types.engine import (
     Event,
     ExtendedLease,
@@ -47,7 +47,7 @@ class EngineCalls(Calls):
         metadata: Mapping[str, Any] | None = None,
         idempotency_key: str = "",
     ) -> SubmittedJob:
-        """A job for whoever claims from the queue."""
+        """Submit a job for whichever worker claims from the queue."""
         wishes = {
             "webhook": Webhook(webhook) if isinstance(webhook, str) and webhook else webhook,
             "priority": priority,
@@ -64,40 +64,48 @@ class EngineCalls(Calls):
         return await self._get(_job(job_id), Job, retries=retries)
 
     async def jobs(
-        self, *, state: State | None = None, kind: str = "", queue: str = ""
+        self,
+        *,
+        state: State | None = None,
+        kind: str = "",
+        queue: str = "",
+        before: str = "",
+        limit: int | None = None,
     ) -> AsyncGenerator[ListedJob, None]:
-        """Newest first, of all doors unless one is named: stop reading when it is enough."""
-        async for page in self._pages("/jobs", ListedJobs, {"state": state, "kind": kind, "queue": queue}):
+        """Newest first, of all doors unless `kind` names one. Without a limit: all; stop reading when you have enough."""
+        by = {"state": state, "kind": kind, "queue": queue}
+        async for page in self._pages("/jobs", ListedJobs, by, before=before, limit=limit):
             for job in page.jobs:
                 yield job
 
     async def wait(self, job_id: str, *, timeout: float | None = None) -> Job:
-        """The job once it has succeeded. JobFailed if it did not, NotDone if it has not ended by then."""
+        """Return the job once it has succeeded. JobFailed if it did not, NotDone if it has not ended in time."""
         job = await self._log(job_id).end(timeout) or Job(id=job_id, state="unknown")
         if not job.finished:
-            raise NotDone(job, job.waiting_for or job.state)
+            waiting = f", waiting for {job.waiting_for}" if job.waiting_for else ""
+            raise NotDone(job, job_id, job.state + waiting)
         if job.state != "succeeded":
             raise JobFailed(job, job.error or job.state)
         return job
 
     def events(self, job_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
-        """What happened to it until now."""
+        """The events until now."""
         return self._log(job_id).read(after)
 
     def watch(
-        self, job_id: str, after: int = 0, *, away: Away = nothing, back: Back = nothing
+        self, job_id: str, after: int = 0, *, away: Away = ignore, back: Back = ignore
     ) -> AsyncGenerator[Event, None]:
-        """Its events as they happen, each once and in order, until it has ended. A server that is away is waited for."""
+        """The events as they happen, each once and in order, until the job has ended. Waits while the server is away."""
         return self._log(job_id).watch(after, away, back)
 
     async def cancel(self, job_id: str) -> MovedJob:
         return await self._move(job_id, "cancel", {})
 
     async def requeue(self, job_id: str) -> MovedJob:
-        """A failed or cancelled job gets all its attempts again."""
+        """Give a failed or cancelled job all its attempts again."""
         return await self._move(job_id, "requeue", {})
 
-    # for whoever does the work
+    # for workers
 
     async def claim(
         self,
@@ -108,15 +116,15 @@ class EngineCalls(Calls):
         wait_seconds: float = 0.0,
         owner: str = "",
     ) -> list[LeasedJob]:
-        """By priority, then age. An answer that is lost takes its jobs with it until their leases end."""
+        """Claim jobs by priority, then age. If the answer is lost, the jobs stay claimed until their leases end."""
         wishes = {"lease_seconds": lease_seconds, "wait_seconds": wait_seconds, "owner": owner}
         body = {"queues": list(queues), "limit": limit, **given(wishes)}
         timeout = self._http.timeout + wait_seconds
-        status, told = await self._http.call("POST", f"{self.base}/claims", body, safe=False, timeout=timeout)
-        return [] if status == 204 else read(told, LeasedJobs).jobs
+        status, reply = await self._http.call("POST", f"{self.base}/claims", body, safe=False, timeout=timeout)
+        return [] if status == 204 else decode(reply, LeasedJobs).jobs
 
     async def beat(self, job_id: str, lease: int, lease_seconds: float | None = None) -> str:
-        """Until when the lease holds now."""
+        """Extend the lease; return until when it holds."""
         body = {"lease": lease, **given({"lease_seconds": lease_seconds})}
         return (await self._call("POST", _job(job_id, "/beat"), ExtendedLease, body, safe=True)).lease_until
 
@@ -126,9 +134,9 @@ class EngineCalls(Calls):
     async def note(
         self, job_id: str, lease: int, message: str, *, level: str = "info", step: str = "", data: Any = msgspec.UNSET
     ) -> None:
-        """A line in its log."""
-        said = {} if data is msgspec.UNSET else {"data": data}
-        body = {"lease": lease, "message": message, "level": level, "step": step, **said}
+        """Add a line to the job's log."""
+        extra = {} if data is msgspec.UNSET else {"data": data}
+        body = {"lease": lease, "message": message, "level": level, "step": step, **extra}
         await self._http.call("POST", self.base + _job(job_id, "/note"), body, safe=False)
 
     async def succeed(self, job_id: str, lease: int, result: Any = None) -> MovedJob:
@@ -142,7 +150,7 @@ class EngineCalls(Calls):
         return await self._move(job_id, "retry", {"lease": lease, "error": error, **wishes})
 
     async def park(self, job_id: str, lease: int, waiting_for: str = "", *, delay_seconds: float = 0.0) -> MovedJob:
-        """Back without blame: the attempt does not count."""
+        """Put the job back into its queue; the attempt does not count."""
         return await self._move(
             job_id, "park", {"lease": lease, "waiting_for": waiting_for, "delay_seconds": delay_seconds}
         )
@@ -159,7 +167,7 @@ class EngineCalls(Calls):
     async def set_queue(
         self, queue: str, *, kind: str = "job", paused: bool = False, max_running: int | None = None
     ) -> QueueStatus:
-        """Both settings: what is left out goes back to its default."""
+        """Set both settings; one that is left out goes back to its default."""
         path = f"/queues/{quote(kind, safe='')}/{quote(queue, safe='')}"
         body = {"paused": paused, "max_running": max_running}
         return await self._call("PUT", path, QueueStatus, body, safe=True)
@@ -167,8 +175,8 @@ class EngineCalls(Calls):
     async def _move(self, job_id: str, move: str, body: Any) -> MovedJob:
         return await self._call("POST", _job(job_id, f"/{move}"), MovedJob, body, safe=False)
 
-    def _log(self, job_id: str) -> Log[Event, Job]:
-        return Log(self._http, self.base + _job(job_id, "/events"), Event, lambda: self.job(job_id, retries=0))
+    def _log(self, job_id: str) -> JobLog[Event, Job]:
+        return JobLog(self._http, self.base + _job(job_id, "/events"), Event, lambda: self.job(job_id, retries=0))
 
 
 def _job(job_id: str, verb: str = "") -> str:

@@ -1,18 +1,18 @@
-"""What goes wrong between a client and the server, and the two ways in which a task says how it ended.
+"""The errors that calls raise, and the two that a worker's function raises.
 
     ClientError
-    ├── NoAnswer             0          nobody was there, or the answer was lost on its way
+    ├── NoAnswer             0          no server was there, or its answer was lost
     ├── BadRequest           400, 4xx   the request must change
     ├── Unauthenticated      401        no token, or one that the server does not know
-    ├── Forbidden            403        the token may not do this
+    ├── Forbidden            403        the token does not allow this
     ├── NotFound             404
-    ├── Conflict             409        the thing is not in the state that the caller thought
-    ├── Busy                 429, 503   not now
-    ├── ServerFault          5xx        something broke behind the door
-    ├── JobFailed                       the job that was waited for has ended badly; it is in `job`
-    └── NotDone                         it has not ended in the time that was given; a TimeoutError too
+    ├── Conflict             409        the state of the job, task or server does not allow this
+    ├── Busy                 429, 503   the server has no capacity now
+    ├── ServerFault          5xx        the server failed
+    ├── JobFailed                       the job that was waited for failed or was cancelled; it is in `job`
+    └── NotDone                         the job did not end before the timeout; also a TimeoutError
 
-Calls raise nothing else. `advice` says what to do, and a traceback shows it. `Retry` and `Fail` are for the functions of a worker.
+Calls raise nothing else. `advice` says what to do; a traceback shows it. A worker's function raises `Retry` or `Fail`.
 """
 
 from collections.abc import Sequence
@@ -21,15 +21,16 @@ from typing import Any
 import msgspec
 
 NO_ANSWER = 0
-UNTRUSTED = "untrusted"  # its certificate is nobody's whom we trust
-NO_TLS = "no-tls"  # what answers there does not speak TLS
-CUT = "cut"  # it took the connection and ended it without an answer: one that wants TLS does so
-# The server's answers to those who hold a task no longer: ours says 409, and 404 when the task is gone.
+OK = 200  # nothing is wrong with the call itself
+UNTRUSTED = "untrusted"  # its certificate is not trusted
+NO_TLS = "no-tls"  # the server does not speak TLS
+CUT = "cut"  # the server closed the connection without an answer, as one that expects TLS does
+# What a server answers about a lease that was lost: ours says 409, or 404 when the task is gone.
 _LOST = {404, 409}
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
-    """One of several things that are wrong with a request: where (a JSON pointer), which rule, and what to do."""
+    """One thing that is wrong with a request: where (a JSON pointer), which rule, and what to do."""
 
     path: str = ""
     code: str = ""
@@ -39,7 +40,7 @@ class ErrorDetail(msgspec.Struct, frozen=True):
 class ClientError(Exception):
     """The server refused (`status`, its `text` and `detail`), or there was no answer (`status` 0)."""
 
-    advice = ""  # what whoever called may do about it
+    advice = ""  # what the caller can do about it
 
     def __init__(
         self,
@@ -53,22 +54,22 @@ class ClientError(Exception):
         details: Sequence[ErrorDetail] = (),
         cause: str = "",
     ) -> None:
-        what = text if status == NO_ANSWER else f"{status} {text}"
+        what = text if status in (NO_ANSWER, OK) else f"{status} {text}"
         super().__init__(f"{what}: {detail}" if detail else what)
         self.status = status
         self.text = text
         self.detail = detail
         self.code = code  # stable, for programs: docs/reference/errors.md; empty where the server gave none
         self.retry_after_seconds = retry_after_seconds
-        self.sent = sent  # False: the request never left, so that it may be repeated whatever it is
+        self.sent = sent  # False: the request was not sent, so any call may be repeated
         self.details = tuple(details)
-        self.cause = cause  # of no answer, where it is one that somebody can mend: UNTRUSTED, NO_TLS or CUT
+        self.cause = cause  # of no answer, if it is known: UNTRUSTED, NO_TLS or CUT
         if self.advice:
             self.add_note(self.advice)
 
     @property
     def away(self) -> bool:
-        """Whether a later try may go better without anybody changing anything."""
+        """Whether the same call may succeed later."""
         return self.status in (NO_ANSWER, 408, 425, 429) or self.status >= 500
 
     @property
@@ -79,12 +80,12 @@ class ClientError(Exception):
 
 class NoAnswer(ClientError):
     def __init__(self, text: str, detail: str = "", *, sent: bool = True, cause: str = "") -> None:
-        self.advice = _unheard(sent, cause)
+        self.advice = _advice(sent, cause)
         super().__init__(NO_ANSWER, text, detail, sent=sent, cause=cause)
 
 
 class BadRequest(ClientError):
-    advice = "The server will never take this as it is: the text says what must change."
+    advice = "The server will not accept this request as it is: the text says what must change."
 
 
 class Unauthenticated(ClientError):
@@ -92,49 +93,52 @@ class Unauthenticated(ClientError):
 
 
 class Forbidden(ClientError):
-    advice = "The token lacks a scope, or what was asked for is not allowed here: see docs/operations.md."
+    advice = "The token lacks a scope, or this server does not allow the call: see docs/operations.md."
 
 
 class NotFound(ClientError):
     advice = (
-        "It was never there, is another tenant's, or was removed when its time was over (retention.finished_seconds)."
+        "It does not exist, belongs to another tenant, or was removed after its retention (retention.finished_seconds)."
     )
 
 
 class Conflict(ClientError):
-    advice = "Read it again: its state has changed, or is not the one that this can be done in."
+    advice = "Read it again: its state has changed, or does not allow this call."
 
 
 class Busy(ClientError):
-    advice = "Nothing is wrong with the request: try again, after retry_after_seconds if the server said so."
+    advice = "The request is right: try again, after retry_after_seconds if the server gave it."
 
 
 class ServerFault(ClientError):
-    advice = "The server's log says what broke. Reading may be repeated; before repeating anything else, look whether it was done."
+    advice = (
+        "The server's log says what failed. Repeat reads; before you repeat anything else, check whether it was done."
+    )
 
 
 class JobFailed(ClientError):
-    """A job ended badly. `job` is what the server says of it: its `error`, its attempts."""
+    """The job failed or was cancelled. `job` has its `error` and its attempts."""
 
-    advice = "client.retry(job_id), or requeue at the engine, gives it all its attempts again."
+    advice = "client.retry(job_id), or client.engine.requeue(job_id), gives it all its attempts again."
 
     def __init__(self, job: Any, error: str) -> None:
-        super().__init__(200, "the job failed", error)
+        super().__init__(OK, "the job failed", error)
         self.job = job
 
 
 class NotDone(ClientError, TimeoutError):
-    """The job, as it was last seen, is in `job`; of one that nobody could ask about then, its id. It goes on."""
+    """The job did not end before the timeout, and is still queued or running. `job` is as it was last read, or has its id alone."""
 
-    advice = "Nothing is lost: wait again with the same id, or have yourself told by a webhook."
+    advice = "Wait again with the same id, or submit with a webhook."
 
-    def __init__(self, job: Any, why: str) -> None:
-        super().__init__(200, "the job has not ended yet", why)
+    def __init__(self, job: Any, job_id: str, state: str) -> None:
+        known = "its state is unknown" if state.lower() == "unknown" else f"the job is still {state}"
+        super().__init__(OK, f"timed out waiting for job {job_id}; {known}")
         self.job = job
 
 
 class Retry(Exception):
-    """Raised by a task: not now. Without a delay the server's backoff decides; each try costs an attempt."""
+    """A worker's function raises this to have its task tried again. Without a delay the server's backoff decides; the attempt counts."""
 
     def __init__(self, delay_seconds: float | None = None, reason: str = "") -> None:
         super().__init__(reason or "retry")
@@ -143,7 +147,7 @@ class Retry(Exception):
 
 
 class Fail(Exception):
-    """Raised by a task: it has failed, and no other try would change that."""
+    """A worker's function raises this to fail its task for good."""
 
     def __init__(self, error: str) -> None:
         super().__init__(error)
@@ -167,23 +171,23 @@ def refused(status: int, text: str, detail: str = "", **more: Any) -> ClientErro
 
 
 def refusal(status: int, body: bytes, retry_after: str | None) -> ClientError:
-    """The error in an answer. Anything may stand between us and the server, so the body may be anything too."""
+    """The error that an answer describes. A proxy may have answered, so the body may be anything."""
     seconds = None
     if retry_after is not None and retry_after.isascii() and retry_after.isdigit():
         seconds = float(retry_after[:9])
     text, detail, code = body[:200].decode("utf-8", "replace").strip(), "", ""
     details: Sequence[ErrorDetail] = ()
     try:
-        told = msgspec.json.decode(body)
+        answer = msgspec.json.decode(body)
     except msgspec.DecodeError:
-        told = None
-    if isinstance(told, dict):
-        if isinstance(told.get("error"), dict):
-            told = told["error"]  # as OpenAI's and Anthropic's APIs say it
-        text = str(told.get("error") or told.get("title") or told.get("code") or text)
-        detail = str(told.get("detail") or told.get("message") or "")
-        code = str(told.get("code") or "")
-        details = _details(told.get("details"))
+        answer = None
+    if isinstance(answer, dict):
+        if isinstance(answer.get("error"), dict):
+            answer = answer["error"]  # in the shape of OpenAI's and Anthropic's APIs
+        text = str(answer.get("error") or answer.get("title") or answer.get("code") or text)
+        detail = str(answer.get("detail") or answer.get("message") or "")
+        code = str(answer.get("code") or "")
+        details = _details(answer.get("details"))
     return refused(
         status,
         text or "no text",
@@ -194,18 +198,18 @@ def refusal(status: int, body: bytes, retry_after: str | None) -> ClientError:
     )
 
 
-def _details(told: Any) -> list[ErrorDetail]:
+def _details(given: Any) -> list[ErrorDetail]:
     try:
-        return msgspec.convert(told or [], list[ErrorDetail])
+        return msgspec.convert(given or [], list[ErrorDetail])
     except msgspec.ValidationError:
         return []
 
 
-def _unheard(sent: bool, cause: str) -> str:
+def _advice(sent: bool, cause: str) -> str:
     if cause == UNTRUSTED:
         return "Its certificate is not trusted: set SSL_CERT_FILE to the file of its authority."
     if cause == NO_TLS:
-        return "It does not answer as HTTPS does: if it speaks plain HTTP, its URL begins with http://."
+        return "The server does not speak TLS: if it speaks plain HTTP, its URL begins with http://."
     if sent:
-        return "It may have been done all the same: look before you do it again. Calls with an idempotency key may be repeated."
-    return "Start a server (`chargehand serve`), or say where yours is: the client's url, or CHARGEHAND_URL."
+        return "The server may have done it: check before you repeat it. Calls with an idempotency key may be repeated."
+    return "Start a server (`chargehand serve`), or give the URL of yours: the client's url, or CHARGEHAND_URL."

@@ -1,4 +1,4 @@
-"""Models, as calls: a chat or a completion is a job that is on disk when `submit` returns, whoever waits for it or not."""
+"""Calls for models: a chat or a completion is a job that is on disk when `submit` returns, whether or not anybody waits for it."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -10,7 +10,7 @@ import msgspec
 from chargehand.client.answer import StreamedAnswer
 from chargehand.client.errors import JobFailed, NotDone
 from chargehand.client.transport.calls import Calls, given, instant, key_header
-from chargehand.client.transport.job_log import Again, Away, Back, Log, TokenLine, nothing
+from chargehand.client.transport.job_log import Away, Back, JobLog, Reconnected, TokenLine, ignore
 from chargehand.client.types.engine import SubmittedJob
 from chargehand.client.types.inference import (
     Event,
@@ -33,7 +33,7 @@ class InferenceCalls(Calls):
     async def submit(
         self, model: str, messages: Messages | None = None, *, prompt: str | None = None, **wishes: Unpack[Wishes]
     ) -> SubmittedJob:
-        """A chat, or with `prompt` a completion. A text in place of messages is what the user says."""
+        """Submit a chat, or with `prompt` a completion. A text in place of messages is one message of the user."""
         body = {"model": model, "messages": _messages(messages), "prompt": prompt, **_body(wishes)}
         headers = key_header(wishes.get("idempotency_key", ""))
         return await self._call("POST", "/jobs", SubmittedJob, given(body), safe=True, headers=headers)
@@ -47,77 +47,92 @@ class InferenceCalls(Calls):
         timeout: float | None = None,
         **wishes: Unpack[Wishes],
     ) -> Job:
-        """Submit and wait: the job with its answer. It goes on if you go; NotDone and JobFailed hold its id in `job.id`."""
+        """Submit and wait; return the job with its answer. NotDone and JobFailed have its id in `job.id`."""
         made = await self.submit(model, messages, prompt=prompt, **wishes)
         return await self.wait(made.job_id, timeout=timeout)
 
     async def job(self, job_id: str, *, retries: int | None = None) -> Job:
         return await self._get(_job(job_id), Job, retries=retries)
 
-    async def jobs(self, *, state: State | None = None, model: str = "") -> AsyncGenerator[ListedInferenceJob, None]:
-        """Newest first, all there are: stop reading when it is enough."""
-        async for page in self._pages("/jobs", ListedInferenceJobs, {"state": state, "model": model}):
+    async def jobs(
+        self, *, state: State | None = None, model: str = "", before: str = "", limit: int | None = None
+    ) -> AsyncGenerator[ListedInferenceJob, None]:
+        """Newest first. Without a limit: all; stop reading when you have enough."""
+        by = {"state": state, "model": model}
+        async for page in self._pages("/jobs", ListedInferenceJobs, by, before=before, limit=limit):
             for job in page.jobs:
                 yield job
 
     async def wait(self, job_id: str, *, timeout: float | None = None) -> Job:
-        """The job once it is done. JobFailed if it failed, NotDone if it has not ended by then. Nothing is polled."""
+        """Return the job once it is done. JobFailed if it failed, NotDone if it has not ended in time. Nothing is polled."""
         job = await self._log(job_id).end(timeout) or Job(id=job_id, state="unknown")
         if not job.finished:
-            raise NotDone(job, f"{job.state}{f': {job.waiting}' if job.waiting else ''}")
+            raise NotDone(job, job_id, f"{job.state}{f': {job.waiting}' if job.waiting else ''}")
         return _good(job)
 
-    async def stream(self, job_id: str, *, away: Away = nothing, back: Back = nothing) -> AsyncGenerator[Token, None]:
-        """The answer as it is being token_of, each piece once; of a job that is done, all of it. JobFailed if it fails.
+    async def stream(self, job_id: str, *, away: Away = ignore, back: Back = ignore) -> AsyncGenerator[Token, None]:
+        """The answer as the model writes it, each piece once; of a job that is done, all of it. JobFailed if it fails.
 
-        A connection that is lost is taken up again where it was. When an attempt breaks and the next one says something else,
-        a token with `restarted` takes the place of all before it. What was told is in the end what the job has for its answer.
+        When the connection is lost, the stream continues where it was. When another attempt gives another answer, a token with
+        `restarted` replaces all tokens before it. In the end the tokens add up to the answer that the job has.
         """
-        telling = StreamedAnswer()
-        async with aclosing(self._log(job_id, tokens=True).news(0, away, back)) as news:
+        answer = StreamedAnswer()
+        async with aclosing(self.follow(job_id, away=away, back=back)) as news:
             async for each in news:
-                if isinstance(each, TokenLine):
-                    if (token := telling.hear(_spoken(each))) is not None:
+                if isinstance(each, Token):
+                    if (token := answer.add(each)) is not None:
                         yield token
-                elif isinstance(each, Again) or each.state == "queued":
-                    telling.begin()
+                elif isinstance(each, Reconnected) or each.state == "queued":
+                    answer.restart()
         job = _good(await self.job(job_id))
-        if job.result is not None and (token := telling.settle(Token(job.text, job.thinking))) is not None:
+        if job.result is not None and (token := answer.complete(Token(job.text, job.thinking))) is not None:
             yield token
 
+    async def follow(
+        self, job_id: str, after: int = 0, *, away: Away = ignore, back: Back = ignore
+    ) -> AsyncGenerator[Event | Token | Reconnected, None]:
+        """`watch`, with the tokens as the server sends them: from the attempt's first on after each Reconnected."""
+        async with aclosing(self._log(job_id, tokens=True).follow(after, away, back)) as news:
+            async for each in news:
+                yield _token(each) if isinstance(each, TokenLine) else each
+
     def events(self, job_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
-        """What happened to it until now."""
+        """The events until now."""
         return self._log(job_id).read(after)
 
     def watch(
-        self, job_id: str, after: int = 0, *, away: Away = nothing, back: Back = nothing
+        self, job_id: str, after: int = 0, *, away: Away = ignore, back: Back = ignore
     ) -> AsyncGenerator[Event, None]:
-        """Its events as they happen, each once and in order, until it has ended. A server that is away is waited for."""
+        """The events as they happen, each once and in order, until the job has ended. Waits while the server is away."""
         return self._log(job_id).watch(after, away, back)
 
     async def cancel(self, job_id: str) -> JobState:
-        """A running one is stopped at its target."""
+        """Cancel a job; the target stops a running one."""
         return await self._call("DELETE", _job(job_id), JobState, safe=False)
 
+    async def cancel_batch(self, job_id: str) -> None:
+        """Cancel a batch, by the id of its job: what stands after `batch_` in the batch's own id."""
+        await self._http.call("POST", f"/v1/batches/batch_{quote(job_id, safe='')}/cancel", safe=False)
+
     async def retry(self, job_id: str) -> JobState:
-        """A failed job gets all its attempts again."""
+        """Give a failed job all its attempts again."""
         return await self._call("POST", _job(job_id, "/retry"), JobState, safe=False)
 
     async def artifact(self, job_id: str, name: str) -> bytes:
-        """The bytes of a file that the job kept, as a whole."""
+        """The bytes of a file that the job kept."""
         path = _job(job_id, f"/artifacts/{quote(name, safe='')}")
         return (await self._http.call("GET", path, safe=True))[1]
 
     async def targets(self) -> list[ModelTarget]:
         return (await self._get("/targets", ModelTargets)).targets
 
-    def _log(self, job_id: str, *, tokens: bool = False) -> Log[Event, Job]:
-        return Log(self._http, _job(job_id, "/events"), Event, lambda: self.job(job_id, retries=0), tokens=tokens)
+    def _log(self, job_id: str, *, tokens: bool = False) -> JobLog[Event, Job]:
+        return JobLog(self._http, _job(job_id, "/events"), Event, lambda: self.job(job_id, retries=0), tokens=tokens)
 
 
 def _good(job: Job) -> Job:
     if job.state == "failed":
-        raise JobFailed(job, job.error or "it does not say why")
+        raise JobFailed(job, job.error or "the server gives no reason")
     return job
 
 
@@ -138,8 +153,8 @@ def _body(wishes: Wishes) -> dict[str, Any]:
     return body
 
 
-def _spoken(line: TokenLine) -> Token:
-    """Nothing, if it is in the words of another API than Ollama's."""
+def _token(line: TokenLine) -> Token:
+    """Empty for a line that is not in the shape of Ollama's API."""
     try:
         return token_of(msgspec.json.decode(line.data))
     except msgspec.DecodeError:

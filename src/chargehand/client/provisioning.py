@@ -1,12 +1,12 @@
-"""Machines and their provisioning, as calls: `client.provisioning`.
+"""Calls for servers and provisioning jobs: `client.provisioning`.
 
     async with AsyncClient("http://127.0.0.1:8484") as client:
         made = await client.provisioning.submit("SN-1", recipe)
         async for event in client.provisioning.watch(made.job_id):
             print(event.time, event.message)
 
-What goes wrong on the way is a ClientError: `text` is the key (`validation.schema`), `detail` the sentence, and `details` names
-every field that a recipe has wrong.
+Calls raise ClientError: `text` is the key (`validation.schema`), `detail` the sentence, and `details` names every wrong field of
+a recipe.
 """
 
 from collections.abc import AsyncGenerator, Mapping
@@ -17,7 +17,7 @@ import msgspec
 
 from chargehand.client.errors import JobFailed, NotDone
 from chargehand.client.transport.calls import Calls, key_header
-from chargehand.client.transport.job_log import Away, Back, Log, nothing
+from chargehand.client.transport.job_log import Away, Back, JobLog, ignore
 from chargehand.client.types.provisioning import (
     Event,
     Job,
@@ -32,7 +32,7 @@ from chargehand.client.types.provisioning import (
     SubmittedProvisioningJob,
 )
 
-PROBE_SECONDS = 180.0  # a BMC takes its time
+PROBE_SECONDS = 180.0  # a BMC may be slow
 
 
 class ProvisioningCalls(Calls):
@@ -53,7 +53,7 @@ class ProvisioningCalls(Calls):
         unidentified: bool = False,
         labels: Mapping[str, str] = {},
     ) -> RegisteredServer:
-        """A server that is known already becomes what is said here; only a password that is not given stays as it is."""
+        """Register a server, or replace all of its record but a password that is not given."""
         new = NewServer(
             bmc_address=bmc_address,
             bmc_username=username,
@@ -70,8 +70,8 @@ class ProvisioningCalls(Calls):
         return await self._call("GET", _server(serial), RegisteredServer, safe=True)
 
     async def servers(self) -> AsyncGenerator[RegisteredServer, None]:
-        """All of them, by their serials."""
-        async for page in self._pages("/servers", RegisteredServers, {}, "after"):
+        """All servers, by serial."""
+        async for page in self._pages("/servers", RegisteredServers, {}, cursor="after"):
             for server in page.servers:
                 yield server
 
@@ -79,13 +79,13 @@ class ProvisioningCalls(Calls):
         await self._http.call("DELETE", self.base + _server(serial), safe=False)
 
     async def probe(self, serial: str) -> ProbeReport:
-        """What its BMC is and can do. Nothing is changed at the machine; one that cannot be asked is `ok=False`."""
+        """Ask the BMC what it is and can do. Nothing changes at the machine. `ok` is False if the BMC could not be asked."""
         return await self._call("POST", _server(serial, "/probe"), ProbeReport, safe=True, timeout=PROBE_SECONDS)
 
     # recipes ------------------------------------------------------------------------------------------------------------
 
     async def validate(self, recipe: Any) -> None:
-        """Returns if the recipe is good. Bytes are taken for its JSON."""
+        """Return if the recipe is valid, else raise. Bytes are taken for its JSON."""
         await self._http.call("POST", f"{self.base}/recipes/validate", _raw(recipe), safe=True)
 
     async def recipe_schema(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class ProvisioningCalls(Calls):
         metadata: Mapping[str, Any] = {},
         idempotency_key: str = "",
     ) -> SubmittedProvisioningJob:
-        """A key is made where none is given, so that an answer that was lost is asked for again without a second job."""
+        """Submit a job for a server. Bytes are taken for the recipe's JSON."""
         new = NewProvisioningJob(
             server_serial=serial,
             recipe=_raw(recipe),
@@ -118,45 +118,49 @@ class ProvisioningCalls(Calls):
     async def job(self, job_id: str, *, retries: int | None = None) -> Job:
         return await self._call("GET", _job(job_id), Job, safe=True, retries=retries)
 
-    async def jobs(self, *, status: str = "", serial: str = "") -> AsyncGenerator[ListedProvisioningJob, None]:
-        """Newest first, all there are: stop reading when it is enough."""
-        async for page in self._pages("/jobs", ListedProvisioningJobs, {"status": status, "server_serial": serial}):
+    async def jobs(
+        self, *, status: str = "", serial: str = "", before: str = "", limit: int | None = None
+    ) -> AsyncGenerator[ListedProvisioningJob, None]:
+        """Newest first. Without a limit: all; stop reading when you have enough."""
+        by = {"status": status, "server_serial": serial}
+        async for page in self._pages("/jobs", ListedProvisioningJobs, by, before=before, limit=limit):
             for job in page.jobs:
                 yield job
 
     async def wait(self, job_id: str, *, timeout: float | None = None) -> Job:
-        """The job once it is complete and has succeeded. JobFailed if it did not, NotDone if it is not complete by then."""
+        """Return the job once it is complete and has succeeded. JobFailed if it did not, NotDone if it is not complete in time."""
         job = await self._log(job_id).end(timeout) or Job(job_id=job_id, status="unknown")
         if not job.finished:
-            raise NotDone(job, f"{job.status}, at {job.progress.step}" if job.progress.step else job.status)
+            step = f", at {job.progress.step}" if job.progress.step else ""
+            raise NotDone(job, job_id, job.status + step)
         if job.outcome != "succeeded":
-            raise JobFailed(job, job.error or job.outcome or "it does not say why")
+            raise JobFailed(job, job.error or job.outcome or "the server gives no reason")
         return job
 
     async def cancel(self, job_id: str) -> ListedProvisioningJob:
-        """Media are ejected before the job is complete."""
+        """Cancel a job. Its media are ejected before it is complete."""
         return await self._call("POST", _job(job_id, "/cancel"), ListedProvisioningJob, safe=False)
 
     async def retry(self, job_id: str) -> ListedProvisioningJob:
-        """A job that failed or was cancelled starts again, from the beginning."""
+        """Start a job that failed or was cancelled again, from the beginning."""
         return await self._call("POST", _job(job_id, "/retry"), ListedProvisioningJob, safe=False)
 
     def events(self, job_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
-        """What happened to it until now."""
+        """The events until now."""
         return self._log(job_id).read(after)
 
     def watch(
-        self, job_id: str, after: int = 0, *, away: Away = nothing, back: Back = nothing
+        self, job_id: str, after: int = 0, *, away: Away = ignore, back: Back = ignore
     ) -> AsyncGenerator[Event, None]:
-        """Its events as they happen, each once and in order, until the job is complete. A server that is away is waited for."""
+        """The events as they happen, each once and in order, until the job is complete. Waits while the server is away."""
         return self._log(job_id).watch(after, away, back)
 
-    def _log(self, job_id: str) -> Log[Event, Job]:
-        return Log(self._http, self.base + _job(job_id, "/events"), Event, lambda: self.job(job_id, retries=0))
+    def _log(self, job_id: str) -> JobLog[Event, Job]:
+        return JobLog(self._http, self.base + _job(job_id, "/events"), Event, lambda: self.job(job_id, retries=0))
 
 
 def _raw(recipe: Any) -> Any:
-    """JSON as it was written: that a name stands in it twice is for the server to see."""
+    """Send JSON as it was written, so that the server can see a name that occurs twice."""
     return msgspec.Raw(recipe) if isinstance(recipe, bytes) else recipe
 
 

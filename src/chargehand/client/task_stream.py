@@ -1,4 +1,4 @@
-"""Tasks out of a stream of lines."""
+"""A stream of tasks, one JSON object a line."""
 
 import asyncio
 from collections import deque
@@ -12,38 +12,38 @@ import msgspec
 from chargehand.client.errors import ClientError, refused
 from chargehand.client.types.tasks import Task
 
-MAX_LINE = 256 << 20  # far more than any server takes in; only so that a broken one cannot fill the memory
-GOODBYE_SECONDS = 3.0
+MAX_LINE = 256 << 20  # more than any server accepts; a broken one must not fill the memory
+CLOSE_SECONDS = 3.0
 
 _decoder = msgspec.json.Decoder(Task)
 
 
 class TaskLines:
-    """Cuts what arrives into tasks. Empty lines are signs of life."""
+    """Splits arriving bytes into tasks. Empty lines are keep-alives."""
 
     def __init__(self) -> None:
-        self._begun = bytearray()
+        self._rest = bytearray()
 
     def tasks(self, arrived: bytes) -> list[Task]:
         *whole, rest = arrived.split(b"\n")
         found = []
         for line in whole:
-            self._begun += line
-            if self._begun.strip():
-                found.append(_task(bytes(self._begun)))
-            self._begun.clear()
-        self._begun += rest
-        if len(self._begun) > MAX_LINE:
-            raise refused(502, "a line of the stream does not end")
+            self._rest += line
+            if self._rest.strip():
+                found.append(_task(bytes(self._rest)))
+            self._rest.clear()
+        self._rest += rest
+        if len(self._rest) > MAX_LINE:
+            raise refused(502, f"a line of the stream has more than {MAX_LINE} bytes")
         return found
 
 
 class TaskStream:
-    """To be read with `async for`. readline() of aiohttp would refuse long lines, and a payload may be long."""
+    """Read it with `async for`. It does not use aiohttp's readline(), which refuses long lines: a payload may be long."""
 
-    def __init__(self, answer: aiohttp.ClientResponse, say_goodbye: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, answer: aiohttp.ClientResponse, close: Callable[[], Awaitable[None]]) -> None:
         self._answer = answer
-        self._say_goodbye = say_goodbye
+        self._close = close
         self._lines = TaskLines()
         self._read: deque[Task] = deque()
 
@@ -59,16 +59,16 @@ class TaskStream:
         return self._read.popleft()
 
     async def leave(self) -> list[Task]:
-        """What was on its way: whoever stops reading owes these to the server.
+        """Close the stream and return the tasks that had been sent and not read: the caller has to give them back.
 
-        To hang up would not do, what the server sends in that moment would be lost. It is asked to end the stream, and read to its
-        end; if it does not hear that, at least what has arrived is here.
+        Closing the connection alone would lose what the server sends at that moment. So the server is asked to end the stream, which is
+        then read to its end. If the server does not answer, the tasks that have arrived are returned.
         """
         content = self._answer.content
         with suppress(TimeoutError, aiohttp.ClientError, ClientError, OSError):
-            async with asyncio.timeout(GOODBYE_SECONDS):
+            async with asyncio.timeout(CLOSE_SECONDS):
                 if not content.at_eof() and content.exception() is None:
-                    await self._say_goodbye()
+                    await self._close()
                 while arrived := await content.readany():
                     self._read += self._lines.tasks(arrived)
         with suppress(aiohttp.ClientError, ClientError, OSError):

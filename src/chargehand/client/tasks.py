@@ -1,11 +1,11 @@
-"""The tasks of a server, as calls: `client.tasks`. For producers, and for workers that want more than `Worker` gives them.
+"""Calls for tasks: `client.tasks`. For producers, and for workers that need more than `Worker` does.
 
     async with AsyncClient("http://127.0.0.1:8484", token="…") as client:
         task = await client.tasks.create("render_video", {"file": "cat.mp4"})
         task, result = await client.tasks.wait(task.id, timeout=60)
 
-Where the answer is lost, a call is repeated only if that cannot do a thing twice: reading, creating, which always has an idempotency
-key, and whatever names the lease that it is about.
+When its answer is lost, a call is repeated only if that cannot do a thing twice: reads, `create`, which always has an idempotency key,
+and calls that name a lease.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ import msgspec
 from chargehand.client.errors import ClientError, NotDone
 from chargehand.client.task_stream import TaskStream
 from chargehand.client.transport.backoff import pause
-from chargehand.client.transport.calls import Answer, Calls, instant, last_look, new_key, read
-from chargehand.client.transport.job_log import Away, Back, Log, nothing
+from chargehand.client.transport.calls import Calls, Reply, decode, instant, last_read, new_key
+from chargehand.client.transport.job_log import Away, Back, JobLog, ignore
 from chargehand.client.types.tasks import (
     ClaimedTasks,
     Created,
@@ -42,8 +42,8 @@ from chargehand.client.types.tasks import (
 
 MAX_BATCH = 100  # creates and results; claims: 10
 MAX_CLAIM = 10
-MAX_WAIT_SECONDS = 60.0  # servers let nobody wait for a result for longer
-SILENCE_SECONDS = 40.0  # a stream shows a sign of life every 10 s
+MAX_WAIT_SECONDS = 60.0  # the longest that a server waits for a result
+SILENCE_SECONDS = 40.0  # a stream sends a keep-alive every 10 s
 
 
 class TaskCalls(Calls):
@@ -64,8 +64,8 @@ class TaskCalls(Calls):
         run_at: datetime | str = "",
         delay_seconds: float = 0,
     ) -> Task:
-        """A task for whoever works on the command. A repetition with the same idempotency key gives the task that is there;
-        without one a key is made, so that an answer that was lost is asked for again without a second task."""
+        """Create a task for the workers of a command. The same idempotency key again returns the task that it made; without
+        one the client makes a key, so that it can repeat a request whose answer is lost without a second task."""
         new = NewTask(
             command,
             payload,
@@ -75,12 +75,12 @@ class TaskCalls(Calls):
             idempotency_key or new_key(),
             unique_key,
             instant(run_at),
-            math.ceil(delay_seconds),
+            delay_seconds,
         )
         return await self._post("/tasks", new, Task, safe=True)
 
     async def create_many(self, tasks: Iterable[NewTask]) -> list[Created]:
-        """In their order; each has a task or an error. Up to 100 go in one request, and each is on its own."""
+        """Create tasks; the results are in the same order, each a task or an error. One request has up to 100."""
         wanted = list(tasks)
         made: list[Created] = []
         for start in range(0, len(wanted), MAX_BATCH):
@@ -94,16 +94,19 @@ class TaskCalls(Calls):
     async def get(self, task_id: str, *, retries: int | None = None) -> Task:
         return await self._get(_task(task_id), Task, retries=retries)
 
-    async def find(self, *, command: str = "", status: str = "") -> AsyncGenerator[Task, None]:
-        """Newest first and without their payloads, all there are: stop reading when it is enough."""
-        async for page in self._pages("/tasks", ListedTasks, {"command": command, "status": status}):
+    async def find(
+        self, *, command: str = "", status: str = "", before: str = "", limit: int | None = None
+    ) -> AsyncGenerator[Task, None]:
+        """Newest first, without payloads. Without a limit: all; stop reading when you have enough."""
+        by = {"command": command, "status": status}
+        async for page in self._pages("/tasks", ListedTasks, by, before=before, limit=limit):
             for task in page.tasks:
                 yield task
 
     async def result(
         self, task_id: str, wait_seconds: float = 0, *, retries: int | None = None
     ) -> tuple[Task, Result] | None:
-        """None: it has not ended. The server waits 60 seconds at most; ask again for more."""
+        """The task and its result; None: it has not ended. The server waits 60 seconds at most."""
         query = {"waitSeconds": str(math.ceil(wait_seconds))} if wait_seconds > 0 else {}
         path = _task(task_id, "/result")
         try:
@@ -115,32 +118,32 @@ class TaskCalls(Calls):
         return ended.task, ended.result
 
     async def wait(self, task_id: str, *, timeout: float | None = None) -> tuple[Task, Result]:
-        """How it ended, well or badly: `result.status` says which. NotDone if it has not ended by then. A server that is away
-        is waited for."""
+        """Return the task and its result once it has ended, COMPLETED or FAILED. NotDone if it has not ended in time. Waits
+        while the server is away."""
         try:
             async with asyncio.timeout(timeout):
                 return await self._ended(task_id)
         except TimeoutError:
-            if (ended := await last_look(self.result(task_id, retries=0))) is not None:
+            if (ended := await last_read(self.result(task_id, retries=0))) is not None:
                 return ended
-        task = await last_look(self.get(task_id, retries=0)) or Task(id=task_id, status="UNKNOWN")
-        raise NotDone(task, task.status)
+        task = await last_read(self.get(task_id, retries=0)) or Task(id=task_id, status="UNKNOWN")
+        raise NotDone(task, task_id, task.status)
 
     async def events(self, task_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
-        """What happened to it until now; progress too."""
+        """The events until now, progress too."""
         async for event in self._log(task_id).read(after):
             yield event
 
     async def watch(
-        self, task_id: str, after: int = 0, *, away: Away = nothing, back: Back = nothing
+        self, task_id: str, after: int = 0, *, away: Away = ignore, back: Back = ignore
     ) -> AsyncGenerator[Event, None]:
-        """Its events as they happen, each once and in order, until it has ended. A server that is away is waited for."""
+        """The events as they happen, each once and in order, until the task has ended. Waits while the server is away."""
         async with aclosing(self._log(task_id).watch(after, away, back)) as events:
             async for event in events:
                 yield event
 
     async def artifact(self, task_id: str, name: str) -> bytes:
-        """The bytes of a file of its result, as a whole."""
+        """The bytes of a file of its result."""
         path = _task(task_id, f"/artifacts/{quote(name, safe='')}")
         return (await self._http.call("GET", self.base + path, safe=True))[1]
 
@@ -157,39 +160,39 @@ class TaskCalls(Calls):
         wait_seconds: float = 0,
         retries: int | None = None,
     ) -> Task | None:
-        """None: nothing to do. An answer that is lost takes a task with it until its lease ends."""
+        """Claim a task; None: there is none. If the answer is lost, the task stays claimed until its lease ends."""
         body = {"commands": commands, "leaseSeconds": math.ceil(lease_seconds), "waitSeconds": math.ceil(wait_seconds)}
         timeout = self._http.timeout + wait_seconds
-        status, told = await self._http.call(
+        status, reply = await self._http.call(
             "POST", f"{self.base}/tasks/claim", _given(body), safe=False, timeout=timeout, retries=retries
         )
-        return None if status == 204 else read(told, Task)
+        return None if status == 204 else decode(reply, Task)
 
     async def claim_many(
         self, count: int, commands: Sequence[str] = (), *, lease_seconds: float = 60, retries: int | None = None
     ) -> list[Task]:
-        """Up to ten at once, without waiting."""
+        """Claim up to ten tasks, without waiting for any."""
         body = {"count": min(count, MAX_CLAIM), "commands": commands, "leaseSeconds": math.ceil(lease_seconds)}
-        status, told = await self._http.call(
+        status, reply = await self._http.call(
             "POST", f"{self.base}/tasks/claim/batch", _given(body), safe=False, retries=retries
         )
-        return [] if status == 204 else read(told, ClaimedTasks).tasks
+        return [] if status == 204 else decode(reply, ClaimedTasks).tasks
 
     @asynccontextmanager
     async def claims(
         self, commands: Sequence[str] = (), *, lease_seconds: float = 60, max_in_flight: int = 1
     ) -> AsyncIterator[TaskStream]:
-        """Tasks as they come, over one connection, never more than `max_in_flight` of them unfinished. It ends only by
-        breaking, with ClientError or without: then open it again."""
+        """Open a stream of tasks, of which at most `max_in_flight` are unfinished at once. It ends only when the connection
+        breaks, with or without a ClientError: then open it again."""
         body = {"commands": commands, "leaseSeconds": math.ceil(lease_seconds), "maxInFlight": max_in_flight}
         path = f"{self.base}/tasks/claim/stream"
         async with self._http.stream(path, _given(body), SILENCE_SECONDS) as answer:
             name = answer.headers.get("x-chargehand-stream", "")
 
-            async def say_goodbye() -> None:
+            async def close() -> None:
                 await self._http.call("DELETE", f"{path}/{quote(name, safe='')}", safe=True)
 
-            yield TaskStream(answer, say_goodbye)
+            yield TaskStream(answer, close)
 
     async def heartbeat(
         self, task_id: str, extend_seconds: float, *, lease: int = 0, retries: int | None = None
@@ -198,7 +201,7 @@ class TaskCalls(Calls):
         await self._http.call("POST", self.base + _task(task_id, "/heartbeat"), body, safe=True, retries=retries)
 
     async def abandon(self, task_id: str, *, lease: int = 0, retries: int | None = None) -> None:
-        """Back into the queue as if it had not been claimed."""
+        """Put the task back into its queue as if nobody had claimed it."""
         await self._http.call(
             "POST", self.base + _task(task_id, "/abandon"), _lease(lease), safe=bool(lease), retries=retries
         )
@@ -212,7 +215,7 @@ class TaskCalls(Calls):
         lease: int = 0,
         retries: int | None = None,
     ) -> Nacked:
-        """Another try later, if there are attempts left. Without a delay the server's backoff decides."""
+        """Have the task tried again later, if it has attempts left. Without a delay the server's backoff decides."""
         delay = {} if delay_seconds is None else {"delaySeconds": math.ceil(delay_seconds)}
         body = {"reason": reason, **delay, **_lease(lease)}
         return await self._post(_task(task_id, "/nack"), body, Nacked, safe=bool(lease), retries=retries)
@@ -221,14 +224,14 @@ class TaskCalls(Calls):
         return await self.submit(task_id, NewResult("COMPLETED", result, artifacts=tuple(artifacts), lease=lease))
 
     async def fail(self, task_id: str, error: str, *, artifacts: Sequence[Any] = (), lease: int = 0) -> Result:
-        """Final: no other try."""
+        """The task fails for good."""
         return await self.submit(task_id, NewResult("FAILED", error=error, artifacts=tuple(artifacts), lease=lease))
 
     async def submit(self, task_id: str, outcome: NewResult, *, retries: int | None = None) -> Result:
         return await self._post(_task(task_id, "/result"), outcome, Result, safe=bool(outcome.lease), retries=retries)
 
     async def submit_many(self, outcomes: Sequence[NewResult], *, retries: int | None = None) -> list[ReportedResult]:
-        """Up to 100, each with its `task_id`; in their order. codeQ ignores artifacts here."""
+        """Report up to 100 results, each with its `task_id`; the replies are in the same order. codeQ ignores artifacts here."""
         safe = all(outcome.lease for outcome in outcomes)
         path = "/tasks/batch/results"
         return (await self._post(path, {"results": outcomes}, ReportedResults, safe=safe, retries=retries)).results
@@ -243,8 +246,8 @@ class TaskCalls(Calls):
         lease: int = 0,
         retries: int | None = None,
     ) -> None:
-        said = {"percent": percent, "message": message}
-        body = {name: value for name, value in said.items() if value is not None} | _lease(lease)
+        fields = {"percent": percent, "message": message}
+        body = {name: value for name, value in fields.items() if value is not None} | _lease(lease)
         if data is not msgspec.UNSET:
             body["data"] = data
         await self._http.call("POST", self.base + _task(task_id, "/progress"), body, safe=True, retries=retries)
@@ -259,7 +262,7 @@ class TaskCalls(Calls):
         group_id: str = "",
         min_interval_seconds: int = 0,
     ) -> WorkerSubscription:
-        """To be rung when there is work: https and a signature, see verify_webhook."""
+        """Have the server call `callback_url` when there is work. Its calls are signed, see verify_webhook."""
         body = {
             "callbackUrl": callback_url,
             "eventTypes": event_types,
@@ -277,11 +280,7 @@ class TaskCalls(Calls):
     async def unsubscribe(self, subscription_id: str) -> None:
         await self._http.call("DELETE", self.base + _subscription(subscription_id), safe=True)
 
-    # how they are made
-
-    async def _post(
-        self, path: str, body: Any, kind: type[Answer], *, safe: bool, retries: int | None = None
-    ) -> Answer:
+    async def _post(self, path: str, body: Any, kind: type[Reply], *, safe: bool, retries: int | None = None) -> Reply:
         return await self._call("POST", path, kind, body, safe=safe, retries=retries)
 
     async def _ended(self, task_id: str) -> tuple[Task, Result]:
@@ -298,10 +297,10 @@ class TaskCalls(Calls):
                 if ended is not None:
                     return ended
                 failures = 0
-                await asyncio.sleep(0.1)  # a server that is being stopped answers before its time
+                await asyncio.sleep(0.1)  # a server that stops answers before its wait is over
 
-    def _log(self, task_id: str) -> Log[Event, Task]:
-        return Log(self._http, self.base + _task(task_id, "/events"), Event, lambda: self.get(task_id, retries=0))
+    def _log(self, task_id: str) -> JobLog[Event, Task]:
+        return JobLog(self._http, self.base + _task(task_id, "/events"), Event, lambda: self.get(task_id, retries=0))
 
 
 def _task(task_id: str, verb: str = "") -> str:

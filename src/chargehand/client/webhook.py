@@ -1,4 +1,4 @@
-"""The check that every receiver of webhooks must make, in one call."""
+"""Check the signature of a webhook."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from chargehand.webhooks.signature import Dialect, SignatureError, verify
 
 
 class Headers(Protocol):
-    """Those of Flask, Django and FastAPI, and dictionaries. Upper and lower case are the same."""
+    """Request headers as Flask, Django and FastAPI have them, or a dictionary. Names are compared without case."""
 
     def items(self) -> Iterable[tuple[str, str]]: ...
 
@@ -24,17 +24,17 @@ def verify_webhook(
     tolerance_seconds: float = 300,
     now: float | None = None,
 ) -> Any:
-    """What the webhook says, if one of the secrets signed these very bytes just now; else SignatureError.
+    """Return the decoded body if one of the secrets signed it within `tolerance_seconds`, else raise SignatureError.
 
-    Give all secrets that are valid while one is being replaced, and the body as it came, before any parsing.
+    Give every secret that is valid while one is being replaced, and the body as it came, before any parsing.
 
-    Every webhook of a Chargehand server has the headers of Standard Webhooks, and these alone are looked at, unless another dialect is
-    asked for. `codeq`, for webhooks of codeQ itself, does not cover `webhook-id`: do not tell repetitions by it. `foreman` covers the
-    body alone. Whoever has seen such a webhook once could send it again under any id, for five minutes or for ever.
+    Every webhook of a Chargehand server has the headers of Standard Webhooks, and only these are checked unless `dialect` names another. The
+    signature of `codeq`, for webhooks of codeQ itself, does not cover `webhook-id`: do not use that to detect repeats. `foreman` signs the
+    body alone. Whoever has seen such a webhook can send it again under another id, for five minutes or, with `foreman`, at any time.
     """
     given: dict[str, str] = {}
     for name, value in headers.items():
-        # Frameworks give the first of two ids. It would be known by that one, and signed with the other.
+        # A framework returns the first of two ids: the receiver would use that one, and the signature cover the other.
         if given.setdefault(name.lower(), value) != value and name.lower() == "webhook-id":
             raise SignatureError("there are two headers webhook-id")
     known = [secrets] if isinstance(secrets, str) else list(secrets)

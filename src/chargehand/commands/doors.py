@@ -1,22 +1,21 @@
-"""THE TABLE of how jobs of each door are read, followed, cancelled and tried again, and what their events say in common.
+"""THE TABLE of the client's calls for jobs of each door, and what their events have in common.
 
-Every door has words and paths of its own. Here they become one shape, so that `watch` and `jobs` are the same for all of them.
+Each door has its own calls and states. Here they get one shape, so that `watch` and `jobs` treat all doors alike.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from chargehand.commands.calling import Api, Json
+from chargehand.client import Client
+from chargehand.client.types import engine, inference, provisioning, tasks
 from chargehand.commands.refusals import refuse
 
-ENDS = {
-    "succeed": "succeeded",
-    "fail": "failed",
-    "expire": "failed",
-    "cancel": "cancelled",
-}  # moves, and what came of them
 REQUEUE = "requeue"
-MAX_EVENTS = 20_000  # more than this is read with `watch --json`, not shown
+# The moves that end a job, and its outcome.
+ENDS = {"succeed": "succeeded", "fail": "failed", "expire": "failed", "cancel": "cancelled"}
+
+AnyJob = engine.Job | inference.Job | tasks.Task | provisioning.Job
+AnyEvent = engine.Event | inference.Event | tasks.Event | provisioning.Event
 
 
 class Seen(NamedTuple):
@@ -24,7 +23,7 @@ class Seen(NamedTuple):
 
     sequence: int
     at: str
-    word: str  # the state as its door calls it; empty: none that callers see
+    word: str  # the state, as the door calls it; empty: none that callers see
     text: str
     move: str = ""
     attempt: int = 0
@@ -32,120 +31,122 @@ class Seen(NamedTuple):
     percent: float | None = None
 
 
-class Door(NamedTuple):
-    kind: str
-    job: str
-    events: str
-    cancel: tuple[str, str]  # method and path
-    retry: tuple[str, str] | None
-    seen: Callable[[Json], Seen]
+def of_inference(event: inference.Event) -> Seen:
+    text = _text(event.message, event.error)
+    return Seen(event.sequence, event.at, event.state or "", text, event.move, event.attempt, ENDS.get(event.move, ""))
 
 
-def of_inference(event: Json) -> Seen:
+def of_engine(event: engine.Event) -> Seen:
+    word = f"running: {event.stage}" if event.stage and event.state == "running" else event.state
+    text = _text(event.message, event.error)
+    return Seen(event.sequence, event.at, word, text, event.move, event.attempt, ENDS.get(event.move, ""))
+
+
+def of_tasks(event: tasks.Event) -> Seen:
+    said = event.progress
+    text = said.message if said else _text(event.message, event.error)
+    percent = said.percent if said else None
     return Seen(
-        event["sequence"], event["at"], event.get("state") or "", _text(event), event["move"], event["attempt"],
-        ENDS.get(event["move"], ""),
-    )  # fmt: skip
-
-
-def of_engine(event: Json) -> Seen:
-    stage = event.get("stage")
-    word = event["state"] if not stage or event["state"] != "running" else f"running: {stage}"
-    return Seen(
-        event["sequence"], event["at"], word, _text(event), event["move"], event["attempt"], ENDS.get(event["move"], "")
+        event.sequence, event.at, event.status, text, event.move, event.attempt, ENDS.get(event.move, ""), percent
     )
 
 
-def of_tasks(event: Json) -> Seen:
-    said = event.get("progress") or {}
-    text = said.get("message") or "" if said else _text(event)
-    return Seen(
-        event["sequence"], event["at"], event["status"], text, event["move"], event.get("attempt", 0),
-        ENDS.get(event["move"], ""), said.get("percent"),
-    )  # fmt: skip
+def of_provisioning(event: provisioning.Event) -> Seen:
+    outcome = "complete" if event.status == "complete" else ""
+    return Seen(event.sequence, event.time, event.status, event.message, outcome=outcome)
 
 
-def of_provisioning(event: Json) -> Seen:
-    ended = event.get("status") == "complete"
-    return Seen(
-        event["sequence"], event.get("time", ""), event.get("status", ""), event.get("message", ""),
-        outcome="complete" if ended else "",
-    )  # fmt: skip
+def _text(message: str, error: str | None) -> str:
+    if not error or error in message:
+        return message
+    return f"{message}: {error}" if message else error
 
 
-def _text(event: Json) -> str:
-    message, error = event.get("message") or "", event.get("error") or ""
-    return message if not error or error in message else f"{message}: {error}" if message else error
+Part = Callable[[Client], Callable[..., Any]]
 
 
-_ENGINE = "/engine/jobs/{id}"
-_TASK = "/v1/codeq/tasks/{id}"
-_MACHINE = "/api/v1/jobs/{id}"
+class Door(NamedTuple):
+    kind: str
+    job: Part
+    events: Part
+    follow: Part
+    cancel: Part
+    retry: Part | None
+    seen: Callable[[Any], Seen]
+
 
 # fmt: off
 TABLE = {
     door.kind: door
     for door in (
-        #    kind         a job         its events                       cancel                                     retry
-        Door("inference", "/jobs/{id}", "/jobs/{id}/events?tokens=1",    ("DELETE", "/jobs/{id}"),                  ("POST", "/jobs/{id}/retry"),     of_inference),
-        Door("task",      _TASK,        f"{_TASK}/events",               ("POST", f"{_TASK}/cancel"),               ("POST", f"{_ENGINE}/requeue"),   of_tasks),
-        Door("provision", _MACHINE,     f"{_MACHINE}/events",            ("POST", f"{_MACHINE}/cancel"),            ("POST", f"{_MACHINE}/retry"),    of_provisioning),
-        Door("batch",     _ENGINE,      f"{_ENGINE}/events",             ("POST", "/v1/batches/batch_{id}/cancel"), None,                             of_engine),
-        Door("job",       _ENGINE,      f"{_ENGINE}/events",             ("POST", f"{_ENGINE}/cancel"),             ("POST", f"{_ENGINE}/requeue"),   of_engine),
+        Door("inference", lambda c: c.job, lambda c: c.events, lambda c: c.follow,
+             lambda c: c.cancel, lambda c: c.retry, of_inference),
+        Door("task", lambda c: c.tasks.get, lambda c: c.tasks.events, lambda c: c.tasks.watch,
+             lambda c: c.tasks.cancel, lambda c: c.engine.requeue, of_tasks),
+        Door("provision", lambda c: c.provisioning.job, lambda c: c.provisioning.events, lambda c: c.provisioning.watch,
+             lambda c: c.provisioning.cancel, lambda c: c.provisioning.retry, of_provisioning),
+        Door("batch", lambda c: c.engine.job, lambda c: c.engine.events, lambda c: c.engine.watch,
+             lambda c: c.cancel_batch, None, of_engine),
+        Door("job", lambda c: c.engine.job, lambda c: c.engine.events, lambda c: c.engine.watch,
+             lambda c: c.engine.cancel, lambda c: c.engine.requeue, of_engine),
     )
 }
 # fmt: on
 
 
-async def find(api: Api, job_id: str) -> tuple[Door, Json]:
-    """Which door a job belongs to, and the job as the engine shows it."""
-    job = await api.get(_ENGINE.format(id=job_id))
-    return TABLE.get(job["kind"], TABLE["job"]), job
+def find(client: Client, job_id: str) -> tuple[Door, engine.Job]:
+    """The door of a job, and the job as the engine shows it."""
+    job = client.engine.job(job_id)
+    return TABLE.get(job.kind, TABLE["job"]), job
 
 
-async def all_events(api: Api, job_id: str) -> list[Json]:
-    """As the engine has them, which is the same for all doors."""
-    events: list[Json] = []
-    path = f"{_ENGINE.format(id=job_id)}/events"
-    while len(events) < MAX_EVENTS:
-        page = (await api.get(path, {"after": str(events[-1]["sequence"] if events else 0)}))["events"]
-        if not page:
-            break
-        events += page
-    return events
+def own_job(client: Client, door: Door, job: engine.Job) -> AnyJob:
+    """The job as its door shows it."""
+    shown: AnyJob = job if door.seen is of_engine else door.job(client)(job.id)
+    return shown
 
 
-async def cancel(api: Api, job_id: str) -> tuple[Door, Json]:
-    door, _ = await find(api, job_id)
-    method, path = door.cancel
-    await api.call(method, path.format(id=job_id), safe=False)
-    return await find(api, job_id)
+def cancel(client: Client, job_id: str) -> tuple[Door, engine.Job]:
+    door, _ = find(client, job_id)
+    door.cancel(client)(job_id)
+    return find(client, job_id)
 
 
-async def retry(api: Api, job_id: str) -> tuple[Door, Json]:
-    door, _ = await find(api, job_id)
+def retry(client: Client, job_id: str) -> tuple[Door, engine.Job]:
+    door, _ = find(client, job_id)
     if door.retry is None:
         refuse(f"{job_id} is a batch: its file is submitted again instead, and lines that succeeded need not be in it")
-    method, path = door.retry
-    await api.call(method, path.format(id=job_id), safe=False)
-    return await find(api, job_id)
+    door.retry(client)(job_id)
+    return find(client, job_id)
 
 
-class Ending(NamedTuple):
-    """How a job ended, and what came of it."""
+def last_start(client: Client, door: Door, job_id: str) -> int:
+    """The number of the event before the job was last started: what came before is in `jobs show`."""
+    start, ended = 0, False
+    for event in door.events(client)(job_id):
+        seen = door.seen(event)
+        if seen.move == REQUEUE or (ended and not seen.outcome):
+            start = seen.sequence - 1
+        ended = bool(seen.outcome) or (ended and seen.move == "note")
+    return start
 
-    outcome: str
+
+class JobEnding(NamedTuple):
+    outcome: str  # succeeded, failed or cancelled
     result: Any
     error: str
-    job: Json  # as its door shows it
+    job: AnyJob  # as its door shows it
 
 
-async def ending(api: Api, door: Door, job_id: str, outcome: str) -> Ending:
-    """`outcome` is what the last event said; a machine's job itself says it."""
-    job = await api.get(door.job.format(id=job_id))
-    result = job.get("result")
-    if door.kind == "task":
-        result = (await api.get(f"{_TASK.format(id=job_id)}/result"))["result"].get("result")
-    elif door.kind == "provision":
-        outcome = job.get("outcome") or "failed"
-    return Ending(outcome, result, job.get("error") or "", job)
+def ending(client: Client, door: Door, job_id: str, outcome: str) -> JobEnding:
+    """`outcome` is that of the last event; a provisioning job has its own."""
+    job: AnyJob = door.job(client)(job_id)
+    result: Any = None
+    if isinstance(job, tasks.Task):
+        ended = client.tasks.result(job_id)
+        result = ended[1].result if ended else None
+    elif isinstance(job, provisioning.Job):
+        outcome = job.outcome or "failed"
+    else:
+        result = job.result
+    return JobEnding(outcome, result, job.error or "", job)

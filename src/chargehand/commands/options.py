@@ -1,12 +1,48 @@
 """Options and arguments that many commands have."""
 
+import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from chargehand.commands.completing import job_ids
 from chargehand.commands.refusals import for_programs, refuse
+
+T = TypeVar("T", bound=str)
+
+DEFAULT_URL = "http://127.0.0.1:8484"
+HOW_TO_LIST_JOBS = "chargehand jobs list"
+MAX_INPUT = 100_000_000  # as much as a server accepts by default for a model
+COMPLETED_JOBS = 30
+COMPLETION_SECONDS = 0.5
+MAX_COMPLETION = 1 << 20
+
+
+def job_ids(incomplete: str) -> list[tuple[str, str]]:
+    """Complete the id of a job with the newest ones, if the server answers at once. Without the client, which is slow to import."""
+    url = os.environ.get("CHARGEHAND_URL") or DEFAULT_URL
+    token = os.environ.get("CHARGEHAND_TOKEN", "")
+    if not url.startswith(("http://", "https://")):
+        return []
+    try:
+        import urllib.request
+
+        import msgspec
+
+        request = urllib.request.Request(  # noqa: S310 - the scheme is checked above
+            f"{url.rstrip('/')}/engine/jobs?limit={COMPLETED_JOBS}",
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+        )
+        with urllib.request.urlopen(request, timeout=COMPLETION_SECONDS) as answer:  # noqa: S310
+            jobs = msgspec.json.decode(answer.read(MAX_COMPLETION))["jobs"]
+        return [
+            (job["id"], f"{job['kind']} {job['queue']}: {job['state']}")
+            for job in jobs
+            if job["id"].startswith(incomplete.upper())
+        ]
+    except Exception:  # whatever it is: a shell that completes cannot show it
+        return []
+
 
 Url = Annotated[str, typer.Option("--url", help="The server.", envvar="CHARGEHAND_URL", show_envvar=True)]
 Token = Annotated[
@@ -28,8 +64,16 @@ JobIds = Annotated[
     typer.Argument(metavar="JOB…", help="Ids of jobs, as `submit` and `jobs list` show them.", autocompletion=job_ids),
 ]
 Watch = Annotated[bool, typer.Option("--watch", help="Stay and show what happens, as `watch` does.")]
-DEFAULT_URL = "http://127.0.0.1:8484"
-MAX_INPUT = 100_000_000  # as much as a server takes by default for a model
+
+
+def one_of(option: str, given: str, allowed: tuple[T, ...]) -> T | None:
+    """The value of an option that allows only some; None if it was not given."""
+    for each in allowed:
+        if given == each:
+            return each
+    if given:
+        refuse(f"{option} {given}: say one of {', '.join(allowed)}")
+    return None
 
 
 def show_json(value: Any) -> None:

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from chargehand.commands.connection import connected
 from chargehand.commands.options import DEFAULT_URL, Json, Token, Url, show_json
 from chargehand.commands.text import ago, clean, paint, table
 
 if TYPE_CHECKING:
-    from chargehand.commands.calling import Json as Told
+    from chargehand.client.types.inference import ModelTarget
 
 app = typer.Typer()
 SHOWN_MODELS = 12
@@ -21,40 +22,36 @@ def targets(url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> No
 
     Example: chargehand targets
     """
-    from chargehand.commands.calling import ask
-
-    found = ask(url, token, lambda api: api.get("/targets"))
+    with connected(url, token) as client:
+        found = client.targets()
     if json:
-        show_json(found)
-    elif found["targets"]:
-        typer.echo("\n".join(target_lines(found["targets"])))
+        show_json({"targets": found})
+    elif found:
+        typer.echo("\n".join(target_lines(found)))
     else:
         typer.echo("There are none: start the server with `chargehand serve --target http://127.0.0.1:11434`")
 
 
-def target_lines(targets: "Sequence[Told]") -> list[str]:
+def target_lines(targets: "Sequence[ModelTarget]") -> list[str]:
     rows = [("TARGET", "STATE", "SINCE", "VERSION", "IN MEMORY", "URL")]
-    rows += [
-        (each["name"], each["state"], ago(each["since"]), each["version"] or "-", _memory(each), each["url"])
-        for each in targets
-    ]
+    rows += [(each.name, each.state, ago(each.since), each.version or "-", _memory(each), each.url) for each in targets]
     lines = table(rows)
     for each in targets:
-        if each["problem"]:
-            lines.append(f"{each['name']}: {clean(each['problem'])}; jobs for its models wait, and run when it is back")
-        if names := each["installed"]:
+        if each.problem:
+            lines.append(f"{each.name}: {clean(each.problem)}; jobs for its models wait, and run when it is back")
+        if names := each.installed:
             more = f" and {len(names) - SHOWN_MODELS} more" if len(names) > SHOWN_MODELS else ""
             shown = clean(", ".join(sorted(names)[:SHOWN_MODELS]))
-            lines.append(f"{each['name']} has {shown}{more}")
-        if each["decision"]:
-            lines.append(paint(f"{each['name']}: {clean(each['decision'])}", "dim"))
+            lines.append(f"{each.name} has {shown}{more}")
+        if each.decision:
+            lines.append(paint(f"{each.name}: {clean(each.decision)}", "dim"))
     return lines
 
 
-def _memory(target: "Told") -> str:
+def _memory(target: "ModelTarget") -> str:
     parts = [
-        f"{each['model']} ({each['in_flight']} of {target['parallel']} at work)" if each["in_flight"] else each["model"]
-        for each in target["resident"]
+        f"{each.model} ({each.in_flight} of {target.parallel} at work)" if each.in_flight else each.model
+        for each in target.resident
     ]
-    parts += [f"{model} (loading)" for model in target["loading"]]
-    return f"{', '.join(parts) or 'nothing'}; {target['slots']} slots"
+    parts += [f"{model} (loading)" for model in target.loading]
+    return f"{', '.join(parts) or 'nothing'}; {target.slots} slots"

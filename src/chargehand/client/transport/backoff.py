@@ -11,9 +11,9 @@ Random = Callable[[], float]  # from 0 to 1
 
 
 def pause(failures: int, chance: Random = random.random, *, asked: float | None = None) -> float:
-    """Doubled with each failure and never the same for two clients: a server that comes back is not trampled.
+    """Double the pause with each failure, with jitter, so that clients do not all return to a restarted server at once.
 
-    `asked` is what the server wants (Retry-After). It gets no less than that, but whatever it says, nobody spins and nobody sleeps for ever.
+    `asked` is the server's Retry-After: the pause is at least that long, up to LONGEST_ASKED_SECONDS.
     """
     longest = min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(failures, 16))
     return max(longest * (0.5 + chance() / 2), min(asked or 0.0, LONGEST_ASKED_SECONDS))

@@ -1,4 +1,4 @@
-"""What the parts of a client share: a call is a path, a body, and the type of what comes back."""
+"""What the parts of a client share: a call is a path, a body, and the type of the reply."""
 
 import asyncio
 import uuid
@@ -12,9 +12,10 @@ from chargehand.client.errors import ClientError, refused
 from chargehand.client.transport.http import HttpTransport
 
 PAGE = 100
-LOOK_SECONDS = 2.0
+LARGEST_PAGE = 500  # that a server gives
+LAST_READ_SECONDS = 2.0
 
-Answer = TypeVar("Answer")
+Reply = TypeVar("Reply")
 
 
 class Page(Protocol):
@@ -28,7 +29,7 @@ AnyPage = TypeVar("AnyPage", bound=Page)
 
 
 class Calls:
-    """One part of the API. Reads are repeated until they are answered; anything else only where that cannot do it twice."""
+    """One part of the API. Reads are repeated when they fail; other calls only where that cannot do a thing twice."""
 
     base: ClassVar[str] = ""
 
@@ -39,7 +40,7 @@ class Calls:
         self,
         method: str,
         path: str,
-        kind: type[Answer],
+        kind: type[Reply],
         body: Any = None,
         *,
         safe: bool,
@@ -47,47 +48,57 @@ class Calls:
         headers: Mapping[str, str] = {},
         timeout: float | None = None,
         retries: int | None = None,
-    ) -> Answer:
-        _, told = await self._http.call(
+    ) -> Reply:
+        _, reply = await self._http.call(
             method, self.base + path, body, safe=safe, query=query, headers=headers, timeout=timeout, retries=retries
         )
-        return read(told, kind)
+        return decode(reply, kind)
 
     async def _get(
         self,
         path: str,
-        kind: type[Answer],
+        kind: type[Reply],
         query: Mapping[str, str] = {},
         *,
         timeout: float | None = None,
         retries: int | None = None,
-    ) -> Answer:
+    ) -> Reply:
         return await self._call("GET", path, kind, safe=True, query=query, timeout=timeout, retries=retries)
 
     async def _pages(
-        self, path: str, kind: type[AnyPage], by: Mapping[str, Any], cursor: str = "cursor"
+        self,
+        path: str,
+        kind: type[AnyPage],
+        by: Mapping[str, Any],
+        *,
+        before: str = "",
+        limit: int | None = None,
+        cursor: str = "cursor",
     ) -> AsyncGenerator[AnyPage, None]:
-        """As many as are asked for: the next one is fetched when it is."""
-        after: str | None = ""
-        query = {"limit": str(PAGE), **{name: str(value) for name, value in by.items() if value}}
-        while after is not None:
-            page = await self._get(path, kind, {**query, cursor: after} if after else query)
+        """Fetch a page when the caller asks for it, until there is no other or `limit` items were asked for."""
+        query = {name: str(value) for name, value in by.items() if value}
+        after: str | None = before
+        left = limit
+        while after is not None and (left is None or left > 0):
+            size = PAGE if left is None else min(left, LARGEST_PAGE)
+            page = await self._get(path, kind, {**query, "limit": str(size), **({cursor: after} if after else {})})
             yield page
             after = page.next
+            left = None if left is None else left - size
 
 
-def read(told: bytes, kind: type[Answer]) -> Answer:
+def decode(reply: bytes, kind: type[Reply]) -> Reply:
     try:
-        return msgspec.json.decode(told, type=kind)
+        return msgspec.json.decode(reply, type=kind)
     except msgspec.DecodeError as error:
         raise refused(502, "this is not an answer of a Chargehand server", str(error)) from None
 
 
-async def last_look(asked: Awaitable[Answer]) -> Answer | None:
-    """For those whose time is over: None, if the server does not answer at once."""
+async def last_read(reading: Awaitable[Reply]) -> Reply | None:
+    """Read once more after a timeout; None if the server does not answer at once."""
     try:
-        async with asyncio.timeout(LOOK_SECONDS):
-            return await asked
+        async with asyncio.timeout(LAST_READ_SECONDS):
+            return await reading
     except TimeoutError:
         return None
     except ClientError as error:
@@ -97,7 +108,7 @@ async def last_look(asked: Awaitable[Answer]) -> Answer | None:
 
 
 def key_header(key: str) -> dict[str, str]:
-    """A key is made where none is given, so that an answer that was lost is asked for again without a second job."""
+    """Make a key where the caller gives none, so that a request whose answer is lost can be repeated without a second job."""
     return {"Idempotency-Key": key or new_key()}
 
 
@@ -106,7 +117,7 @@ def new_key() -> str:
 
 
 def given(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What was said: the rest is left to the server."""
+    """The fields that the caller gave a value; the server has defaults for the others."""
     return {name: value for name, value in fields.items() if value is not None and value != "" and value != ()}
 
 

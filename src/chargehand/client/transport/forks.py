@@ -1,8 +1,7 @@
-"""What a forked process has from its parent and must not touch: connections, and the loop that looks after them.
+"""Keep a forked process from using or closing its parent's connections and event loop.
 
-They are the parent's. Using one would mix up two conversations, and letting go of one may be heard by the other side: a farewell over TLS
-ends the connection for both. And what is not let go of now is when the
-process ends. So they live for ever: the child forgets them, and nothing of them is ever cleaned up.
+Using a connection would mix two streams of requests, and closing it reaches the peer: a TLS close ends it for the parent too. Python
+closes what is garbage, at the latest when the process ends. So the child leaks what it inherited, and nothing of it is ever closed.
 """
 
 import ctypes
@@ -13,7 +12,7 @@ from typing import Protocol
 
 class Forkable(Protocol):
     def forked(self) -> None:
-        """In the child, before anything else: `keep` what is the parent's, and begin anew."""
+        """Called in the child after a fork: `leak` what belongs to the parent and start afresh."""
 
 
 _watched: "weakref.WeakSet[Forkable]" = weakref.WeakSet()
@@ -23,8 +22,8 @@ def watch_forks(one: Forkable) -> None:
     _watched.add(one)
 
 
-def keep(thing: object) -> None:
-    """For ever: one reference to it is counted that nobody holds."""
+def leak(thing: object) -> None:
+    """Leak a reference, so that `thing` is never finalised."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 

@@ -1,4 +1,4 @@
-"""One call over HTTP: bounded, and repeated only where a repetition cannot do anything twice."""
+"""One HTTP call with a timeout, repeated only where that cannot do a thing twice."""
 
 import asyncio
 import random
@@ -11,14 +11,14 @@ import msgspec
 
 from chargehand.client.errors import CUT, NO_TLS, UNTRUSTED, ClientError, NoAnswer, refusal, refused
 from chargehand.client.transport.backoff import LONGEST_ASKED_SECONDS, Random, pause
-from chargehand.client.transport.forks import keep, watch_forks
+from chargehand.client.transport.forks import leak, watch_forks
 
-MAX_ANSWER = 256 << 20  # far more than any server sends; only so that a broken one cannot fill the memory
+MAX_ANSWER = 256 << 20  # more than any server sends; a broken one must not fill the memory
 MAX_REFUSAL = 1 << 20
 
 
 class HttpTransport:
-    """The connections of one client. Opened by the first call, so that it belongs to the loop that makes the calls."""
+    """The connections of one client. The first call opens the session, so that it belongs to the loop of the calls."""
 
     def __init__(
         self,
@@ -30,13 +30,14 @@ class HttpTransport:
         chance: Random = random.random,
     ) -> None:
         self._url = url.rstrip("/")
-        token = token.strip()  # it may come from a file, with its last line break
+        token = token.strip()  # a token from a file ends with a line break
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.timeout = timeout
         self._retries = retries
         self._chance = chance
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # of the session
+        self.may_have_changed = False  # whether the server may have done anything but reads for this client
         watch_forks(self)
 
     async def close(self) -> None:
@@ -47,7 +48,7 @@ class HttpTransport:
     def forked(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            keep(session)
+            leak(session)
 
     async def call(
         self,
@@ -61,19 +62,23 @@ class HttpTransport:
         timeout: float | None = None,
         retries: int | None = None,
     ) -> tuple[int, bytes]:
-        """Status and body of a good answer, else ClientError. `safe`: it does no harm to send this twice."""
+        """Return status and body of a good answer, else raise ClientError. `safe`: this may be sent twice."""
         left = self._retries if retries is None else retries
         data = None if body is None else msgspec.json.encode(body)
-        failures, in_doubt = 0, False
+        failures, unsure, changes = 0, False, method != "GET"
         while True:
             try:
-                return await self._once(method, path, data, query, headers, timeout or self.timeout, safe)
+                answer = await self._once(method, path, data, query, headers, timeout or self.timeout, safe)
+                self.may_have_changed = self.may_have_changed or changes
+                return answer
             except ClientError as error:
+                sent_before = unsure
+                unsure = unsure or (changes and may_have_been_done(error))
+                self.may_have_changed = self.may_have_changed or unsure
                 if failures >= left or not _repeatable(error, safe):
-                    if in_doubt and not error.sent:  # the last try was not heard; an earlier one may have been
+                    if sent_before and not error.sent:  # the last try did not arrive; an earlier one may have
                         raise NoAnswer(error.text, error.detail, cause=error.cause) from None
                     raise
-                in_doubt = in_doubt or (method != "GET" and may_have_been_done(error))
                 await asyncio.sleep(pause(failures, self._chance, asked=error.retry_after_seconds))
                 failures += 1
 
@@ -101,7 +106,7 @@ class HttpTransport:
         query: Mapping[str, str] = {},
         headers: Mapping[str, str] = {},
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer without an end; it counts as broken after so long a silence. Without a body it is a GET."""
+        """Open an endless answer, which is broken after `silence_seconds` without a byte. Without a body it is a GET."""
         limits = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=silence_seconds)
         method, data = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
         async with self._answer(method, path, data, limits, query, headers) as answer:
@@ -126,7 +131,7 @@ class HttpTransport:
                     400, f"the header {name} cannot be sent", "it has a line break or another control character"
                 )
         try:
-            # A redirect would make a GET of a POST, or lose the token: the error shows it instead.
+            # Following a redirect could turn a POST into a GET, or lose the token: it is raised as an error instead.
             async with self._connections().request(
                 method,
                 self._url + path,
@@ -142,13 +147,13 @@ class HttpTransport:
                 yield answer
         except aiohttp.ClientConnectorCertificateError as error:
             why = str(error.certificate_error)
-            raise NoAnswer("not trusted", why, sent=False, cause=UNTRUSTED) from None
+            raise NoAnswer("the certificate of the server is not trusted", why, sent=False, cause=UNTRUSTED) from None
         except aiohttp.ClientConnectorSSLError as error:
-            raise NoAnswer("no TLS", str(error.os_error), sent=False, cause=NO_TLS) from None
+            raise NoAnswer("the server does not speak TLS", str(error.os_error), sent=False, cause=NO_TLS) from None
         except aiohttp.ClientConnectorError as error:
             raise NoAnswer("the server cannot be reached", str(error.os_error), sent=False) from None
         except aiohttp.ClientPayloadError:
-            raise NoAnswer("the answer broke off") from None
+            raise NoAnswer("the connection broke in the middle of the answer") from None
         except aiohttp.InvalidURL:
             raise refused(400, f"{self._url!r} is not a URL") from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -156,11 +161,9 @@ class HttpTransport:
 
     def _connections(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
-        if (
-            self._session is None or self._loop is not loop
-        ):  # who goes on in another loop should have closed it in the first
+        if self._session is None or self._loop is not loop:  # a session of another loop cannot be used, or closed, here
             self._loop = loop
-            # As many connections as there are calls at once; who calls is bounded, and a stream must not wait for others.
+            # No limit: callers limit their calls themselves, and a stream must not wait for a connection of another.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar()
             )
@@ -168,7 +171,7 @@ class HttpTransport:
 
 
 async def _once_only(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """aiohttp would send a DELETE again by itself when its connection breaks: but only for errors of its own."""
+    """Keep aiohttp from repeating a DELETE when the connection breaks: it does so only for errors of its own types."""
     try:
         return await send(request)
     except aiohttp.ClientConnectorError:
@@ -199,14 +202,14 @@ def may_have_been_done(error: ClientError) -> bool:
 
 
 def _asks_back(error: ClientError) -> bool:
-    """503 with Retry-After is a server that says that it did nothing; without, it may have fallen over half-way."""
+    """A 503 with Retry-After means that the server did nothing; without it, the server may have failed half-way."""
     return error.status == 503 and error.retry_after_seconds is not None
 
 
 def _repeatable(error: ClientError, safe: bool) -> bool:
-    # Whoever is to wait for longer than we would is told so at once.
+    # If the server asks for a longer pause than the client would make, the caller gets the error at once.
     if (error.retry_after_seconds or 0) > LONGEST_ASKED_SECONDS or error.cause in (UNTRUSTED, NO_TLS):
         return False
     if error.status == 429 or not error.sent:
-        return True  # it was turned away at the door
+        return True  # the server did not begin with it
     return _asks_back(error) or (safe and error.away)

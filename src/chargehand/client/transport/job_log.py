@@ -1,4 +1,4 @@
-"""The log of a job, read and followed. A connection that is lost is taken up again after the last event that was seen."""
+"""Read and follow the events of a job. A lost connection is opened again after the last event that was read."""
 
 import asyncio
 import time
@@ -10,11 +10,11 @@ import msgspec
 
 from chargehand.client.errors import ClientError, refused
 from chargehand.client.transport.backoff import pause
-from chargehand.client.transport.calls import last_look, read
+from chargehand.client.transport.calls import decode, last_read
 from chargehand.client.transport.http import HttpTransport
-from chargehand.client.transport.sse import Events, ServerEvent, TooLong
+from chargehand.client.transport.sse import EventParser, ServerEvent, TooLong
 
-SILENCE_SECONDS = 45.0  # a job may have nothing to say for long; a new connection then costs nothing
+SILENCE_SECONDS = 45.0  # a job may have no news for long; a new connection then costs nothing
 
 Away = Callable[[ClientError], None]
 Back = Callable[[], None]
@@ -30,84 +30,83 @@ class Finishing(Protocol):
     def finished(self) -> bool: ...
 
 
-Event = TypeVar("Event", bound=Numbered)
-Job = TypeVar("Job", bound=Finishing)
+AnyEvent = TypeVar("AnyEvent", bound=Numbered)
+AnyJob = TypeVar("AnyJob", bound=Finishing)
 
 
 class TokenLine(NamedTuple):
-    """What a model server said: a line as it came."""
+    """A line of the model server, as it came."""
 
     data: bytes
 
 
-class Again(NamedTuple):
-    """There is a new connection: what is being said now comes from its first line on."""
+class Reconnected(NamedTuple):
+    """There is a new connection, which repeats the running attempt's tokens from the first on."""
 
 
 class _RawEvents(msgspec.Struct):
     events: list[msgspec.Raw]
 
 
-def nothing(_: ClientError | None = None) -> None:
-    """For those who do not want to be told."""
+def ignore(_: ClientError | None = None) -> None:
+    """The default of `away` and `back`."""
 
 
-class Log(Generic[Event, Job]):
-    """`look` is for the job itself: a stream ends with the job, with the server, or because something on the way does not like
-    streams, and only the job tells them apart."""
+class JobLog(Generic[AnyEvent, AnyJob]):
+    """`read_job` tells why a stream ended: because the job did, the server stopped, or something between them cut it off."""
 
     def __init__(
         self,
         http: HttpTransport,
         path: str,
-        event: type[Event],
-        look: Callable[[], Awaitable[Job]],
+        event: type[AnyEvent],
+        read_job: Callable[[], Awaitable[AnyJob]],
         *,
         tokens: bool = False,
     ) -> None:
         self._http = http
         self._path = path
         self._decoder = msgspec.json.Decoder(event)
-        self._look = look
-        self._job: Job | None = None  # as it was last seen
+        self._read_job = read_job
+        self._job: AnyJob | None = None  # as it was last read
         self._tokens = tokens
 
-    async def read(self, after: int = 0) -> AsyncGenerator[Event, None]:
-        """What happened until now."""
+    async def read(self, after: int = 0) -> AsyncGenerator[AnyEvent, None]:
+        """The events until now."""
         while found := await self._page(after):
             for event in found:
                 yield event
             after = found[-1].sequence
 
-    async def watch(self, after: int = 0, away: Away = nothing, back: Back = nothing) -> AsyncGenerator[Event, None]:
-        """Events as they happen, each once and in order, until the job has ended.
+    async def watch(self, after: int = 0, away: Away = ignore, back: Back = ignore) -> AsyncGenerator[AnyEvent, None]:
+        """Yield events as they happen, each once and in order, until the job has ended.
 
-        A server that is away, or is started again, is waited for: `away` is told, at each try. Whoever wants to wait no longer
-        raises there. `back` is told when it answers.
+        While the server is away or restarts, try again: `away` is called at each failed try, and may raise to end the wait.
+        `back` is called when the server answers.
         """
-        async with aclosing(self.news(after, away, back)) as news:
+        async with aclosing(self.follow(after, away, back)) as news:
             async for each in news:
-                if not isinstance(each, TokenLine | Again):
+                if not isinstance(each, TokenLine | Reconnected):
                     yield each
 
-    async def end(self, timeout: float | None) -> Job | None:
-        """The job once it has ended, else as it is when the time is over. None: it was never seen."""
+    async def end(self, timeout: float | None) -> AnyJob | None:
+        """The job once it has ended, or as it is after the timeout. None: it could not be read."""
         try:
             async with asyncio.timeout(timeout):
                 async for _ in self.watch():
                     pass
         except TimeoutError:
-            return await last_look(self._look()) or self._job
+            return await last_read(self._read_job()) or self._job
         return self._job
 
-    async def news(
-        self, after: int = 0, away: Away = nothing, back: Back = nothing
-    ) -> AsyncGenerator[Event | TokenLine | Again, None]:
-        """The same with what the model says in between."""
+    async def follow(
+        self, after: int = 0, away: Away = ignore, back: Back = ignore
+    ) -> AsyncGenerator[AnyEvent | TokenLine | Reconnected, None]:
+        """`watch`, with the model's tokens in between."""
         failures = 0
         while True:
             try:
-                job = self._job = await self._look()
+                job = self._job = await self._read_job()
                 rest = await self._page(after, retries=0)
             except ClientError as error:
                 if not error.away:
@@ -124,11 +123,11 @@ class Log(Generic[Event, Job]):
                 if not rest:
                     return
                 continue
-            # Only now: what has happened already would else come in the midst of what is being said.
-            yield Again()
-            seen, began = after, time.monotonic()
+            # After the events of the past, which would else come between the tokens.
+            yield Reconnected()
+            before, began = after, time.monotonic()
             try:
-                async with aclosing(self._follow(after, back)) as stream:
+                async with aclosing(self._stream(after, back)) as stream:
                     async for each in stream:
                         if not isinstance(each, TokenLine):
                             after = each.sequence
@@ -136,40 +135,40 @@ class Log(Generic[Event, Job]):
             except ClientError as error:
                 if not error.away:
                     raise
-            if after > seen or time.monotonic() - began >= SILENCE_SECONDS:
+            if after > before or time.monotonic() - began >= SILENCE_SECONDS:
                 failures = 0
             else:
                 await asyncio.sleep(pause(failures))
                 failures += 1
 
-    async def _follow(self, after: int, began: Back) -> AsyncGenerator[Event | TokenLine, None]:
-        """Until the stream ends, or nothing came for so long that the server may be gone without a word."""
+    async def _stream(self, after: int, opened: Back) -> AsyncGenerator[AnyEvent | TokenLine, None]:
+        """Until the stream ends, or nothing came for so long that the server may be gone."""
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
         query = {"tokens": "true"} if self._tokens else {}
-        events = Events()
+        parser = EventParser()
         async with self._http.stream(self._path, None, 2 * SILENCE_SECONDS, query=query, headers=headers) as answer:
-            began()
+            opened()
             while arrived := await _within(SILENCE_SECONDS, answer.content.readany()):
                 try:
-                    found = [self._told(sent) for sent in events.read(arrived)]
+                    found = [self._decoded(event) for event in parser.read(arrived)]
                 except (msgspec.DecodeError, TooLong) as error:
                     raise refused(502, "this is not a stream of events of a job", str(error)) from None
                 for each in found:
                     yield each
 
-    def _told(self, sent: ServerEvent) -> Event | TokenLine:
-        return TokenLine(sent.data) if self._tokens and sent.name == "token" else self._decoder.decode(sent.data)
+    def _decoded(self, event: ServerEvent) -> AnyEvent | TokenLine:
+        return TokenLine(event.data) if self._tokens and event.name == "token" else self._decoder.decode(event.data)
 
-    async def _page(self, after: int, retries: int | None = None) -> list[Event]:
-        _, told = await self._http.call("GET", self._path, safe=True, query={"after": str(after)}, retries=retries)
+    async def _page(self, after: int, retries: int | None = None) -> list[AnyEvent]:
+        _, reply = await self._http.call("GET", self._path, safe=True, query={"after": str(after)}, retries=retries)
         try:
-            return [self._decoder.decode(raw) for raw in read(told, _RawEvents).events]
+            return [self._decoder.decode(raw) for raw in decode(reply, _RawEvents).events]
         except msgspec.DecodeError as error:
             raise refused(502, "this is not the log of a job", str(error)) from None
 
 
 async def _within(seconds: float, reading: Awaitable[bytes]) -> bytes:
-    """Nothing, if nothing came."""
+    """What arrives, or nothing after the timeout."""
     try:
         async with asyncio.timeout(seconds):
             return await reading

@@ -1,14 +1,12 @@
-"""Server-sent events out of the bytes of a stream, as far as our own servers send them: what each is called, and its data. The
-number of an event is in its data too.
-"""
+"""Parse server-sent events, as far as our servers use them: name and data. The id of an event is in its data too."""
 
 from typing import NamedTuple
 
-MAX_EVENT = 16 << 20  # only so that a broken server cannot fill the memory
+MAX_EVENT = 16 << 20  # a broken server must not fill the memory
 
 
 class TooLong(ValueError):
-    """An event does not end."""
+    """An event has more than MAX_EVENT bytes."""
 
 
 class ServerEvent(NamedTuple):
@@ -16,17 +14,17 @@ class ServerEvent(NamedTuple):
     data: bytes
 
 
-class Events:
-    """Cuts what arrives into events. Comments are signs of life."""
+class EventParser:
+    """Splits arriving bytes into events. Comments are keep-alives."""
 
     def __init__(self) -> None:
-        self._begun = b""
+        self._rest = b""
         self._name = ""
         self._data: list[bytes] = []
 
     def read(self, arrived: bytes) -> list[ServerEvent]:
         found = []
-        *lines, self._begun = (self._begun + arrived).split(b"\n")
+        *lines, self._rest = (self._rest + arrived).split(b"\n")
         for line in lines:
             name, _, value = line.removesuffix(b"\r").partition(b":")
             if name == b"data":
@@ -37,6 +35,6 @@ class Events:
                 if self._data:
                     found.append(ServerEvent(self._name, b"\n".join(self._data)))
                 self._name, self._data = "", []
-        if len(self._begun) + sum(map(len, self._data)) > MAX_EVENT:
-            raise TooLong("an event does not end")
+        if len(self._rest) + sum(map(len, self._data)) > MAX_EVENT:
+            raise TooLong(f"an event has more than {MAX_EVENT} bytes")
         return found

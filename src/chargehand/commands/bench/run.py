@@ -13,14 +13,14 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from chargehand.client import ClientError
+from chargehand.client import AsyncClient, ClientError
 from chargehand.client.errors import Conflict
+from chargehand.client.transport.http import HttpTransport
+from chargehand.client.types.engine import State
 from chargehand.commands.bench.report import FirstToken, Rate, Report, rate
-from chargehand.commands.calling import Api
 
 MAX_JOBS = 20_000
 CLAIM = 50  # jobs at once
-PAGE = 500
 DELIVERIES = 200
 RECEIVER_PORT = 48_484  # always the same where it is free, so that a server gets to know one endpoint and not many
 ARRIVAL_SECONDS = 20.0
@@ -31,10 +31,10 @@ PAYLOAD = {"made by": "chargehand bench", "filling": "x" * 200}
 
 
 async def run(url: str, token: str, seconds: float, connections: int, model: str, say: Callable[[str], None]) -> Report:
-    api = Api(url, token, retries=0)
+    client = AsyncClient(url, token, retries=0)
     try:
-        version = str((await api.get("/healthz")).get("version", "unknown"))
-        bench = Bench(api, connections)
+        version = await _version(url)
+        bench = Bench(client, connections)
         try:
             say("submitting jobs")
             accepted = await bench.accept(seconds)
@@ -48,10 +48,19 @@ async def run(url: str, token: str, seconds: float, connections: int, model: str
             await bench.cancel_rest()
             raise
         say("timing a model's first token")
-        report.first_token = await _told(report, "first token", first_token(api, url, token, model))
+        report.first_token = await _told(report, "first token", first_token(client, url, token, model))
         return report
     finally:
-        await api.close()
+        await client.close()
+
+
+async def _version(url: str) -> str:
+    http = HttpTransport(url, "", retries=0)
+    try:
+        _, reply = await http.call("GET", "/healthz", safe=True)
+        return str(msgspec.json.decode(reply, type=dict[str, Any]).get("version", "unknown"))
+    finally:
+        await http.close()
 
 
 class NotMeasured(Exception):
@@ -69,15 +78,14 @@ async def _told(report: Report, what: str, measure: Any) -> Any:
 
 
 class Bench:
-    def __init__(self, api: Api, connections: int) -> None:
-        self._api = api
+    def __init__(self, client: AsyncClient, connections: int) -> None:
+        self._engine = client.engine
         self._connections = connections
         self._queue = f"chargehand-bench-{secrets.token_hex(4)}"
         self._left = 0  # jobs that were submitted and not yet finished
 
     async def _submit(self, **fields: Any) -> str:
-        body = {"queue": self._queue, "payload": PAYLOAD, **fields}
-        job_id = str((await self._api.post("/engine/jobs", body))["job_id"])
+        job_id = (await self._engine.submit(self._queue, PAYLOAD, **fields)).job_id
         self._left += 1
         return job_id
 
@@ -99,11 +107,10 @@ class Bench:
         began = time.monotonic()
 
         async def worker() -> None:
-            asked = {"queues": [self._queue], "owner": "chargehand bench", "limit": CLAIM}
-            while jobs := (await self._api.post("/engine/claims", asked)).get("jobs"):
+            while jobs := await self._engine.claim([self._queue], owner="chargehand bench", limit=CLAIM):
                 for job in jobs:
                     start = time.monotonic()
-                    await self._api.post(f"/engine/jobs/{job['id']}/succeed", {"lease": job["lease"], "result": None})
+                    await self._engine.succeed(job.id, job.lease)
                     durations.append(time.monotonic() - start)
                     self._left -= 1
 
@@ -114,16 +121,16 @@ class Bench:
         """What a measure that failed has left. A server that cannot be asked keeps it."""
         with contextlib.suppress(ClientError, TimeoutError):
             async with asyncio.timeout(REST_SECONDS):
-                for state in ("queued", "running"):
-                    by = {"kind": "job", "queue": self._queue, "state": state, "limit": str(PAGE)}
-                    while jobs := (await self._api.get("/engine/jobs", by))["jobs"]:
-                        await self._cancel([job["id"] for job in jobs])
+                states: tuple[State, ...] = ("queued", "running")
+                for state in states:
+                    found = self._engine.jobs(state=state, kind="job", queue=self._queue)
+                    await self._cancel([job.id async for job in found])
 
     async def _cancel(self, ids: list[str]) -> None:
         async def canceller() -> None:
             while ids:
                 with contextlib.suppress(Conflict):  # it has just ended
-                    await self._api.post(f"/engine/jobs/{ids.pop()}/cancel")
+                    await self._engine.cancel(ids.pop())
 
         await _at_once(self._connections, canceller)
 
@@ -193,8 +200,8 @@ async def _receiver(receive: Callable[[web.Request], Any]) -> tuple[web.AppRunne
     return runner, f"http://{host}:{port}/bench"
 
 
-async def first_token(api: Api, url: str, token: str, model: str) -> FirstToken:
-    chosen = model or await _a_model(api)
+async def first_token(client: AsyncClient, url: str, token: str, model: str) -> FirstToken:
+    chosen = model or await _a_model(client)
     timeout = aiohttp.ClientTimeout(total=TOKEN_SECONDS)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
@@ -203,10 +210,10 @@ async def first_token(api: Api, url: str, token: str, model: str) -> FirstToken:
     return FirstToken(chosen, round(statistics.median(warm), 4), SAMPLES, round(cold, 4))
 
 
-async def _a_model(api: Api) -> str:
-    targets = (await api.get("/targets"))["targets"]
-    resident = [each["model"] for target in targets for each in target["resident"]]
-    installed = [name for target in targets if target["state"] == "up" for name in sorted(target["installed"])]
+async def _a_model(client: AsyncClient) -> str:
+    targets = await client.targets()
+    resident = [each.model for target in targets for each in target.resident]
+    installed = [name for target in targets if target.state == "up" for name in sorted(target.installed)]
     if not resident and not installed:
         raise NotMeasured("there is no model; `chargehand targets` shows what there is")
     return str((resident or installed)[0])

@@ -1,18 +1,18 @@
-"""`chargehand deliveries`: what was told to whom, what was given up, and once more please."""
+"""`chargehand deliveries`: list webhooks and their endpoints, send them again, pause and resume endpoints."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chargehand.commands.options import DEFAULT_URL, Json, Token, Url, show_json
+from chargehand.commands.connection import connected
+from chargehand.commands.options import DEFAULT_URL, Json, Token, Url, one_of, show_json
 from chargehand.commands.refusals import each_of, job_id_of, refuse
 
 if TYPE_CHECKING:
-    from chargehand.commands.calling import Api
-    from chargehand.commands.calling import Json as Told
+    from chargehand.client import Client
+    from chargehand.client.types.deliveries import DeliveryState, Endpoint
 
-PAGE = 500
-STATES = ("pending", "delivered", "dead")
+STATES: "tuple[DeliveryState, ...]" = ("pending", "delivered", "dead")
 HOW_TO_LIST = "chargehand deliveries list"
 HOW_TO_LIST_ENDPOINTS = "chargehand deliveries endpoints"
 
@@ -20,7 +20,7 @@ app = typer.Typer(
     help="Webhooks: what was told to whom, what was given up, and once more please.", no_args_is_help=True
 )
 
-Endpoint = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Its id, or its URL.")]
+EndpointName = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Its id, or its URL.")]
 
 
 @app.command("list")
@@ -42,24 +42,16 @@ def list_deliveries(
 
     Example: chargehand deliveries list --state dead
     """
-    if state and state not in STATES:
-        refuse(f"--state {state}: say one of {', '.join(STATES)}")
-    from chargehand.commands.calling import ask
+    by_state = one_of("--state", state, STATES)
     from chargehand.commands.deliveries.text import deliveries_table
 
-    async def do(api: "Api") -> "tuple[list[Told], str | None]":
-        found: list[Told] = []
-        by = {"state": state, "job": job_id_of(job) if job else ""}
-        by["endpoint"] = (await _endpoint(api, endpoint))["id"] if endpoint else ""
-        cursor: str | None = before
-        while cursor is not None and len(found) < limit:
-            asked = {**by, "cursor": cursor, "limit": str(min(PAGE, limit - len(found)))}
-            page = await api.get("/engine/deliveries", {name: value for name, value in asked.items() if value})
-            found += page["deliveries"]
-            cursor = page["next"]
-        return found, cursor
-
-    found, following = ask(url, token, do, how_to_list=HOW_TO_LIST)
+    job_id = job_id_of(job) if job else ""
+    with connected(url, token, how_to_list=HOW_TO_LIST) as client:
+        endpoint_id = _endpoint(client, endpoint).id if endpoint else ""
+        found = list(
+            client.deliveries.find(state=by_state, job=job_id, endpoint=endpoint_id, before=before, limit=limit + 1)
+        )
+    found, following = found[:limit], found[limit - 1].id if len(found) > limit else None
     if json:
         show_json({"deliveries": found, "next": following})
     elif found:
@@ -85,10 +77,11 @@ def show(
 
     Example: chargehand deliveries show 01K8Z4T5Y6M7QW3RX2B9VN0HCD
     """
-    from chargehand.commands.calling import ask
     from chargehand.commands.deliveries.text import delivery_lines
 
-    found = ask(url, token, lambda api: api.get(_path(delivery)), how_to_list=HOW_TO_LIST)
+    delivery_id = _id_of(delivery)
+    with connected(url, token, how_to_list=HOW_TO_LIST) as client:
+        found = client.deliveries.get(delivery_id)
     if json:
         show_json(found)
     else:
@@ -115,23 +108,19 @@ def replay(
     """
     if bool(deliveries) == bool(endpoint):
         refuse("say which: ids of deliveries, or --endpoint for all dead ones of one")
-    from chargehand.commands.calling import ask
     from chargehand.commands.text import plural
-
-    async def dead_of_endpoint(api: "Api") -> "Told":
-        place = await _endpoint(api, endpoint)
-        return await api.post(f"/engine/endpoints/{place['id']}/replay")
 
     counts: list[int] = []
 
-    def one(delivery: str) -> None:
-        path, facts = f"{_path(delivery)}/replay", {"delivery_id": delivery}
-        told = ask(url, token, lambda api: api.post(path), how_to_list=HOW_TO_LIST, facts=facts)
-        counts.append(int(told["replayed"]))
+    def one(delivery_id: str) -> None:
+        with connected(url, token, how_to_list=HOW_TO_LIST, facts={"delivery_id": delivery_id}) as client:
+            client.deliveries.replay(delivery_id)
+        counts.append(1)
 
     try:
         if endpoint:
-            counts.append(int(ask(url, token, dead_of_endpoint, how_to_list=HOW_TO_LIST)["replayed"]))
+            with connected(url, token, how_to_list=HOW_TO_LIST) as client:
+                counts.append(client.deliveries.replay_all(_endpoint(client, endpoint).id))
         each_of([_id_of(each) for each in deliveries or ()], one)
     finally:
         count = sum(counts)
@@ -147,10 +136,10 @@ def endpoints(url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> 
 
     Example: chargehand deliveries endpoints
     """
-    from chargehand.commands.calling import ask
     from chargehand.commands.deliveries.text import endpoints_table
 
-    found = ask(url, token, _endpoints)
+    with connected(url, token) as client:
+        found = list(client.deliveries.endpoints())
     if json:
         show_json({"endpoints": found})
     elif found:
@@ -160,59 +149,40 @@ def endpoints(url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> 
 
 
 @app.command("pause")
-def pause(endpoint: Endpoint, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
+def pause(endpoint: EndpointName, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
     """Send nothing to an endpoint until it is resumed. What is due to it waits.
 
     Example: chargehand deliveries pause http://127.0.0.1:9000/stories
     """
-    _set("pause", endpoint, url, token, json)
+    with connected(url, token, how_to_list=HOW_TO_LIST_ENDPOINTS) as client:
+        _show_state(client.deliveries.pause(_endpoint(client, endpoint).id), json)
 
 
 @app.command("resume")
-def resume(endpoint: Endpoint, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
+def resume(endpoint: EndpointName, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
     """Send again to an endpoint that was paused, or that was disabled because it answered 410.
 
     Example: chargehand deliveries resume http://127.0.0.1:9000/stories
     """
-    _set("resume", endpoint, url, token, json)
+    with connected(url, token, how_to_list=HOW_TO_LIST_ENDPOINTS) as client:
+        _show_state(client.deliveries.resume(_endpoint(client, endpoint).id), json)
 
 
-def _set(verb: str, endpoint: str, url: str, token: str, json: bool) -> None:
-    from chargehand.commands.calling import ask
-
-    async def do(api: "Api") -> "Told":
-        place = await _endpoint(api, endpoint)
-        return await api.post(f"/engine/endpoints/{place['id']}/{verb}")
-
-    found = ask(url, token, do, how_to_list=HOW_TO_LIST_ENDPOINTS)
+def _show_state(endpoint: "Endpoint", json: bool) -> None:
     if json:
-        show_json(found)
+        show_json(endpoint)
     else:
-        typer.echo(f"{found['url']} is {found['state']}.")
+        typer.echo(f"{endpoint.url} is {endpoint.state}.")
 
 
 def _id_of(delivery: str) -> str:
     return job_id_of(delivery, "a delivery", HOW_TO_LIST)
 
 
-def _path(delivery: str) -> str:
-    return f"/engine/deliveries/{_id_of(delivery)}"
-
-
-async def _endpoints(api: "Api") -> "list[Told]":
-    found: list[Told] = []
-    cursor: str | None = ""
-    while cursor is not None:
-        page = await api.get("/engine/endpoints", {"limit": str(PAGE), **({"cursor": cursor} if cursor else {})})
-        found += page["endpoints"]
-        cursor = page["next"]
-    return found
-
-
-async def _endpoint(api: "Api", said: str) -> "Told":
-    """By its id, or by its URL: an endpoint is a URL without its query."""
-    plain = said.partition("?")[0]
-    for each in await _endpoints(api):
-        if said == each["id"] or plain.rstrip("/") == each["url"].rstrip("/"):
+def _endpoint(client: "Client", name: str) -> "Endpoint":
+    """Find an endpoint by its id, or by its URL without the query."""
+    plain = name.partition("?")[0].rstrip("/")
+    for each in client.deliveries.endpoints():
+        if name == each.id or plain == each.url.rstrip("/"):
             return each
-    return refuse(f"there is no endpoint {said}; to see which there are: {HOW_TO_LIST_ENDPOINTS}", "not_found")
+    return refuse(f"there is no endpoint {name}; to see which there are: {HOW_TO_LIST_ENDPOINTS}", "not_found")

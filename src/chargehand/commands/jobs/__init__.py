@@ -1,21 +1,35 @@
-"""`chargehand jobs`: what there is, one of them, and the two things that may be done to it."""
+"""`chargehand jobs`: list, show, cancel and retry jobs of all doors."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chargehand.commands.options import DEFAULT_URL, JobId, JobIds, Json, Token, Url, Watch, show_json
+from chargehand.commands.connection import connected
+from chargehand.commands.options import (
+    DEFAULT_URL,
+    HOW_TO_LIST_JOBS,
+    JobId,
+    JobIds,
+    Json,
+    Token,
+    Url,
+    Watch,
+    one_of,
+    show_json,
+)
 from chargehand.commands.refusals import each_of, job_id_of, refuse
-from chargehand.commands.watch import HOW_TO_LIST, watch_to_the_end
+from chargehand.commands.watch import watch_to_the_end
 
 if TYPE_CHECKING:
-    from chargehand.commands.calling import Api
-    from chargehand.commands.calling import Json as Told
+    from chargehand.client import Client
+    from chargehand.client.types.engine import Job, State
     from chargehand.commands.doors import Door
 
-PAGE = 500  # the most that a server gives at once
-STATES = ("queued", "running", "succeeded", "failed", "cancelled")
+MAX_EVENTS = 20_000  # `watch --json` prints more
+SHOWN_DELIVERIES = 50
+STATES: "tuple[State, ...]" = ("queued", "running", "succeeded", "failed", "cancelled")
 KINDS = ("inference", "task", "provision", "batch", "job")
 
 app = typer.Typer(help="Jobs of all doors: list them, look at one, cancel it, try it again.", no_args_is_help=True)
@@ -46,26 +60,18 @@ def list_jobs(
 
     Example: chargehand jobs list --kind task --queue resize --limit 100 --json
     """
-    _one_of("--state", state, STATES)
-    _one_of("--kind", kind, KINDS)
+    by_state = one_of("--state", state, STATES)
+    one_of("--kind", kind, KINDS)
     if queue and not kind:
         refuse(f"--queue {queue}: say of which kind, too: --kind {'|'.join(KINDS)}")
-    from chargehand.commands.calling import ask
     from chargehand.commands.jobs.text import jobs_table
 
-    async def do(api: "Api") -> "tuple[list[Told], str | None]":
-        found: list[Told] = []
-        name = queue.strip().lower() if kind == "task" else queue  # commands are the same in any case
-        by = {key: value for key, value in (("state", state), ("kind", kind), ("queue", name)) if value}
-        cursor: str | None = job_id_of(before) if before else ""
-        while cursor is not None and len(found) < limit:
-            size = {"limit": str(min(PAGE, limit - len(found)))}
-            page = await api.get("/engine/jobs", {**by, **size, **({"cursor": cursor} if cursor else {})})
-            found += page["jobs"]
-            cursor = page["next"]
-        return found, cursor
-
-    found, following = ask(url, token, do)
+    name = queue.strip().lower() if kind == "task" else queue  # commands are the same in any case
+    cursor = job_id_of(before) if before else ""
+    with connected(url, token) as client:
+        jobs = client.engine.jobs(state=by_state, kind=kind, queue=name, before=cursor, limit=limit + 1)
+        found = list(islice(jobs, limit + 1))
+    found, following = found[:limit], found[limit - 1].id if len(found) > limit else None
     if json:
         show_json({"jobs": found, "next": following})
         return
@@ -86,20 +92,18 @@ def show(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = Fal
     Example: chargehand jobs show 01K8Z4T5Y6M7QW3RX2B9VN0HCD
     """
     job_id = job_id_of(job)
-    from chargehand.commands.calling import ask
-    from chargehand.commands.doors import all_events, find
+    import msgspec
+
+    from chargehand.commands.doors import find, own_job
     from chargehand.commands.jobs.text import job_lines
 
-    async def do(api: "Api") -> "tuple[Told, Told, list[Told], list[Told]]":
-        door, found = await find(api, job_id)
-        own = found if door.job.startswith("/engine") else await api.get(door.job.format(id=job_id))
-        events = await all_events(api, job_id)
-        deliveries = (await api.get("/engine/deliveries", {"job": job_id}))["deliveries"]
-        return found, own, events, deliveries
-
-    found, own, events, deliveries = ask(url, token, do, how_to_list=HOW_TO_LIST)
+    with connected(url, token, how_to_list=HOW_TO_LIST_JOBS) as client:
+        door, found = find(client, job_id)
+        own = own_job(client, door, found)
+        events = list(islice(client.engine.events(job_id), MAX_EVENTS))
+        deliveries = list(client.deliveries.find(job=job_id, limit=SHOWN_DELIVERIES))
     if json:
-        show_json({**found, "events": events, "deliveries": deliveries, "door": own})
+        show_json({**msgspec.to_builtins(found), "events": events, "deliveries": deliveries, "door": own})
     else:
         typer.echo("\n".join(job_lines(found, own, events, deliveries)))
 
@@ -119,8 +123,8 @@ def cancel(jobs: JobIds, url: Url = DEFAULT_URL, token: Token = "", json: Json =
         if json:
             show_json(found)
         else:
-            done = "cancelled" if found["state"] == "cancelled" else f"being cancelled, and still {found['state']}"
-            typer.echo(f"{found['id']} is {done}.")
+            done = "cancelled" if found.state == "cancelled" else f"being cancelled, and still {found.state}"
+            typer.echo(f"{found.id} is {done}.")
 
     each_of([job_id_of(each) for each in jobs], one)
 
@@ -143,28 +147,15 @@ def retry(jobs: JobIds, watch: Watch = False, url: Url = DEFAULT_URL, token: Tok
         if json:
             show_json({"type": "retried", "job_id": job_id, "kind": door.kind} if watch else found)
         else:
-            typer.echo(f"{found['id']} is {found['state']} again.", err=watch)
+            typer.echo(f"{found.id} is {found.state} again.", err=watch)
         if watch:
-            watch_to_the_end(found["id"], url, token, json, door)
+            watch_to_the_end(found.id, url, token, json, door)
 
     each_of([job_id_of(each) for each in jobs], one)
 
 
-def _changed(
-    do: "Callable[[Api, str], Awaitable[tuple[Door, Told]]]", job_id: str, url: str, token: str
-) -> "tuple[Door, Told]":
-    from chargehand.commands.calling import ask
-
-    return ask(
-        url,
-        token,
-        lambda api: do(api, job_id),
-        how_to_list=HOW_TO_LIST,
-        in_doubt=f"to look: chargehand jobs show {job_id}",
-        facts={"job_id": job_id},
-    )
-
-
-def _one_of(option: str, given: str, allowed: tuple[str, ...]) -> None:
-    if given and given not in allowed:
-        refuse(f"{option} {given}: say one of {', '.join(allowed)}")
+def _changed(do: "Callable[[Client, str], tuple[Door, Job]]", job_id: str, url: str, token: str) -> "tuple[Door, Job]":
+    look = f"to look: chargehand jobs show {job_id}"
+    facts = {"job_id": job_id}
+    with connected(url, token, how_to_list=HOW_TO_LIST_JOBS, in_doubt=look, facts=facts) as client:
+        return do(client, job_id)

@@ -5,9 +5,15 @@ from typing import Any
 
 import msgspec
 
-from chargehand.commands.calling import Json
-from chargehand.commands.doors import of_engine
+from chargehand.client.types.deliveries import Delivery
+from chargehand.client.types.engine import Event, Job, ListedJob
+from chargehand.client.types.inference import Job as InferenceJob
+from chargehand.client.types.provisioning import Job as ProvisioningJob
+from chargehand.client.types.tasks import Task
+from chargehand.commands.doors import AnyJob, of_engine
+from chargehand.commands.provision.job_text import job_lines as provisioning_lines
 from chargehand.commands.text import OF_WORDS, ago, between, clean, clean_lines, clock, columns, day, lasted, table
+from chargehand.commands.watch.follow import waits_for
 from chargehand.commands.watch.show import answer_of
 
 SHOWN_CHARACTERS = 2000  # of a payload or a result; --json has all
@@ -15,84 +21,72 @@ SHOWN_EVENTS = 20
 SHOWN_ERROR = 60
 
 
-def jobs_table(jobs: Sequence[Json]) -> list[str]:
+def jobs_table(jobs: Sequence[ListedJob]) -> list[str]:
     rows = [("JOB", "KIND", "QUEUE", "STATE", "CREATED", "TOOK", "NOTE")]
     rows += [
-        (each["id"], each["kind"], _queue(each), stands(each), ago(each["created_at"]), _took(each), _note(each))
+        (each.id, each.kind, _queue(each), stands(each), ago(each.created_at), _took(each), _note(each))
         for each in jobs
     ]
     return table(rows)
 
 
-def _queue(job: Json) -> str:
+def _queue(job: ListedJob) -> str:
     """Requests whose callers hold a line to one node stand in a queue of that node, which is of no interest here."""
-    return str(job["queue"]).partition(" @")[0] if job["kind"] == "inference" else job["queue"]
+    return job.queue.partition(" @")[0] if job.kind == "inference" else job.queue
 
 
-def stands(job: Json) -> str:
-    stage = job["stage"] if job["state"] == "running" else ""
-    return f"{job['state']}: {stage}" if stage else job["state"]
+def stands(job: ListedJob) -> str:
+    return f"{job.state}: {job.stage}" if job.stage and job.state == "running" else job.state
 
 
-def _took(job: Json) -> str:
-    return lasted(between(job["created_at"], job["finished_at"])) if job["finished_at"] else "-"
+def _took(job: ListedJob) -> str:
+    return lasted(between(job.created_at, job.finished_at)) if job.finished_at else "-"
 
 
-def _note(job: Json) -> str:
-    if job["error"]:
-        text = clean(job["error"])
+def _note(job: ListedJob) -> str:
+    if job.error:
+        text = clean(job.error)
         return text if len(text) <= SHOWN_ERROR else f"{text[:SHOWN_ERROR]}…"
-    return f"waits for {job['waiting_for']}" if job["waiting_for"] else ""
+    return f"waits for {job.waiting_for}" if job.waiting_for else ""
 
 
-def job_lines(job: Json, own: Json, events: Sequence[Json], deliveries: Sequence[Json]) -> list[str]:
-    if job["kind"] == "provision":
-        return _machine(own)
+def job_lines(job: Job, own: AnyJob, events: Sequence[Event], deliveries: Sequence[Delivery]) -> list[str]:
+    """`own` is the job as its door shows it."""
+    if isinstance(own, ProvisioningJob):
+        return provisioning_lines(own)
     rows = [
-        ("job", job["id"]),
-        ("kind", job["kind"]),
-        ("queue", own.get("model") or own.get("command") or job["queue"]),
+        ("job", job.id),
+        ("kind", job.kind),
+        ("queue", _name(job, own)),
         ("state", stands(job)),
-        ("attempts", f"{job['attempt']} of {job['max_attempts']}"),
-        ("created", f"{day(job['created_at'])}, {ago(job['created_at'])}"),
+        ("attempts", f"{job.attempt} of {job.max_attempts}"),
+        ("created", f"{day(job.created_at)}, {ago(job.created_at)}"),
     ]
-    rows += [("took", _took(job))] if job["finished_at"] else []
-    rows += [("waits for", _waiting(job, own))] if job["waiting_for"] else []
-    rows += [("owner", f"{job['lease_owner']}, lease until {clock(job['lease_until'])}")] if job["lease_owner"] else []
-    rows += [("fails", f"unless it is done at {clock(job['deadline_at'])}")] if job["deadline_at"] and not job["finished_at"] else []  # fmt: skip
-    rows += [("error", job["error"])] if job["error"] else []
+    rows += [("took", _took(job))] if job.finished_at else []
+    rows += [("waits for", waits_for(own) or waits_for(job))] if job.waiting_for else []
+    rows += [("owner", f"{job.lease_owner}, lease until {clock(job.lease_until)}")] if job.lease_owner else []
+    rows += [("fails", f"unless it is done at {clock(job.deadline_at)}")] if job.deadline_at and not job.finished else []  # fmt: skip
+    rows += [("error", job.error)] if job.error else []
     lines = columns(rows, styles=OF_WORDS)
     lines += _part("asked", _asked(job, own))
-    lines += _part("answer" if job["kind"] == "inference" else "result", answer_of(job.get("result")))
-    lines += _happened(events)
-    if deliveries:
-        dead = sum(each["state"] == "dead" for each in deliveries)
-        told = sum(each["state"] == "delivered" for each in deliveries)
-        lines += ["", f"webhooks: {told} of {len(deliveries)} delivered" + (f", {dead} dead" if dead else "")]
-        lines += [f"  chargehand deliveries list --job {job['id']}"]
-    if job["state"] in ("failed", "cancelled") and job["kind"] != "batch":
-        lines += ["", f"to try it again: chargehand jobs retry {job['id']}"]
+    lines += _part("answer" if isinstance(own, InferenceJob) else "result", answer_of(job.result))
+    lines += _happened(events) + _webhooks(job, deliveries)
+    if job.state in ("failed", "cancelled") and job.kind != "batch":
+        lines += ["", f"to try it again: chargehand jobs retry {job.id}"]
     return lines
 
 
-def _machine(own: Json) -> list[str]:
-    from chargehand.client.types.provisioning import Job
-    from chargehand.commands.provision.job_text import job_lines as machine_lines
-
-    return machine_lines(msgspec.convert(own, Job))
-
-
-def _waiting(job: Json, own: Json) -> str:
-    why = own.get("waiting") or job["waiting_for"]
-    before = own.get("position", job.get("position"))
-    return f"{why}; {before} before it" if before else str(why)
+def _name(job: Job, own: AnyJob) -> str:
+    if isinstance(own, InferenceJob):
+        return own.model
+    return own.command if isinstance(own, Task) else job.queue
 
 
-def _asked(job: Json, own: Json) -> str:
-    """Of a chat what was said; of anything else its payload."""
-    if job["kind"] != "inference":
-        return _json(job.get("payload"))
-    body = (own.get("request") or {}).get("body") or {}
+def _asked(job: Job, own: AnyJob) -> str:
+    """Of a chat its messages, of a completion its prompt, of any other job its payload."""
+    if not isinstance(own, InferenceJob):
+        return _json(job.payload)
+    body = (own.request.body if own.request else None) or {}
     said = [f"{each.get('role', '?')}: {each.get('content') or ''}" for each in body.get("messages") or ()]
     return "\n".join(said) or str(body.get("prompt") or "") or _json(body)
 
@@ -109,13 +103,22 @@ def _part(name: str, text: str) -> list[str]:
     return ["", f"{name}{note}", *(f"  {line}" for line in clean_lines(cut).splitlines())]
 
 
-def _happened(events: Sequence[Json]) -> list[str]:
+def _happened(events: Sequence[Event]) -> list[str]:
     lines, before = [], ""
     for event in events:
         seen = of_engine(event)
         since = f"+{lasted(between(before, seen.at))}" if before else ""
         before = before or seen.at
-        lines.append((clock(seen.at), since, event["move"], seen.word, seen.text))
+        lines.append((clock(seen.at), since, event.move, seen.word, seen.text))
     left = len(lines) - SHOWN_EVENTS
     note = f" (the last {SHOWN_EVENTS} of {len(lines)} events; --json has all)" if left > 0 else ""
     return ["", f"what happened{note}", *columns(lines[-SHOWN_EVENTS:], "  ", OF_WORDS)] if lines else []
+
+
+def _webhooks(job: Job, deliveries: Sequence[Delivery]) -> list[str]:
+    if not deliveries:
+        return []
+    delivered = sum(each.state == "delivered" for each in deliveries)
+    dead = sum(each.state == "dead" for each in deliveries)
+    count = f"webhooks: {delivered} of {len(deliveries)} delivered" + (f", {dead} dead" if dead else "")
+    return ["", count, f"  chargehand deliveries list --job {job.id}"]

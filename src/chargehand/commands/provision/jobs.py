@@ -2,20 +2,26 @@
 
 import sys
 import uuid
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from chargehand.commands.exit_codes import FAILED, OF_OUTCOMES
-from chargehand.commands.options import DEFAULT_URL, JobId, Json, Token, Url, Watch, called, read_file, show_json
-from chargehand.commands.provision.calling import ask
+from chargehand.commands.options import (
+    DEFAULT_URL,
+    JobId,
+    Json,
+    Token,
+    Url,
+    Watch,
+    called,
+    one_of,
+    read_file,
+    show_json,
+)
+from chargehand.commands.provision.connection import provisioning
 from chargehand.commands.provision.refusals import About, check
 from chargehand.commands.refusals import interruptible, job_id_of, refuse, same_again
-
-if TYPE_CHECKING:
-    from chargehand.client.provisioning import ProvisioningCalls
-    from chargehand.client.types.provisioning import Event, ListedProvisioningJob, SubmittedProvisioningJob
 
 STATUSES = ("queued", "provisioning", "succeeded", "failed", "complete")
 
@@ -51,11 +57,11 @@ def submit(
     key = idempotency_key or str(uuid.uuid4())
     in_doubt, facts = same_again(key), {"idempotency_key": key}
 
-    def do(api: "ProvisioningCalls") -> "Awaitable[SubmittedProvisioningJob]":
-        return api.submit(serial, given, webhook=webhook, idempotency_key=key)
-
-    with interruptible(f"It may have been submitted; {in_doubt}"):
-        made = ask(url, token, do, serial=serial, file=name, in_doubt=in_doubt, facts=facts)
+    with (
+        interruptible(f"It may have been submitted; {in_doubt}"),
+        provisioning(url, token, serial=serial, file=name, in_doubt=in_doubt, facts=facts) as client,
+    ):
+        made = client.provisioning.submit(serial, given, webhook=webhook, idempotency_key=key)
     if json:
         show_json({"type": "submitted", "kind": "provision", **msgspec.to_builtins(made)})
     elif watch:
@@ -95,20 +101,11 @@ def list_jobs(
 
     Example: chargehand provision list --server SN-1 --status provisioning
     """
-    if status and status not in STATUSES:
-        refuse(f"--status {status}: say one of {', '.join(STATUSES)}")
-
-    async def do(api: "ProvisioningCalls") -> "list[ListedProvisioningJob]":
-        found: list[ListedProvisioningJob] = []
-        async for job in api.jobs(status=status, serial=server):
-            found.append(job)
-            if len(found) == limit:
-                break
-        if server and not found:
-            await api.server(server)  # of one that is not there, that is said; one that was may have left jobs
-        return found
-
-    jobs = ask(url, token, do, serial=server)
+    one_of("--status", status, STATUSES)
+    with provisioning(url, token, serial=server) as client:
+        jobs = list(client.provisioning.jobs(status=status, serial=server, limit=limit))
+        if server and not jobs:
+            client.provisioning.server(server)  # refuses an unknown server; a server that was removed may have jobs
     if json:
         show_json(jobs)
     elif jobs:
@@ -128,7 +125,8 @@ def show(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = Fal
     Example: chargehand provision show 01K8Z4T5Y6M7QW3RX2B9VN0HCD
     """
     job_id = job_id_of(job)
-    found = ask(url, token, lambda api: api.job(job_id))
+    with provisioning(url, token) as client:
+        found = client.provisioning.job(job_id)
     if json:
         show_json(found)
         return
@@ -146,7 +144,8 @@ def cancel(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = F
     Example: chargehand provision cancel 01K8Z4T5Y6M7QW3RX2B9VN0HCD
     """
     job_id = job_id_of(job)
-    found = ask(url, token, lambda api: api.cancel(job_id), in_doubt=_to_look(job_id))
+    with provisioning(url, token, in_doubt=_to_look(job_id)) as client:
+        found = client.provisioning.cancel(job_id)
     if json:
         show_json(found)
     else:
@@ -161,7 +160,8 @@ def retry(job: JobId, watch: Watch = False, url: Url = DEFAULT_URL, token: Token
     Example: chargehand provision retry 01K8Z4T5Y6M7QW3RX2B9VN0HCD --watch
     """
     job_id = job_id_of(job)
-    found = ask(url, token, lambda api: api.retry(job_id), in_doubt=_to_look(job_id))
+    with provisioning(url, token, in_doubt=_to_look(job_id)) as client:
+        found = client.provisioning.retry(job_id)
     if json:
         show_json({"type": "retried", "job_id": job_id, "kind": "provision"} if watch else found)
     else:
@@ -186,17 +186,14 @@ def events(
     """
     job_id = job_id_of(job)
     from chargehand.commands.provision.watch import print_event
-    from chargehand.commands.watch.notices import Presence
+    from chargehand.commands.watch.notices import AwayNotices
 
-    async def do(api: "ProvisioningCalls") -> None:
-        there = Presence()
-        found = api.watch(job_id, away=there.away, back=there.back) if follow else api.events(job_id)
-        event: Event
-        async for event in found:
+    notices = AwayNotices()
+    with interruptible(f"The job goes on: chargehand provision watch {job_id}"), provisioning(url, token) as client:
+        calls = client.provisioning
+        found = calls.watch(job_id, away=notices.away, back=notices.back) if follow else calls.events(job_id)
+        for event in found:
             print_event(event, json)
-
-    with interruptible(f"The job goes on: chargehand provision watch {job_id}"):
-        ask(url, token, do)
 
 
 def _to_look(job_id: str) -> str:
@@ -212,6 +209,6 @@ def _watch(job_id: str, url: str, token: str, json: bool) -> None:
     from chargehand.commands.provision.watch import watch
 
     ending = f"Job {job_id} goes on. To see it again: chargehand provision watch {job_id}; to end it: chargehand provision cancel {job_id}"
-    with interruptible(ending):
-        outcome = ask(url, token, lambda api: watch(api, job_id))
+    with interruptible(ending), provisioning(url, token) as client:
+        outcome = watch(client, job_id)
     raise typer.Exit(OF_OUTCOMES.get(outcome or "", FAILED))

@@ -1,15 +1,15 @@
-"""What becomes of a server's record: what was said replaces what it held, and all the rest stays."""
+"""Change a server's record: options that were given replace fields, and all other fields stay."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from chargehand.client import ClientError
-from chargehand.client.provisioning import ProvisioningCalls
+from chargehand.client.blocking import BlockingProvisioning
 from chargehand.client.types.provisioning import RegisteredServer
 
 
-class Given(NamedTuple):
-    """None: not said. An empty text takes away what was there."""
+class ServerChanges(NamedTuple):
+    """None: not given. An empty text clears the field."""
 
     bmc: str | None = None
     user: str | None = None
@@ -21,17 +21,17 @@ class Given(NamedTuple):
     labels: Mapping[str, str] = {}
 
 
-async def known(api: ProvisioningCalls, serial: str) -> RegisteredServer | None:
+def known(calls: BlockingProvisioning, serial: str) -> RegisteredServer | None:
     try:
-        return await api.server(serial)
+        return calls.server(serial)
     except ClientError as error:
         if error.status == 404 and error.detail:
             return None
         raise
 
 
-def asks_again(before: RegisteredServer, given: Given) -> str:
-    """What changes, if by that somebody else could get to hear the password: then the server wants it again."""
+def asks_again(before: RegisteredServer, given: ServerChanges) -> str:
+    """The change that could send the password to somebody else, if there is one: then the server wants it again."""
     if not before.has_password:
         return ""
     if given.bmc is not None and given.bmc.rstrip("/") != before.bmc_address:
@@ -43,10 +43,12 @@ def asks_again(before: RegisteredServer, given: Given) -> str:
     return ""
 
 
-async def put(api: ProvisioningCalls, serial: str, before: RegisteredServer | None, given: Given) -> RegisteredServer:
+def put(
+    calls: BlockingProvisioning, serial: str, before: RegisteredServer | None, given: ServerChanges
+) -> RegisteredServer:
     was = before or RegisteredServer(server_serial=serial)
     labels = {name: value for name, value in {**was.labels, **given.labels}.items() if value}
-    return await api.register(
+    return calls.register(
         serial,
         was.bmc_address if given.bmc is None else given.bmc,
         username=was.bmc_username if given.user is None else given.user,
@@ -59,7 +61,7 @@ async def put(api: ProvisioningCalls, serial: str, before: RegisteredServer | No
     )
 
 
-def told(before: RegisteredServer | None, after: RegisteredServer, given: Given) -> str:
+def summary(before: RegisteredServer | None, after: RegisteredServer, given: ServerChanges) -> str:
     if before is None:
         return f"{after.server_serial} is registered: {after.bmc_address}"
     rows = [

@@ -7,12 +7,11 @@ import typer
 
 from chargehand.commands.options import DEFAULT_URL, Json, Token, Url, show_json
 from chargehand.commands.provision import options
-from chargehand.commands.provision.calling import ask
+from chargehand.commands.provision.connection import provisioning
 from chargehand.commands.refusals import interruptible, refuse
 
 if TYPE_CHECKING:
-    from chargehand.client.provisioning import ProvisioningCalls
-    from chargehand.client.types.provisioning import ProbeReport, RegisteredServer
+    from chargehand.client.types.provisioning import ProbeReport
 
 app = typer.Typer(help="Register servers, and ask their BMCs what they can do.", no_args_is_help=True)
 
@@ -67,7 +66,7 @@ def add(
     options.check(bmc, uuid)
     from chargehand.commands.provision import registration
 
-    given = registration.Given(
+    given = registration.ServerChanges(
         bmc=bmc,
         user=user,
         uuid=uuid,
@@ -77,7 +76,8 @@ def add(
         labels=dict(options.label(each) for each in label or ()),
         password=options.password(user, password_stdin, keep_password),
     )
-    before = ask(url, token, lambda api: registration.known(api, serial), serial=serial)
+    with provisioning(url, token, serial=serial) as client:
+        before = registration.known(client.provisioning, serial)
     if before is None and keep_password:
         refuse(f"--keep-password: {serial} is not registered yet, so that there is none to keep")
     if before is None and bmc is None:
@@ -85,9 +85,10 @@ def add(
     if before is not None and given.password is None and (what := registration.asks_again(before, given)):
         given = given._replace(password=options.asked_for(user or before.bmc_username, f"{what} changes: "))
 
-    server = ask(url, token, lambda api: registration.put(api, serial, before, given), serial=serial)
+    with provisioning(url, token, serial=serial) as client:
+        server = registration.put(client.provisioning, serial, before, given)
     if not json:
-        typer.echo(registration.told(before, server, given))
+        typer.echo(registration.summary(before, server, given))
     found = _probed(serial, url, token) if probe else None
     if json:
         show_json({"server": server, "probe": found} if probe else server)
@@ -101,11 +102,8 @@ def list_servers(url: Url = DEFAULT_URL, token: Token = "", json: Json = False) 
 
     Example: chargehand provision server list
     """
-
-    async def do(api: "ProvisioningCalls") -> "list[RegisteredServer]":
-        return [server async for server in api.servers()]
-
-    servers = ask(url, token, do)
+    with provisioning(url, token) as client:
+        servers = list(client.provisioning.servers())
     if json:
         show_json(servers)
     elif servers:
@@ -122,7 +120,8 @@ def show(serial: Serial, url: Url = DEFAULT_URL, token: Token = "", json: Json =
 
     Example: chargehand provision server show SN-1
     """
-    server = ask(url, token, lambda api: api.server(serial), serial=serial)
+    with provisioning(url, token, serial=serial) as client:
+        server = client.provisioning.server(serial)
     if json:
         show_json(server)
         return
@@ -165,7 +164,8 @@ def remove(
         if not sure:
             typer.echo("Nothing was done.", err=True)
             raise typer.Exit(1)
-    ask(url, token, lambda api: api.remove_server(serial), serial=serial)
+    with provisioning(url, token, serial=serial) as client:
+        client.provisioning.remove_server(serial)
     if json:
         show_json({"server_serial": serial, "removed": True})
     else:
@@ -173,10 +173,11 @@ def remove(
 
 
 def _probed(serial: str, url: str, token: str) -> "ProbeReport":
-    """Not tried again: a BMC may take minutes, and a person waits."""
+    """Without retries: a BMC may take minutes, and a person waits."""
     if sys.stderr.isatty():
         typer.echo(f"asking the BMC of {serial} …", err=True)
-    return ask(url, token, lambda api: api.probe(serial), serial=serial, in_doubt="", retries=0)
+    with provisioning(url, token, serial=serial, in_doubt="", retries=0) as client:
+        return client.provisioning.probe(serial)
 
 
 def _show_probe(found: "ProbeReport", serial: str, quiet: bool) -> None:

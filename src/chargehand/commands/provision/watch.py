@@ -1,44 +1,53 @@
-"""A job as it happens: a line for each event, or on a terminal a picture of its steps that is drawn again and again."""
+"""Follow a provisioning job: a line for each event, or on a terminal a picture of its steps that is drawn again and again."""
 
-import asyncio
-import contextlib
 import sys
 
 import msgspec
 
-from chargehand.client import ClientError
-from chargehand.client.provisioning import ProvisioningCalls
+from chargehand.client import Client, ClientError
 from chargehand.client.types.provisioning import Event, Job
+from chargehand.commands.doors import TABLE, last_start
 from chargehand.commands.provision.job_text import event_line, failure_lines, stands, took_this_try, warning_lines
-from chargehand.commands.watch.notices import Presence
+from chargehand.commands.watch.notices import AwayNotices
+from chargehand.commands.watch.poll import polling
 
-LOOK_SECONDS = 1.0  # a machine's percent are not all events
+LOOK_SECONDS = 1.0  # not every percent of a machine is an event
 
 
-async def watch(api: ProvisioningCalls, job_id: str) -> str | None:
-    """The outcome, when the job is complete. What happens goes to stderr, and what came of it to stdout."""
-    job = await api.job(job_id)  # a job that is not there, or a server, is an error at once
-    after = await _last_start(api, job_id)
+def watch(client: Client, job_id: str) -> str | None:
+    """Return the outcome when the job is complete. Events go to stderr, and the end to stdout."""
+    calls = client.provisioning
+    job = calls.job(job_id)  # an unknown job, or a server that is away, is an error at once
+    after = last_start(client, TABLE["provision"], job_id)
     if sys.stderr.isatty():
-        job = await _draw(api, job, after)
+        job = _draw(client, job, after)
     else:
-        there = Presence()
-        async for event in api.watch(job_id, after, away=there.away, back=there.back):
+        notices = AwayNotices()
+        for event in calls.watch(job_id, after, away=notices.away, back=notices.back):
             print(event_line(event), file=sys.stderr, flush=True)
-        job = await api.job(job_id)
+        job = calls.job(job_id)
     print("\n".join([ending(job), *warning_lines(job), *failure_lines(job)]), flush=True)
     return job.outcome
 
 
-async def _last_start(api: ProvisioningCalls, job_id: str) -> int:
-    """The number of the event before it: what a job did before it was retried is what `events` is for."""
-    after, complete = 0, 0
-    async for event in api.events(job_id):
-        if event.status == "complete":
-            complete = event.sequence
-        elif complete:
-            after, complete = complete, 0
-    return after
+def _draw(client: Client, job: Job, after: int) -> Job:
+    from chargehand.commands.provision.screen import Screen
+
+    calls = client.provisioning
+    with Screen(job) as screen:
+
+        def show(job: Job) -> None:
+            screen.job, screen.away = job, ""
+
+        def away(error: ClientError) -> None:
+            screen.away = str(error)
+
+        with polling(LOOK_SECONDS, lambda: calls.job(job.job_id, retries=0), show, away) as look_now:
+            for event in calls.watch(job.job_id, after, away=away):
+                screen.heard(event)
+                look_now()
+        show(calls.job(job.job_id))
+        return screen.job
 
 
 def ending(job: Job) -> str:
@@ -51,42 +60,3 @@ def ending(job: Job) -> str:
 def print_event(event: Event, as_json: bool) -> None:
     line = {"type": "event", **msgspec.to_builtins(event)}
     print(msgspec.json.encode(line).decode() if as_json else event_line(event), flush=True)
-
-
-async def _draw(api: ProvisioningCalls, job: Job, after: int) -> Job:
-    from chargehand.commands.provision.screen import Screen
-
-    news = asyncio.Event()
-    with Screen(job) as screen:
-
-        def lost(error: ClientError) -> None:
-            screen.away = str(error)
-
-        async def follow() -> None:
-            try:
-                async for event in api.watch(job.job_id, after, away=lost):
-                    screen.heard(event)
-                    news.set()
-            finally:
-                news.set()
-
-        following = asyncio.create_task(follow())
-        try:
-            while not following.done():
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_SECONDS):
-                        await news.wait()
-                news.clear()
-                try:
-                    screen.job = await api.job(job.job_id, retries=0)
-                    screen.away = ""
-                except ClientError as error:
-                    if not error.away:
-                        raise
-                    screen.away = str(error)
-            await following
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-        screen.job = await api.job(job.job_id)
-    return screen.job

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chargehand.commands.connection import connected
 from chargehand.commands.options import DEFAULT_URL, Json, Token, Url, Watch, called, read_file, show_json
 from chargehand.commands.refusals import interruptible, refuse, same_again
 
 if TYPE_CHECKING:
-    from chargehand.commands.calling import Api
     from chargehand.commands.submit.requests import Submission
 
 app = typer.Typer()
@@ -80,17 +80,17 @@ def submit(
         refuse(f"{'--delay' if delay else '--max-attempts'}: a recipe is begun when its server is free, and once")
     from chargehand.commands.submit import requests
 
-    wish = requests.Wish(
+    asked = requests.SubmitOptions(
         _given(text, bool(server), bool(model)), webhook, priority, delay, max_attempts, system, tuple(option or ())
     )
     made = (
-        requests.chat(model, wish)
+        requests.chat(model, asked)
         if model
-        else requests.task(command, wish)
+        else requests.task(command, asked)
         if command
-        else requests.recipe(server, called(text), wish)
+        else requests.recipe(server, called(text), asked)
         if server
-        else requests.job(queue, wish)
+        else requests.job(queue, asked)
     )
     _send(made, server, called(text), idempotency_key, url, token, watch, json)
 
@@ -104,33 +104,20 @@ def _given(text: str, is_file: bool, is_prompt: bool) -> bytes:
 
 
 def _send(made: "Submission", serial: str, file: str, key: str, url: str, token: str, watch: bool, json: bool) -> None:
-    from chargehand.client import ClientError
-    from chargehand.commands.calling import ask
     from chargehand.commands.doors import TABLE
-    from chargehand.commands.provision.refusals import About, check
-    from chargehand.commands.provision.refusals import explain as explain_machine
+    from chargehand.commands.provision.connection import provisioning_refusals
     from chargehand.commands.watch import watch_to_the_end
 
-    check(About(url, serial=serial))
-    # One is made where none is given, so that an answer that was lost is asked for again without a second job: by us, or by
-    # whoever is told the key because we have given up.
+    # The command makes a key where none is given, so that the client can repeat a request whose answer is lost without a second
+    # job, and the user, who is shown the key, can do so after the command has given up.
     name = key or str(uuid.uuid4())
     in_doubt, facts = same_again(name), {"idempotency_key": name}
-
-    async def do(api: "Api") -> str:
-        body = {**made.body, "idempotencyKey": name} if made.kind == "task" else made.body
-        headers = {} if made.kind == "task" else {"Idempotency-Key": name}
-        try:
-            told = await api.post(made.path, body, safe=True, headers=headers)
-        except ClientError as error:
-            if made.kind == "provision":
-                about = About(url, token, serial, file)
-                explain_machine(error, about, in_doubt=in_doubt if api.unsure else "", facts=facts)
-            raise
-        return str(told[made.id_field])
-
-    with interruptible(f"It may have been submitted; {in_doubt}"):
-        job_id = ask(url, token, do, in_doubt=in_doubt, facts=facts)
+    refusals = provisioning_refusals(url, token, serial, file, facts) if made.kind == "provision" else None
+    with (
+        interruptible(f"It may have been submitted; {in_doubt}"),
+        connected(url, token, in_doubt=in_doubt, facts=facts, explain_otherwise=refusals) as client,
+    ):
+        job_id = made.send(client, name)
     if json:
         show_json({"type": "submitted", "job_id": job_id, "kind": made.kind})
     elif watch:

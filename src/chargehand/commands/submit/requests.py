@@ -1,14 +1,17 @@
-"""What each door is sent for a new job."""
+"""What `chargehand submit` sends to each door."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
 
+from chargehand.client import Client
+from chargehand.client.types.inference import Wishes
 from chargehand.commands.refusals import refuse
 
 
-class Wish(NamedTuple):
-    """What was said on the command line, whichever door it is for."""
+class SubmitOptions(NamedTuple):
+    """What the command line says, whichever door it is for."""
 
     text: bytes
     webhook: str = ""
@@ -21,66 +24,83 @@ class Wish(NamedTuple):
 
 class Submission(NamedTuple):
     kind: str
-    path: str
-    body: dict[str, Any]
-    id_field: str = "job_id"
+    send: Callable[[Client, str], str]  # with an idempotency key; returns the job's id
 
 
-def chat(model: str, wish: Wish) -> Submission:
+def chat(model: str, asked: SubmitOptions) -> Submission:
     try:
-        prompt = wish.text.decode()
+        prompt = asked.text.decode()
     except UnicodeDecodeError:
         refuse("the prompt is not UTF-8")
     if not prompt.strip():
         refuse("the prompt is empty")
     messages = [{"role": "user", "content": prompt}]
-    if wish.system:
-        messages.insert(0, {"role": "system", "content": wish.system})
-    options = dict(_option(each) for each in wish.options)
-    body = {
-        "model": model,
-        "messages": messages,
-        **({"options": options} if options else {}),
-        **({"state_webhook_url": wish.webhook} if wish.webhook else {}),
-        **_engine_fields(wish),
-    }
-    return Submission("inference", "/jobs", body)
+    if asked.system:
+        messages.insert(0, {"role": "system", "content": asked.system})
+    wishes: Wishes = {"webhook": asked.webhook}
+    if asked.options:
+        wishes["options"] = dict(_option(each) for each in asked.options)
+    if asked.priority is not None:
+        wishes["priority"] = asked.priority
+    if asked.max_attempts is not None:
+        wishes["max_attempts"] = asked.max_attempts
+    if asked.delay:
+        wishes["delay_seconds"] = asked.delay
+
+    def send(client: Client, key: str) -> str:
+        with_key: Wishes = {**wishes, "idempotency_key": key}
+        return client.submit(model, messages, **with_key).job_id
+
+    return Submission("inference", send)
 
 
-def task(command: str, wish: Wish) -> Submission:
-    body = {
-        "command": command,
-        "payload": payload(wish.text),
-        **({"webhook": wish.webhook} if wish.webhook else {}),
-        **({"priority": wish.priority} if wish.priority is not None else {}),
-        **({"maxAttempts": wish.max_attempts} if wish.max_attempts else {}),
-        **({"delaySeconds": wish.delay} if wish.delay else {}),
-    }
-    return Submission("task", "/v1/codeq/tasks", body, "id")
+def task(command: str, asked: SubmitOptions) -> Submission:
+    body = payload(asked.text)
+
+    def send(client: Client, key: str) -> str:
+        return client.tasks.create(
+            command,
+            body,
+            priority=asked.priority or 0,
+            webhook=asked.webhook,
+            max_attempts=asked.max_attempts or 0,
+            idempotency_key=key,
+            delay_seconds=asked.delay,
+        ).id
+
+    return Submission("task", send)
 
 
-def recipe(serial: str, name: str, wish: Wish) -> Submission:
-    body = {
-        "server_serial": serial,
-        "recipe": payload(wish.text, name),
-        **({"webhook": {"url": wish.webhook}} if wish.webhook else {}),
-        **({"priority": wish.priority} if wish.priority is not None else {}),
-    }
-    return Submission("provision", "/api/v1/jobs", body)
+def recipe(serial: str, name: str, asked: SubmitOptions) -> Submission:
+    body = payload(asked.text, name)
+
+    def send(client: Client, key: str) -> str:
+        return client.provisioning.submit(
+            serial, body, webhook=asked.webhook or None, priority=asked.priority or 0, idempotency_key=key
+        ).job_id
+
+    return Submission("provision", send)
 
 
-def job(queue: str, wish: Wish) -> Submission:
-    webhook = {"webhook": {"url": wish.webhook}} if wish.webhook else {}
-    return Submission("job", "/engine/jobs", {"queue": queue, "payload": payload(wish.text), **webhook, **_engine_fields(wish)})  # fmt: skip
+def job(queue: str, asked: SubmitOptions) -> Submission:
+    body = payload(asked.text)
 
+    def send(client: Client, key: str) -> str:
+        return client.engine.submit(
+            queue,
+            body,
+            webhook=asked.webhook,
+            priority=asked.priority,
+            max_attempts=asked.max_attempts,
+            delay_seconds=asked.delay or None,
+            idempotency_key=key,
+        ).job_id
 
-def _engine_fields(wish: Wish) -> dict[str, Any]:
-    said = {"priority": wish.priority, "max_attempts": wish.max_attempts, "delay_seconds": wish.delay or None}
-    return {name: value for name, value in said.items() if value is not None}
+    return Submission("job", send)
 
 
 def payload(text: bytes, name: str = "the payload") -> msgspec.Raw:
-    """As it was written: no digit of a large number is lost."""
+    """JSON as it was written: no digit of a large number is lost."""
     try:
         msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

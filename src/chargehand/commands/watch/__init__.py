@@ -1,19 +1,18 @@
-"""`chargehand watch JOB`."""
+"""`chargehand watch`: follow a job of any door until it ends."""
 
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from chargehand.commands.connection import connected
 from chargehand.commands.exit_codes import FAILED, OF_OUTCOMES
-from chargehand.commands.options import DEFAULT_URL, JobId, Json, Token, Url
+from chargehand.commands.options import DEFAULT_URL, HOW_TO_LIST_JOBS, JobId, Json, Token, Url
 from chargehand.commands.refusals import interruptible, job_id_of
 
 if TYPE_CHECKING:
-    from chargehand.commands.calling import Api
     from chargehand.commands.doors import Door
 
 app = typer.Typer()
-HOW_TO_LIST = "chargehand jobs list"
 
 
 @app.command("watch")
@@ -34,18 +33,13 @@ def watch(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = Fa
 
 
 def watch_to_the_end(job_id: str, url: str, token: str, json: bool, door: "Door | None" = None) -> NoReturn:
-    """Ends the command with the exit code of the outcome. Whoever submitted a job knows its door already."""
-    from chargehand.commands.calling import ask
+    """End the command with the exit code of the outcome. `door`: that of the job, if the caller knows it."""
     from chargehand.commands.doors import find
-    from chargehand.commands.watch.show import watch as shown
-
-    async def do(api: "Api") -> str:
-        found = door or (await find(api, job_id))[0]
-        return await shown(api, found, job_id, token, as_json=json)
+    from chargehand.commands.watch.follow import follow
 
     goes_on = (
         f"Job {job_id} goes on. To see it again: chargehand watch {job_id}; to end it: chargehand jobs cancel {job_id}"
     )
-    with interruptible(goes_on):
-        outcome = ask(url, token, do, how_to_list=HOW_TO_LIST)
+    with interruptible(goes_on), connected(url, token, how_to_list=HOW_TO_LIST_JOBS) as client:
+        outcome = follow(client, door or find(client, job_id)[0], job_id, as_json=json)
     raise typer.Exit(OF_OUTCOMES.get(outcome, FAILED))

@@ -1,4 +1,4 @@
-"""Of the server, while a job is watched: told when it changes, and not at each try."""
+"""Tell on stderr when the server goes away and when it is back, once each, while a command follows a job."""
 
 import sys
 
@@ -6,19 +6,18 @@ from chargehand.client import ClientError
 from chargehand.commands.text import clean
 
 
-class Presence:
+class AwayNotices:
     def __init__(self) -> None:
         self._away = False
 
     def away(self, error: ClientError) -> None:
         if not self._away:
-            self._say(f"the server is away ({clean(str(error))}); the job is safe, trying again")
+            print(
+                f"the server is away ({clean(str(error))}); the job is safe, trying again", file=sys.stderr, flush=True
+            )
         self._away = True
 
     def back(self) -> None:
         if self._away:
-            self._say("the server is back")
+            print("the server is back", file=sys.stderr, flush=True)
         self._away = False
-
-    def _say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)

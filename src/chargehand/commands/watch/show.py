@@ -1,34 +1,29 @@
-"""`chargehand watch`: what happens to a job goes to stderr as it happens, and what comes of it to stdout, so that it can be piped.
+"""Show a job while it happens: as plain lines, or as JSON. `terminal.py` is for terminals.
 
-On a terminal a chat's tokens are shown as they come. Into a pipe the answer goes once it is whole: a target that goes away in the
-middle makes the job begin again, and half an answer before the whole one would be in nobody's interest.
+A terminal shows a chat's tokens as they come. A pipe gets the whole answer at the end: a target that goes away makes the job begin
+again, and the reader of a pipe has no use for half an answer before the whole one.
 """
 
-import asyncio
-import contextlib
 import sys
 from typing import Any, Protocol
 
 import msgspec
 
-from chargehand.client import AsyncClient, ClientError
+from chargehand.client import ClientError, Token
 from chargehand.client.answer import StreamedAnswer
-from chargehand.client.types.inference import Token
-from chargehand.commands.calling import Api, Json
-from chargehand.commands.doors import Door, Ending, Seen, ending
+from chargehand.client.types.inference import Job, token_of
+from chargehand.commands.doors import AnyEvent, Door, JobEnding, Seen
 from chargehand.commands.text import clean, clock, paint
-from chargehand.commands.watch.following import follow, last_start
-from chargehand.commands.watch.notices import Presence
-
-LOOK_SECONDS = 2.0  # why a job waits is no event
+from chargehand.commands.watch.notices import AwayNotices
 
 
 class Show(Protocol):
-    """How a job is shown while it happens, and at its end."""
+    def event(self, event: AnyEvent, seen: Seen) -> None: ...
 
-    def event(self, event: Json, seen: Seen) -> None: ...
+    def token(self, token: Token) -> None: ...
 
-    def token(self, text: str, thinking: str) -> None: ...
+    def reconnected(self) -> None:
+        """The tokens of the running attempt come again from the first on."""
 
     def waits(self, why: str) -> None: ...
 
@@ -36,107 +31,19 @@ class Show(Protocol):
 
     def back(self) -> None: ...
 
-    def end(self, door: Door, job_id: str, end: Ending) -> None: ...
+    def end(self, door: Door, job_id: str, end: JobEnding) -> None: ...
 
     def close(self) -> None: ...
 
 
-async def watch(api: Api, door: Door, job_id: str, token: str, *, as_json: bool) -> str:
-    """The outcome: succeeded, failed or cancelled."""
-    if door.kind == "provision" and not as_json:
-        from chargehand.commands.provision.watch import watch as watch_machine
+class _Lines(AwayNotices):
+    """What plain lines and JSON leave out."""
 
-        async with AsyncClient(api.url, token) as client:
-            return await watch_machine(client.provisioning, job_id) or "failed"
-    show = _show(as_json)
-    looking: asyncio.Task[None] | None = None
-    try:
-        after = await last_start(api, door, job_id)
-        if not as_json and sys.stderr.isatty():
-            looking = asyncio.create_task(_look(api, door, job_id, show))
-        outcome = ""
-        async for event in follow(api, door, job_id, after, away=show.away, back=show.back):
-            if "sequence" not in event:
-                show.token(*words_of(event))
-                continue
-            seen = door.seen(event)
-            outcome = seen.outcome or outcome
-            show.event(event, seen)
-        end = await ending(api, door, job_id, outcome)
-        if looking is not None:
-            looking.cancel()
-        show.end(door, job_id, end)
-        return end.outcome
-    finally:
-        if looking is not None:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
-        show.close()
+    def token(self, token: Token) -> None:
+        pass
 
-
-def _show(as_json: bool) -> Show:
-    if as_json:
-        return JsonLines()
-    if sys.stderr.isatty():
-        from chargehand.commands.watch.terminal import Terminal
-
-        return Terminal()
-    return Lines()
-
-
-async def _look(api: Api, door: Door, job_id: str, show: Show) -> None:
-    while True:
-        with contextlib.suppress(ClientError):
-            job = await api.get(door.job.format(id=job_id), retries=0)
-            why = job.get("waiting") or job.get("waiting_for") or ""
-            before = job.get("position")
-            show.waits(f"{why}; {before} before it" if why and before else why)
-        await asyncio.sleep(LOOK_SECONDS)
-
-
-def words_of(line: Json) -> tuple[str, str]:
-    """What a line of Ollama's stream says, and what it thinks."""
-    message = line.get("message") or {}
-    return str(message.get("content") or line.get("response") or ""), str(
-        message.get("thinking") or line.get("thinking") or ""
-    )
-
-
-def answer_of(result: Any) -> str:
-    """The answer of a model as text; any other result as JSON."""
-    if isinstance(result, dict):
-        text, _ = words_of(result)
-        if text:
-            return text
-    return "" if result is None else msgspec.json.format(msgspec.json.encode(result), indent=2).decode()
-
-
-def measured(end: Ending) -> str:
-    """What is known of the attempt that a model's answer came from."""
-    evidence = end.job.get("evidence") or {}
-    parts = [f"{evidence['seconds']:.1f} s"] if evidence.get("seconds") else []
-    if tokens := evidence.get("tokens"):
-        spent = (evidence.get("seconds") or 0) - (evidence.get("first_token_seconds") or 0)
-        parts.append(f"{tokens} tokens" + (f" ({tokens / spent:.0f} a second)" if spent > 0.01 else ""))
-    if evidence.get("first_token_seconds") is not None:
-        parts.append(f"the first after {evidence['first_token_seconds']:.2f} s")
-    if evidence.get("target"):
-        parts.append(f"by {evidence['target']}")
-    return ", ".join(parts)
-
-
-def last_line(door: Door, job_id: str, end: Ending) -> str:
-    what = f"{job_id} {end.outcome}" if end.outcome != "cancelled" else f"{job_id} was cancelled"
-    if end.outcome == "failed":
-        what += f": {clean(end.error) or 'it did not say why'}"
-        again = "" if door.retry is None else f"; to try it again: chargehand jobs retry {job_id}"
-        return what + again
-    known = measured(end) if door.kind == "inference" else ""
-    return f"{what} ({known})" if known else what
-
-
-class Quiet(Presence):
-    """Whoever reads this later does not care what was waited for."""
+    def reconnected(self) -> None:
+        pass
 
     def waits(self, why: str) -> None:
         pass
@@ -145,56 +52,84 @@ class Quiet(Presence):
         pass
 
 
-class Lines(Quiet):
+class PlainLines(_Lines):
     """For pipes and logs."""
 
-    def event(self, event: Json, seen: Seen) -> None:
+    def event(self, event: AnyEvent, seen: Seen) -> None:
         if line := event_line(seen):
             print(line, file=sys.stderr, flush=True)
 
-    def token(self, text: str, thinking: str) -> None:
-        pass
-
-    def end(self, door: Door, job_id: str, end: Ending) -> None:
+    def end(self, door: Door, job_id: str, end: JobEnding) -> None:
         if end.outcome == "succeeded":
             print(answer_of(end.result), flush=True)
         print(last_line(door, job_id, end), file=sys.stderr, flush=True)
 
 
-class JsonLines(Quiet):
+class JsonLines(_Lines):
     """An object a line, each with its `type`: event, token, end."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._telling = StreamedAnswer()
+        self._answer = StreamedAnswer()
 
-    def back(self) -> None:
-        super().back()
-        self._telling.begin()
+    def reconnected(self) -> None:
+        self._answer.restart()
 
-    def event(self, event: Json, seen: Seen) -> None:
+    def event(self, event: AnyEvent, seen: Seen) -> None:
         if seen.word == "queued":
-            self._telling.begin()  # the next attempt speaks from its first word on
-        self._print("event", event)
+            self._answer.restart()  # the next attempt begins with its first token
+        self._print("event", msgspec.to_builtins(event))
 
-    def token(self, text: str, thinking: str) -> None:
-        if told := self._telling.hear(Token(text, thinking)):
-            said = {"text": told.text, "thinking": told.thinking, "restarted": told.restarted}
-            self._print("token", {name: value for name, value in said.items() if value or name == "text"})
+    def token(self, token: Token) -> None:
+        if news := self._answer.add(token):
+            fields = {"text": news.text, "thinking": news.thinking, "restarted": news.restarted}
+            self._print("token", {name: value for name, value in fields.items() if value or name == "text"})
 
-    def end(self, door: Door, job_id: str, end: Ending) -> None:
+    def end(self, door: Door, job_id: str, end: JobEnding) -> None:
         self._print("end", {"job_id": job_id, "outcome": end.outcome, "result": end.result, "error": end.error or None})
 
-    def _print(self, kind: str, told: Json) -> None:
-        print(msgspec.json.encode({"type": kind, **told}).decode(), flush=True)
+    def _print(self, kind: str, fields: dict[str, Any]) -> None:
+        print(msgspec.json.encode({"type": kind, **fields}).decode(), flush=True)
 
 
 def event_line(seen: Seen) -> str:
-    """Empty: nothing that people would want to know."""
+    """Empty for an event that people do not need."""
     if not seen.word and (not seen.text or seen.move == "claim"):
-        return ""  # a runner of the server itself: what it does with the job is told next
+        return ""  # the claim of a runner of the server itself: the next event says what it does
     percent = f"{seen.percent:.0f} % " if seen.percent is not None else ""
     return f"{clock(seen.at)}  {seen.word or '-':<12}  {percent}{clean(seen.text)}".rstrip()
+
+
+def last_line(door: Door, job_id: str, end: JobEnding) -> str:
+    if end.outcome == "failed":
+        again = "" if door.retry is None else f"; to try it again: chargehand jobs retry {job_id}"
+        return f"{job_id} failed: {clean(end.error) or 'the server gives no reason'}{again}"
+    known = measured(end.job) if isinstance(end.job, Job) else ""
+    what = f"{job_id} was cancelled" if end.outcome == "cancelled" else f"{job_id} {end.outcome}"
+    return f"{what} ({known})" if known else what
+
+
+def answer_of(result: Any) -> str:
+    """The answer of a model as text; any other result as JSON."""
+    if text := token_of(result).text:
+        return text
+    return "" if result is None else msgspec.json.format(msgspec.json.encode(result), indent=2).decode()
+
+
+def measured(job: Job) -> str:
+    """How long the attempt took that the answer came from, its tokens and its target."""
+    evidence = job.evidence
+    if evidence is None:
+        return ""
+    parts = [f"{evidence.seconds:.1f} s"] if evidence.seconds else []
+    if evidence.tokens:
+        spent = (evidence.seconds or 0) - (evidence.first_token_seconds or 0)
+        rate = f" ({evidence.tokens / spent:.0f} a second)" if spent > 0.01 else ""
+        parts.append(f"{evidence.tokens} tokens{rate}")
+    if evidence.first_token_seconds is not None:
+        parts.append(f"the first after {evidence.first_token_seconds:.2f} s")
+    parts += [f"by {evidence.target}"] if evidence.target else []
+    return ", ".join(parts)
 
 
 def dim(text: str) -> str:

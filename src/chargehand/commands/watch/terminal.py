@@ -7,13 +7,12 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from chargehand.client import ClientError
-from chargehand.commands.calling import Json
-from chargehand.commands.doors import Door, Ending, Seen
+from chargehand.client import ClientError, Token
+from chargehand.commands.doors import AnyEvent, Door, JobEnding, Seen
 from chargehand.commands.text import OF_WORDS, clean, clean_lines, lasted, paint
 from chargehand.commands.watch.show import answer_of, dim, event_line, last_line
 
-SPEAKING = "working"  # what the inference door calls a job whose model is at work
+ANSWERING = "working"  # the state of a chat whose model writes its answer
 
 
 class Terminal:
@@ -23,75 +22,80 @@ class Terminal:
         self._began = time.monotonic()
         self._word = ""
         self._why = ""
-        self._said = ""  # of the answer, by the attempt that runs
-        self._again = 0  # how much of that the stream has repeated since it began anew
-        self._early: list[tuple[str, str]] = []  # tokens that came before the word that there would be some
+        self._said = ""  # the answer of the running attempt, as far as it is shown
+        self._repeated = 0  # how much of it has come again over a new connection
+        self._early: list[Token] = []  # tokens that came before the event of their state
         self._mid_line = False
-        self._is_read_here = sys.stdout.isatty()  # and goes into no file or pipe
+        self._to_terminal = sys.stdout.isatty()  # and not to a file or pipe
         self._tokens = 0
         self._spin("asking the server")
 
-    # what is heard ------------------------------------------------------------------------------------------------------
+    # what happens -------------------------------------------------------------------------------------------------------
 
-    def event(self, event: Json, seen: Seen) -> None:
+    def event(self, event: AnyEvent, seen: Seen) -> None:
         self._word, self._why = seen.word or self._word, ""
         if self._said and seen.move in ("park", "retry", "claim"):
-            self._said, self._again = "", 0
+            self._said, self._repeated = "", 0
             self._line(dim("the answer begins again"))
         if line := event_line(seen):
             self.close()
             self._line(paint(line, OF_WORDS.get(seen.outcome, "dim"), sys.stderr))
         if not seen.outcome:
             self._spin(self._now())
-        if self._word == SPEAKING:
+        if self._word == ANSWERING:
             early, self._early = self._early, []
             for each in early:
-                self.token(*each)
+                self.token(each)
 
-    def token(self, text: str, thinking: str) -> None:
-        if self._word != SPEAKING:
-            self._early.append((text, thinking))
+    def token(self, token: Token) -> None:
+        if self._word != ANSWERING:
+            self._early.append(token)
             return
-        if thinking:
-            self._write(dim(clean_lines(thinking)), answer=False)
-        if not text:
-            return
-        if not self._is_read_here:
-            self._tokens += 1  # the whole answer goes there, at the end
+        if token.thinking:
+            self._write(dim(clean_lines(token.thinking)), answer=False)
+        if token.text:
+            self._answer(token.text)
+
+    def _answer(self, text: str) -> None:
+        if not self._to_terminal:
+            self._tokens += 1  # the file or pipe gets the whole answer at the end
             self._spin(f"{self._now()}, {self._tokens} tokens")
             return
-        known = self._said[self._again : self._again + len(text)]
+        known = self._said[self._repeated : self._repeated + len(text)]
         if known == text:
-            self._again += len(text)
+            self._repeated += len(text)
             return
-        if known or self._again != len(self._said):
+        if known or self._repeated != len(self._said):
             self._line(dim("the answer begins again"))
             self._said = ""
         self._said += text
-        self._again = len(self._said)
+        self._repeated = len(self._said)
         self._write(clean_lines(text), answer=True)
 
     def waits(self, why: str) -> None:
+        """Called from another thread: it only changes the text of a spinner that there is."""
         self._why = clean(why)
-        if self._status is not None:
-            self._spin(self._now())
+        if (status := self._status) is not None:
+            status.update(_spinning(self._now()))
 
     def away(self, error: ClientError) -> None:
-        if self._mid_line:  # in an answer
+        if self._mid_line:  # of an answer
             self._line("")
         self._spin(f"the server is away ({clean(str(error))}); the job is safe, trying again")
 
+    def reconnected(self) -> None:
+        self._repeated = 0
+
     def back(self) -> None:
-        self._again = 0
         if not self._mid_line:
             self._spin(self._now())
 
-    def end(self, door: Door, job_id: str, end: Ending) -> None:
+    def end(self, door: Door, job_id: str, end: JobEnding) -> None:
         self.close()
         answer = answer_of(end.result) if end.outcome == "succeeded" else ""
-        if answer and (answer != self._said or not self._is_read_here):
+        if answer and (answer != self._said or not self._to_terminal):
             self._line("")
-            print(clean_lines(answer) if self._is_read_here else answer, flush=True)
+            print(clean_lines(answer) if self._to_terminal else answer, flush=True)
         self._line(paint(last_line(door, job_id, end), OF_WORDS.get(end.outcome, ""), sys.stderr))
 
     def close(self) -> None:
@@ -106,18 +110,17 @@ class Terminal:
         return f"{self._word or 'asking the server'}, {took}" + (f": {self._why}" if self._why else "")
 
     def _spin(self, text: str) -> None:
-        """Text, never markup: what others say cannot draw."""
-        shown = Text(text, style="dim", overflow="ellipsis", no_wrap=True)
+        shown = _spinning(text)
         if self._status is None:
             if self._mid_line:
-                return  # an answer is being written; a spinner would draw over it
+                return  # a spinner would draw over the answer
             self._status = Status(shown, console=self._console)
             self._status.start()
         else:
             self._status.update(shown)
 
     def _write(self, text: str, *, answer: bool) -> None:
-        self.close()  # before stdout is looked at: while a spinner turns, rich has one of its own in its place
+        self.close()  # first: while a spinner turns, rich replaces sys.stdout
         print(text, end="", file=sys.stdout if answer else sys.stderr, flush=True)
         self._mid_line = True
 
@@ -128,3 +131,8 @@ class Terminal:
         self._mid_line = False
         if text:
             print(text, file=sys.stderr, flush=True)
+
+
+def _spinning(text: str) -> Text:
+    """Text without markup: nothing that a server or a model says can draw."""
+    return Text(text, style="dim", overflow="ellipsis", no_wrap=True)
