@@ -31,6 +31,9 @@ def each_second(metric: str, by: str) -> str:
 ROWS: dict[str, list[Panel]] = {
     "The server": [
         Panel("Store", "bool_yes_no", {"{{instance}}": "max by (instance) (chargehand_store_up)"}),
+        Panel("Periodic work", "bool_yes_no", {"{{chore}} at {{instance}}": "max by (chore, instance) (chargehand_chore_up)"}),
+        Panel("Turns of periodic work, one in twenty is slower", "s", {"{{chore}}": slow("chargehand_chore_seconds", "chore")}),
+        Panel("Periodic work that fails", "ops", {"{{chore}}": each_second("chargehand_chore_failures_total", "chore")}),
         Panel("Requests", "reqps", {"{{status}}": each_second("chargehand_http_request_seconds_count", "status")}),
         Panel("Time to answer, one in twenty is slower", "s", {"{{method}} {{route}}": slow("chargehand_http_request_seconds", "method, route")}),
     ],

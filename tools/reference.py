@@ -176,7 +176,7 @@ def scopes() -> str:
         *[f"| `{scope}` | {meaning} |" for scope, meaning in SCOPES.items()],
         "",
         f"`{ALL_TENANTS}` must be named: `*` does not include it. Whoever has a scope has it for its own tenant, and sees nothing of another's;",
-        "`metrics` and `/targets` are the server's and know no tenants.",
+        "`/metrics`, `/engine/chores` and `/targets` are the server's and know no tenants.",
         "",
         "The engine's own API, deliveries and the console show jobs of all doors. For a job of another door they need a scope of that door",
         "besides: `codeq:produce` or `codeq:admin` to read or cancel a task, `codeq:admin` to requeue it, `provision:read` to read a provisioning",

@@ -19,12 +19,12 @@ from chargehand.console.console import Console
 from chargehand.doors.inference.door import InferenceDoor
 from chargehand.doors.provisioning.door import ProvisioningDoor
 from chargehand.doors.tasks.door import TasksDoor
+from chargehand.engine.chores import Chore, Chores, engine_chores
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import FINAL, SECOND
 from chargehand.engine.moves import Moved, RetryPolicy
 from chargehand.engine.runner import IN_PROCESS
 from chargehand.engine.store import Store
-from chargehand.engine.upkeep import keep_up
 from chargehand.files import Blobs, Files
 from chargehand.http.application import Application, Observe
 from chargehand.http.auth import Gate
@@ -91,6 +91,7 @@ class Server:
         if self.inference is not None:
             self.inference.on_target(self.console.feed.on_target)
         self.http = HttpServer(_bounds(config))
+        self._chores = Chores(self.chores(), self.metrics.count_chore)
         self._background: list[asyncio.Task[None]] = []
 
     def _open_kinds(self) -> tuple[str, ...]:
@@ -119,7 +120,7 @@ class Server:
 
     def routes(self) -> list[Route]:
         counters = [self.tasks.count] if self.tasks is not None else []
-        service = ServiceApi(self.engine, self.outbox, self.metrics, self.describe, counters)
+        service = ServiceApi(self.engine, self.outbox, self.metrics, self._chores, self.describe, counters)
         return [
             *JobsApi(self.engine, self.config, self.egress, self.tracing, self.kinds).routes(),
             *WorkApi(self.engine, self.config).routes(),
@@ -131,6 +132,22 @@ class Server:
             *self.console.routes(),
             *SettingsApi(self.config).routes(),
             *service.routes(),
+        ]
+
+    def chores(self) -> list[Chore]:
+        """All periodic work. What waits for events has a loop of its own instead:
+
+        - in `start`: the outbox, the notifier of the tasks door, the scheduler, batches, targets and embedded model of the
+          inference door, the runner of the provisioning door;
+        - in the parts themselves: the connections' timeouts (http/server.py), the store's connection and writer;
+        - in `serve`, because they outlast the server: the supervisor's watchdog and the garbage collector.
+        """
+        doors = (self.inference, self.tasks, self.provisioning)
+        return [
+            *engine_chores(self.engine, self.config),
+            *self.files.chores(self.config.retention.interval_seconds),
+            *self.console.chores(),
+            *(chore for door in doors if door is not None for chore in door.chores()),
         ]
 
     def describe(self) -> dict[str, Any]:
@@ -157,14 +174,13 @@ class Server:
             # One process at the file: what its last one's runners held, nobody holds now.
             await self.engine.lapse_all(IN_PROCESS)
         await self.engine.refresh_limits()
-        self._run(keep_up(self.engine, self.config, self.files.chores(self.config.retention.interval_seconds)))
         self._run(self.outbox.run())
-        self._run(self.console.run())
         if self.tasks is not None:
             await self.tasks.start()
             self._run(self.tasks.run())
         if self.provisioning is not None:
             await self.provisioning.start()
+        self._run(self._chores.run())
         server = self.config.server
         await self.http.start(self.application(extra_routes), server.host, server.port, Tls.of(server))
         if self.provisioning is not None:

@@ -194,7 +194,7 @@ async def ask(api: Api, route: Route, ids: dict[str, str], lease: int = 1) -> An
 
 
 # Views that tell the time, count requests, or have no end.
-RESTLESS = ("/engine/feed", "/metrics", "/engine/overview", "/targets", "/v1/codeq/admin/workers")
+RESTLESS = ("/engine/feed", "/engine/chores", "/metrics", "/engine/overview", "/targets", "/v1/codeq/admin/workers")
 # What the operator's own tools read is about all tenants.
 OF_ALL_TENANTS = ("/metrics",)
 

@@ -1,4 +1,5 @@
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from chargehand import __version__
 from chargehand.app import Server
-from tests.api.serving import Api, on_sqlite, until
+from tests.api.serving import Api, on_sqlite, serving, talking, until
 from tests.webhooks.receiver import Receiver
 
 
@@ -121,3 +122,64 @@ async def test_a_browser_at_the_root_is_led_to_a_page_and_anything_else_gets_a_s
     assert (browser.status, browser.headers["location"]) == (302, "/console")
     page = await api.get("/docs")
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+
+
+# chores -----------------------------------------------------------------------------------------------------------------
+
+
+@on_sqlite
+async def test_every_door_and_part_returns_its_chores_and_no_two_have_one_name(store_url: str, tmp_path: Path) -> None:
+    settings = {"provisioning.enabled": True, "server.data_dir": str(tmp_path)}
+    async with serving(store_url, settings) as server, talking(server) as api:
+        names = [chore.name for chore in server.chores()]
+        assert len(set(names)) == len(names)
+        parts = {"due jobs", "old deliveries", "orphaned files", "last hour"}
+        doors = {
+            "old uploads",
+            "topics",
+            "schedules",
+            "subscriptions",
+            "media fetches",
+            "old media",
+            "registry garbage",
+        }
+        assert parts | doors <= set(names)
+        assert all(chore.every_seconds > 0 for chore in server.chores())
+
+        async def all_done() -> list[dict[str, Any]] | None:
+            listed: list[dict[str, Any]] = (await api.get("/engine/chores")).good()["chores"]
+            return listed if all(each["last_turn_seconds"] is not None for each in listed) else None
+
+        listed = await until(all_done)
+        assert [each["name"] for each in listed] == names
+        assert {each["state"] for each in listed} == {"ok"}
+        found = await samples(api)
+        assert found["chargehand_chore_up"] == {(name,): 1 for name in names}
+        assert found["chargehand_chore_failures_total"] == {(name,): 0 for name in names}
+        assert found["chargehand_chore_seconds_count"].keys() == found["chargehand_chore_up"].keys()
+        assert all(time.time() - at < 60 for at in found["chargehand_chore_last_success_timestamp_seconds"].values())
+
+
+@on_sqlite
+async def test_a_chore_that_fails_is_shown_and_does_not_end_the_server(store_url: str, tmp_path: Path) -> None:
+    (tmp_path / "a file").touch()
+    settings = {"inference.artifacts_dir": str(tmp_path / "a file"), "retention.interval_seconds": 0.02}
+    async with serving(store_url, settings) as server, talking(server) as api:
+
+        async def failing() -> list[dict[str, Any]]:
+            listed = (await api.get("/engine/chores")).good()["chores"]
+            return [each for each in listed if each["failures"] > 2]
+
+        [chore] = await until(failing)
+        assert (chore["name"], chore["state"], chore["since_success_seconds"]) == ("orphaned files", "failing", None)
+        assert "Not a directory" in chore["error"]
+        found = await samples(api)
+        assert [name for name, up in found["chargehand_chore_up"].items() if not up] == [("orphaned files",)]
+        assert found["chargehand_chore_failures_total"]["orphaned files",] > 2
+        assert ("orphaned files",) not in found["chargehand_chore_last_success_timestamp_seconds"]
+        (tmp_path / "a file").unlink()
+        await until(lambda: _all_up(api))
+
+
+async def _all_up(api: Api) -> bool:
+    return all((await samples(api))["chargehand_chore_up"].values())

@@ -12,19 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 import pytest
 from aiohttp import web
 from cryptography import x509
 
 from chargehand.commands.doctor.examination import examine
 from chargehand.commands.doctor.finding import Finding
+from chargehand.commands.doctor.network import chore_finding
 from chargehand.commands.doctor.privacy import files
 from chargehand.commands.doctor.settings import EXPIRES_DAYS, certificate, egress
 from chargehand.config import load_config
+from chargehand.engine.chores import ChoreReport, ChoreState
 from chargehand.engine.ids import UlidMaker
 from chargehand.http.credentials import hash_token
 from chargehand.store import open_store
-from tests.api.serving import on_sqlite, serving, talking
+from tests.api.serving import on_sqlite, serving, talking, until
 from tests.commands.commanding import invoked
 from tests.http.test_tls import Certificates, Pair
 from tests.inference.conformance import OllamaTarget
@@ -125,6 +128,7 @@ async def test_a_server_that_runs_is_asked_how_it_is(store_url: str, tmp_path: P
     async with serving(store_url, gives_up) as server, talking(server) as api, receiving() as receiver:
         listen = server.url.removeprefix("http://")
         is_found((await examined(tmp_path, server__listen=listen))["server"], "ok", "is ready, version")
+        is_found((await examined(tmp_path, server__listen=listen))["chores"], "ok", "run in time")
         receiver.otherwise = answer(500)
         await api.submit(webhook={"url": receiver.url()})
         await api.deliveries("state=dead")
@@ -142,6 +146,30 @@ async def test_a_server_that_runs_is_asked_how_it_is(store_url: str, tmp_path: P
             "text": f"{server.url} is ready, version 0.1.0",
             "advice": "",
         } in told["findings"]
+
+
+@on_sqlite
+async def test_chores_of_a_server_that_fail_are_named(store_url: str, tmp_path: Path) -> None:
+    not_a_folder = tmp_path / "a file"
+    not_a_folder.touch()
+    async with serving(store_url, {"inference.artifacts_dir": str(not_a_folder)}) as server:
+        listen = server.url.removeprefix("http://")
+
+        async def failing() -> Finding | None:
+            found = (await examined(tmp_path, server__listen=listen))["chores"]
+            return found if found.state == "failed" else None
+
+        is_found(await until(failing), "failed", "orphaned files: failed 1 time in a row: files: ")
+        told = (await invoked(server.url, "doctor", "--data", str(tmp_path), "--json")).good(1).json
+        [said] = [each for each in told["findings"] if each["check"] == "chores"]
+        assert "Not a directory" in said["text"]
+
+
+def test_a_chore_that_is_late_is_a_warning() -> None:
+    chore = ChoreReport("registry garbage", 3600, ChoreState.LATE, "", 0, None, None)
+    found = chore_finding(msgspec.to_builtins(chore))
+    assert found is not None
+    is_found(found, "warning", "registry garbage: late, it should run every 3600 s")
 
 
 @on_sqlite

@@ -1,12 +1,14 @@
 """An engine on a store, and patience with an end."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
-from typing import Self
+from typing import Any, Self
 
+from chargehand.config import Config, load_config
+from chargehand.engine.chores import Chores, engine_chores
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Event, Job
 from chargehand.engine.moves import RetryPolicy
@@ -65,6 +67,20 @@ async def event(engine: Engine, job_id: str, move: str, seconds: float = 5.0) ->
 
 async def log(engine: Engine, job_id: str) -> list[str]:
     return [each.move for each in await engine.jobs.list_events(job_id)]
+
+
+@asynccontextmanager
+async def kept_up(engine: Engine, **settings: Any) -> AsyncIterator[None]:
+    """The engine's chores run meanwhile."""
+    running = asyncio.create_task(Chores(engine_chores(engine, config_with(**settings))).run())
+    try:
+        yield
+    finally:
+        await stop(running)
+
+
+def config_with(**settings: Any) -> Config:
+    return load_config(environ={}, overrides={name.replace("__", "."): value for name, value in settings.items()})
 
 
 async def stop(task: "asyncio.Task[None]") -> None:

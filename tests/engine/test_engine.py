@@ -9,17 +9,26 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 
-from chargehand.config import load_config
 from chargehand.engine.engine import MAX_TEXT, SWEEP_BATCH, Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, Event, Job, QueueSettings, SetQueue, State
 from chargehand.engine.moves import Broke, Change, Moved, Note
 from chargehand.engine.reads import JobFilter
 from chargehand.engine.store import Store
-from chargehand.engine.upkeep import keep_up
 from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease
 from tests.conftest import Clock
-from tests.engine.given import AT_ONCE, LONG, CountingEngine, an_engine, claim_one, claiming, event, log, stop, until
+from tests.engine.given import (
+    AT_ONCE,
+    LONG,
+    CountingEngine,
+    an_engine,
+    claim_one,
+    claiming,
+    event,
+    kept_up,
+    log,
+    until,
+)
 from tests.store.given import a_job, a_report, job_in, opened, seen, sql, submit, until_held_up
 
 
@@ -133,27 +142,23 @@ async def test_as_many_jobs_as_waiters_leave_nobody_waiting(engine: CountingEngi
 
 async def test_a_delayed_job_is_claimed_when_it_is_due(store_url: str) -> None:
     """In real time, and with a poll interval that is of no help."""
-    config = load_config(environ={}, overrides={"engine.poll_seconds": LONG})
     async with opened(store_url) as store:
         engine = an_engine(store)
-        upkeep = asyncio.create_task(keep_up(engine, config))
-        waiter = await claiming(engine)
-        await engine.submit(a_job(delay_seconds=0.3))
-        async with asyncio.timeout(0.3 + AT_ONCE):
-            [job] = await waiter
-        assert job.updated_at >= job.run_at
-        await stop(upkeep)
+        async with kept_up(engine, engine__poll_seconds=LONG):
+            waiter = await claiming(engine)
+            await engine.submit(a_job(delay_seconds=0.3))
+            async with asyncio.timeout(0.3 + AT_ONCE):
+                [job] = await waiter
+            assert job.updated_at >= job.run_at
 
 
 async def test_a_delayed_job_from_before_is_found_by_looking(store_url: str) -> None:
-    config = load_config(environ={}, overrides={"engine.poll_seconds": 0.2})
     async with opened(store_url) as store:
         engine = an_engine(store)
         job_id = await submit(store, delay_seconds=0.3)
-        upkeep = asyncio.create_task(keep_up(engine, config))
-        async with asyncio.timeout(0.3 + 0.2 + AT_ONCE):
-            assert [job.id for job in await engine.claim(("q",), "worker", 60, wait_seconds=LONG)] == [job_id]
-        await stop(upkeep)
+        async with kept_up(engine, engine__poll_seconds=0.2):
+            async with asyncio.timeout(0.3 + 0.2 + AT_ONCE):
+                assert [job.id for job in await engine.claim(("q",), "worker", 60, wait_seconds=LONG)] == [job_id]
 
 
 async def test_a_claimer_that_leaves_hands_its_job_back(engine: Engine) -> None:
@@ -578,15 +583,12 @@ async def test_a_queue_resumed_at_one_node_is_resumed_at_another(postgres_url: s
 
 async def test_what_was_not_heard_is_found_by_looking(postgres_url: str) -> None:
     """The connections that carry the hints are cut; polling is the truth underneath."""
-    config = load_config(environ={}, overrides={"engine.poll_seconds": 0.1})
-    async with two_engines(postgres_url) as (a, b):
-        upkeep = asyncio.create_task(keep_up(b, config))
+    async with two_engines(postgres_url) as (a, b), kept_up(b, engine__poll_seconds=0.1):
         waiter = await claiming(b)
         await sql(postgres_url, LISTENERS.format("pg_terminate_backend(pid)"))
         job_id = (await a.submit(a_job())).job_id
         async with asyncio.timeout(AT_ONCE):
             assert [job.id for job in await waiter] == [job_id]
-        await stop(upkeep)
 
 
 async def test_hints_are_heard_again_after_the_connection_was_lost(postgres_url: str) -> None:

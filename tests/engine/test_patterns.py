@@ -9,18 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.config import load_config
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, NewJob, QueueSettings, State
 from chargehand.engine.moves import Broke, Change, Lapsed
 from chargehand.engine.patterns import due_queues, is_pattern, matches, patterns_of, prefix_of
 from chargehand.engine.store import Claim, Store
-from chargehand.engine.upkeep import keep_up
 from chargehand.engine.wakeups import Wakeups
 from chargehand.errors import StoreUnavailable
 from tests.conftest import Clock
-from tests.engine.given import AT_ONCE, LONG, POLICY, stop, until
+from tests.engine.given import AT_ONCE, LONG, POLICY, kept_up, until
 from tests.store.given import a_job, opened, sql
 
 PATTERNS = ("k/acme/*", "k/*/render", "k/*/*")
@@ -243,26 +241,22 @@ async def test_news_that_a_pattern_did_not_need_is_for_the_next(engine: LookingE
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 async def test_a_delayed_job_is_claimed_by_pattern_when_it_is_due(store_url: str, pattern: str) -> None:
-    config = load_config(environ={}, overrides={"engine.poll_seconds": 30})
     async with opened(store_url) as store:
         engine = an_engine(store)
-        upkeep = asyncio.create_task(keep_up(engine, config))
-        task = await waiting(engine, pattern)
-        [job_id] = await put(engine, "k/acme/render", delay_seconds=0.3)
-        assert await woken(task) == [job_id]
-        await stop(upkeep)
+        async with kept_up(engine, engine__poll_seconds=30):
+            task = await waiting(engine, pattern)
+            [job_id] = await put(engine, "k/acme/render", delay_seconds=0.3)
+            assert await woken(task) == [job_id]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 async def test_a_delayed_job_from_before_is_found_by_looking(store_url: str, pattern: str) -> None:
-    config = load_config(environ={}, overrides={"engine.poll_seconds": 0.1})
     async with opened(store_url) as store:
         engine = an_engine(store)
         [job_id] = await put(engine, "k/acme/render", delay_seconds=0.3)
         task = await waiting(engine, pattern)
-        upkeep = asyncio.create_task(keep_up(engine, config))
-        assert await woken(task) == [job_id]
-        await stop(upkeep)
+        async with kept_up(engine, engine__poll_seconds=0.1):
+            assert await woken(task) == [job_id]
 
 
 async def test_looking_wakes_as_many_as_there_are_jobs(store: Store, clock: Clock) -> None:

@@ -7,17 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.config import load_config
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, Job, State
 from chargehand.engine.moves import Broke, Change, Moved
 from chargehand.engine.runner import IN_PROCESS, Cancelled, Done, Hand, Handler, Holder, Outcome, Parked, Runner
 from chargehand.engine.store import Store
-from chargehand.engine.upkeep import keep_up
 from chargehand.errors import StoreUnavailable
 from tests.conftest import Clock
-from tests.engine.given import AT_ONCE, LONG, Cable, an_engine, event, log, stop, until
+from tests.engine.given import AT_ONCE, LONG, Cable, an_engine, event, kept_up, log, stop, until
 from tests.store.given import KILL, a_job, opened, seen, sql
 
 
@@ -276,14 +274,13 @@ async def test_a_handler_does_not_outlive_the_deadline_of_its_job(store_url: str
     stuck = Stuck()
     async with opened(store_url) as store:
         engine = an_engine(store)
-        upkeep = asyncio.create_task(keep_up(engine, load_config(environ={})))
-        job_id = await submitted(engine, deadline_seconds=1, max_attempts=5)
-        async with running(engine, stuck):
-            await event(engine, job_id, "expire", 5)
-            async with asyncio.timeout(AT_ONCE):
-                await stuck.stopped.wait()
-        assert await log(engine, job_id) == ["submit", "claim", "expire"]
-        await stop(upkeep)
+        async with kept_up(engine):
+            job_id = await submitted(engine, deadline_seconds=1, max_attempts=5)
+            async with running(engine, stuck):
+                await event(engine, job_id, "expire", 5)
+                async with asyncio.timeout(AT_ONCE):
+                    await stuck.stopped.wait()
+            assert await log(engine, job_id) == ["submit", "claim", "expire"]
 
 
 async def test_a_lease_lost_behind_the_engine_is_noticed_with_the_next_beat(engine: Engine, store: Store) -> None:
@@ -322,12 +319,11 @@ async def test_beats_keep_a_short_lease_alive_through_long_work(store_url: str) 
 
     async with opened(store_url) as store:
         engine = an_engine(store)
-        upkeep = asyncio.create_task(keep_up(engine, load_config(environ={})))
-        job_id = await submitted(engine)
-        async with running(engine, slow, lease_seconds=0.6):
-            await event(engine, job_id, "succeed", 10)
-        assert await log(engine, job_id) == ["submit", "claim", "succeed"]
-        await stop(upkeep)
+        async with kept_up(engine):
+            job_id = await submitted(engine)
+            async with running(engine, slow, lease_seconds=0.6):
+                await event(engine, job_id, "succeed", 10)
+            assert await log(engine, job_id) == ["submit", "claim", "succeed"]
 
 
 # stopping ---------------------------------------------------------------------------------------------------------------

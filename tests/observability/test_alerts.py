@@ -3,7 +3,9 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import psutil  # type: ignore[import-untyped]
@@ -35,6 +37,7 @@ NAMES = {
     },
     "chargehand": {
         "ChargehandStoreDown": (60, "== 0", "critical"),
+        "ChargehandChoreDown": (600, "== 0", "warning"),
         "ChargehandServerErrors": (300, "> 0.05", "warning"),
         "ChargehandWebhooksOverdue": (300, "> 600", "warning"),
         "ChargehandBreakerOpen": (600, "> 0", "warning"),
@@ -221,6 +224,12 @@ async def the_database_goes(world: Watched) -> None:
         await connection.close()
 
 
+@asynccontextmanager
+async def files_without_a_folder(folder: Path) -> AsyncIterator[dict[str, Any]]:
+    (folder / "a file").touch()
+    yield {"inference.artifacts_dir": str(folder / "a file")}
+
+
 async def somebody_asks(world: Watched, _n: int) -> None:
     assert (await world.api.get("/engine/jobs")).status == 503
 
@@ -268,6 +277,7 @@ STORIES = {
     ),
     "CodeqTargetDown": Story([HERE], the_server_ends),
     "ChargehandStoreDown": Story([HERE], the_database_goes),
+    "ChargehandChoreDown": Story([HERE | {"chore": "orphaned files"}], beside=files_without_a_folder),
     "ChargehandServerErrors": Story([{"instance": HERE["instance"]}], the_database_goes, somebody_asks),
     "ChargehandWebhooksOverdue": Story([{}], a_receiver_that_hangs, settings={"tasks.result_webhook_max_attempts": 99}),
     "ChargehandBreakerOpen": Story(

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from chargehand.doors.provisioning.registry import Collected
+from chargehand.engine.chores import Chores
 from chargehand.errors import StoreCorrupt
 from tests.api.serving import until
 from tests.conftest import Clock
@@ -195,13 +195,11 @@ async def test_a_collection_that_fails_is_tried_again(tmp_path: Path) -> None:
         path = tmp_path / "blobs/sha256" / digits[:2] / digits
         body = path.read_bytes()
         path.write_bytes(b"{")
-        running = asyncio.create_task(client.registry.run())
+        chores = Chores(client.registry.chores())
+        running = asyncio.create_task(chores.run())
         try:
             await client.push("other", b"garbage")
-            with capture_logs() as said:
-                await until(
-                    lambda: [line for line in said if line["log_level"] == "warning" and digits in line["error"]]
-                )
+            await until(lambda: digits in chores.reports()[0].error)
             path.write_bytes(body)
             await until(lambda: digest(b"garbage") not in blobs_in(tmp_path))
             await is_whole(client, NAME, "1")
@@ -213,7 +211,7 @@ async def test_a_collection_that_fails_is_tried_again(tmp_path: Path) -> None:
 async def test_collections_run_by_themselves(tmp_path: Path) -> None:
     settings = {"registry_grace_seconds": 0.01, "registry_gc_seconds": 0.01}
     async with calling(a_registry(tmp_path, settings)) as client:
-        running = asyncio.create_task(client.registry.run())
+        running = asyncio.create_task(Chores(client.registry.chores()).run())
         try:
             await client.push(NAME, DATA)
             await until(lambda: not blobs_in(tmp_path))

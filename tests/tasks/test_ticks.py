@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from chargehand.doors.tasks.schedule import ScheduleRequest, StoredSchedule, kept_in
 from chargehand.doors.tasks.schedules import BATCH, RECORD
+from chargehand.engine.chores import Chores
 from chargehand.engine.job import SECOND
 from chargehand.engine.record import PutRecord
 from chargehand.errors import StoreUnavailable
@@ -203,7 +204,7 @@ async def test_the_loop_makes_the_task_when_its_second_comes(store_url: str) -> 
     async with node(store_url, clock) as one:
         await one.make()
         clock.start()
-        running = asyncio.create_task(one.schedules.run())
+        running = asyncio.create_task(Chores(one.schedules.chores()).run())
         try:
             [job] = await until(one.jobs)
         finally:

@@ -16,6 +16,7 @@ from chargehand.app import Server
 from chargehand.config import load_config
 from chargehand.doors.tasks.names import task_queue
 from chargehand.doors.tasks.topics import MAX_BODY, RECORD, Policy, Topics, tier
+from chargehand.engine.chores import Chores
 from chargehand.engine.job import QueueSettings
 from chargehand.engine.record import PutRecord
 from chargehand.http.credentials import hash_token
@@ -286,7 +287,7 @@ async def test_a_topic_that_cannot_be_read_keeps_no_other_from_being_known(one: 
 
 async def test_another_node_learns_of_a_change_and_of_a_deletion(postgres_url: str) -> None:
     async with node(postgres_url) as one, node(postgres_url) as two:
-        running = asyncio.create_task(two.topics.run())
+        running = asyncio.create_task(Chores(two.topics.chores()).run())
         try:
             await one.put("render", maxAttempts=8)
             await until(lambda: two.topics.policy("default", "render"))

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from chargehand import __version__
+from chargehand.engine.chores import ChoreReport, Chores, ChoreState
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND
 from chargehand.errors import StoreError, StoreUnavailable
@@ -31,18 +32,24 @@ class Ready(msgspec.Struct):
     store: str
 
 
+class ChoreList(msgspec.Struct):
+    chores: list[ChoreReport]
+
+
 class ServiceApi:
     def __init__(
         self,
         engine: Engine,
         outbox: Outbox,
         metrics: Metrics,
+        chores: Chores,
         describe: Callable[[], dict[str, Any]],
         counters: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
         self._engine = engine
         self._outbox = outbox
         self._metrics = metrics
+        self._chores = chores
         self._describe = describe
         self._counters = counters  # of doors: called when metrics are read
         self._description: bytes | None = None
@@ -54,6 +61,8 @@ class ServiceApi:
             Route("GET", "/healthz", self.get_health, "The process is alive", reply=Health),
             Route("GET", "/readyz", self.get_ready, "The store can be reached, its schema is current and its writer alive", reply=Ready, errors=(StoreUnavailable,)),
             Route("GET", "/metrics", self.get_metrics, "Prometheus metrics", "metrics", reply_media=CONTENT_TYPE),
+            Route("GET", "/engine/chores", self.list_chores, "List the periodic work of this node and how it goes", "jobs:read", "service",
+                  "`failing`: the last turn failed, and `error` says why; `late`: the current turn should have ended.", reply=ChoreList),
             Route("GET", "/openapi.json", self.get_openapi, "This description", hidden=True),
             Route("GET", "/", self.get_root, "A browser is sent to the console, anything else gets a liveness text", hidden=True),
             Route("HEAD", "/", self.get_root, "As GET", hidden=True),
@@ -72,6 +81,8 @@ class ServiceApi:
     async def get_metrics(self, _req: Request, resp: Response) -> None:
         self._metrics.waiters.set(self._engine.wakeups.waiting)
         self._metrics.deliveries_in_flight.set(self._outbox.in_flight)
+        for chore in self._chores.reports():
+            self._metrics.chore_up.labels(chore.name).set(chore.state is ChoreState.OK)
         if time.monotonic() - self._gauges_at >= GAUGES_SECONDS:
             self._gauges_at = time.monotonic()
             await self._count()
@@ -98,6 +109,9 @@ class ServiceApi:
             metrics.queue_jobs.labels(count.queue, "running").set(count.running)
             age = 0.0 if count.oldest_at is None else (now - count.oldest_at) / SECOND
             metrics.queue_oldest_seconds.labels(count.queue).set(age)
+
+    async def list_chores(self, _req: Request, resp: Response) -> None:
+        reply(resp, ChoreList(self._chores.reports()))
 
     async def get_openapi(self, _req: Request, resp: Response) -> None:
         if self._description is None:

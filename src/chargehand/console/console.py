@@ -1,21 +1,16 @@
 """Connects the console's parts with the engine and the outbox."""
 
-import asyncio
-
 from chargehand.console.assets import Assets
 from chargehand.console.feed import Feed
-from chargehand.console.minutes import Minutes
+from chargehand.console.minutes import WRITE_SECONDS, Minutes
 from chargehand.console.overview import Overviews
+from chargehand.engine.chores import Chore
 from chargehand.engine.engine import Engine
-from chargehand.errors import StoreError
 from chargehand.http.kinds import Kinds
 from chargehand.http.route import Route
-from chargehand.observability.logs import get_logger
 from chargehand.webhooks.outbound import Outbox
 
 SAMPLE_SECONDS = 30.0
-
-log = get_logger(__name__)
 
 
 class Console:
@@ -32,15 +27,8 @@ class Console:
     def routes(self) -> list[Route]:
         return [*self._overviews.routes(), *self.feed.routes(), *self._assets.routes()]
 
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._minutes.run())
-            group.create_task(self._sample())
-
-    async def _sample(self) -> None:
-        while True:
-            try:
-                await self._overviews.sample()
-            except StoreError as error:
-                log.warning("the queues could not be counted; will try again", error=str(error))
-            await asyncio.sleep(SAMPLE_SECONDS)
+    def chores(self) -> list[Chore]:
+        return [
+            Chore("last hour", WRITE_SECONDS, self._minutes.exchange),
+            Chore("queue counts", SAMPLE_SECONDS, self._overviews.sample),
+        ]

@@ -4,7 +4,6 @@ Each node counts what it does itself, writes its minutes into the store and read
 and survives a restart. This costs one write every ten seconds while anything happens.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -16,7 +15,6 @@ from chargehand.engine.record import DropRecord, PutRecord
 from chargehand.engine.records import Records
 from chargehand.errors import StoreError
 from chargehand.observability.hour import MINUTES, LastHour
-from chargehand.observability.logs import get_logger
 
 MINUTE = 60 * SECOND
 WRITE_SECONDS = 10.0
@@ -24,8 +22,6 @@ RECORD = "minute"
 NOBODY = "-"  # the records belong to no tenant: they name those that they count
 DELIVERIES = "deliveries"  # beside the kinds of jobs
 MAX_SERIES = 500  # tenants times kinds in a minute; more are not counted
-
-log = get_logger(__name__)
 
 
 class MinuteCount(msgspec.Struct, array_like=True):
@@ -105,14 +101,6 @@ class Minutes:
         ]
 
     # the store ----------------------------------------------------------------------------------------------------------
-
-    async def run(self) -> None:
-        while True:
-            try:
-                await self.exchange()
-            except StoreError as error:
-                log.warning("the last hour could not be written, will try again", error=str(error))
-            await asyncio.sleep(WRITE_SECONDS)
 
     async def exchange(self) -> None:
         """Write what is new here, read what other nodes wrote, and drop what is older than an hour."""

@@ -9,11 +9,11 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from io import FileIO
 
+from chargehand.engine.chores import Chore
 from chargehand.engine.file import DropFiles, File, NewFile
 from chargehand.engine.job import SECOND
 from chargehand.engine.reads import FileFilter
 from chargehand.engine.store import FileStore, OldFiles
-from chargehand.engine.upkeep import Chore
 from chargehand.errors import InvalidField
 from chargehand.files.blobs import Blobs
 

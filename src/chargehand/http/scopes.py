@@ -1,7 +1,7 @@
 """All scopes of tokens and what each allows. `docs/reference/scopes.md` is generated from this table."""
 
 SCOPES: dict[str, str] = {
-    "jobs:read": "reading jobs, events, artifacts, files, batches, queues, deliveries, endpoints, targets and what models there are",
+    "jobs:read": "reading jobs, events, artifacts, files, batches, queues, deliveries, endpoints, chores, targets and what models there are",
     "jobs:write": "submitting, cancelling and requeueing jobs; asking models; files and batches",
     "work": "claiming jobs of the engine's own API, beating, finishing them",
     "admin": "settings of queues, replaying deliveries, pausing endpoints; pulling, creating, copying and deleting models",

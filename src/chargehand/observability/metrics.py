@@ -42,6 +42,10 @@ class Metrics:
         self.deliveries_due_seconds = Gauge("chargehand_deliveries_oldest_due_seconds", "How long the oldest due delivery is overdue", registry=r)
         self.breakers_open = Gauge("chargehand_breakers_open", "Endpoints whose circuit breaker is open", registry=r)
         self.store_up = Gauge("chargehand_store_up", "1 while the store can serve", registry=r)
+        self.chore_up = Gauge("chargehand_chore_up", "1 while the chore neither fails nor is late", ["chore"], registry=r)
+        self.chore_seconds = Tally("chargehand_chore_seconds", "Duration of a turn of periodic work", ["chore"], _LONG_SECONDS, r)
+        self.chore_failures = TallyCounter("chargehand_chore_failures_total", "Turns of periodic work that failed", ["chore"], r)
+        self.chore_succeeded_at = Gauge("chargehand_chore_last_success_timestamp_seconds", "When a turn last succeeded", ["chore"], registry=r)
         self.target_up = Gauge("chargehand_inference_target_up", "1 while the target is reachable", ["target"], registry=r)
         self.target_in_flight = Gauge("chargehand_inference_in_flight", "Requests at a target", ["target"], registry=r)
         self.evictions = TallyCounter("chargehand_inference_evictions_total", "Models evicted from memory for others", ["target"], r)
@@ -69,6 +73,14 @@ class Metrics:
     def count_delivery(self, dialect: str, outcome: str, seconds: float) -> None:
         self.deliveries.at(dialect, outcome)()
         self.delivery_seconds.at(dialect)(seconds)
+
+    def count_chore(self, chore: str, seconds: float, succeeded: bool) -> None:
+        self.chore_seconds.at(chore)(seconds)
+        failed = self.chore_failures.at(chore)  # shown as 0 before the first failure
+        if succeeded:
+            self.chore_succeeded_at.labels(chore).set_to_current_time()
+        else:
+            failed()
 
     def count_eviction(self, target: str) -> None:
         self.evictions.at(target)()

@@ -13,7 +13,7 @@ from chargehand.commands.doctor.storage import disks, store
 from chargehand.config import load_config
 from chargehand.errors import ConfigError
 
-ORDER = ("config", "access", "certificate", "store", "schema", "disk", "files", "secrets", "server", "clock")
+ORDER = ("config", "access", "certificate", "store", "schema", "disk", "files", "secrets", "server", "chores", "clock")
 
 
 async def examine(file: Path | None, overrides: Mapping[str, Any], url: str, token: str) -> list[Finding]:

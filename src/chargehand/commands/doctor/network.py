@@ -15,6 +15,7 @@ import msgspec
 
 from chargehand import __version__
 from chargehand.commands.doctor.finding import Finding, failed, ok, warning
+from chargehand.commands.text import plural
 from chargehand.config import Config, TargetConfig
 
 PATIENCE_SECONDS = 3.0
@@ -127,7 +128,7 @@ async def _server(session: aiohttp.ClientSession, url: str, token: str, config: 
         findings.append(warning("server", text, "restart it to get the version that is installed"))
     else:
         findings.append(ok("server", f"{url} is ready, version {version}"))
-    return findings + await _endpoints(session, url, token)
+    return [*findings, *await _chores(session, url, token), *await _endpoints(session, url, token)]
 
 
 def _port(host: str, port: int) -> Finding:
@@ -142,6 +143,25 @@ def _port(host: str, port: int) -> Finding:
         text = f"{host}:{port} cannot be listened on: {error.strerror}"
         return failed("server", text, "end what has it, or choose another server.listen")
     return ok("server", f"not running; {host}:{port} is free: start it with `chargehand serve`")
+
+
+async def _chores(session: aiohttp.ClientSession, url: str, token: str) -> list[Finding]:
+    answer = await call(session, f"{url}/engine/chores", token)
+    if isinstance(answer, str) or answer.status != 200 or not isinstance(answer.body, dict):
+        return []  # that the token does not allow it is a finding of `_endpoints`, which needs the same scope
+    chores = answer.body["chores"]
+    troubled = [finding for each in chores if (finding := chore_finding(each)) is not None]
+    return troubled or [ok("chores", f"{len(chores)} run in time")]
+
+
+def chore_finding(chore: dict[str, Any]) -> Finding | None:
+    name, failures = chore["name"], plural(chore["failures"], "time")
+    if chore["state"] == "failing":
+        return failed("chores", f"{name}: failed {failures} in a row: {chore['error']}", "the server's log says more")
+    if chore["state"] == "late":
+        text = f"{name}: late, it should run every {chore['every_seconds']:g} s"
+        return warning("chores", text, "see whether the disk or the database is slow")
+    return None
 
 
 async def _endpoints(session: aiohttp.ClientSession, url: str, token: str) -> list[Finding]:

@@ -18,6 +18,7 @@ from chargehand.doors.inference.running import RunningAttempts
 from chargehand.doors.inference.scheduler import Scheduler
 from chargehand.doors.inference.target import Target
 from chargehand.doors.inference.uploads import FilesApi
+from chargehand.engine.chores import Chore
 from chargehand.engine.engine import Engine
 from chargehand.files import Files
 from chargehand.http.jobs import JobResource
@@ -113,12 +114,14 @@ class InferenceDoor:
         config = TargetConfig(url=url, name=EMBEDDED_NAME, api_key=Secret(key), parallel=EMBEDDED_PARALLEL)
         self.scheduler.add(Target(config, self._settings, self._changed))
 
+    def chores(self) -> list[Chore]:
+        return self._uploads.chores()
+
     async def run(self) -> None:
         self._changed()  # shows a target that is away from the beginning
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.scheduler.run())
-                group.create_task(self._uploads.run())
                 group.create_task(self._batches.run())
                 for target in self.scheduler.targets.values():
                     group.create_task(target.run())

@@ -1,17 +1,17 @@
 """OpenAI's Files: the input and the output of batches."""
 
-import asyncio
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from chargehand.config import Config
 from chargehand.doors.inference.errors import write_openai
+from chargehand.engine.chores import Chore
 from chargehand.engine.engine import Engine
 from chargehand.engine.file import File
 from chargehand.engine.ids import is_ulid
 from chargehand.engine.job import SECOND
-from chargehand.errors import BadRequest, InvalidField, NotFound, StoreError, TooLarge
+from chargehand.errors import BadRequest, InvalidField, NotFound, TooLarge
 from chargehand.files import Files, checked_name
 from chargehand.http.files import send_file
 from chargehand.http.forms import Part, parts
@@ -161,18 +161,13 @@ class FilesApi:
         expires_at = int(created_at + kept) if kept and file.job_id is None else None
         return FileObject(file_name(file.id), file.size, created_at, expires_at, file.name, file.purpose)
 
-    # tidying up -------------------------------------------------------------------------------------------------------
+    # retention --------------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Remove uploads that are too old. A batch that has begun has its own row for its input."""
-        while True:
-            try:
-                await self._prune()
-            except StoreError as error:
-                log.warning("old uploads could not be removed, will try again", error=str(error))
-            await asyncio.sleep(self._retention.interval_seconds)
+    def chores(self) -> list[Chore]:
+        return [Chore("old uploads", self._retention.interval_seconds, self._prune)]
 
     async def _prune(self) -> None:
+        """Remove uploads that are too old. A batch that has begun has its own row for its input."""
         batch = self._retention.batch
         if self._settings.file_seconds:
             while await self._files.prune(self._settings.file_seconds, batch) == batch:

@@ -1,6 +1,5 @@
 """The provisioning door: its parts, and how they hang together."""
 
-import asyncio
 import os
 import socket
 from ipaddress import ip_address
@@ -32,6 +31,7 @@ from chargehand.doors.provisioning.registry.door import Registry
 from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.tokens import PREFIX, JobTokens
 from chargehand.doors.provisioning.vault import Vault
+from chargehand.engine.chores import Chore
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import RESTING
 from chargehand.engine.runner import Runner
@@ -112,6 +112,9 @@ class ProvisioningDoor:
             self._jobs.unreachable = UNREACHABLE.format(host=host)
         self._files.base_url = (self._config.provisioning.public_url or url).rstrip("/")
 
+    def chores(self) -> list[Chore]:
+        return [*self._fetches.chores(), *self._retention.chores(), *self._registry.chores()]
+
     async def run(self) -> None:
         settings = self._config.provisioning
         runner = Runner(
@@ -123,11 +126,7 @@ class ProvisioningDoor:
             lease_seconds=settings.lease_seconds,
             resting_stage=RESTING,
         )
-        async with asyncio.TaskGroup() as group:
-            group.create_task(runner.run())
-            group.create_task(self._fetches.run())
-            group.create_task(self._retention.run())
-            group.create_task(self._registry.run())
+        await runner.run()
 
     async def _admit_to_registry(self, req: Request, scope: str) -> str:
         """The server's own callers, and for pulling the machine that works on a job, with that job's token: for its tenant."""

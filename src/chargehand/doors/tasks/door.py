@@ -1,6 +1,5 @@
 """The tasks door: builds its parts and connects them with the engine."""
 
-import asyncio
 import time
 
 from chargehand.config import Config
@@ -22,6 +21,7 @@ from chargehand.doors.tasks.subscriptions import Subscriptions
 from chargehand.doors.tasks.topics import Topics
 from chargehand.doors.tasks.worker import WorkerApi
 from chargehand.engine.backoff import added_jitter
+from chargehand.engine.chores import Chore
 from chargehand.engine.engine import Engine
 from chargehand.engine.reads import JobFilter
 from chargehand.files import Files
@@ -85,11 +85,11 @@ class TasksDoor:
         """Load what the first request needs."""
         await self._topics.load()
 
+    def chores(self) -> list[Chore]:
+        return [*self._topics.chores(), *self._notifier.chores(), *self._schedules.chores()]
+
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._topics.run())
-            group.create_task(self._notifier.run())
-            group.create_task(self._schedules.run())
+        await self._notifier.run()
 
     async def count(self) -> None:
         """Count the queues for the metrics, at most every GAUGES_SECONDS."""

@@ -19,6 +19,7 @@ from chargehand.config import Config
 from chargehand.doors.tasks.bells import Bell, ring
 from chargehand.doors.tasks.names import ANY, BASE, KIND, task_queue
 from chargehand.doors.tasks.subscription import SUBSCRIPTION, Book, Subscription, Terms
+from chargehand.engine.chores import Chore
 from chargehand.engine.delivery import shown_url
 from chargehand.engine.engine import Engine
 from chargehand.engine.hint import Hint
@@ -77,6 +78,7 @@ class Notifier:
         self._count = count
         self._now = now or engine.now
         self._poll_seconds = config.engine.poll_seconds
+        self._read_seconds = 0.0  # that the last reading of all subscriptions took
         self._sender = Sender(config.webhooks, policy, {}, tracing, Random(), time.monotonic)  # noqa: S311 - not used here
         self._until: dict[Key, int] = {}  # may be newer than in the stored bell: `until` alone is not worth a write
         self._sent: dict[str, int] = {}  # subscription -> when it was notified last, of any queue
@@ -130,9 +132,7 @@ class Notifier:
     async def run(self) -> None:
         async with self._sender.session():
             try:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(self._keep_reading())
-                    group.create_task(self._keep_checking())
+                await self._keep_checking()
             finally:
                 for timer in self._timers.values():
                     timer.cancel()
@@ -141,15 +141,18 @@ class Notifier:
                     task.cancel()
                 await asyncio.gather(*self._sending, return_exceptions=True)
 
-    async def _keep_reading(self) -> None:
-        while True:
-            began = time.monotonic()
-            try:
-                await self._read_subscriptions()
-                await self._check_everywhere()
-            except StoreError as error:
-                log.warning("cannot read the subscriptions, will read them again", error=str(error))
-            await asyncio.sleep(max(self._poll_seconds, 10 * (time.monotonic() - began)))
+    def chores(self) -> list[Chore]:
+        return [Chore("subscriptions", self._poll_seconds, self._read, self._rest)]
+
+    async def _read(self) -> None:
+        began = time.monotonic()
+        await self._read_subscriptions()
+        await self._check_everywhere()
+        self._read_seconds = time.monotonic() - began
+
+    async def _rest(self, seconds: float) -> None:
+        """Longer where there are many subscriptions: at most a tenth of the time is spent on reading them."""
+        await asyncio.sleep(max(seconds, 10 * self._read_seconds))
 
     async def _read_subscriptions(self) -> None:
         """Read the subscriptions of all nodes. Remove those that have expired, unless they are being renewed right now."""

@@ -33,6 +33,7 @@ from chargehand.doors.tasks.schedule import (
 )
 from chargehand.doors.tasks.views import Task, task_view
 from chargehand.doors.tasks.wire import CreateTask
+from chargehand.engine.chores import Chore
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, Job
 from chargehand.engine.record import DropRecord, PutRecord, Record
@@ -94,14 +95,12 @@ class Schedules:
 
     # the clock ----------------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Check at every whole second, since ticks are at whole seconds."""
-        while True:
-            try:
-                await self.fire()
-            except ChargehandError as error:
-                log.warning("cannot look for due schedules, will look again", error=str(error))
-            await asyncio.sleep((SECOND - self._now() % SECOND) / SECOND)
+    def chores(self) -> list[Chore]:
+        return [Chore("schedules", 1.0, self.fire, self._until_next_second)]
+
+    async def _until_next_second(self, _seconds: float) -> None:
+        """All ticks are at whole seconds."""
+        await asyncio.sleep((SECOND - self._now() % SECOND) / SECOND)
 
     async def fire(self) -> None:
         """Create a task for every schedule that is due. A schedule that failed at the store stays due."""

@@ -18,10 +18,11 @@ from chargehand.config import Config
 from chargehand.doors.tasks import access
 from chargehand.doors.tasks.errors import TaskRefused, write_error
 from chargehand.doors.tasks.names import BASE, MAX_COMMAND, TAG, task_queue
+from chargehand.engine.chores import Chore
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import QueueSettings, rfc3339
 from chargehand.engine.record import DropRecord, PutRecord, Record
-from chargehand.errors import BadRequest, ChargehandError, TooLarge
+from chargehand.errors import BadRequest, TooLarge
 from chargehand.http.request import Request
 from chargehand.http.response import Response
 from chargehand.http.route import Route, decode, read_body, reply
@@ -118,6 +119,9 @@ class Topics:
         ]
         # fmt: on
 
+    def chores(self) -> list[Chore]:
+        return [Chore("topics", self._poll_seconds, self.load)]
+
     # for the other parts ------------------------------------------------------------------------------------------------
 
     def policy(self, tenant: str, command: str) -> Policy | None:
@@ -148,14 +152,6 @@ class Topics:
                     elif had and now is not None and now.max_running == had:
                         await self._limit(settings, tenant, name, None)
             self._known = known
-
-    async def run(self) -> None:
-        while True:
-            try:
-                await self.load()
-            except ChargehandError as error:
-                log.warning("cannot read the topics, will try again", error=str(error))
-            await asyncio.sleep(self._poll_seconds)
 
     # the endpoints ------------------------------------------------------------------------------------------------------
 

@@ -1,23 +1,19 @@
 """What finished jobs leave behind goes in its time: the task medium, for it holds secrets, and later the records of a job that is gone."""
 
-import asyncio
-
 from msgspec.structs import replace
 
 from chargehand.doors.provisioning.job.ledger import JobLedgers
 from chargehand.doors.provisioning.job.run import JobRun, JobRuns
 from chargehand.doors.provisioning.media.files import MediaFiles
+from chargehand.engine.chores import Chore
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND
 from chargehand.engine.record import Record
-from chargehand.errors import StaleLease, StoreError
-from chargehand.observability.logs import get_logger
+from chargehand.errors import StaleLease
 
 LOOK_SECONDS = 60.0
 AGAIN_SECONDS = 3600.0
 BATCH = 200
-
-log = get_logger(__name__)
 
 
 class Retention:
@@ -29,17 +25,9 @@ class Retention:
         self._ledgers = ledgers
         self._files = files
         self._keep = int(media_keep_seconds * SECOND)
-        self._tidy_at = 0
 
-    async def run(self) -> None:
-        while True:
-            try:
-                await self.sweep()
-            except StoreError as error:
-                log.warning("old media could not be looked for, will look again", error=str(error))
-            except Exception:
-                log.exception("old media could not be looked for")  # and goes on: the whole server would end with it
-            await asyncio.sleep(LOOK_SECONDS)
+    def chores(self) -> list[Chore]:
+        return [Chore("old media", LOOK_SECONDS, self.sweep), Chore("media on this disk", AGAIN_SECONDS, self.tidy)]
 
     async def sweep(self) -> None:
         while due := await self._runs.due(BATCH):
@@ -47,9 +35,6 @@ class Retention:
                 await self._look(record, run)
             if len(due) < BATCH:
                 break
-        if self._engine.now() >= self._tidy_at:
-            self._tidy_at = self._engine.now() + int(AGAIN_SECONDS * SECOND)
-            await self.tidy()
 
     async def tidy(self) -> None:
         """What lies on this node's own disk: another one may have looked at the job's record, and sees only its own."""

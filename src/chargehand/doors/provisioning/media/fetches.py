@@ -1,18 +1,15 @@
 """That a medium was fetched is the first sign of life of a machine. Written down once a moment, not for each of a thousand ranges."""
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 
 from chargehand.doors.provisioning.job.ledger import JobLedger, JobLedgers
+from chargehand.engine.chores import Chore
 from chargehand.engine.engine import Engine
 from chargehand.errors import StoreError
-from chargehand.observability.logs import get_logger
 
-PAUSE_SECONDS = 1.0
+WRITE_SECONDS = 1.0
 MAX_PENDING = 10_000
-
-log = get_logger(__name__)
 
 
 class Fetches:
@@ -22,7 +19,6 @@ class Fetches:
         # Job and medium -> when it was last read, and whether all of it was. The time is that of the reading: what was read
         # before a reset must not look, for being written down after it, like a machine that boots.
         self._pending: dict[tuple[str, str], tuple[int, bool]] = {}
-        self._news = asyncio.Event()
 
     def heard(self, job_id: str, name: str, first: int, count: int, whole: bool) -> None:
         """Called by the media server, at the first bytes of an answer and at its end."""
@@ -30,21 +26,20 @@ class Fetches:
             key = (job_id, name)
             _, known = self._pending.get(key, (0, False))
             self._pending[key] = (self._engine.now(), known or (whole and first == 0))
-            self._news.set()
 
-    async def run(self) -> None:
-        while True:
-            await self._news.wait()
-            self._news.clear()
-            pending, self._pending = self._pending, {}
-            for (job_id, name), (at, whole) in pending.items():
-                try:
-                    await self._write(job_id, name, at, whole)
-                except StoreError as error:
-                    log.warning("that a medium was fetched could not be written down", job_id=job_id, error=str(error))
-                except Exception:
-                    log.exception("that a medium was fetched could not be written down", job_id=job_id)
-            await asyncio.sleep(PAUSE_SECONDS)
+    def chores(self) -> list[Chore]:
+        return [Chore("media fetches", WRITE_SECONDS, self.write)]
+
+    async def write(self) -> None:
+        """Write down what is pending. What the store cannot take now stays pending; anything else that fails is dropped."""
+        while self._pending:
+            job_id, name = key = next(iter(self._pending))
+            at, whole = fetch = self._pending.pop(key)
+            try:
+                await self._write(job_id, name, at, whole)
+            except StoreError:
+                self._pending.setdefault(key, fetch)
+                raise
 
     async def _write(self, job_id: str, name: str, at: int, whole: bool) -> None:
         job = await self._engine.jobs.get_job(job_id)

@@ -1,4 +1,4 @@
-"""The registry's requests: who may, which operation, what is answered. And the tidying up that runs beside them."""
+"""The registry's requests: who may, which operation, what is answered."""
 
 import asyncio
 import contextlib
@@ -21,16 +21,14 @@ from chargehand.doors.provisioning.registry.paths import Thing, parse, scope
 from chargehand.doors.provisioning.registry.refusals import API_VERSION, CHALLENGE, Code, RegistryRefused, write_oci
 from chargehand.doors.provisioning.registry.shelves import Shelf, Shelves
 from chargehand.doors.provisioning.registry.uploads import location, range_of
-from chargehand.errors import Forbidden, StoreError
+from chargehand.engine.chores import Chore
+from chargehand.errors import Forbidden
 from chargehand.http.request import Request
 from chargehand.http.response import Response
 from chargehand.http.route import Route, read_body, reply
-from chargehand.observability.logs import get_logger
 
 PAGE = 1000  # names in one answer, if fewer are not asked for
 REFERRER_BYTES = 3 << 20  # of descriptors in one answer: clients read no more than a manifest may have
-
-log = get_logger(__name__)
 
 Admit = Callable[[Request, str], Awaitable[str]]  # for which tenant; or raises Unauthenticated or Forbidden
 Operation = Callable[[Request, Response, Shelf, str, str], Awaitable[None]]
@@ -100,18 +98,11 @@ class Registry:
             *(Route(method, "/v2/{rest:path}", self._serve, "The OCI registry", **shape) for method in methods),
         ]
 
-    async def run(self) -> None:
-        """Collects garbage again and again. Safe beside everything else, and on all nodes at once."""
-        while True:
-            try:
-                await self.collect()
-            except StoreError as error:
-                log.warning("the registry could not be tidied up, it will be tried again", error=str(error))
-            except Exception:
-                log.exception("the registry could not be tidied up")  # and goes on: the whole door would end with it
-            await asyncio.sleep(self._settings.registry_gc_seconds)
+    def chores(self) -> list[Chore]:
+        return [Chore("registry garbage", self._settings.registry_gc_seconds, self.collect)]
 
     async def collect(self) -> Collected:
+        """Safe beside pushes and pulls, and on all nodes at once."""
         return await self._collector.collect()
 
     # every request ----------------------------------------------------------------------------------------------------
