@@ -1,7 +1,6 @@
-"""The load: an HTTP/1.1 client that does the least a client can do, so that the server and not the client is the limit."""
+"""The connections of the load: an HTTP/1.1 client that does the least a client can do, so that the server and not the client is the limit."""
 
 import asyncio
-import resource
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -123,48 +122,4 @@ async def connected(url: str, count: int) -> AsyncIterator[list[Connection]]:
             connection.close()
 
 
-class Load(NamedTuple):
-    """What a run of the same operation again and again came to."""
-
-    seconds: float
-    latencies: list[float]
-    client_cpu: float
-
-
 Work = Callable[[Connection], Awaitable[object]]
-
-
-async def repeat(
-    connections: list[Connection],
-    work: Work,
-    *,
-    seconds: float = 3600.0,
-    count: int | None = None,
-    spread_seconds: float = 0.0,
-) -> Load:
-    """All connections do the work over and over, until the time is over or it was done `count` times.
-
-    They begin one after the other within `spread_seconds`, for who begins at once and takes as long stays in step for ever.
-    """
-    latencies: list[float] = []
-    clock = time.perf_counter
-    left = iter(range(count)) if count is not None else None
-    cpu, began = cpu_seconds(), clock()
-    until = began + seconds
-
-    async def on(connection: Connection, delay_seconds: float) -> None:
-        await asyncio.sleep(delay_seconds)
-        now = clock()
-        while now < until and (left is None or next(left, None) is not None):
-            await work(connection)
-            then, now = now, clock()
-            latencies.append(now - then)
-
-    delays = [spread_seconds * number / len(connections) for number in range(len(connections))]
-    await asyncio.gather(*map(on, connections, delays))
-    return Load(clock() - began, latencies, cpu_seconds() - cpu)
-
-
-def cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime

@@ -13,7 +13,8 @@ from bench.bench import Bench
 from bench.client import Connection, connected, request
 from bench.processes import others_cpu, output, running
 from bench.receiver import Received
-from bench.report import Row, Sample, Target, compared_rates, quantiles
+from bench.report import Row, Sample, Target, compared_rates
+from chargehand.commands.bench.load import quantiles
 
 ENDPOINTS = 8
 IN_FLIGHT = 64  # what the outbox has in flight to one host, unless told otherwise

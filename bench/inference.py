@@ -14,7 +14,8 @@ from bench import work
 from bench.bench import WARM_UP_SECONDS, Bench
 from bench.client import Connection, Unexpected, connected, request
 from bench.processes import Server, running
-from bench.report import Row, Sample, Target, at, compared_rates, quantiles
+from bench.report import Row, Sample, Target, at, compared_rates
+from chargehand.commands.bench.load import quantiles
 from tests.inference.conformance import Habits, Model, OllamaTarget
 
 TOKENS = 64

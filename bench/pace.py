@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bench.client import Answer, Connection, Load, cpu_seconds
+from bench.client import Answer, Connection
+from chargehand.commands.bench.load import Load, cpu_seconds
 
 
 class Due(NamedTuple):

@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.client import Connection, Work, repeat
-from bench.report import Sample, quantiles
+from bench.client import Connection, Work
+from bench.report import Sample
+from chargehand.commands.bench.load import quantiles, repeat
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -134,12 +134,6 @@ def table(rows: Sequence[Row]) -> str:
     )
 
 
-def quantiles(values: Sequence[float]) -> tuple[float, float]:
-    """The median and the 99th percentile."""
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
-
-
 def megabytes(count: float) -> float:
     return count / 1e6
 

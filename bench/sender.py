@@ -3,16 +3,15 @@
 `python -m bench.sender URL COUNT IN_FLIGHT BODY_BYTES` prints what it took.
 """
 
-import asyncio
+import itertools
 import sys
-import time
 
 import aiohttp
 import msgspec
 import uvloop
 
-from bench.client import cpu_seconds
-from bench.report import Sample, quantiles
+from bench.report import Sample
+from chargehand.commands.bench.load import quantiles, repeat
 
 HEADERS = {  # as many, and as long, as a delivery has
     "webhook-id": "01JZZZZZZZZZZZZZZZZZZZZZZZ",
@@ -25,7 +24,7 @@ HEADERS = {  # as many, and as long, as a delivery has
 
 
 async def main(url: str, count: int, in_flight: int, body_bytes: int) -> None:
-    body, left, latencies = b"x" * body_bytes, iter(range(count)), list[float]()
+    body, numbers = b"x" * body_bytes, itertools.count()
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -34,20 +33,15 @@ async def main(url: str, count: int, in_flight: int, body_bytes: int) -> None:
         headers={"User-Agent": "bench/1.0.0", "Content-Type": "application/json"},
     ) as session:
 
-        async def send() -> None:
-            for number in left:
-                began = time.perf_counter()
-                # To as many paths as the outbox has endpoints.
-                async with session.post(f"{url}/{number % 8}", data=body, headers=HEADERS) as response:
-                    await response.read()
-                    response.raise_for_status()
-                latencies.append(time.perf_counter() - began)
+        async def send(_: int) -> None:
+            # To as many paths as the outbox has endpoints.
+            async with session.post(f"{url}/{next(numbers) % 8}", data=body, headers=HEADERS) as response:
+                await response.read()
+                response.raise_for_status()
 
-        cpu, began = cpu_seconds(), time.perf_counter()
-        await asyncio.gather(*[send() for _ in range(in_flight)])
-        seconds, cpu = time.perf_counter() - began, cpu_seconds() - cpu
-    p50, p99 = quantiles(latencies)
-    print(msgspec.json.encode(Sample(count, seconds, p50, p99, client_cpu=cpu)).decode())
+        load = await repeat(range(in_flight), send, count=count)
+    sample = Sample(count, load.seconds, *quantiles(load.latencies), client_cpu=load.client_cpu)
+    print(msgspec.json.encode(sample).decode())
 
 
 if __name__ == "__main__":

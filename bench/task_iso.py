@@ -13,7 +13,8 @@ from statistics import median
 
 from bench.bench import Bench
 from bench.provisioning import RECIPE
-from bench.report import Row, Sample, Target, quantiles
+from bench.report import Row, Sample, Target
+from chargehand.commands.bench.load import quantiles
 from chargehand.doors.provisioning.media.iso import LABEL, MAX_BYTES, build_task_iso
 from chargehand.doors.provisioning.recipe.recipe import Recipe
 

@@ -11,13 +11,14 @@ from urllib.parse import urlsplit
 
 from bench import tasks_work as work
 from bench.bench import WARM_UP_SECONDS, Bench
-from bench.client import TOKEN, Connection, Load
+from bench.client import TOKEN, Connection
 from bench.peers.running import PEERS, Peer, measured, missing
 from bench.processes import Cpu, Server, listener, running
 from bench.report import Row, Sample, Target, at, compared, compared_rates, rates
 from bench.tasks_client import Wire, drive, runners
 from bench.tasks_stream import drain
 from bench.waiters import waited
+from chargehand.commands.bench.load import Load
 
 CONNECTIONS = 32
 PREFILLED = 100

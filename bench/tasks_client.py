@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
-from bench.client import Answer, Load, Unexpected, cpu_seconds
+from bench.client import Answer, Unexpected
+from chargehand.commands.bench.load import Load, cpu_seconds
 
 Operation = Generator[bytes, Answer, bool]
 

@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from bench.client import Connection, Load, Unexpected, connected, cpu_seconds
+from bench.client import Connection, Unexpected, connected
 from bench.tasks_client import Wire, request
+from chargehand.commands.bench.load import Load, cpu_seconds
 
 IN_FLIGHT = 100  # tasks that a worker has at once
 MOST_RESULTS = 100  # in a request

@@ -8,7 +8,8 @@ from functools import partial
 from bench import work
 from bench.bench import Bench
 from bench.client import Answer, Connection, Work, connected
-from bench.report import Row, Target, quantiles
+from bench.report import Row, Target
+from chargehand.commands.bench.load import quantiles
 
 WAIT_SECONDS = 60.0
 SETTLE_SECONDS = 1.0

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from bench.client import cpu_seconds
-from bench.report import Sample, quantiles
+from bench.report import Sample
+from chargehand.commands.bench.load import cpu_seconds, quantiles, repeat
 
 WARM_UP = 200  # tasks, whose rate says how many are needed for the time to be measured
 MOST = 20_000
@@ -28,20 +28,12 @@ async def report(put: Put, finished: Finished, seconds: float, producers: int) -
 
 
 async def _run(put: Put, finished: Finished, until: int, count: int, producers: int) -> Sample:
-    left, latencies = iter(range(count)), list[float]()
-
-    async def produce() -> None:
-        for _ in left:
-            then = time.perf_counter()
-            await put()
-            latencies.append(time.perf_counter() - then)
-
     cpu, began = cpu_seconds(), time.perf_counter()
     async with asyncio.timeout(PATIENCE_SECONDS):
-        await asyncio.gather(*[produce() for _ in range(producers)])
+        load = await repeat(range(producers), lambda _: put(), count=count)
         await _reached(finished, until)
     seconds = time.perf_counter() - began
-    return Sample(count, seconds, *quantiles(latencies), client_cpu=cpu_seconds() - cpu)
+    return Sample(count, seconds, *quantiles(load.latencies), client_cpu=cpu_seconds() - cpu)
 
 
 async def _reached(finished: Finished, count: int) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from chargehand.client import AsyncClient
-from chargehand.commands.bench.report import percentile, rate
+from chargehand.commands.bench.load import percentile
+from chargehand.commands.bench.report import rate
 from chargehand.commands.bench.run import NotMeasured, first_token
 from chargehand.http.credentials import hash_token
 from tests.api.serving import on_sqlite, serving, talking

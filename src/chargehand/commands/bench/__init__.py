@@ -1,4 +1,4 @@
-"""`chargehand bench`: a short, honest measure of a server that runs. How Chargehand compares with others is `make bench`'s business."""
+"""`chargehand bench`: a short measure of a running server. `make bench` compares Chargehand with others."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +9,7 @@ from chargehand.commands.options import DEFAULT_URL, Json, Token, Url, show_json
 from chargehand.commands.refusals import interruptible
 
 if TYPE_CHECKING:
-    from chargehand.commands.bench.report import Report
+    from chargehand.commands.bench.report import BenchReport
 
 app = typer.Typer()
 
@@ -47,7 +47,7 @@ def bench(
 
     with interruptible("Ended. Its jobs are cancelled; what could not be is here: chargehand jobs list --kind job"):
         try:
-            report: Report = asyncio.run(run(url, token, seconds, connections, model, say))
+            report: BenchReport = asyncio.run(run(url, token, seconds, connections, model, say))
         except ClientError as error:
             say("")
             explain(error, url, token)

@@ -1,10 +1,10 @@
-"""What was measured, and how it is told. What could not be measured says why."""
+"""The results of `chargehand bench`, and their text. What could not be measured says why."""
 
-import math
 from collections.abc import Sequence
 
 import msgspec
 
+from chargehand.commands.bench.load import quantiles
 from chargehand.commands.text import columns
 
 
@@ -25,7 +25,7 @@ class FirstToken(msgspec.Struct, frozen=True):
     cold_seconds: float  # of the request before, which may have loaded the model
 
 
-class Report(msgspec.Struct, kw_only=True):
+class BenchReport(msgspec.Struct, kw_only=True):
     url: str
     version: str
     connections: int
@@ -37,25 +37,12 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 def rate(durations: Sequence[float], seconds: float) -> Rate:
-    ordered = sorted(durations)
-    count = len(ordered)
-    return Rate(
-        count,
-        round(seconds, 3),
-        round(count / seconds, 1) if seconds else 0.0,
-        round(1000 * percentile(ordered, 50), 2),
-        round(1000 * percentile(ordered, 99), 2),
-    )
+    median, p99 = quantiles(durations)
+    per_second = round(len(durations) / seconds, 1) if seconds else 0.0
+    return Rate(len(durations), round(seconds, 3), per_second, round(1000 * median, 2), round(1000 * p99, 2))
 
 
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The smallest value that so many percent are not above."""
-    if not ordered:
-        return 0.0
-    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
-
-
-def lines(report: Report) -> list[str]:
+def lines(report: BenchReport) -> list[str]:
     rows = [
         ("accept", _told(report.accept, "jobs on disk")),
         ("work", _told(report.work, "jobs claimed and succeeded")),

@@ -1,11 +1,11 @@
-"""The measures, one after the other, so that none spoils another."""
+"""The measures, one after the other, so that none disturbs another."""
 
 import asyncio
 import contextlib
 import secrets
 import statistics
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,12 +17,13 @@ from chargehand.client import AsyncClient, ClientError
 from chargehand.client.errors import Conflict
 from chargehand.client.transport.http import HttpTransport
 from chargehand.client.types.engine import State
-from chargehand.commands.bench.report import FirstToken, Rate, Report, rate
+from chargehand.commands.bench.load import at_once, repeat
+from chargehand.commands.bench.report import BenchReport, FirstToken, Rate, rate
 
 MAX_JOBS = 20_000
 CLAIM = 50  # jobs at once
 DELIVERIES = 200
-RECEIVER_PORT = 48_484  # always the same where it is free, so that a server gets to know one endpoint and not many
+RECEIVER_PORT = 48_484  # always the same if it is free, so that the server has one endpoint of ours and not many
 ARRIVAL_SECONDS = 20.0
 TOKEN_SECONDS = 60.0
 REST_SECONDS = 30.0
@@ -30,7 +31,9 @@ SAMPLES = 5
 PAYLOAD = {"made by": "chargehand bench", "filling": "x" * 200}
 
 
-async def run(url: str, token: str, seconds: float, connections: int, model: str, say: Callable[[str], None]) -> Report:
+async def run(
+    url: str, token: str, seconds: float, connections: int, model: str, say: Callable[[str], None]
+) -> BenchReport:
     client = AsyncClient(url, token, retries=0)
     try:
         version = await _version(url)
@@ -40,7 +43,7 @@ async def run(url: str, token: str, seconds: float, connections: int, model: str
             accepted = await bench.accept(seconds)
             say("claiming and finishing them")
             worked = await bench.work()
-            report = Report(url=url, version=version, connections=connections, accept=accepted, work=worked)
+            report = BenchReport(url=url, version=version, connections=connections, accept=accepted, work=worked)
             say("delivering webhooks")
             report.deliveries = await _told(report, "deliveries", bench.deliveries(url))
             await bench.work()  # what the webhooks were about
@@ -64,10 +67,10 @@ async def _version(url: str) -> str:
 
 
 class NotMeasured(Exception):
-    """Says why, for people."""
+    """The message says why."""
 
 
-async def _told(report: Report, what: str, measure: Any) -> Any:
+async def _told(report: BenchReport, what: str, measure: Any) -> Any:
     try:
         return await measure
     except NotMeasured as why:
@@ -90,19 +93,11 @@ class Bench:
         return job_id
 
     async def accept(self, seconds: float) -> Rate:
-        durations: list[float] = []
-        began = time.monotonic()
-
-        async def caller() -> None:
-            while (start := time.monotonic()) < began + seconds and self._left < MAX_JOBS:
-                await self._submit()
-                durations.append(time.monotonic() - start)
-
-        await _at_once(self._connections, caller)
-        return rate(durations, time.monotonic() - began)
+        load = await repeat(range(self._connections), lambda _: self._submit(), seconds=seconds, count=MAX_JOBS)
+        return rate(load.latencies, load.seconds)
 
     async def work(self) -> Rate:
-        """Claimed by handfuls, finished one by one: the time is that of finishing one."""
+        """Claim many jobs at once and finish them one by one; the time is that of finishing one."""
         durations: list[float] = []
         began = time.monotonic()
 
@@ -114,11 +109,11 @@ class Bench:
                     durations.append(time.monotonic() - start)
                     self._left -= 1
 
-        await _at_once(self._connections, worker)
+        await at_once(worker() for _ in range(self._connections))
         return rate(durations, time.monotonic() - began)
 
     async def cancel_rest(self) -> None:
-        """What a measure that failed has left. A server that cannot be asked keeps it."""
+        """Cancel the jobs that a failed measure has left. They stay if the server does not answer."""
         with contextlib.suppress(ClientError, TimeoutError):
             async with asyncio.timeout(REST_SECONDS):
                 states: tuple[State, ...] = ("queued", "running")
@@ -132,7 +127,7 @@ class Bench:
                 with contextlib.suppress(Conflict):  # it has just ended
                     await self._engine.cancel(ids.pop())
 
-        await _at_once(self._connections, canceller)
+        await at_once(canceller() for _ in range(self._connections))
 
     async def deliveries(self, url: str) -> Rate:
         if urlsplit(url).hostname not in ("127.0.0.1", "::1", "localhost"):
@@ -152,15 +147,11 @@ class Bench:
             accepted: dict[str, float] = {}
             began = time.monotonic()
 
-            async def caller() -> None:
-                while len(accepted) < DELIVERIES:
-                    key = f"coming {len(accepted)}"
-                    accepted[key] = 0.0  # so that there are not more than asked for
-                    job_id = await self._submit(webhook={"url": hook, "on": ["queued"]})
-                    del accepted[key]
-                    accepted[job_id] = time.monotonic()
+            async def submit(_: int) -> None:
+                job_id = await self._submit(webhook={"url": hook, "on": ["queued"]})
+                accepted[job_id] = time.monotonic()
 
-            await _at_once(min(self._connections, DELIVERIES), caller)
+            await repeat(range(self._connections), submit, count=DELIVERIES)
             try:
                 async with asyncio.timeout(ARRIVAL_SECONDS):
                     await everything.wait()
@@ -169,22 +160,11 @@ class Bench:
                     f"{len(arrived)} of {DELIVERIES} webhooks arrived within {ARRIVAL_SECONDS:g} s; "
                     "`chargehand deliveries list` says why"
                 ) from None
-            # One may arrive before we are told that its job was accepted.
+            # A webhook may arrive before the answer to the submission of its job.
             durations = [max(0.0, at - accepted.get(job_id, at)) for job_id, at in arrived.items()]
             return rate(durations, max(arrived.values()) - began)
         finally:
             await runner.cleanup()
-
-
-async def _at_once(count: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Until all have ended, or the first has failed: then the others are ended too."""
-    tasks = [asyncio.create_task(work()) for _ in range(count)]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _receiver(receive: Callable[[web.Request], Any]) -> tuple[web.AppRunner, str]:
