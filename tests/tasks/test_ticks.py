@@ -225,7 +225,7 @@ async def main() -> None:
     async with node(sys.argv[1], clock) as one:
         async def die(put):
             os.kill(os.getpid(), signal.SIGKILL)
-        one.server.store.put_record = die
+        one.server.engine.records.put = die
         await one.schedules.fire()
 
 asyncio.run(main())

@@ -64,7 +64,7 @@ async def test_no_view_log_or_stream_shows_the_query_of_a_webhook(
             (await api.post(f"{BASE}/tasks/{claimed.json['id']}/result", {"status": "COMPLETED", "result": {}})).good()
             ended = [door for door in DOORS if door not in ("schedule", "tasks")]
             await until(lambda: {f"/{door}{QUERY}" for door in ended} <= {hook.target for hook in receiver.hooks})
-            await until(lambda: "a worker was not told of work" in logged.getvalue())
+            await until(lambda: "a worker could not be notified of work" in logged.getvalue())
 
             for path in await views(server, api):
                 with subtests.test(view=path):
