@@ -137,7 +137,7 @@ CALLS = {
         provisioning.RegisteredServer,
     ),
     "provisioning.server": Call(lambda c: c.provisioning.server("SN-1"), provisioning.RegisteredServer),
-    "provisioning.servers": Call(lambda c: c.provisioning.servers(), provisioning.RegisteredServers),
+    "provisioning.servers": Call(lambda c: c.provisioning.servers(), provisioning.ListedServers),
     "provisioning.remove_server": Call(lambda c: c.provisioning.remove_server("SN-1")),
     "provisioning.probe": Call(lambda c: c.provisioning.probe("SN-1"), provisioning.ProbeReport),
     "provisioning.validate": Call(lambda c: c.provisioning.validate({})),

@@ -338,7 +338,7 @@ async def test_a_result_is_sent_until_it_is_heard(server: Stub, log: Log) -> Non
     async with working(worker):
         await until(lambda: task.status == "COMPLETED")
     assert (task.runs, server.calls["result"]) == (1, 5)
-    assert log.lines == [f"{server.url} is away, trying on: 503 not now: a test", f"{server.url} is back"]
+    assert log.lines == [f"{server.url} is away, trying again: 503 not now: a test", f"{server.url} is back"]
 
 
 async def test_a_result_whose_answer_was_lost_is_known_to_have_been_heard(server: Stub) -> None:
@@ -560,7 +560,7 @@ async def test_only_the_server_can_ring_a_bell_that_has_a_secret(server: Stub) -
 async def test_a_subscription_that_the_server_has_forgotten_is_made_anew(
     server: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chargehand.client.worker.bell.TTL_SECONDS", 0.15)
+    monkeypatch.setattr("chargehand.client.worker.notifications.TTL_SECONDS", 0.15)
     worker = Worker(server.url, wake_port=0)
     worker.task("work")(lambda _: None)
     async with working(worker):

@@ -17,7 +17,7 @@ async def test_a_machine_that_is_too_slow_is_told_so_in_one_line(monkeypatch: py
 
 
 async def test_a_job_that_failed_is_not_waited_for() -> None:
-    receiver = scenes.Receiver("", scenes.Teller(as_json=True))
+    receiver = scenes.DemoReceiver("", scenes.Teller(as_json=True))
     receiver._told["1"] = [{"state": "failed", "error": "out of memory"}]
     with pytest.raises(scenes.GaveUp, match="out of memory"):
         await receiver.until("1", "done")

@@ -23,11 +23,11 @@ from chargehand.client.types.provisioning import (
     Job,
     ListedProvisioningJob,
     ListedProvisioningJobs,
+    ListedServers,
     NewProvisioningJob,
     NewServer,
     ProbeReport,
     RegisteredServer,
-    RegisteredServers,
     StatusWebhook,
     SubmittedProvisioningJob,
 )
@@ -71,7 +71,7 @@ class ProvisioningCalls(Calls):
 
     async def servers(self) -> AsyncGenerator[RegisteredServer, None]:
         """All servers, by serial."""
-        async for page in self._pages("/servers", RegisteredServers, {}, cursor="after"):
+        async for page in self._pages("/servers", ListedServers, {}, cursor="after"):
             for server in page.servers:
                 yield server
 

@@ -40,7 +40,7 @@ class DeliveryWithTries(Delivery, frozen=True, kw_only=True):
     attempts: tuple[DeliveryTry, ...] = ()  # newest first
 
 
-class EndpointHour(msgspec.Struct, frozen=True, kw_only=True):
+class DeliveryHour(msgspec.Struct, frozen=True, kw_only=True):
     """What one node of the server sent to an endpoint in the last hour; of the lists, the last number is this minute's."""
 
     tries: int = 0
@@ -63,7 +63,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     created_at: str = ""
     breaker: str = "closed"  # or open, or half open, at the node that answered
     breaker_until: str | None = None
-    hour: EndpointHour = EndpointHour()
+    hour: DeliveryHour = DeliveryHour()
 
 
 class ReplayCount(msgspec.Struct, frozen=True):

@@ -133,7 +133,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     data: Any = None
 
 
-class RegisteredServers(msgspec.Struct, frozen=True):
+class ListedServers(msgspec.Struct, frozen=True):
     servers: list[RegisteredServer]
     next: str | None = None
 

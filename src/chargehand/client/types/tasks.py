@@ -102,7 +102,7 @@ class NewResult(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     task_id: str = ""
 
 
-class ResultArtifact(msgspec.Struct, frozen=True):
+class KeptArtifact(msgspec.Struct, frozen=True):
     """A file of a result, as the server keeps it."""
 
     name: str
@@ -115,7 +115,7 @@ class Result(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_def
     completed_at: str = ""
     result: Any = None
     error: str = ""
-    artifacts: tuple[ResultArtifact, ...] | None = None
+    artifacts: tuple[KeptArtifact, ...] | None = None
 
 
 class Ended(msgspec.Struct, frozen=True):

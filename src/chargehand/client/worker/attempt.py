@@ -1,12 +1,12 @@
-"""One task from the claim to its end: the function runs, heartbeats beside it, and then the server is told.
+"""One task from the claim to its end: its function runs while heartbeats keep the lease, then the worker reports the end.
 
-| the function …           | the server is told             | the word for it |
-|--------------------------|--------------------------------|-----------------|
-| returns                  | COMPLETED with the value       | `completed`     |
-| raises Fail              | FAILED with the error          | `failed`        |
-| raises Retry, or another | nack: another try, later       | `retry`         |
-| is stopped by the worker | abandon: as if never claimed   | `abandoned`     |
-| has lost its lease       | nothing                        | `lost`          |
+| the function …           | the worker reports             | `TaskEnded.word` |
+|--------------------------|--------------------------------|------------------|
+| returns                  | COMPLETED with the value       | `completed`      |
+| raises Fail              | FAILED with the error          | `failed`         |
+| raises Retry, or another | nack: another try, later       | `retry`          |
+| is stopped by the worker | abandon: as if never claimed   | `abandoned`      |
+| has lost its lease       | nothing                        | `lost`           |
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from chargehand.client.worker.results import ResultSender
 
 log = logging.getLogger("chargehand.client")
 
-STOP_SECONDS = 15.0  # for a cancelled coroutine to put its things away
+STOP_SECONDS = 15.0  # for a cancelled coroutine to clean up
 MAX_REASON = 4096
 
 Word = Literal["completed", "failed", "retry", "abandoned", "lost"]
@@ -37,7 +37,7 @@ Word = Literal["completed", "failed", "retry", "abandoned", "lost"]
 
 @dataclass(frozen=True)
 class TaskEnded:
-    """What became of a task in this worker; `text` is the error or the reason, if there is one."""
+    """How a task ended in this worker; `text` is the error or the reason, if there is one."""
 
     task: Task
     word: Word
@@ -46,9 +46,9 @@ class TaskEnded:
 
 
 @dataclass(frozen=True)
-class _Ending:
+class _FinalReport:
     word: Word
-    say: Callable[[], Awaitable[object]]
+    send: Callable[[], Awaitable[object]]
     text: str = ""
 
 
@@ -78,17 +78,17 @@ class TaskAttempt:
         self.busy = True  # the function runs
 
     def stop(self) -> None:
-        """Give the task back. A thread cannot be stopped: it is left to itself, and what it returns is dropped."""
+        """Stop the function and give the task back. A thread cannot be stopped: it runs on, and its result is dropped."""
         self._stopped = True
-        self._leave(0.0 if self._handler.in_a_thread else STOP_SECONDS)
+        self._give_up(0.0 if self._handler.in_a_thread else STOP_SECONDS)
 
     async def run(self) -> TaskEnded:
-        """How it ended. Nothing that a function does can raise here."""
+        """Run the function and report its end. Nothing that the function raises is raised here."""
         keeping = self._loop.create_task(self._keep())
         try:
             if not self._stopped:
                 self._call = self._handler.start(self._held)
-                self._call.add_done_callback(_look)
+                self._call.add_done_callback(_retrieve)
                 await asyncio.wait({self._call, self._given_up}, return_when=asyncio.FIRST_COMPLETED)
             self.busy = False
             await self._reports.close(0.0 if self._held.lost.is_set() or self._stopped else 1.0)
@@ -96,7 +96,7 @@ class TaskAttempt:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
             self._given_up.cancel()
-        word, text = await self._tell()
+        word, text = await self._report_end()
         return TaskEnded(self._task, word, text, self._loop.time() - self._since)
 
     async def _keep(self) -> None:
@@ -106,28 +106,28 @@ class TaskAttempt:
             self._why_lost = str(lost)
             self._held.lost.set()
             if not self._handler.in_a_thread:
-                self._leave(STOP_SECONDS)
+                self._give_up(STOP_SECONDS)
 
-    def _leave(self, patience_seconds: float) -> None:
+    def _give_up(self, after_seconds: float) -> None:
         if self._call is not None and not self._handler.in_a_thread:
             self._call.cancel()
-        self._loop.call_later(patience_seconds, _finish, self._given_up)
+        self._loop.call_later(after_seconds, _finish, self._given_up)
 
-    async def _tell(self) -> tuple[Word, str]:
+    async def _report_end(self) -> tuple[Word, str]:
         if self._held.lost.is_set():
             return "lost", self._why_lost
         ending = self._ending()
         try:
             try:
-                await self._lease.insist(ending.say)
+                await self._lease.insist(ending.send)
             except ClientError as error:
                 if ending.word not in ("completed", "failed"):
                     raise
-                # The server will not have this result, now or later: that is how the task ends, not by running again.
-                # Without its files, which may be what the server will not have.
-                said = f"{ending.text}; " if ending.text else ""
-                ending = self._failed(f"{said}the server refused the result: {error}", ())
-                await self._lease.insist(ending.say)
+                # The server would refuse this result again, so the task fails rather than runs again: without its files, which may
+                # be what the server refuses.
+                before = f"{ending.text}; " if ending.text else ""
+                ending = self._failed(f"{before}the server refused the result: {error}", ())
+                await self._lease.insist(ending.send)
         except LeaseLost as lost:
             if lost.unheard and await self._was_heard(ending):
                 return ending.word, ending.text
@@ -138,15 +138,15 @@ class TaskAttempt:
             return "lost", str(error)
         return ending.word, ending.text
 
-    async def _was_heard(self, ending: _Ending) -> bool:
-        """The server ended the task and the answer was lost: then it has what we told it."""
+    async def _was_heard(self, ending: _FinalReport) -> bool:
+        """Whether the server ended the task as reported, and only its answer was lost."""
         try:
             now = await self._tasks.get(self._task.id)
         except ClientError:
             return False
         return (ending.word, ending.text) == (now.status.lower(), now.error)
 
-    def _ending(self) -> _Ending:
+    def _ending(self) -> _FinalReport:
         call = self._call
         if call is None or not call.done() or (call.cancelled() and self._stopped):
             return self._abandoned()
@@ -162,17 +162,17 @@ class TaskAttempt:
             return self._nacked(None, f"{type(error).__name__}: {error}")
         try:
             result = as_result(call.result())
-        except Exception as unfit:  # whatever the objects in it do when they are looked at
+        except Exception as unfit:  # the objects in it may raise anything
             return self._failed(f"the result cannot be written as JSON: {unfit}", self._held.artifacts)
         outcome = NewResult("COMPLETED", result, "", self._held.artifacts, self._task.lease, self._task.id)
-        return _Ending("completed", lambda: self._results.send(outcome))
+        return _FinalReport("completed", lambda: self._results.send(outcome))
 
-    def _failed(self, error: str, artifacts: tuple[TaskArtifact, ...]) -> _Ending:
+    def _failed(self, error: str, artifacts: tuple[TaskArtifact, ...]) -> _FinalReport:
         text = _presentable(error)
         outcome = NewResult("FAILED", None, text, artifacts, self._task.lease, self._task.id)
-        return _Ending("failed", lambda: self._results.send(outcome), text)
+        return _FinalReport("failed", lambda: self._results.send(outcome), text)
 
-    def _nacked(self, delay_seconds: float | None, reason: str) -> _Ending:
+    def _nacked(self, delay_seconds: float | None, reason: str) -> _FinalReport:
         text = _presentable(reason)
 
         async def nack() -> object:
@@ -180,14 +180,14 @@ class TaskAttempt:
                 self._task.id, delay_seconds=delay_seconds, reason=text, lease=self._task.lease, retries=0
             )
 
-        return _Ending("retry", nack, text)
+        return _FinalReport("retry", nack, text)
 
-    def _abandoned(self) -> _Ending:
-        return _Ending("abandoned", lambda: self._tasks.abandon(self._task.id, lease=self._task.lease, retries=0))
+    def _abandoned(self) -> _FinalReport:
+        return _FinalReport("abandoned", lambda: self._tasks.abandon(self._task.id, lease=self._task.lease, retries=0))
 
 
 def as_result(value: Any) -> msgspec.Raw:
-    """The wire wants an object: what is one is taken as it is, the rest is put into one."""
+    """The result as a JSON object; any other value is put into one."""
     if value is None:
         return msgspec.Raw(b"{}")
     raw = msgspec.json.encode(value)
@@ -195,13 +195,13 @@ def as_result(value: Any) -> msgspec.Raw:
 
 
 def _presentable(text: str) -> str:
-    """A traceback may hold anything, and JSON does not take lone surrogates. The end tells most."""
+    """Drop lone surrogates, which JSON does not allow, and keep the end, which says most."""
     clean = text.encode("utf-8", "replace").decode("utf-8", "replace").strip()
     return clean[-MAX_REASON:] or "no reason given"
 
 
-def _look(call: "asyncio.Future[Any]") -> None:
-    """An error that nobody asked for, such as that of a task that was lost, is complained about unless it was seen."""
+def _retrieve(call: "asyncio.Future[Any]") -> None:
+    """Retrieve the error of a call that nobody awaits any more, else asyncio logs it."""
     if not call.cancelled():
         call.exception()
 

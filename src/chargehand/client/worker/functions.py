@@ -1,4 +1,4 @@
-"""The functions of a worker: coroutines in the loop, plain ones each in a thread of its own."""
+"""A worker's functions: coroutines run in the loop, plain functions in a thread each."""
 
 import asyncio
 import contextlib
@@ -38,14 +38,14 @@ class TaskFunction:
 
 
 def _in_a_thread(function: Function, held: Held) -> "asyncio.Future[Any]":
-    """A daemon, unlike those of an executor: a function that hangs must not keep the process from ending."""
+    """In a daemon thread, unlike an executor's: a function that hangs must not keep the process alive."""
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
     context = contextvars.copy_context()
 
     def settle(value: Any, error: BaseException | None) -> None:
         if ended.done():
-            return  # nobody waits for it any more
+            return  # the attempt has ended without it
         if error is None:
             ended.set_result(value)
         elif isinstance(error, StopIteration):  # a future cannot hold this one

@@ -1,4 +1,4 @@
-"""A task in the hands of a function: what it may read, and what it may say before it ends."""
+"""What a worker's function gets: its task, and ways to report progress and to attach files."""
 
 import asyncio
 import base64
@@ -13,25 +13,23 @@ import msgspec
 from chargehand.client.types.tasks import Task, TaskArtifact
 
 
-class ProgressReport(msgspec.Struct, frozen=True):
-    """One report of progress."""
-
+class ProgressNote(msgspec.Struct, frozen=True):
     percent: float | None
     message: str | None
     data: Any
 
 
 class Held:
-    """All of it may be used from threads too."""
+    """A task that this worker holds. Functions in threads may use all of it."""
 
-    def __init__(self, task: Task, report: Callable[[ProgressReport], "asyncio.Future[None]"]) -> None:
+    def __init__(self, task: Task, report: Callable[[ProgressNote], "asyncio.Future[None]"]) -> None:
         self.task = task
         self.id = task.id
         self.command = task.command
         self.attempt = task.attempts
         self.max_attempts = task.max_attempts
         self.tenant = task.tenant_id
-        self.lost = threading.Event()  # set: somebody else has the task now, and what this function returns is dropped
+        self.lost = threading.Event()  # set: the lease was lost, and what the function returns is dropped
         self._report = report
         self._artifacts: list[TaskArtifact] = []
         self._loop = asyncio.get_running_loop()
@@ -43,16 +41,16 @@ class Held:
     def progress(
         self, percent: float | None = None, message: str | None = None, data: Any = msgspec.UNSET
     ) -> Awaitable[None]:
-        """Tell how far it is. Awaiting it waits until the server knows; who does not wait loses nothing, and of several
-        that wait to be sent the newest goes. Progress never makes a task fail."""
-        said = ProgressReport(percent, message, data)
+        """Report progress. It is sent whether or not you await it; awaiting waits until it was. Of several that wait to be sent,
+        the newest is. Progress never makes a task fail."""
+        note = ProgressNote(percent, message, data)
         if self._in_the_loop():
-            return self._report(said)
-        self._loop.call_soon_threadsafe(self._report, said)
+            return self._report(note)
+        self._loop.call_soon_threadsafe(self._report, note)
         return _Nothing()
 
     def attach(self, name: str, content: bytes | str | os.PathLike[str], content_type: str = "") -> None:
-        """A file for the result: its bytes, or the path of a file, which is read now."""
+        """Add a file to the result: its bytes, or the path of a file, which is read now."""
         raw = bytes(content) if isinstance(content, bytes | bytearray | memoryview) else Path(content).read_bytes()
         encoded = base64.b64encode(raw).decode()
         self._artifacts.append(TaskArtifact(name, content_base64=encoded, content_type=content_type))
@@ -69,7 +67,7 @@ class Held:
 
 
 class _Nothing:
-    """In a thread there is nothing to wait for."""
+    """What a thread gets to await: nothing."""
 
     def __await__(self) -> Any:
         return iter(())

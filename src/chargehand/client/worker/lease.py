@@ -1,4 +1,4 @@
-"""The lease on one task: kept up by heartbeats, and known to be over even when nobody can be asked."""
+"""The lease on one task. Heartbeats extend it; it is over when its time is, even if the server cannot be reached."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ from chargehand.client.worker.presence import ServerPresence
 
 
 class LeaseLost(Exception):
-    """Somebody else may have the task now. `unheard`: or it was over because of what we said before, to which no answer came."""
+    """Another worker may have the task now. `unheard`: a report was sent before and its answer lost, so it may have ended the task."""
 
     def __init__(self, why: str, unheard: bool = False) -> None:
         super().__init__(why)
@@ -19,7 +19,7 @@ class LeaseLost(Exception):
 
 
 class TaskLease:
-    """`claimed_seconds` is what the claim asked for; heartbeats ask for `seconds`."""
+    """`claimed_seconds` is the length that the claim asked for; heartbeats ask for `seconds`."""
 
     def __init__(
         self, tasks: TaskCalls, presence: ServerPresence, task: Task, claimed_seconds: float, seconds: float
@@ -34,11 +34,11 @@ class TaskLease:
 
     @property
     def ends_at(self) -> float:
-        """By the clock of the loop. The server is asked before anything is changed, so this need not be exact."""
+        """By the clock of the loop. It need not be exact: the server checks the lease at every change."""
         return self._since + self._granted
 
     async def keep(self) -> None:
-        """Beats at a third of the lease until it is lost: then LeaseLost. It ends in no other way but by cancelling."""
+        """Send heartbeats at each third of the lease until it is lost (LeaseLost), or this is cancelled."""
         failures = 0
         while True:
             wait = pause(failures - 1) if failures else self._granted / 3
@@ -48,7 +48,7 @@ class TaskLease:
     async def _beat(self) -> bool:
         at = self._loop.time()
         if at >= self.ends_at:
-            raise LeaseLost("the lease is over, and the server could not be asked for more")
+            raise LeaseLost("the lease is over, and the server could not be reached to extend it")
         try:
             async with asyncio.timeout_at(self.ends_at):
                 await self._tasks.heartbeat(self._task.id, self._seconds, lease=self._task.lease, retries=0)
@@ -59,17 +59,17 @@ class TaskLease:
             return False
         except TimeoutError:
             return False
-        self._presence.here()
+        self._presence.answered()
         self._since, self._granted = at, self._seconds
         return True
 
-    async def insist(self, say: Callable[[], Awaitable[object]]) -> None:
-        """Say it until it is heard or the lease is over (LeaseLost). A refusal that will not change is raised."""
+    async def insist(self, report: Callable[[], Awaitable[object]]) -> None:
+        """Repeat a report until the server answers or the lease is over (LeaseLost). A refusal is raised."""
         failures = 0
         unheard = False
         while True:
             try:
-                await say()
+                await report()
             except ClientError as error:
                 if error.lease_lost:
                     raise LeaseLost(str(error), unheard) from None
@@ -79,9 +79,11 @@ class TaskLease:
                 unheard = unheard or (error.status == NO_ANSWER and error.sent)
                 wait = pause(failures, asked=error.retry_after_seconds)
                 if self._loop.time() + wait >= self.ends_at:
-                    raise LeaseLost(f"the lease is over before the server could be told: {error}") from None
+                    raise LeaseLost(
+                        f"the lease is over, and the server could not be reached to report the end: {error}"
+                    ) from None
                 await asyncio.sleep(wait)
                 failures += 1
             else:
-                self._presence.here()
+                self._presence.answered()
                 return

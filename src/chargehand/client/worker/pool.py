@@ -1,4 +1,4 @@
-"""The tasks that are being worked on: never more than there are places, whatever the server sends."""
+"""The running tasks, never more than `places`, however many the server sends."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from chargehand.client.worker.results import ResultSender
 
 log = logging.getLogger("chargehand.client")
 
-GOODBYE_SECONDS = 5.0  # for the server to hear what became of the tasks that were stopped
+REPORT_SECONDS = 5.0  # to report how the stopped tasks ended
 
 
 class TaskPool:
@@ -45,15 +45,15 @@ class TaskPool:
 
     @property
     def free(self) -> int:
-        """Places without a task; one whose result is on its way is still there."""
+        """Places without a task. A task keeps its place until its result is sent."""
         return self._places - len(self._running)
 
     def running_for(self, origins: Collection[object]) -> int:
-        """How many came from one of these sources."""
+        """How many running tasks came from one of these streams."""
         return sum(origin in origins for _, origin in self._running.values())
 
     async def change(self) -> None:
-        """Until a task ends, or somebody says `note_change`."""
+        """Wait until a task ends, or `note_change` is called."""
         self._changed.clear()
         await self._changed.wait()
 
@@ -61,12 +61,13 @@ class TaskPool:
         self._changed.set()
 
     async def room(self) -> int:
+        """Wait for a free place; return how many there are."""
         while self.free <= 0:
             await self.change()
         return self.free
 
     def start(self, task: Task, origin: object = None) -> bool:
-        """Work on it, or give it back (False): there is no place, or nobody here knows the command."""
+        """Run the task, or give it back and return False if there is no place or no function for its command."""
         handler = self._handlers.get(task.command.strip().lower())
         if self._closed or handler is None or not self._has_a_place():
             self.give_back(task)
@@ -78,8 +79,8 @@ class TaskPool:
         return True
 
     def _has_a_place(self) -> bool:
-        """Not the same as `free`: the server sends the next task as soon as it has a result, and that is before we have
-        heard that it does."""
+        """A place is taken until its function has ended. `free` is later: the server sends the next task as soon as it has a
+        result, before its answer arrives here."""
         return self.free > 0 or sum(attempt.busy for attempt, _ in self._running.values()) < self._places
 
     def give_back(self, task: Task) -> None:
@@ -88,13 +89,13 @@ class TaskPool:
         returning.add_done_callback(self._returning.discard)
 
     async def drain(self, grace_seconds: float, hurry: asyncio.Event) -> None:
-        """What runs may end by itself for a while, or until somebody is in a hurry; the rest is stopped and given back."""
+        """Wait up to `grace_seconds`, or until `hurry`, for running tasks to end; stop the rest and give them back."""
         self._closed = True
         if self._running and grace_seconds > 0:
             log.warning(
-                "stopping: %d running for up to %g s more; another signal gives back at once",
-                len(self._running),
+                "stopping: waiting up to %g s for %d running; another signal gives them back at once",
                 grace_seconds,
+                len(self._running),
             )
             waiting = asyncio.create_task(hurry.wait())
             ending = asyncio.create_task(asyncio.wait(set(self._running)))
@@ -106,7 +107,7 @@ class TaskPool:
             attempt.stop()
         last = {*self._running, *self._returning}
         if last:
-            await asyncio.wait(last, timeout=STOP_SECONDS + GOODBYE_SECONDS)
+            await asyncio.wait(last, timeout=STOP_SECONDS + REPORT_SECONDS)
         for late in (task for task in last if not task.done()):
             late.cancel()
         await asyncio.gather(*last, return_exceptions=True)
@@ -119,7 +120,7 @@ class TaskPool:
         del self._running[running]
         self.note_change()
         if not running.cancelled() and (error := running.exception()) is not None:
-            log.error("a fault of the worker", exc_info=error)
+            log.error("the worker failed", exc_info=error)
 
     async def _give_back(self, task: Task) -> None:
         try:

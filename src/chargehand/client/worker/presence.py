@@ -1,4 +1,4 @@
-"""Whether the server is there. ProgressReport once when it goes and once when it is back, however many calls notice."""
+"""Log once when the server goes away and once when it is back, however many calls notice."""
 
 import logging
 
@@ -13,16 +13,16 @@ class ServerPresence:
         self._known = False
         self._away = False
 
-    def here(self) -> None:
+    def answered(self) -> None:
         self._known = True
         if self._away:
             self._away = False
             log.warning("%s is back", self._url)
 
     def failed(self, error: ClientError) -> None:
-        """Raises the error again if it is a refusal and nothing has ever worked: then a setting is wrong, not the network."""
+        """Raise a refusal if no call has ever succeeded: then a setting is wrong, not the network."""
         if not error.away and not self._known:
             raise error
         if not self._away:
             self._away = True
-            log.warning("%s is away, trying on: %s", self._url, error)
+            log.warning("%s is away, trying again: %s", self._url, error)

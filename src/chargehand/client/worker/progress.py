@@ -1,4 +1,4 @@
-"""Progress on its way: one report at a time, and of those that wait only the newest."""
+"""Send progress reports, one at a time; of those that wait, only the newest."""
 
 import asyncio
 import logging
@@ -6,7 +6,7 @@ import logging
 from chargehand.client.errors import ClientError
 from chargehand.client.tasks import TaskCalls
 from chargehand.client.types.tasks import Task
-from chargehand.client.worker.held import ProgressReport
+from chargehand.client.worker.held import ProgressNote
 
 log = logging.getLogger("chargehand.client")
 
@@ -15,25 +15,25 @@ class ProgressSender:
     def __init__(self, tasks: TaskCalls, task: Task) -> None:
         self._tasks = tasks
         self._task = task
-        self._newest: ProgressReport | None = None
+        self._newest: ProgressNote | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self._sender: asyncio.Task[None] | None = None
         self._closed = False
 
-    def report(self, said: ProgressReport) -> "asyncio.Future[None]":
-        """Done once it, or a newer one, was sent, or will not be."""
+    def report(self, note: ProgressNote) -> "asyncio.Future[None]":
+        """The future is done once this or a newer report was sent or dropped."""
         done = asyncio.get_running_loop().create_future()
         if self._closed:
             done.set_result(None)
             return done
-        self._newest = said
+        self._newest = note
         self._waiting.append(done)
         if self._sender is None:
             self._sender = asyncio.create_task(self._send())
         return done
 
     async def close(self, wait_seconds: float) -> None:
-        """What was said last is sent before the task ends, if that does not take long."""
+        """Send the last report before the task ends, if that takes no longer than `wait_seconds`."""
         if self._sender is not None:
             await asyncio.wait({self._sender}, timeout=wait_seconds)
         self._closed = True
@@ -44,21 +44,21 @@ class ProgressSender:
 
     async def _send(self) -> None:
         while self._newest is not None and not self._closed:
-            said, waiting = self._newest, self._waiting
+            note, waiting = self._newest, self._waiting
             self._newest, self._waiting = None, []
             try:
-                await self._tell(said)
+                await self._submit(note)
             finally:
                 _release(waiting)
         self._sender = None
 
-    async def _tell(self, said: ProgressReport) -> None:
+    async def _submit(self, note: ProgressNote) -> None:
         try:
             await self._tasks.progress(
-                self._task.id, said.percent, said.message, said.data, lease=self._task.lease, retries=0
+                self._task.id, note.percent, note.message, note.data, lease=self._task.lease, retries=0
             )
         except ClientError as error:
-            # codeQ has no such path; a lease that was lost is noticed by the heartbeat.
+            # codeQ has no progress (404, 405). The heartbeat notices a lost lease.
             self._closed = self._closed or error.status in (404, 405)
             log.debug("progress of %s was not sent: %s", self._task.id, error)
         except Exception as error:  # such as data that is not JSON: progress never makes a task fail

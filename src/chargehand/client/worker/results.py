@@ -1,4 +1,4 @@
-"""Results on their way. One that ends alone goes at once; those that end within a few milliseconds go together."""
+"""Send results: one alone at once, those that end within a few milliseconds together."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from chargehand.client.types.tasks import NewResult, ReportedResult
 
 GATHER_SECONDS = 0.005
 MAX_BATCH_BYTES = 1 << 20
-# What an item of a batch says when the task is somebody else's; any other text is asked about again, singly.
+# The errors of a batch item that mean a lost lease; an item with any other error is sent again alone.
 _LOST_TEXTS = {"lease-lost", "not-in-progress", "not-owner", "task not found", "not-found"}
 
 
@@ -30,17 +30,17 @@ class ResultSender:
         self._sending: set[asyncio.Task[None]] = set()
 
     async def send(self, outcome: NewResult) -> None:
-        """One try; ClientError if the server does not have it now. The outcome holds its `task_id`."""
-        if outcome.artifacts or not self._batches:  # codeQ drops artifacts that come in a batch
+        """Try once; ClientError if the server did not take it. The outcome has its `task_id`."""
+        if outcome.artifacts or not self._batches:  # codeQ ignores artifacts in a batch
             await self._single(outcome)
             return
         loop = asyncio.get_running_loop()
         size = len(outcome.result) if isinstance(outcome.result, msgspec.Raw) else len(outcome.error)
-        letter = _PendingResult(outcome, size, loop.create_future())
-        self._waiting.append(letter)
+        result = _PendingResult(outcome, size, loop.create_future())
+        self._waiting.append(result)
         if self._timer is None:
             self._timer = loop.call_later(max(0.0, self._next_at - loop.time()), self._flush)
-        await letter.sent
+        await result.sent
 
     def close(self) -> None:
         if self._timer is not None:
@@ -52,64 +52,64 @@ class ResultSender:
         loop = asyncio.get_running_loop()
         self._timer = None
         self._next_at = loop.time() + GATHER_SECONDS
-        letters, self._waiting = self._waiting, []
-        for bundle in _bundles(letters):
-            task = loop.create_task(self._deliver(bundle))
+        results, self._waiting = self._waiting, []
+        for batch in _batches(results):
+            task = loop.create_task(self._deliver(batch))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
 
-    async def _deliver(self, bundle: list[_PendingResult]) -> None:
-        if len(bundle) == 1:
-            await self._alone(bundle[0])
+    async def _deliver(self, batch: list[_PendingResult]) -> None:
+        if len(batch) == 1:
+            await self._alone(batch[0])
             return
         try:
-            answers = await self._tasks.submit_many([letter.outcome for letter in bundle], retries=0)
+            answers = await self._tasks.submit_many([result.outcome for result in batch], retries=0)
         except ClientError as error:
             if error.away:
-                for letter in bundle:
-                    _settle(letter, error)
+                for result in batch:
+                    _settle(result, error)
                 return
             self._batches = error.status not in (404, 405)
             answers = []
         singly = []
-        for index, letter in enumerate(bundle):
+        for index, result in enumerate(batch):
             answer = answers[index] if index < len(answers) else ReportedResult(error="no answer")
             if not answer.error:
-                _settle(letter)
+                _settle(result)
             elif answer.error in _LOST_TEXTS:
-                _settle(letter, refused(409, answer.error))
+                _settle(result, refused(409, answer.error))
             else:
-                singly.append(self._alone(letter))
+                singly.append(self._alone(result))
         await asyncio.gather(*singly)
 
-    async def _alone(self, letter: _PendingResult) -> None:
+    async def _alone(self, result: _PendingResult) -> None:
         try:
-            await self._single(letter.outcome)
+            await self._single(result.outcome)
         except ClientError as error:
-            _settle(letter, error)
+            _settle(result, error)
         else:
-            _settle(letter)
+            _settle(result)
 
     async def _single(self, outcome: NewResult) -> None:
         await self._tasks.submit(outcome.task_id, outcome, retries=0)
 
 
-def _settle(letter: _PendingResult, error: ClientError | None = None) -> None:
-    if letter.sent.done():
-        return  # whoever waited for it has been cancelled
+def _settle(result: _PendingResult, error: ClientError | None = None) -> None:
+    if result.sent.done():
+        return  # its caller was cancelled
     if error is None:
-        letter.sent.set_result(None)
+        result.sent.set_result(None)
     else:
-        letter.sent.set_exception(error)
+        result.sent.set_exception(error)
 
 
-def _bundles(letters: list[_PendingResult]) -> list[list[_PendingResult]]:
-    bundles: list[list[_PendingResult]] = []
+def _batches(results: list[_PendingResult]) -> list[list[_PendingResult]]:
+    batches: list[list[_PendingResult]] = []
     size = 0
-    for letter in letters:
-        if not bundles or len(bundles[-1]) == MAX_BATCH or size + letter.size > MAX_BATCH_BYTES:
-            bundles.append([])
+    for result in results:
+        if not batches or len(batches[-1]) == MAX_BATCH or size + result.size > MAX_BATCH_BYTES:
+            batches.append([])
             size = 0
-        bundles[-1].append(letter)
-        size += letter.size
-    return bundles
+        batches[-1].append(result)
+        size += result.size
+    return batches

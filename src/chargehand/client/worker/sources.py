@@ -1,6 +1,6 @@
 """Where a worker's tasks come from: a stream that the server fills, or claims that wait.
 
-Both run until they are cancelled. What goes wrong is waited out, unless it is a refusal and nothing has ever worked.
+They run until they are cancelled. They try again after an error, unless it is a refusal and no call has ever succeeded.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from chargehand.client.worker.presence import ServerPresence
 
 T = TypeVar("T")
 
-POLL_SECONDS = 25.0  # servers let a claim wait for 30
+POLL_SECONDS = 25.0  # the longest wait of a server is 30
 MAX_IN_FLIGHT = 1000  # of one stream
-GOODBYE_SECONDS = 0.5
-STEADY_SECONDS = 1.0  # a stream that lived so long was a good one
+LAST_CLAIM_SECONDS = 0.5
+STEADY_SECONDS = 1.0  # a stream that lasted so long did not fail
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ClaimSource:
     lease_seconds: float
 
     async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Until the server answers; with growing pauses, or those that it asks for."""
+        """Repeat a call until it succeeds, with growing pauses or those that the server asks for."""
         failures = 0
         while True:
             try:
@@ -43,20 +43,20 @@ class ClaimSource:
                 await asyncio.sleep(pause(failures, asked=error.retry_after_seconds))
                 failures += 1
             else:
-                self.presence.here()
+                self.presence.answered()
                 return answer
 
 
 class NoStreams(Exception):
-    """The server does not know streamed claims: it is codeQ, or an older one of ours."""
+    """The server has no streamed claims: it is codeQ, or an old Chargehand."""
 
 
 class StreamedClaims:
-    """One connection over which tasks come as others end.
+    """Claim over one connection, on which the server sends a task when another ends.
 
-    The server counts what it sent over one stream, so a stream that breaks while its tasks run leaves orphans that the next
-    one knows nothing of. That one therefore asks for fewer; a second is opened for the rest once the orphans have ended.
-    Two are enough, and together they never ask for more than there are places.
+    The server counts the tasks of one stream only. When a stream breaks while its tasks run, the next stream does not know of these orphans, so
+    it asks for fewer tasks; a second stream asks for the rest once the orphans have ended. Two streams are enough, and together they
+    never ask for more tasks than there are places.
     """
 
     def __init__(self, source: ClaimSource) -> None:
@@ -110,18 +110,18 @@ class StreamedClaims:
         source = self._source
         claims = source.tasks.claims(source.commands, lease_seconds=source.lease_seconds, max_in_flight=limit)
         async with claims as stream:
-            source.presence.here()
+            source.presence.answered()
             try:
                 async for task in stream:
                     if not self._pool.start(task, origin):
-                        return  # functions that lost their lease but hang on take a place that the server thinks is free
+                        return  # a function that lost its lease still runs, in a place that the server counts as free
             finally:
                 for task in await stream.leave():
                     self._pool.give_back(task)
 
 
 class PolledClaims:
-    """A claim that waits, and after each that found something one for as many as there is room for."""
+    """Claim one task and wait for it; after each that came, claim as many as there are places, without waiting."""
 
     def __init__(self, source: ClaimSource) -> None:
         self._source = source
@@ -147,12 +147,12 @@ class PolledClaims:
 
 
 async def owned(pool: TaskPool, claim: Coroutine[Any, Any, list[Task]]) -> list[Task]:
-    """What was claimed. A claim that is cancelled may be answered already: that is waited for a moment and given back."""
+    """Return the claimed tasks. If this is cancelled, wait a moment for the answer and give its tasks back."""
     claiming = asyncio.create_task(claim)
     try:
         return await asyncio.shield(claiming)
     except asyncio.CancelledError:
-        await asyncio.wait({claiming}, timeout=GOODBYE_SECONDS)
+        await asyncio.wait({claiming}, timeout=LAST_CLAIM_SECONDS)
         claiming.cancel()
         [answer] = await asyncio.gather(claiming, return_exceptions=True)
         for task in answer if isinstance(answer, list) else ():
@@ -161,16 +161,16 @@ async def owned(pool: TaskPool, claim: Coroutine[Any, Any, list[Task]]) -> list[
 
 
 async def claim_now(source: ClaimSource, free: int) -> list[Task]:
-    """What is there, without waiting."""
+    """Claim without waiting."""
     if free > 1:
-        with suppress(_Unknown):
+        with suppress(_NoBatches):
             return await _claim_many(source, min(free, MAX_CLAIM))
     task = await source.tasks.claim(source.commands, lease_seconds=source.lease_seconds, retries=0)
     return [] if task is None else [task]
 
 
-class _Unknown(Exception):
-    """There are servers of this wire without batches."""
+class _NoBatches(Exception):
+    """The server has no batches of claims: it may be another server with codeQ's API."""
 
 
 async def _claim_many(source: ClaimSource, count: int) -> list[Task]:
@@ -178,5 +178,5 @@ async def _claim_many(source: ClaimSource, count: int) -> list[Task]:
         return await source.tasks.claim_many(count, source.commands, lease_seconds=source.lease_seconds, retries=0)
     except ClientError as error:
         if error.status in (404, 405):
-            raise _Unknown from None
+            raise _NoBatches from None
         raise

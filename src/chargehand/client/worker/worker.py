@@ -1,4 +1,4 @@
-"""A worker: functions for commands, and a loop that has them called.
+"""A worker: it claims tasks and calls a function for each.
 
     worker = Worker("http://127.0.0.1:8484", token="…", concurrency=4)
 
@@ -9,9 +9,9 @@
 
     worker.run()
 
-A task may run more than once: when the worker dies, or cannot be reached for as long as the lease, somebody else gets it.
-SIGTERM or SIGINT: no new tasks, those that run may end within `grace_seconds`, the rest is given back and costs no attempt.
-A second signal cuts the grace short.
+A task may run more than once: when the worker dies, or cannot reach the server for as long as its lease, another worker gets it.
+After SIGTERM or SIGINT the worker claims no more tasks and waits up to `grace_seconds` for the running ones; those left are given back, and
+the attempt does not count. A second signal ends the grace.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ from typing import Any, TypeVar
 
 from chargehand.client.client import AsyncClient
 from chargehand.client.worker.attempt import TaskEnded
-from chargehand.client.worker.bell import NotifiedClaims
 from chargehand.client.worker.functions import TaskFunction
+from chargehand.client.worker.notifications import NotifiedClaims
 from chargehand.client.worker.pool import TaskPool
 from chargehand.client.worker.presence import ServerPresence
 from chargehand.client.worker.sources import ClaimSource, NoStreams, PolledClaims, StreamedClaims
@@ -34,10 +34,10 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class Worker:
-    """`stream=False`: claims that wait instead of a stream; so it is with servers that have no streams, too.
+    """`stream=False`: claim by long polls and not over a stream, as with servers that have no streams.
 
-    `wake_port`: no connection is held, the server rings at `wake_url` when there is work (default: this port on
-    `wake_host`). `wake_secret` is the secret of the server's webhooks. Workers with the same `wake_group` are rung in turn.
+    `wake_port`: hold no connection; the server calls `wake_url` when there is work (default: this port on `wake_host`).
+    `wake_secret` is the secret of the server's webhooks. Of the workers of one `wake_group` the server calls one at a time, in turn.
     """
 
     def __init__(
@@ -72,21 +72,21 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def task(self, command: str, *, lease_seconds: float | None = None) -> Callable[[Decorated], Decorated]:
-        """The function that works on this command. A plain one runs in a thread of its own."""
+        """Register the function for a command. A plain function runs in a thread of its own."""
         seconds = self._lease_seconds if lease_seconds is None else _lease(lease_seconds)
 
-        def keep(function: Decorated) -> Decorated:
-            # Spelling does not matter to queues; the token is compared with what is written here.
+        def register(function: Decorated) -> Decorated:
+            # Queues ignore case, but the server compares this spelling with the token's.
             name = command.strip().lower()
             if name in self._handlers:
                 raise ValueError(f"there is a function for {command!r} already; upper and lower case are the same here")
             self._handlers[name] = TaskFunction(command.strip(), function, seconds)
             return function
 
-        return keep
+        return register
 
     def run(self) -> None:
-        """Until a signal comes. Raises ClientError if the server refuses from the start."""
+        """Work until a signal. Raises ClientError if the server refuses the first call."""
         print(self.introduction, file=sys.stderr, flush=True)
         asyncio.run(self.serve())
 
@@ -96,12 +96,12 @@ class Worker:
         return f"Working on {commands} for {self._client.url}; Ctrl-C stops."
 
     async def serve(self) -> None:
-        """The same inside a running loop, until `stop()`, or a signal if this is the main thread."""
+        """`run` inside a running loop, until `stop()`, or a signal if this is the main thread."""
         if not self._handlers:
             raise ValueError("a worker needs at least one @worker.task")
         self._loop = asyncio.get_running_loop()
         presence = ServerPresence(self._client.url)
-        # One claim is for all commands, so it asks for the shortest lease; the first heartbeat asks for the task's own.
+        # A claim is for all commands, so it asks for the shortest lease; the first heartbeat asks for the function's own.
         shortest = min(handler.lease_seconds for handler in self._handlers.values())
         pool = TaskPool(self._client.tasks, presence, self._handlers, self._concurrency, shortest, self._watch)
         commands = [handler.command for handler in self._handlers.values()]
@@ -122,15 +122,12 @@ class Worker:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """The same in a thread beside the program, until the end of the block: for tests, and for small programs.
-
-        What made the worker give up is raised there.
-        """
+        """`run` in a thread until the end of the block, for tests and small programs. The end of the block raises its error."""
         begun = threading.Event()
         gave_up: list[BaseException] = []
 
         async def serve() -> None:
-            self._loop = asyncio.get_running_loop()  # before anybody can stop it
+            self._loop = asyncio.get_running_loop()  # so that `stop` finds it
             begun.set()
             await self.serve()
 
@@ -152,7 +149,7 @@ class Worker:
             raise error
 
     def stop(self) -> None:
-        """From any thread. The second time: without grace."""
+        """Stop the worker, from any thread. The second call ends the grace."""
         try:
             here = asyncio.get_running_loop()
         except RuntimeError:
@@ -160,7 +157,7 @@ class Worker:
         if self._loop is None or self._loop is here:
             self._stop_or_hurry()
         else:
-            with suppress(RuntimeError):  # its loop has ended, and it with it
+            with suppress(RuntimeError):  # the loop, and so the worker, has ended
                 self._loop.call_soon_threadsafe(self._stop_or_hurry)
 
     def _stop_or_hurry(self) -> None:
@@ -184,7 +181,7 @@ def _lease(seconds: float) -> float:
 @contextmanager
 def _signals(stop: Callable[[], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals belong to the main thread; whoever runs us elsewhere calls stop()
+        yield  # only the main thread gets signals; elsewhere the caller uses stop()
         return
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGTERM, signal.SIGINT)

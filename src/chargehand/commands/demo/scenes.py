@@ -63,7 +63,7 @@ class Teller:
         print(line, flush=True)
 
 
-class Receiver:
+class DemoReceiver:
     """Takes state webhooks, checks each signature, and knows which states a job has told."""
 
     def __init__(self, secret: str, teller: Teller) -> None:
@@ -118,7 +118,7 @@ async def demo(as_json: bool) -> None:
     if reason := Embedded.available():
         raise ConfigError(f"the demo needs the embedded model, which cannot run here: {reason}")
     teller, secret = Teller(as_json), new_webhook_secret()
-    receiver = Receiver(secret, teller)
+    receiver = DemoReceiver(secret, teller)
     hook = await receiver.start()
     with tempfile.TemporaryDirectory(prefix="chargehand-demo-") as directory:
         config = load_config(
@@ -145,7 +145,7 @@ async def demo(as_json: bool) -> None:
 
 class Demo:
     def __init__(
-        self, server: Server, http: aiohttp.ClientSession, receiver: Receiver, teller: Teller, hook: str
+        self, server: Server, http: aiohttp.ClientSession, receiver: DemoReceiver, teller: Teller, hook: str
     ) -> None:
         self._server = server
         self._http = http

@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 
-class State(StrEnum):
+class CheckState(StrEnum):
     OK = "ok"
     WARNING = "warning"
     FAILED = "failed"
@@ -13,18 +13,18 @@ class State(StrEnum):
 
 class Finding(msgspec.Struct, frozen=True):
     check: str
-    state: State
+    state: CheckState
     text: str
     advice: str = ""
 
 
 def ok(check: str, text: str) -> Finding:
-    return Finding(check, State.OK, text)
+    return Finding(check, CheckState.OK, text)
 
 
 def warning(check: str, text: str, advice: str) -> Finding:
-    return Finding(check, State.WARNING, text, advice)
+    return Finding(check, CheckState.WARNING, text, advice)
 
 
 def failed(check: str, text: str, advice: str) -> Finding:
-    return Finding(check, State.FAILED, text, advice)
+    return Finding(check, CheckState.FAILED, text, advice)

@@ -31,7 +31,7 @@ def listen(
     turn = threading.Lock()  # senders come at once: what is printed is printed whole, and counted once
     reader_gone: BrokenPipeError | None = None
 
-    class Receiver(BaseHTTPRequestHandler):
+    class PrintingHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         timeout = 30
 
@@ -78,7 +78,7 @@ def listen(
         print(f"{time.strftime('%H:%M:%S')}  {path}  sequence {sequence}  signature {signature}", file=out)
         print(f"  {msgspec.json.encode(content).decode()}", file=out, flush=True)
 
-    server = ThreadingHTTPServer((host, port), Receiver)
+    server = ThreadingHTTPServer((host, port), PrintingHandler)
     server.daemon_threads = True
     print(f"Listening on http://{host}:{server.server_address[1]}/ ; Ctrl-C stops.", file=sys.stderr, flush=True)
     with server:

@@ -36,7 +36,7 @@ class Show(Protocol):
     def close(self) -> None: ...
 
 
-class _Lines(AwayNotices):
+class _QuietLines(AwayNotices):
     """What plain lines and JSON leave out."""
 
     def token(self, token: Token) -> None:
@@ -52,7 +52,7 @@ class _Lines(AwayNotices):
         pass
 
 
-class PlainLines(_Lines):
+class PlainLines(_QuietLines):
     """For pipes and logs."""
 
     def event(self, event: AnyEvent, seen: Seen) -> None:
@@ -65,7 +65,7 @@ class PlainLines(_Lines):
         print(last_line(door, job_id, end), file=sys.stderr, flush=True)
 
 
-class JsonLines(_Lines):
+class JsonLines(_QuietLines):
     """An object a line, each with its `type`: event, token, end."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Tasks for a worker that holds no connection: it has itself rung when there is work, and looks by itself now and then.
+"""Claims for a worker that holds no connection: the server notifies it when there is work, and it claims now and then anyway.
 
-A notification promises nothing, so nothing is lost with it: what matters is the claim. Anybody who can reach the bell can
-make the worker look, which costs one claim; with the secret of the server's webhooks only the server can.
+A notification only makes the worker claim, so a lost one delays work and loses none. Anybody who can reach the port can make the worker
+claim; with the secret of the server's webhooks only the server can.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from chargehand.webhooks.signature import Dialect, SignatureError
 log = logging.getLogger("chargehand.client")
 
 TTL_SECONDS = 300
-LOOK_SECONDS = 60.0
+CLAIM_SECONDS = 60.0
 MAX_BODY = 64 << 10
 
 
@@ -29,12 +29,12 @@ class NotifiedClaims:
         self._url = url
         self._secret = secret
         self._group = group
-        self._ring = asyncio.Event()
+        self._notified = asyncio.Event()
         self._subscription = ""
 
     async def run(self) -> None:
         app = web.Application(client_max_size=MAX_BODY)
-        app.router.add_post("/{path:.*}", self._heard)
+        app.router.add_post("/{path:.*}", self._receive)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         keeping: asyncio.Task[None] | None = None
@@ -57,20 +57,20 @@ class NotifiedClaims:
             await self._unsubscribe()
             await runner.cleanup()
 
-    async def _heard(self, request: web.Request) -> web.Response:
+    async def _receive(self, request: web.Request) -> web.Response:
         body = await request.read()
         if self._secret:
             try:
-                # codeQ has no other signature than its own. That somebody may ring twice with it does no harm.
+                # codeQ has only its own signature. That it allows repeats does no harm: a notification only makes the worker claim.
                 dialect: Dialect = "standard" if "webhook-signature" in request.headers else "codeq"
                 verify_webhook(self._secret, request.headers, body, dialect=dialect)
             except SignatureError as error:
                 return web.json_response({"error": str(error)}, status=401)
-        self._ring.set()
+        self._notified.set()
         return web.Response(status=204)
 
     async def _keep_subscribed(self, url: str) -> None:
-        """Renewed at a third of its time, so that two renewals may fail; made anew when the server has forgotten it."""
+        """Renew the subscription at each third of its time, so that two renewals may fail; subscribe again if the server lost it."""
         while True:
             await self._source.insist(lambda: self._subscribe(url))
             await asyncio.sleep(TTL_SECONDS / 3)
@@ -94,7 +94,7 @@ class NotifiedClaims:
             min_interval_seconds=1,
         )
         self._subscription = made.subscription_id
-        self._ring.set()  # what was there before is not rung for
+        self._notified.set()  # there is no notification for work from before
 
     async def _unsubscribe(self) -> None:
         if not self._subscription:
@@ -112,12 +112,12 @@ class NotifiedClaims:
                 self._source.pool.start(task)
             if not tasks:
                 try:
-                    async with asyncio.timeout(LOOK_SECONDS):
-                        await self._ring.wait()
+                    async with asyncio.timeout(CLAIM_SECONDS):
+                        await self._notified.wait()
                 except TimeoutError:
                     pass
 
     async def _claimed(self) -> list[Task]:
         free = await self._source.pool.room()
-        self._ring.clear()
+        self._notified.clear()
         return await owned(self._source.pool, claim_now(self._source, free))
