@@ -83,21 +83,21 @@ STORES: dict[Store, Callable[[], AbstractContextManager[Stores]]] = {
 
 
 class Report(msgspec.Struct):
-    """Reports are kept in the repository: they say nothing of where they were made, and are short."""
+    """The results. They are kept in the repository, so they are short and do not name the machine."""
 
     at: str
     machine: dict[str, str | int | float]
     rows: list[Row]
 
     def encoded(self) -> bytes:
-        """A line for each row."""
+        """Encode with one line for each row."""
         fields = _rounded(msgspec.to_builtins(self))
         rows = b",\n".join(map(msgspec.json.encode, fields.pop("rows")))
         return msgspec.json.encode(fields)[:-1] + b',"rows":[\n' + rows + b"\n]}\n"
 
 
 def _rounded(value: Any) -> Any:
-    """All floats to six digits, which is more than was measured."""
+    """Round all floats to six digits, which is more than was measured."""
     if isinstance(value, dict):
         return {name: _rounded(each) for name, each in value.items()}
     if isinstance(value, list):

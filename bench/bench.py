@@ -1,4 +1,4 @@
-"""What every measurement is given: how much to do, a server to do it with, and somebody to tell."""
+"""What every measurement gets: how much to do, servers to measure, and a function that prints progress."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -44,7 +44,7 @@ class Bench:
 
     @asynccontextmanager
     async def server(self, store_url: str | None = None, **settings: Any) -> AsyncIterator[Server]:
-        """In `settings` a dot is two underscores."""
+        """Start a server. In the names of `settings` two underscores stand for a dot."""
         store_url = store_url or await self.stores.create()
         given = msgspec.json.encode({name.replace("__", "."): value for name, value in settings.items()}).decode()
         async with running("server", store_url, str(self.stores.folder), given) as (pid, [url]):
@@ -55,7 +55,7 @@ class Bench:
         return sample
 
     async def rounds(self, server: Server, connections: int, **works: Work) -> dict[str, list[Sample]]:
-        """Each work in turn, as often as there are rounds."""
+        """Run each work in turn, as often as there are rounds."""
         samples: dict[str, list[Sample]] = {name: [] for name in works}
         async with connected(server.url, connections) as opened:
             for work in works.values():

@@ -118,7 +118,7 @@ def _link(path: str) -> dict[str, str]:
 
 
 class Talk(asyncio.Protocol):
-    """One connection. Requests come one at a time."""
+    """One connection, with one request at a time."""
 
     _transport: asyncio.Transport
 

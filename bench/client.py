@@ -17,7 +17,7 @@ class Answer(NamedTuple):
 
 
 class Streamed(NamedTuple):
-    """An answer that came in pieces."""
+    """A streamed answer."""
 
     first_at: float  # time.perf_counter() at the first byte of the body
     received: bytes  # all of it as it came over the wire: head, chunks and what is around them
@@ -33,7 +33,7 @@ def request(method: str, path: str, body: bytes = b"") -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """Keep-alive, one request at a time. Of an answer only the status and the length are looked at."""
+    """Keep-alive, one request at a time. Of an answer only the status and the length are parsed."""
 
     _transport: asyncio.Transport
 

@@ -46,7 +46,7 @@ async def _send(bench: Bench, receiver: str, body_bytes: int) -> Sample:
 
 
 async def _drain(bench: Bench, receiver: str, dead: list[str]) -> tuple[Sample, int]:
-    """Deliveries pile up while their endpoints are paused; timed is from resuming them to the last arrival."""
+    """Queue deliveries while their endpoints are paused; measure from resuming the endpoints to the last arrival."""
     healthy, count = [f"{receiver}/{number}" for number in range(ENDPOINTS)], bench.scale.deliveries
     async with bench.server() as server, connected(server.url, 64) as connections, connected(receiver, 1) as [counter]:
         before = await _received(counter)
@@ -84,7 +84,7 @@ async def _set_endpoints(connections: list[Connection], verb: str) -> None:
 
 
 async def _received(counter: Connection, count: int = 0) -> Received:
-    """What the receiver has, once it has so many."""
+    """Wait until the receiver has so many webhooks; return its counts."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             answer = await counter.expect(request("GET", "/"), 200)
@@ -95,7 +95,7 @@ async def _received(counter: Connection, count: int = 0) -> Received:
 
 
 async def _try_seconds(connection: Connection) -> list[float]:
-    """How long the tries of some of the deliveries took."""
+    """Return the durations of the tries of some of the deliveries."""
     ids: list[str] = []
     path = "/engine/deliveries?state=delivered&limit=500"
     following = ""

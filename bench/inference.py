@@ -59,7 +59,7 @@ CASES = (
 
 
 class Streams:
-    """The work, and what it saw."""
+    """The work of one run, and the times that it measured."""
 
     def __init__(self) -> None:
         self.first_seconds: list[float] = []
@@ -75,7 +75,7 @@ class Streams:
 
 
 async def passthrough(bench: Bench) -> AsyncIterator[Row]:
-    """A stream from a target against the same one through the server."""
+    """Measure a stream from a target directly, and the same one through the server."""
     for case in CASES:
         async with (
             running("target", "0", str(TOKENS), str(case.token_seconds), str(PARALLEL)) as (pid, [url]),
@@ -137,7 +137,7 @@ async def _submit_job(connection: Connection) -> None:
 
 
 async def back(bench: Bench) -> AsyncIterator[Row]:
-    """From a target that listens again to the first of the jobs that waited for it at work; the next probe is waited for, too."""
+    """Measure from a target that listens again to the first waiting job that runs on it, including the wait for the next probe."""
     port, taken = _free_port(), list[float]()
     away = {"url": f"http://127.0.0.1:{port}", "parallel": PARALLEL}
     rounds = 4 * bench.scale.rounds
@@ -204,7 +204,7 @@ async def _get(caller: Connection, path: str) -> Any:
 
 
 async def _until(caller: Connection, path: str, so: Callable[[Any], bool]) -> Any:
-    """What is read there, once it is so."""
+    """Read until the condition holds; return what was read."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             found = await _get(caller, path)
@@ -227,7 +227,7 @@ def _seconds(instant: str) -> float:
 
 
 def _free_port() -> int:
-    """One that refuses connections now."""
+    """Return a port that refuses connections now."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])

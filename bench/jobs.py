@@ -1,4 +1,4 @@
-"""Jobs: taking them in, handing them out, and the whole way."""
+"""Jobs: submit, claim, and the whole cycle."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -32,7 +32,7 @@ async def cycle(bench: Bench) -> AsyncIterator[Row]:
 
 
 async def claim(bench: Bench) -> AsyncIterator[Row]:
-    """claim -> succeed out of a short queue, a long one, and one with a long tail of what is not due; servers take turns."""
+    """claim -> succeed out of a short queue, a long one, and one with a long tail of delayed jobs; the servers take turns."""
     few, many = bench.scale.few, bench.scale.many
     queues = {f"{few:,} queued": (few, 0), f"{many:,} queued": (many, 0), f"{many:,} delayed": (few, many)}
     runs: dict[tuple[str, int], list[Sample]] = {}
@@ -66,7 +66,7 @@ async def _filled(bench: Bench, ready: int, delayed: int) -> AsyncIterator[Serve
 
 
 def _compared_times(label: str, samples: list[Sample], baseline: list[Sample]) -> Row:
-    """By the mean time of an operation, which with one connection is its latency."""
+    """Compare the mean time of an operation, which with one connection is its latency."""
     return Row(
         measurement=label,
         value=median(1e3 / s.rate for s in samples),

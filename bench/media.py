@@ -84,7 +84,7 @@ def _costs(samples: list[Sample] | None) -> list[float]:
 
 
 async def _fetch(server: Server, connections: int) -> Sample:
-    """The file again and again, each connection in a thread of its own: as fast as a client can be."""
+    """Fetch the file again and again, each connection in a thread of its own: as fast as a client can be."""
     cpu, began, own = server.cpu(), time.perf_counter(), time.process_time()
     each = [asyncio.to_thread(_downloads, server.url, FETCHES // connections) for _ in range(connections)]
     taken = [seconds for some in await asyncio.gather(*each) for seconds in some]
@@ -118,7 +118,7 @@ def _write(file: Path) -> None:
 
 @asynccontextmanager
 async def _nginx(file: Path) -> AsyncIterator[Server | None]:
-    """nginx in one process, as ours is, or None where there is none."""
+    """Start nginx in one process, as ours is; None if it is not installed."""
     found = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     if found is None:
         yield None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bench.client import Answer, Connection
-from chargehand.commands.bench.load import Load, cpu_seconds
+from chargehand.commands.bench.load import Timings, cpu_seconds
 
 
 class Due(NamedTuple):
@@ -21,8 +21,8 @@ def evenly(rate: float, requests: Sequence[bytes], status: int, first_at: float 
     return [Due(first_at + number / rate, request, status) for number, request in enumerate(requests)]
 
 
-async def paced(connections: Sequence[Connection], dues: Sequence[Due]) -> tuple[Load, list[Answer]]:
-    """The answers are in the order of the requests' times."""
+async def paced(connections: Sequence[Connection], dues: Sequence[Due]) -> tuple[Timings, list[Answer]]:
+    """Send the requests at their times; return the answers in the order of those."""
     free: asyncio.Queue[Connection] = asyncio.Queue()
     for connection in connections:
         free.put_nowait(connection)
@@ -42,5 +42,5 @@ async def paced(connections: Sequence[Connection], dues: Sequence[Due]) -> tuple
                 await asyncio.sleep(wait)
             sent.append(group.create_task(send(await free.get(), due)))
     results = [each.result() for each in sent]
-    load = Load(clock() - began, [taken for taken, _ in results], cpu_seconds() - cpu)
+    load = Timings(clock() - began, [taken for taken, _ in results], cpu_seconds() - cpu)
     return load, [answer for _, answer in results]

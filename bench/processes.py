@@ -1,4 +1,4 @@
-"""Processes to measure: started, asked what they cost, ended."""
+"""Starts and ends the processes that are measured, and reads their CPU and memory."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Cpu(NamedTuple):
-    """Seconds used so far."""
+    """Seconds of CPU used so far."""
 
     server: float
     store: float
@@ -40,7 +40,7 @@ class Server(NamedTuple):
         return descendants(self.pid) if self.database is None else [self.database, *descendants(self.database)]
 
     def peak_bytes(self) -> tuple[int, int]:
-        """Of the server and of its writer; PostgreSQL's memory is shared between its processes, so it has no such sum."""
+        """Return the peaks of the server and of its writer; 0 for PostgreSQL, whose processes share memory."""
         return _peak(self.pid), sum(map(_peak, self._store())) if self.database is None else 0
 
     async def run(
@@ -74,7 +74,7 @@ class Server(NamedTuple):
 
 @asynccontextmanager
 async def running(module: str, *arguments: str) -> AsyncIterator[tuple[int, list[str]]]:
-    """A module of this benchmark as a process: its id, and the URLs that it printed."""
+    """Run a module of this benchmark as a process; yield its id and the URLs that it printed."""
     process = await asyncio.create_subprocess_exec(
         *[sys.executable, "-m", f"bench.{module}", *arguments],
         stdin=asyncio.subprocess.PIPE,  # ends when this process ends, however it ends
@@ -93,7 +93,7 @@ async def running(module: str, *arguments: str) -> AsyncIterator[tuple[int, list
 
 
 async def output(module: str, *arguments: str) -> bytes:
-    """What a module of this benchmark prints by its end."""
+    """Run a module of this benchmark to its end; return what it printed."""
     process = await asyncio.create_subprocess_exec(
         *[sys.executable, "-m", f"bench.{module}", *arguments], stdout=asyncio.subprocess.PIPE
     )
@@ -115,7 +115,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def listener(port: int) -> int | None:
-    """The process that listens there, if it is one that we may look at."""
+    """Return the process that listens there, if we may inspect it."""
     table = [
         line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
     ]
@@ -146,7 +146,7 @@ def _times(pid: int) -> list[float]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/…/stat from the state on; none when the process is gone."""
+    """Return the fields of /proc/…/stat from the state on; none if the process is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

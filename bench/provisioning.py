@@ -53,7 +53,7 @@ class Fleet(NamedTuple):
         await self._all(puts, 200)
 
     async def begin(self) -> float:
-        """A job for each server, until all of them wait for their machine's word; how long that took."""
+        """Submit a job for each server and wait until all of them wait for their machine's report; return the seconds."""
         expected = await self.resets() + len(self.bmcs)
         began = time.perf_counter()
         asked = [{"server_serial": serial(n), "recipe": RECIPE} for n in range(len(self.bmcs))]
@@ -64,7 +64,7 @@ class Fleet(NamedTuple):
         return time.perf_counter() - began
 
     async def end(self, expected: int) -> None:
-        """Until every job is complete: each machine was reset once more."""
+        """Wait until every job is complete: each machine was reset once more."""
         await self._until_reset(expected)
         for number in range(len(self.bmcs)):
             page = _decoded(await self._ask(f"/api/v1/jobs?server_serial={serial(number)}&limit=1"))
@@ -79,7 +79,7 @@ class Fleet(NamedTuple):
         return Run(sample, max(load.latencies)), answers
 
     async def _all(self, requests: Sequence[bytes], status: int) -> list[Any]:
-        """On all connections, each as fast as it is answered."""
+        """Send on all connections, each as fast as it is answered."""
         left, answers = iter(list(enumerate(requests))), dict[int, Any]()
 
         async def on(connection: Connection) -> None:
@@ -103,7 +103,7 @@ class Fleet(NamedTuple):
         return int((await self.counter.expect(request("GET", "/count"), 200)).body)
 
     async def _until_reset(self, count: int) -> None:
-        """The BMCs are asked, and not the server, which has enough to do."""
+        """Ask the BMCs, not the server, which is busy."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 if await self.resets() >= count:
@@ -112,7 +112,7 @@ class Fleet(NamedTuple):
 
 
 async def status_webhooks(bench: Bench) -> AsyncIterator[Row]:
-    """Each machine's report of success, at its time, and then once more: what a sender does that heard no answer."""
+    """Each machine's report of success at its time, and once more: what a sender does that got no answer."""
     count = bench.scale.machines
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=bench.stores.folder)))
@@ -194,7 +194,7 @@ def _progress(number: int) -> bytes:
 
 
 def _post(path: str, body: Any) -> bytes:
-    """As a machine sends it; the empty handler wants its token."""
+    """Build the request as a machine sends it; the empty handler needs its token."""
     if not path.startswith("/api"):
         return _json("POST", path, body)
     data = msgspec.json.encode(body)

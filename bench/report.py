@@ -1,4 +1,4 @@
-"""What a run came to, and how it is shown."""
+"""The results of runs, and the table of them."""
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -67,7 +67,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the table. The target is one for the ratio where there is one, else for the value."""
+    """A line of the table. The target bounds the ratio if there is one, else the value."""
 
     measurement: str
     value: float
@@ -109,7 +109,7 @@ def compared(
     baseline: tuple[Sequence[Sample], Get],
     target: Target | None = None,
 ) -> Row:
-    """Round by round, by what is taken from each sample."""
+    """Compare round by round, by a value of each sample."""
     values, bases = ([get(sample) for sample in samples] for samples, get in (measured, baseline))
     return Row(
         measurement=measurement,

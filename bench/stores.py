@@ -31,11 +31,11 @@ class Stores(ABC):
 
     @abstractmethod
     async def create(self) -> str:
-        """The URL of a new one."""
+        """Create a database; return its URL."""
 
     @abstractmethod
     async def tidy(self, url: str) -> None:
-        """After many writes: what would else be done in the background, some time during the measurement."""
+        """Do after many writes what would else be done in the background during the measurement."""
 
 
 class SqliteStores(Stores):
@@ -43,7 +43,7 @@ class SqliteStores(Stores):
         return f"sqlite:///{self.folder.resolve()}/{next(self._numbers)}.db"
 
     async def tidy(self, url: str) -> None:
-        """Nothing: SQLite has no background."""
+        """Nothing to do: SQLite has no background work."""
 
 
 class PostgresStores(Stores):
@@ -92,7 +92,7 @@ def postgres_stores() -> Iterator[Stores]:
 
 
 async def fill(url: str, count: int, delay_seconds: float = 0.0) -> None:
-    """Queues jobs through the store itself, thousands in a commit."""
+    """Queue jobs through the store itself, thousands in a commit."""
     store = await open_store(url, group_size=GROUP)
     new_id, queue, left = UlidMaker(), queue_name(KIND, "default", QUEUE), iter(range(count))
 
@@ -108,7 +108,7 @@ async def fill(url: str, count: int, delay_seconds: float = 0.0) -> None:
 
 
 def fsync_seconds(folder: Path) -> float:
-    """What a durable write of a page costs here, at the median: it bounds whatever waits for one."""
+    """Return the median time of a durable write of a page here."""
     taken = []
     with tempfile.TemporaryFile(dir=folder) as file:
         for _ in range(100):

@@ -18,7 +18,7 @@ from bench.report import Row, Sample, Target, at, compared, compared_rates, rate
 from bench.tasks_client import Wire, drive, runners
 from bench.tasks_stream import drain
 from bench.waiters import waited
-from chargehand.commands.bench.load import Load
+from chargehand.commands.bench.load import Timings
 
 CONNECTIONS = 32
 PREFILLED = 100
@@ -34,7 +34,7 @@ class Place(NamedTuple):
     server: Server
     wire: Wire
 
-    def sample(self, before: Cpu, load: Load) -> Sample:
+    def sample(self, before: Cpu, load: Timings) -> Sample:
         return self.server.sample(before, len(load.latencies), load.seconds, load.latencies, load.client_cpu)
 
 
@@ -170,7 +170,7 @@ async def tasks_peers(bench: Bench) -> AsyncIterator[Row]:
 
 
 async def _best_setting(bench: Bench, peer: Peer) -> int:
-    """By a few short tries of each in turn; the best of its tries counts, for what disturbs only slows down."""
+    """Choose by a few short tries of each in turn. The best try counts, because noise only slows a try down."""
     best: dict[int, float] = dict.fromkeys(peer.settings, 0.0)
     for _ in range(bench.scale.tries):
         for setting in peer.settings:
@@ -205,7 +205,7 @@ async def _in_turn(bench: Bench, places: list[Place], label: str, run: Run) -> R
 
 
 async def _alternating(bench: Bench, label: str, runs: Sequence[tuple[Place, Run]]) -> list[list[Sample]]:
-    """A B A B …: the machine is not equally fast all the time."""
+    """Run A B A B …, because the speed of the machine varies."""
     for place, run in runs:
         await run(place, _command(), WARM_UP_SECONDS)
     samples: list[list[Sample]] = [[] for _ in runs]
@@ -244,7 +244,7 @@ async def _run(
 
 
 def _command() -> str:
-    """A new one each time, so that each run finds the queue that it filled, and what earlier ones left is nobody's."""
+    """Return a new command each time, so that a run finds only the queue that it filled."""
     return f"GENERATE_MASTER_{next(_numbers)}"
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 from bench.client import Answer, Unexpected
-from chargehand.commands.bench.load import Load, cpu_seconds
+from chargehand.commands.bench.load import Timings, cpu_seconds
 
 Operation = Generator[bytes, Answer, bool]
 
@@ -38,7 +38,7 @@ def expected(answer: Answer, *statuses: int) -> Answer:
 
 
 class Budget:
-    """How long, and how often: what all connections of a run share."""
+    """How long and how often: the limits that all connections of a run share."""
 
     def __init__(self, seconds: float, count: int | None) -> None:
         self._until = time.perf_counter() + seconds
@@ -131,13 +131,13 @@ async def runners(url: str, count: int) -> AsyncIterator[list[Runner]]:
 
 async def drive(
     opened: Sequence[Runner], begin: Callable[[], Operation], *, seconds: float = 3600.0, count: int | None = None
-) -> Load:
-    """All connections do the operation over and over, until the time is over or it was done `count` times."""
+) -> Timings:
+    """Let all connections do the operation over and over, until the time is over or it was done `count` times."""
     latencies: list[float] = []
     cpu, began = cpu_seconds(), time.perf_counter()
     budget = Budget(seconds, count)
     await asyncio.gather(*[runner.run(begin, budget, latencies) for runner in opened])
-    return Load(time.perf_counter() - began, latencies, cpu_seconds() - cpu)
+    return Timings(time.perf_counter() - began, latencies, cpu_seconds() - cpu)
 
 
 async def _open(url: str) -> Runner:

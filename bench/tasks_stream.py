@@ -10,7 +10,7 @@ import msgspec
 
 from bench.client import Connection, Unexpected, connected
 from bench.tasks_client import Wire, request
-from chargehand.commands.bench.load import Load, cpu_seconds
+from chargehand.commands.bench.load import Timings, cpu_seconds
 
 IN_FLIGHT = 100  # tasks that a worker has at once
 MOST_RESULTS = 100  # in a request
@@ -58,7 +58,7 @@ class TaskStream(asyncio.Protocol):
             self._came(ids)
 
     def _chunks(self) -> Iterator[bytes]:
-        """Those that are whole."""
+        """Return the lines that are complete."""
         data, at = self._raw, 0
         while (begin := data.find(b"\r\n", at) + 2) > 1:
             length = int(data[at : begin - 2], 16)
@@ -87,7 +87,7 @@ class Worker:
         self._broken: Exception | None = None
 
     async def work(self, asked: bytes, finished: Callable[[list[float]], None]) -> None:
-        """Until it is cancelled. `finished` is told how long each task of a batch took, from its line to its stored result."""
+        """Run until cancelled. Call `finished` with the time of each task of a batch, from its line to its stored result."""
         place = urlsplit(self._wire.url)
         _, stream = await asyncio.get_running_loop().create_connection(
             lambda: TaskStream(self._came, self._failed), place.hostname or "", place.port or 80
@@ -124,8 +124,8 @@ class Worker:
             raise Unexpected(answer.body.decode(errors="replace")[:500])
 
 
-async def drain(wire: Wire, command: str, workers: int, count: int) -> Load:
-    """So many tasks of a command, from the first claim to the last result."""
+async def drain(wire: Wire, command: str, workers: int, count: int) -> Timings:
+    """Measure so many tasks of a command, from the first claim to the last result."""
     latencies: list[float] = []
     done = asyncio.Event()
 
@@ -145,7 +145,7 @@ async def drain(wire: Wire, command: str, workers: int, count: int) -> Load:
                 ended, _ = await asyncio.wait([all_done, *working], return_when=asyncio.FIRST_COMPLETED)
             for task in ended:
                 task.result()  # a worker ends only by breaking
-            return Load(time.perf_counter() - began, latencies, cpu_seconds() - cpu)
+            return Timings(time.perf_counter() - began, latencies, cpu_seconds() - cpu)
         finally:
             for task in (all_done, *working):
                 task.cancel()

@@ -62,7 +62,7 @@ async def waited(bench: Bench, name: str, claim: bytes, submit: Work, wakeups: i
 
 
 async def _wake(caller: Connection, submit: Work, answered: "asyncio.Queue[float]") -> float:
-    """From the answer to whoever submits to the answer to whoever waits; the latter may come first."""
+    """Measure from the answer to the submitter to the answer to the waiting worker; the latter may come first."""
     await submit(caller)
     submitted = time.perf_counter()
     async with asyncio.timeout(WAIT_SECONDS):

@@ -1,4 +1,4 @@
-"""What the load does on a connection: the operations that are timed."""
+"""The operations that are timed, on one connection."""
 
 import msgspec
 

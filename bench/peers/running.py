@@ -38,7 +38,7 @@ class Store(NamedTuple):
 
 
 def missing(peer: Peer) -> str:
-    """Why it cannot be measured here; empty when it can."""
+    """Return why it cannot be measured here; empty if it can."""
     if packages := [name for name in peer.packages if find_spec(name) is None]:
         return f"{', '.join(packages)} not installed; `make bench` does it"
     if programs := [name for name in peer.programs if shutil.which(name) is None]:
@@ -61,7 +61,7 @@ async def measured(peer: Peer, setting: int, seconds: float) -> Sample:
 
 @asynccontextmanager
 async def _working(peer: Peer, *arguments: str) -> AsyncIterator[None]:
-    """Its worker, which prints a line when it is ready and ends with its standard input."""
+    """Run its worker, which prints a line when it is ready and ends with its standard input."""
     process = await asyncio.create_subprocess_exec(
         *[sys.executable, "-m", f"bench.peers.{peer.module}", "work", *arguments],
         stdin=asyncio.subprocess.PIPE,

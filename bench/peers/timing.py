@@ -1,4 +1,4 @@
-"""What a peer makes of the work: enqueue, take, finish, with a worker at it all the while."""
+"""Times a peer: enqueues tasks while a worker of the peer takes and finishes them."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ Finished = Callable[[], Awaitable[int]]
 
 
 async def report(put: Put, finished: Finished, seconds: float, producers: int) -> None:
-    """Prints a sample. Its times are those of enqueuing; `finished` counts all tasks that were ever finished."""
+    """Print a sample. Its times are those of enqueuing; `finished` counts all tasks that were ever finished."""
     before = await finished()
     warm = await _run(put, finished, before + WARM_UP, WARM_UP, producers)
     count = max(WARM_UP, min(MOST, int(warm.rate * seconds)))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 C = TypeVar("C")
 
 
-class Load(NamedTuple):
+class Timings(NamedTuple):
     seconds: float  # of the whole run
     latencies: list[float]  # of each operation
     client_cpu: float
@@ -23,7 +23,7 @@ async def repeat(
     seconds: float = 3600.0,
     count: int | None = None,
     spread_seconds: float = 0.0,
-) -> Load:
+) -> Timings:
     """Let all callers do the work over and over, until the time is over or it was done `count` times.
 
     They begin one after the other within `spread_seconds`: callers that begin at once and take as long stay in step for ever.
@@ -43,7 +43,7 @@ async def repeat(
             latencies.append(now - then)
 
     await at_once(on(caller, spread_seconds * number / len(callers)) for number, caller in enumerate(callers))
-    return Load(clock() - began, latencies, cpu_seconds() - cpu)
+    return Timings(clock() - began, latencies, cpu_seconds() - cpu)
 
 
 async def at_once(works: Iterable[Coroutine[Any, Any, None]]) -> None:

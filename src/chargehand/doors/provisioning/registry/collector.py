@@ -1,9 +1,9 @@
-"""Garbage collection: whatever no tag leads to goes when its grace is over.
+"""Garbage collection: removes what no tag leads to, once its grace is over.
 
-What is kept: every tagged manifest, every manifest pushed or untagged within the grace, and all that hangs on those (reach.py),
-in every repository of every tenant, however deep its name. It runs beside pushes and on several nodes at once. The moment that counts is taken
-while nobody writes: a push before it is seen by the look around, and one after it has made all that it refers to younger than
-what is removed. Each removal looks at the age again, alone at the directory.
+It keeps every tagged manifest, every manifest pushed or untagged within the grace, and all that those refer to (reach.py), in
+every repository of every tenant. It runs beside pushes and on several nodes at once. It takes the time while nobody writes: the
+scan sees every push before that time, and a push after it has made all that it refers to younger than what is removed. Each
+removal checks the age again, alone at the lock.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ log = get_logger(__name__)
 
 
 class Collected(msgspec.Struct, kw_only=True):
-    """What a collection looked at, and what it removed."""
+    """How many a collection has read, kept and removed."""
 
     repositories: int = 0
     kept_blobs: int = 0
@@ -127,7 +127,7 @@ class Collector:
             return True
 
     def _prune(self, layout: Layout, directory: Path) -> None:
-        """Removes what is empty now, up to the first directory that is not. A writer makes its directory under the lock."""
+        """Remove empty directories, up to the first that is not empty. A writer makes its directory under the lock."""
         empty = [REFERRERS, *(f"{REFERRERS}/{each.name}" for each in listed(directory / REFERRERS))]
         with self._layout.locked(ALONE):
             for part in (LAYERS, MANIFESTS, TAGS, UPLOADS, *reversed(empty)):
@@ -137,7 +137,7 @@ class Collector:
 
     @translated()
     def _sweep_drafts(self, before: int) -> None:
-        """What writers that died left behind."""
+        """Remove the drafts of writers that died."""
         for entry in listed(self._layout.drafts):
             remove_old(Path(entry.path), before, self._layout.lock)
 

@@ -9,7 +9,7 @@ from chargehand.files.disk import make, stamp, sync
 
 
 class Drafts:
-    """Small files that are on the disk already when the lock is taken, and then only have to be renamed."""
+    """Writes files durably before the lock is taken, so that under it they only have to be renamed."""
 
     def __init__(self, directory: Path, now: int) -> None:
         self._directory = directory
@@ -44,7 +44,7 @@ class Drafts:
         self._changed.add(path.parent)
 
     def sync(self) -> None:
-        """After the lock: whoever is told of success is told after this."""
+        """Make the new names durable; called after the lock is released, and before the caller reports success."""
         for directory in self._changed:
             sync(directory)
         self._changed.clear()
