@@ -1,4 +1,4 @@
-"""The reference page of the command line: every command, argument and option, as the code has them."""
+"""Generate the reference page of the command line from the code: every command, argument and option."""
 
 import re
 from collections.abc import Iterator

@@ -1,13 +1,13 @@
-"""The Grafana dashboard as a table of panels, and the JSON that Grafana imports. `make docs` writes it.
+"""The Grafana dashboard as a table of panels; `make docs` writes it as the JSON that Grafana imports.
 
-Gauges of queues show the whole store on every node, so nodes are joined by max. Counters are each node's own, so by sum.
+Gauges of queues count the whole store on every node, so nodes are combined by max; counters are per node, so by sum.
 """
 
 from typing import Any, NamedTuple
 
 import msgspec
 
-WIDTH = 24  # of Grafana's grid
+WIDTH = 24  # columns of Grafana's grid
 COLUMNS = 3
 HEIGHT = 8
 SOURCE = {"type": "prometheus", "uid": "${source}"}
@@ -15,7 +15,7 @@ SOURCE = {"type": "prometheus", "uid": "${source}"}
 
 class Panel(NamedTuple):
     title: str
-    unit: str  # Grafana's name of it
+    unit: str  # Grafana's name of the unit
     lines: dict[str, str]  # legend -> expression
 
 

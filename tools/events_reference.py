@@ -1,4 +1,4 @@
-"""The page about events: what a job's log says, and what webhooks say, at every door. The bodies shown are made by the doors themselves."""
+"""Generate the page about events in job logs and webhooks of every door. The doors themselves render the example bodies."""
 
 from collections.abc import Callable
 from typing import Any
@@ -129,13 +129,13 @@ def _provisioning() -> list[str]:
 
 
 def _fields(kind: type[msgspec.Struct]) -> list[str]:
-    """A table of what an event has, from the type that is sent."""
+    """Return a table of an event's fields, from its type."""
     properties: dict[str, Any] = msgspec.json.schema(kind)["$defs"][kind.__name__]["properties"]
     lines = ["| field | meaning |", "| --- | --- |"]
     return [*lines, *[f"| `{name}` | {_meaning(name, field)} |" for name, field in properties.items()]]
 
 
-# What the types leave to the name. `data` is the door's own.
+# Meanings that the types do not describe. `data` differs by door.
 _PLAIN = {
     "sequence": "its number in the job's log",
     "time": "when it happened, RFC 3339",

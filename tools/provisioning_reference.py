@@ -1,4 +1,4 @@
-"""The pages about provisioning that are made from the code: what can go wrong, and what may stand in a recipe."""
+"""Generate the pages about provisioning from the code: error keys, and the fields of a recipe."""
 
 from typing import Any
 

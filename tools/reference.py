@@ -1,4 +1,4 @@
-"""Writes the reference pages and the dashboard from the code: `python -m tools.reference` writes them, `--check` says whether they are current."""
+"""Generate the reference pages and the dashboard from the code: `python -m tools.reference` writes them, `--check` checks that they are current."""
 
 import sys
 import tomllib
@@ -111,7 +111,7 @@ def settings() -> str:
 
 
 def _in_markdown(meaning: str) -> str:
-    """What is indented in it is an example, and keeps its lines."""
+    """Convert a docstring to Markdown; indented text is an example and keeps its lines."""
     shown, after_example = list[str](), False
     for line in meaning.split("\n"):
         example = line.startswith("  ")
@@ -229,7 +229,7 @@ PAGES = {
 
 
 def everything() -> dict[Path, str]:
-    """Every file that is made, and what it should hold now."""
+    """Return every generated file with its content."""
     made = {ROOT / "docs" / name: MADE + make() for name, make in PAGES.items()}
     return made | {ROOT / "deploy/grafana/chargehand.json": dashboard.dashboard()}
 

@@ -1,4 +1,4 @@
-"""Make the tiny model of the embedded target again: byte-level, llama architecture, 0.4 million parameters, GGUF.
+"""Train the tiny model of the embedded target: byte-level, llama architecture, 0.4 million parameters, GGUF.
 
     python -m venv /tmp/train && /tmp/train/bin/pip install torch numpy gguf
     /tmp/train/bin/python tools/train_tiny.py src/chargehand/doors/inference/embedded/models/tiny-stories.gguf 90
@@ -90,7 +90,7 @@ COSINES, SINES = ANGLES.cos(), ANGLES.sin()
 
 
 def rotate(x):
-    """In pairs of neighbours, as llama.cpp does for the architecture `llama`."""
+    """Apply rotary embeddings to pairs of neighbours, as llama.cpp does for the architecture `llama`."""
     even, odd, length = x[..., 0::2], x[..., 1::2], x.shape[-2]
     cosines, sines = COSINES[:length], SINES[:length]
     return torch.stack((even * cosines - odd * sines, even * sines + odd * cosines), -1).flatten(-2)

@@ -1,4 +1,4 @@
-"""`python -m maintenance.build`: a bootable image of the maintenance system, for BIOS and UEFI, the same bytes each time."""
+"""`python -m maintenance.build`: build a bootable image of the maintenance system for BIOS and UEFI, reproducibly."""
 
 import argparse
 import hashlib
@@ -49,7 +49,7 @@ def build(output: Path, cache: Path) -> None:
         with _fed("zstd", "-q", "-15", "-o", initrd) as pipe:
             for piece in newc(found.first):
                 pipe.write(piece)
-        # Small blocks: what is needed of a file is unpacked when it is needed, and no more.
+        # Small blocks: only the needed parts of a file are unpacked.
         options = (
             "-tar -comp zstd -Xcompression-level 12 -b 128K -root-uid 0 -root-gid 0 -root-mode 0755 -quiet -no-progress"
         )
@@ -61,7 +61,7 @@ def build(output: Path, cache: Path) -> None:
 
 @contextmanager
 def _fed(*command: str | Path) -> Iterator[IO[bytes]]:
-    """The input of a program, which has done its work when this is over."""
+    """Yield the standard input of a program, and wait for its end."""
     with suppress(BrokenPipeError), started(*command) as process:
         assert process.stdin is not None  # noqa: S101
         yield process.stdin

@@ -1,6 +1,4 @@
-"""Files in the two forms that the image needs, the same bytes for the same files whoever makes them: the cpio format that the kernel
-unpacks (newc), and tar.
-"""
+"""Write the two archive formats that the image needs, reproducibly: cpio as the kernel unpacks it (newc), and tar."""
 
 import io
 import tarfile
@@ -14,14 +12,14 @@ DIRECTORY, FILE, LINK = 0o040000, 0o100000, 0o120000
 
 class Entry(NamedTuple):
     path: str  # without a slash in front
-    mode: int  # with the bits that say what it is
-    data: bytes = b""  # of a link: where it points to
+    mode: int  # with the bits of the file type
+    data: bytes = b""  # the target of a link
     uid: int = 0
     gid: int = 0
 
 
 def newc(entries: Iterable[Entry]) -> Iterator[bytes]:
-    """Sorted by path, so that a directory comes before what is in it."""
+    """Return a cpio archive, sorted by path, so that a directory comes before its content."""
     for number, entry in enumerate(sorted(entries), 1):
         yield from _record(entry, number)
     yield from _record(Entry("TRAILER!!!", 0), 0)

@@ -1,6 +1,6 @@
-"""A bootable image: GRUB for BIOS and for UEFI, the kernel with a small initramfs, and the system.
+"""Build a bootable image: GRUB for BIOS and UEFI, the kernel with a small initramfs, and the system.
 
-GRUB's own program for this, grub-mkrescue, puts the time and random numbers into the image; so its parts are made here, one by one.
+grub-mkrescue, GRUB's own program for this, puts the time and random numbers into the image; so its parts are built here.
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ from maintenance.build.run import EPOCH, run
 
 VOLUME = "MAINTENANCE"
 GRUB = Path("/usr/lib/grub")
-# What is said last about consoles is /dev/console. Nothing that is not trusted runs here, so nothing is guarded against it.
+# The last console is /dev/console. Nothing untrusted runs here, so mitigations are off.
 KERNEL_LINE = "console=tty0 console=ttyS0,115200 systemd.firstboot=no systemd.show_status=true net.ifnames=0 printk.devkmsg=on mitigations=off"
 # fmt: off
 COMMON = [
@@ -21,7 +21,7 @@ BIOS, UEFI = [*COMMON, "biosdisk", "vga"], [*COMMON, "efi_gop", "efi_uga"]
 FAT_SERIAL = "C4A26E4D"
 FAT_KIB = 2880
 
-# Found by a file of its own, so that another bootable disk in the machine is never taken for this one.
+# Identified by its own file, so that another bootable disk in the machine is not mistaken for this one.
 MARK = "boot/chargehand-maintenance"
 CONFIG = f"""\
 search --no-floppy --file --set=root /{MARK}
@@ -77,7 +77,7 @@ def _fat(image: Path, efi: Path) -> None:
 
 
 def _xorriso(tree: Path, fat: Path, output: Path) -> None:
-    date = "2023111422132000"  # EPOCH, as the volume's own dates are written
+    date = "2023111422132000"  # EPOCH in the format of the volume's dates
     # fmt: off
     run(
         "xorriso", "-as", "mkisofs", "-o", output, "-V", VOLUME, "-r", "-J", "-joliet-long", "--set_all_file_dates", f"={EPOCH}",

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Run by mmdebstrap, with the new root as its argument. The kernel is only unpacked, into a folder of its own: installed as a
-# package it would bring the tools of an initramfs that this system does not have.
+# Run by mmdebstrap with the new root as its argument. The kernel is only unpacked, into its own folder: as an installed
+# package it would need the tools for an initramfs, which this system does not have.
 set -eu
 root=$1
 export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"

@@ -1,4 +1,4 @@
-"""The kernel's modules that servers need, and what those need in turn."""
+"""The kernel modules that servers need, and their dependencies."""
 
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -25,13 +25,13 @@ OTHERS = (
     "crc32c_intel", "sha256_ssse3", "unix", "ipv6", "efi_pstore",
 )
 # fmt: on
-FIRST = (*STORAGE, "virtio_pci", "usbhid", "isofs", "squashfs", "loop", "overlay")  # to find the medium and read it
+FIRST = (*STORAGE, "virtio_pci", "usbhid", "isofs", "squashfs", "loop", "overlay")  # to find and read the medium
 WANTED = (*STORAGE, *NETWORK, *FILE_SYSTEMS, *OTHERS)
 ABOUT = ("modules.builtin", "modules.builtin.modinfo", "modules.order")
 
 
 class Modules:
-    """All that the kernel's package has, unpacked into a folder."""
+    """All modules of the kernel's package, unpacked into a folder."""
 
     def __init__(self, tar: tarfile.TarFile, folder: Path) -> None:
         prefix = f"./{KERNEL}/lib/modules/"
@@ -49,7 +49,7 @@ class Modules:
         run("depmod", "-b", folder, self.version)
 
     def choose(self, wanted: Sequence[str], root: Path) -> Path:
-        """A folder that is the system's /lib/modules/VERSION, with these and what they need."""
+        """Write the system's /lib/modules/VERSION with these modules and their dependencies."""
         folder = root / "lib/modules" / self.version
         for name in (*_closure(self._folder, wanted), *ABOUT):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ class Modules:
 
 
 def _closure(folder: Path, wanted: Sequence[str]) -> list[str]:
-    """Paths of the wanted modules and of those that they need. One that is built in needs no file."""
+    """Return the paths of the modules and their dependencies. A built-in one has no file."""
     needs: dict[str, list[str]] = {}
     by_name: dict[str, str] = {}
     for line in (folder / "modules.dep").read_text().splitlines():

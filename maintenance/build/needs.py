@@ -1,10 +1,10 @@
-"""What the build needs of the machine it runs on, said before anything is begun."""
+"""Check that the tools for the build are installed, before it begins."""
 
 import os
 import shutil
 from pathlib import Path
 
-# What is looked for, and the Debian package that brings it.
+# A program or file, and the Debian package that contains it.
 PROGRAMS = {
     "mmdebstrap": "mmdebstrap",
     "dpkg-deb": "dpkg",
@@ -19,7 +19,7 @@ FILES = {"/usr/lib/grub/i386-pc/cdboot.img": "grub-pc-bin", "/usr/lib/grub/x86_6
 
 
 def missing() -> list[str]:
-    """The packages to install, in the order of the alphabet."""
+    """Return the missing packages, sorted."""
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
     programs = {package for program, package in PROGRAMS.items() if shutil.which(program, path=path) is None}
     return sorted(programs | {package for file, package in FILES.items() if not Path(file).exists()})

@@ -1,4 +1,4 @@
-"""The Debian packages of the maintenance system, as a tar file that is made once for each list of packages."""
+"""Install the Debian packages of the maintenance system into a tar file, which is cached for each list of packages."""
 
 import hashlib
 from pathlib import Path
@@ -7,7 +7,7 @@ from maintenance.build.run import listed, run
 
 SUITE = "bookworm"
 KERNEL_HOOK = Path(__file__).with_name("kernel.sh")
-KERNEL = "kernel"  # the folder in the tar file that the hook puts the kernel into
+KERNEL = "kernel"  # the folder in the tar file for the kernel; the hook fills it
 
 # fmt: off
 PACKAGES = (
@@ -23,13 +23,13 @@ EXCLUDED = (
 
 
 def key() -> str:
-    """Changes with whatever changes the tar file, but for new versions of the packages."""
+    """Return a key that changes with everything that changes the tar file, except new versions of packages."""
     said = "\n".join((SUITE, *PACKAGES, *EXCLUDED, KERNEL_HOOK.read_text()))
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
 def cached(cache: Path) -> Path:
-    """The tar file, made if it is not there. Remove it to get newer packages."""
+    """Return the tar file, created if it does not exist. Delete it to get newer packages."""
     tar = cache / f"rootfs-{key()}.tar"
     if not tar.exists():
         cache.mkdir(parents=True, exist_ok=True)

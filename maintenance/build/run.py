@@ -1,11 +1,11 @@
-"""Programs are run as lists of arguments, in an environment in which they do the same every time."""
+"""Run programs as argument lists, in an environment for reproducible output."""
 
 import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-EPOCH = 1_700_000_000  # the time of everything in the image
+EPOCH = 1_700_000_000  # the timestamp of everything in the image
 
 
 class BuildFailed(Exception):

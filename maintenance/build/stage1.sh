@@ -1,12 +1,12 @@
 #!/bin/busybox sh
-# The first program of the maintenance system. What firmware can read is slow, so it reads only the kernel and this; the rest is
-# copied from the medium into memory here, by the kernel's own drivers, and the medium may go away after that.
+# The first program of the maintenance system. Firmware reads slowly, so it loads only the kernel and this; this copies the rest
+# from the medium into memory with the kernel's drivers, after which the medium may be removed.
 /bin/busybox --install -s /bin
 export PATH=/bin
 
 say() { echo "maintenance: $*" > /dev/kmsg; }
 
-# With a shell on the console: the machine stays as it is, to be looked at.
+# Open a shell on the console: the machine stays as it is for inspection.
 fail() {
   say "the system could not be started: $*"
   exec sh
@@ -18,7 +18,7 @@ mount -t sysfs sys /sys || fail "no /sys"
 mkdir -p /medium /run
 mount -t tmpfs -o mode=0755 run /run || fail "no /run"
 
-# Drivers come as devices are found behind devices: a controller, then a hub, then a drive.
+# Drivers are loaded as devices are found behind others: a controller, then a hub, then a drive.
 drivers() { find /sys/devices -name modalias -exec cat {} + 2> /dev/null | sort -u | xargs modprobe -abq 2> /dev/null; }
 
 mounted() {

@@ -1,4 +1,4 @@
-"""What is in the maintenance system: the packages without what nobody needs there, the kernel's modules, our units and the agent."""
+"""The content of the maintenance system: the packages without unneeded files, kernel modules, our units and the agent."""
 
 import fnmatch
 import importlib.util
@@ -19,7 +19,7 @@ UNITS, SYSTEM, AGENT = HERE / "units", HERE / "system", HERE / "agent" / "provis
 STAGE1 = Path(__file__).with_name("stage1.sh")
 BUSYBOX = "usr/bin/busybox"
 PACKAGE = "usr/lib/python3/dist-packages/provision"
-PYTHON_3_11 = b"\xa7\r\r\n"  # what its compiled files begin with
+PYTHON_3_11 = b"\xa7\r\r\n"  # the magic number of its compiled files
 
 # fmt: off
 LEFT_OUT = (
@@ -29,10 +29,10 @@ LEFT_OUT = (
     "usr/lib/python3.11/test", "usr/lib/python3.11/unittest", "usr/lib/python3.11/pydoc_data", "usr/lib/python3.11/lib2to3",
     "usr/lib/python3.11/idlelib", "usr/lib/python3.11/ensurepip", "usr/lib/python3.11/tkinter",
     "etc/hostname", "etc/machine-id", "etc/issue", "etc/shadow-", "etc/passwd-", "etc/group-", "etc/gshadow-", "etc/resolv.conf", "etc/kernel",
-    # The times of a build are in these, or they are of no use without a package manager.
+    # These contain build times, or are useless without a package manager.
     "etc/.pwd.lock", "etc/apt", "etc/cron.d", "etc/cron.daily", "etc/ld.so.cache.*",
 )
-# What would ask, wait, or do work that is in vain in a system that lives in memory.
+# Units that would prompt, wait, or do useless work in a system that runs in memory.
 MASKED = (
     "systemd-firstboot.service", "systemd-timesyncd.service", "e2scrub_reap.service", "e2scrub_all.timer", "apt-daily.timer",
     "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer", "systemd-update-utmp.service",
@@ -56,8 +56,8 @@ PLACES = ("boot", "dev", "proc", "sys", "run", "tmp", "var/log", "var/cache", "v
 
 class Tree(NamedTuple):
     kernel: bytes
-    first: list[Entry]  # what the firmware loads beside the kernel
-    system: list[Entry]  # what that copies into memory and starts
+    first: list[Entry]  # loaded by the firmware together with the kernel
+    system: list[Entry]  # copied into memory and started by the former
 
 
 def read(rootfs: Path, work: Path) -> Tree:
@@ -102,7 +102,7 @@ def _packages(tar: tarfile.TarFile) -> Iterator[Entry]:
 
 
 def _trusted(code: bytes) -> bytes:
-    """Compiled Python that is not compared with its source: the time of that is another one here, and compiling takes seconds."""
+    """Mark compiled Python as not to be compared with its source, whose timestamp differs here; compiling takes seconds."""
     return code[:4] + (1).to_bytes(4, "little") + bytes(8) + code[16:]
 
 
@@ -126,14 +126,14 @@ def _ours() -> Iterator[Entry]:
         yield _link(f"etc/systemd/system/{unit}", "/dev/null")
     yield _link("etc/systemd/system/default.target", "/usr/lib/systemd/system/multi-user.target")
     yield Entry("etc/resolv.conf", FILE | 0o644)  # the agent fills it
-    # Empty and not missing: the system makes one up for this boot and asks nobody.
+    # Empty, not missing: then systemd generates one for this boot without prompting.
     yield Entry("etc/machine-id", FILE | 0o444)
     for place in PLACES:
         yield Entry(place, DIRECTORY | (0o1777 if place == "tmp" else 0o755))
 
 
 def _compiled(source: Entry) -> Entry:
-    """Without it the first start of the agent takes seconds longer. Version 2 of the format says the same thing in one way only."""
+    """Compile the agent, which saves seconds at its first start. Version 2 of the marshal format is reproducible."""
     code = compile(source.data, f"/{source.path}", "exec", dont_inherit=True, optimize=0)
     name = source.path.rpartition("/")[2].removesuffix(".py")
     return Entry(

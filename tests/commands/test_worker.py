@@ -171,7 +171,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def test_a_program_that_hangs_is_ended_with_all_that_it_started(server: Stub, tmp_path: Path) -> None:
+async def test_a_program_that_hangs_is_killed_with_its_children(server: Stub, tmp_path: Path) -> None:
     server.add("work", {})
     async with worker(server, "--timeout", "0.5", script(tmp_path, HANGS)) as process:
         await until(lambda: server.calls["nack"], 20)

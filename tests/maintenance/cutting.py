@@ -1,4 +1,4 @@
-"""A proxy before a server that drops connections: the first ones after so many bytes of the answer, the later ones never."""
+"""A proxy that drops the first connections after a given number of bytes of the answer, and later ones never."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -9,7 +9,7 @@ WHOLE = 1 << 60
 
 @asynccontextmanager
 async def cutting(address: str, cuts: Sequence[int], *, hold: bool = False) -> AsyncIterator[str]:
-    """Its address. `cuts`: for each connection in turn the bytes after which it ends, or with `hold` brings no more."""
+    """Yield the proxy's address. `cuts`: for each connection, the bytes after which it is closed, or with `hold` sends no more."""
     host, _, port = address.rpartition(":")
     left = list(cuts)
     tasks: set[asyncio.Task[None]] = set()
@@ -29,7 +29,7 @@ async def cutting(address: str, cuts: Sequence[int], *, hold: bool = False) -> A
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         def ended(task: asyncio.Task[None]) -> None:
             tasks.discard(task)
-            writer.close()  # here, because a task that is cancelled before it began runs no line of its own
+            writer.close()  # here, because a task that is cancelled before it starts runs no code
 
         task = asyncio.create_task(serve(reader, writer))
         tasks.add(task)

@@ -1,4 +1,4 @@
-"""An empty Windows registry hive: what a test writes into by hivexsh, as there is no tool that makes one from nothing."""
+"""An empty Windows registry hive for hivexsh, as there is no tool that creates one."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""A disk that is a file: for tests that partition, format and mount for real."""
+"""A loop device as a disk, for tests that really partition, format and mount."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ def tool(*argv: str, given: str = "") -> str:
 
 @contextmanager
 def loop_disk(path: Path, size: int) -> Iterator[str]:
-    """The name of the device; skips the test where there can be none."""
+    """Yield the name of the device; skip the test if loop devices are not available."""
     if os.geteuid():
         pytest.skip("only root can attach loop devices")
     missing = [name for name in TOOLS if not shutil.which(name)]
@@ -40,6 +40,6 @@ def loop_disk(path: Path, size: int) -> Iterator[str]:
 
 
 def under(folder: Path) -> list[str]:
-    """What is mounted there."""
+    """Return what is mounted under the path."""
     with open("/proc/self/mountinfo") as file:
         return [line.split(" ")[4] for line in file if line.split(" ")[4].startswith(str(folder))]

@@ -1,4 +1,4 @@
-"""A machine for the agent: a directory that is its root, and a systemd that notes what it is asked."""
+"""A machine for the agent: a directory as its root, and a stand-in for systemd that records its calls."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from provision.places import Places
 
 AGENT = Path(__file__).parents[2] / "maintenance" / "agent"
 
-# What systemctl and journalctl say is in files; what they were asked goes into one.
+# systemctl and journalctl answer from files, and append their arguments to one.
 TOOL = """#!/bin/sh
 echo "$(basename "$0") $*" >> '{folder}/calls'
 case "$(basename "$0") $1" in
@@ -70,13 +70,13 @@ class Machine:
             (self.root / "dev" / name).write_bytes(content)
 
     def unit(self, name: str, result: str, code: int = 0) -> None:
-        """What systemd will say of it: with an exit code, or else with the signal that ended it."""
+        """Set the state that systemd reports of a unit: with an exit code, or the signal that ended it."""
         how = 1 if result == "exit-code" else 2
         (self.tools / f"state-{name}").write_text(f"Result={result}\nExecMainCode={how}\nExecMainStatus={code}\n")
 
     @property
     def calls(self) -> list[str]:
-        """What was asked of systemd, but for questions."""
+        """Return the calls of systemctl, without queries."""
         lines = (self.tools / "calls").read_text().splitlines()
         return [line for line in lines if line.startswith("systemctl") and " show " not in line]
 

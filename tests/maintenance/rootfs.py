@@ -1,4 +1,4 @@
-"""A file tree that can be entered: a shell, and a GRUB that writes down what it was asked and what it saw."""
+"""A file tree for chroot: a shell, and a stand-in for GRUB that records its arguments and what it saw."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""A job that waits for its machine at a real controller, and the machine with the job's media in its drives."""
+"""A job at a real controller that waits for its machine, and the machine with the job's media in its drives."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""The agent as a process of its own, on a machine that is a directory, with a real controller over real sockets."""
+"""The agent as a process, on a machine that is a directory, with a real controller over real sockets."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +26,9 @@ STARTED = ["systemctl --no-block start install-linux.target"]
 # the dispatcher -------------------------------------------------------------------------------------------------------
 
 
-async def test_the_dispatcher_finds_its_task_asks_and_starts_the_target(store_url: str, tmp_path: Path) -> None:
+async def test_the_dispatcher_finds_its_task_asks_for_permission_and_starts_the_target(
+    store_url: str, tmp_path: Path
+) -> None:
     recipe = {**RECIPE, "env": {"USER_NAME": 'a "quoted" $word \\', "USER_PASSWORD": "tiddlywinks"}}
     async with scene(store_url, tmp_path, recipe) as at:
         ran = await at.machine.agent("dispatch")
@@ -49,9 +51,7 @@ async def test_the_dispatcher_finds_its_task_asks_and_starts_the_target(store_ur
         assert secret not in ran.said
 
 
-async def test_a_machine_is_not_imaged_twice_for_one_job_and_says_nothing_about_the_other_boots_work(
-    store_url: str, tmp_path: Path
-) -> None:
+async def test_a_second_boot_for_the_same_job_does_nothing_and_reports_nothing(store_url: str, tmp_path: Path) -> None:
     async with scene(store_url, tmp_path) as at:
         machine = await at.dispatched()
         machine.boot()
@@ -66,7 +66,9 @@ async def test_a_machine_is_not_imaged_twice_for_one_job_and_says_nothing_about_
         assert await at.status() == "provisioning"
 
 
-async def test_the_wrong_machine_is_refused_before_anything_is_asked_or_started(store_url: str, tmp_path: Path) -> None:
+async def test_the_wrong_machine_is_refused_before_any_request_and_before_the_target_starts(
+    store_url: str, tmp_path: Path
+) -> None:
     async with scene(store_url, tmp_path) as at:
         (at.machine.places.dmi / "product_serial").write_text("SN-2\n")
         ran = await at.machine.agent("dispatch")
@@ -82,7 +84,7 @@ async def test_the_wrong_machine_is_refused_before_anything_is_asked_or_started(
         assert webhook["data"]["exit_code"] == 18
 
 
-async def test_a_controller_that_is_not_there_is_a_reason_not_to_begin(store_url: str, tmp_path: Path) -> None:
+async def test_without_an_answer_of_the_controller_nothing_begins(store_url: str, tmp_path: Path) -> None:
     async with scene(store_url, tmp_path) as at:
         await at.room.stop()
         ran = await at.machine.agent("dispatch")
@@ -90,7 +92,7 @@ async def test_a_controller_that_is_not_there_is_a_reason_not_to_begin(store_url
         await at.room.start()
 
 
-async def test_a_controller_that_comes_late_is_waited_for(store_url: str, tmp_path: Path) -> None:
+async def test_a_controller_that_is_late_is_waited_for(store_url: str, tmp_path: Path) -> None:
     async with scene(store_url, tmp_path) as at:
         report = await at.room.on_medium()
         async with cutting(report["progress_url"].split("/")[2], [0, 3]) as address:
@@ -106,7 +108,7 @@ async def test_a_controller_that_comes_late_is_waited_for(store_url: str, tmp_pa
 
 
 def task_with(machine: Machine, tmp_path: Path, changes: Mapping[str, bytes | None]) -> dict[str, bytes]:
-    """The drive with the task in it, with other files."""
+    """Return the drive with the task, with other files."""
     for drive in sorted((machine.root / "dev").iterdir()):
         if files := task_files(drive.read_bytes()):
             changed = {name: data for name, data in {**files, **changes}.items() if data is not None}
@@ -117,7 +119,7 @@ def task_with(machine: Machine, tmp_path: Path, changes: Mapping[str, bytes | No
 
 
 def plain_task(tmp_path: Path, **changes: bytes | None) -> dict[str, bytes]:
-    """A task without a controller."""
+    """Return a task without a controller."""
     report = {
         "job_id": "j",
         "server_serial": "SN-1",
@@ -147,7 +149,7 @@ def plain_task(tmp_path: Path, **changes: bytes | None) -> dict[str, bytes]:
         (Exit.UNREACHABLE, {}),
     ],
 )  # fmt: skip
-async def test_every_trouble_has_its_exit_code(tmp_path: Path, store_url: str, code: Exit, changes: Any) -> None:
+async def test_every_error_has_its_exit_code(tmp_path: Path, store_url: str, code: Exit, changes: Any) -> None:
     machine = Machine(tmp_path)
     machine.insert(**plain_task(tmp_path, **changes))
     ran = await machine.agent("dispatch")
@@ -156,7 +158,7 @@ async def test_every_trouble_has_its_exit_code(tmp_path: Path, store_url: str, c
     assert SECRET not in ran.said
 
 
-async def test_without_a_medium_there_is_nobody_to_report_to_and_no_retry(tmp_path: Path, store_url: str) -> None:
+async def test_without_a_medium_nothing_is_reported_and_nothing_retried(tmp_path: Path, store_url: str) -> None:
     machine = Machine(tmp_path)
     ran = await machine.agent("dispatch")
     assert (ran.code, machine.calls) == (Exit.NO_MEDIUM, [])
@@ -164,9 +166,7 @@ async def test_without_a_medium_there_is_nobody_to_report_to_and_no_retry(tmp_pa
     assert (await machine.agent("report", "failed", DISPATCHER)).code == 0
 
 
-async def test_a_run_that_cannot_be_written_and_a_systemd_that_does_not_start_have_codes_too(
-    tmp_path: Path, store_url: str
-) -> None:
+async def test_an_unwritable_run_directory_has_its_exit_code(tmp_path: Path, store_url: str) -> None:
     machine = Machine(tmp_path)
     machine.insert(**plain_task(tmp_path))
     (machine.root / "run").write_text("a file in the way")
@@ -201,7 +201,7 @@ async def test_the_task_is_found_behind_the_maintenance_image(store_url: str, tm
 @pytest.mark.parametrize(
     "argv", [[], ["step"], ["step", "format-everything"], ["report"], ["report", "failed"], ["report", "failed", ""]]
 )
-async def test_what_is_not_known_is_not_done(tmp_path: Path, store_url: str, argv: list[str]) -> None:
+async def test_unknown_commands_and_steps_are_refused(tmp_path: Path, store_url: str, argv: list[str]) -> None:
     ran = await Machine(tmp_path).agent(*argv)
     assert ran.code == Exit.USAGE
     assert "usage: " in ran.said

@@ -1,4 +1,4 @@
-"""A controller, a registry and a place for firmware whose certificates are the operator's own: machines are told whom to trust."""
+"""Own certificates of the controller, the registry and the firmware server: the task medium tells machines whom to trust."""
 
 import json
 import ssl
@@ -39,7 +39,7 @@ async def test_the_task_medium_brings_the_authorities_and_no_private_key(store_u
 
 
 @on_sqlite
-async def test_without_the_setting_there_are_none(store_url: str, tmp_path: Path) -> None:
+async def test_without_the_setting_the_medium_has_no_authorities(store_url: str, tmp_path: Path) -> None:
     async with scene(store_url, tmp_path) as at:
         assert NAME not in on_medium(at.machine)
 
@@ -47,7 +47,7 @@ async def test_without_the_setting_there_are_none(store_url: str, tmp_path: Path
 @pytest.mark.parametrize(
     "content", [None, b"", b"no certificate", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
 )
-def test_a_file_that_cannot_be_used_refuses_the_start(tmp_path: Path, content: bytes | None) -> None:
+def test_the_server_does_not_start_with_an_unusable_ca_file(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "ca.pem"
     if content is not None:
         file.write_bytes(content)
@@ -55,7 +55,7 @@ def test_a_file_that_cannot_be_used_refuses_the_start(tmp_path: Path, content: b
         read_authorities(str(file))
 
 
-async def test_controller_and_firmware_are_asked_by_https_only_with_the_authorities_of_the_medium(
+async def test_https_to_controller_and_firmware_works_only_with_the_authorities_of_the_medium(
     tmp_path: Path,
 ) -> None:
     certificate(tmp_path / "tls.pem")
@@ -100,7 +100,7 @@ async def test_controller_and_firmware_are_asked_by_https_only_with_the_authorit
         assert (ran.code, tool.with_name("sum.given").read_bytes()) == (0, b"BIOS"), ran.said
 
 
-async def test_authorities_that_cannot_be_read_are_trouble_with_the_medium(tmp_path: Path) -> None:
+async def test_unreadable_authorities_are_an_error_of_the_medium(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.insert(**plain_task(tmp_path, ca__pem=b"no certificate"))
     ran = await machine.agent("dispatch")

@@ -1,4 +1,4 @@
-"""Which disk is taken, and which never is."""
+"""Which disk is chosen, and which are never used."""
 
 import json
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 
 from provision.disks import Disk, choose, find, read_disks
 from provision.errors import Exit, Trouble
-from provision.partition import tell_what_goes
+from provision.partition import log_what_is_erased
 from provision.places import Places
 
 T = 10**12
@@ -54,7 +54,7 @@ def test_a_disk_is_found_by_its_path_or_by_hints(wanted: Any, path: str) -> None
     assert choose(SEEN, wanted, PLACES).path == path
 
 
-def test_a_link_of_udev_leads_to_its_disk(tmp_path: Path) -> None:
+def test_a_udev_link_is_resolved_to_its_disk(tmp_path: Path) -> None:
     (tmp_path / "dev/disk/by-path").mkdir(parents=True)
     (tmp_path / "dev/sda").touch()
     (tmp_path / "dev/disk/by-path/pci-1").symlink_to("../../sda")
@@ -80,7 +80,7 @@ def test_a_link_of_udev_leads_to_its_disk(tmp_path: Path) -> None:
         (disks(device("sda", children=[device("md0", "raid1", mountpoints=["/srv"])])), "/dev/sda", "raid1.*in use as /srv"),
     ],
 )  # fmt: skip
-def test_no_other_disk_is_touched(seen: list[Disk], wanted: Any, reason: str) -> None:
+def test_a_disk_that_does_not_match_or_is_in_use_is_refused(seen: list[Disk], wanted: Any, reason: str) -> None:
     with pytest.raises(Trouble, match=reason) as caught:
         choose(seen, wanted, PLACES)
     assert caught.value.code == Exit.DISK
@@ -98,7 +98,7 @@ LEG_B = device("sdb", children=[device("sdb1", "part", fstype=RAID, uuid="u1")],
         device("sdb", fstype=RAID, uuid="u1", size=T // 2),
     ],
 )
-def test_one_leg_of_an_array_is_taken_only_by_its_name(other: dict[str, Any]) -> None:
+def test_one_disk_of_an_array_is_used_only_if_it_is_named(other: dict[str, Any]) -> None:
     seen = disks(LEG_A, other)
     with pytest.raises(Trouble, match="belongs together with /dev/sdb") as caught:
         choose(seen, {"min_size": "900G"}, PLACES)
@@ -107,7 +107,7 @@ def test_one_leg_of_an_array_is_taken_only_by_its_name(other: dict[str, Any]) ->
         assert choose(seen, named, PLACES).path == "/dev/sda"
 
 
-def test_two_paths_to_one_disk_belong_together_by_its_wwn_and_another_array_is_another_matter() -> None:
+def test_two_paths_to_one_disk_are_recognised_by_its_wwn_and_other_arrays_do_not_count() -> None:
     def path(name: str, size: int) -> dict[str, Any]:
         return device(name, fstype="mpath_member", wwn="0x5000", size=size)
 
@@ -118,41 +118,43 @@ def test_two_paths_to_one_disk_belong_together_by_its_wwn_and_another_array_is_a
     assert choose(disks(LEG_A, other, plain), {"min_size": "900G"}, PLACES).path == "/dev/sda"
 
 
-def test_what_somebody_may_miss_is_told_and_an_old_file_system_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_erased_arrays_and_encrypted_volumes_are_logged_and_old_file_systems_are_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     kinds = ("LVM2_member", "zfs_member", "crypto_LUKS", "ddf_raid_member", "ext4", "vfat")
     [disk] = disks(device("sda", children=[device(f"sda{n}", "part", fstype=kind) for n, kind in enumerate(kinds, 1)]))
-    tell_what_goes(disk)
+    log_what_is_erased(disk)
     said = capsys.readouterr().err.splitlines()
-    assert said == [f"this goes: {kind} on /dev/sda{n}" for n, kind in enumerate(kinds[:4], 1)]
+    assert said == [f"this is erased: {kind} on /dev/sda{n}" for n, kind in enumerate(kinds[:4], 1)]
 
 
-def test_a_virtio_disk_of_which_lsblk_tells_no_transport_has_one() -> None:
+def test_a_virtio_disk_has_a_transport_although_lsblk_reports_none() -> None:
     seen = disks(device("vda"), device("sda"), device("nvme0n1", tran="nvme"))
     assert [disk.transport for disk in seen] == ["virtio", "", "nvme"]
     assert choose(seen, {"transport": "virtio"}, PLACES).path == "/dev/vda"
 
 
-def test_the_sector_of_a_disk_is_the_logical_one() -> None:
+def test_the_sector_size_of_a_disk_is_the_logical_one() -> None:
     assert [disk.sector for disk in disks(device("sda"), {**device("sdb"), "log-sec": 4096})] == [512, 4096]
 
 
-def test_the_medium_that_brought_the_task_is_not_installed_to() -> None:
+def test_the_task_medium_is_never_the_target_disk() -> None:
     with pytest.raises(Trouble, match="the task medium is in it"):
         choose(SEEN, "/dev/sda", PLACES, medium="/dev/sda")
 
 
-def test_partitions_of_before_are_known_so_that_they_can_be_wiped() -> None:
+def test_old_partitions_are_listed_so_that_they_can_be_wiped() -> None:
     [disk] = disks(device("sda", children=[device("sda1", "part"), device("sda2", "part")]))
     assert (disk.partitions, disk.used) == (("/dev/sda1", "/dev/sda2"), ())
 
 
-def test_what_lsblk_cannot_say_is_trouble_with_a_name() -> None:
+def test_unreadable_output_of_lsblk_is_an_error_that_names_it() -> None:
     with pytest.raises(Trouble, match="lsblk"):
         read_disks("lsblk: failed")
 
 
 class Time:
-    """What passes while somebody sleeps."""
+    """A clock that advances while the code sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -162,7 +164,7 @@ class Time:
 
 
 def looking(seen: Callable[[float], list[Disk]], wanted: Any) -> tuple[Disk, float, int]:
-    """The disk, after how long, and how often udev was waited for."""
+    """Return the disk, the time it took, and how often udev was waited for."""
     time, settled = Time(), [0]
 
     def settle() -> None:
@@ -172,8 +174,8 @@ def looking(seen: Callable[[float], list[Disk]], wanted: Any) -> tuple[Disk, flo
     return disk, time.now, settled[0]
 
 
-def test_hints_are_believed_when_no_disk_has_come_for_a_while() -> None:
-    """The wrong disk is there at first, and alone fits."""
+def test_hints_are_evaluated_when_no_disk_has_appeared_for_a_while() -> None:
+    """At first only the wrong disk is there, and matches."""
 
     def seen(now: float) -> list[Disk]:
         return disks(SDA) if now < 4 else disks(SDA, device("sdb", size=T * 3))
@@ -187,16 +189,16 @@ def test_hints_are_believed_when_no_disk_has_come_for_a_while() -> None:
 
 
 @pytest.mark.parametrize("wanted", ["/dev/sda", {"serial": "A1"}, {"wwn": "5000C500A1B2C3D4"}, {"path": "/dev/sda"}])
-def test_a_disk_that_is_named_needs_no_such_wait(wanted: Any) -> None:
+def test_a_named_disk_needs_no_such_wait(wanted: Any) -> None:
     assert looking(lambda _now: SEEN, wanted)[1:] == (0.0, 0)
 
 
-def test_disks_that_come_and_go_for_ever_are_trouble() -> None:
-    with pytest.raises(Trouble, match="disks come and go"):
+def test_disks_that_keep_appearing_and_disappearing_are_an_error() -> None:
+    with pytest.raises(Trouble, match="disks keep appearing"):
         looking(lambda now: disks(SDA, *([CD] if int(now) % 4 < 2 else [])), {"rotational": True})
 
 
-def test_a_disk_that_appears_late_is_waited_for_and_a_doubt_is_not() -> None:
+def test_a_disk_that_appears_late_is_waited_for_and_an_ambiguous_hint_fails_at_once() -> None:
     seen = [disks(CD), disks(CD), disks(CD, SDA)]
     waits: list[float] = []
     assert find("/dev/sda", PLACES, "", 60, lambda: seen.pop(0), waits.append).path == "/dev/sda"

@@ -1,4 +1,4 @@
-"""Firmware: fetched, checked, and given to the vendor's tool, which nobody ends half way."""
+"""Firmware: downloaded, verified, and passed to the vendor's tool, which nothing interrupts."""
 
 import asyncio
 import socket
@@ -46,7 +46,7 @@ async def test_firmware_is_fetched_checked_and_given_to_the_vendors_tool(tmp_pat
             assert (ran.code, "no firmware without its digest" in ran.said) == (Exit.DIGEST, True), ran.said
 
 
-async def test_a_flash_goes_on_when_systemd_wants_it_to_stop(tmp_path: Path) -> None:
+async def test_sigterm_does_not_stop_a_running_flash(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     tool = machine.root / "opt/saa/saa"
     tool.parent.mkdir(parents=True)
@@ -71,7 +71,7 @@ async def test_a_flash_goes_on_when_systemd_wants_it_to_stop(tmp_path: Path) -> 
         assert not machine.places.has("flashing")
 
 
-def test_a_download_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+def test_a_download_that_takes_too_long_times_out(tmp_path: Path) -> None:
     times = iter([0.0, 10.0, MOST + 1])
     with (
         serving_slowly(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", b"BI", b"OS") as url,
@@ -80,7 +80,7 @@ def test_a_download_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
         download(url, tmp_path / "firmware.bin", lambda *_: None, lambda: next(times))
 
 
-def test_a_body_that_does_not_say_how_long_it_is_needs_a_digest() -> None:
+def test_a_body_without_a_length_is_accepted_only_with_a_digest() -> None:
     answer = b"HTTP/1.0 200 OK\r\n\r\nhalf of it"
     with serving_slowly(answer) as url, pytest.raises(Trouble, match="does not say how long it is"):
         list(fetch(url))
@@ -93,7 +93,7 @@ def test_a_body_that_does_not_say_how_long_it_is_needs_a_digest() -> None:
 
 @contextmanager
 def serving_slowly(*pieces: bytes) -> Iterator[str]:
-    """One answer to one request, byte for byte, in packets of their own."""
+    """Answer one request byte by byte, each in its own packet."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

@@ -1,4 +1,4 @@
-"""Is it this machine? Asked of what the firmware says and what the record names."""
+"""Whether the task is for this machine, by the firmware's data and the registration."""
 
 import uuid
 from pathlib import Path
@@ -40,7 +40,7 @@ def record(serial: str = "SN-1", system: str | None = None) -> dict[str, Any]:
         ("SN-1", None, {"server_serial": "SN-1"}),
     ],
 )
-def test_the_machine_that_is_meant_is_known(tmp_path: Path, serial: str, system: str | None, named: Any) -> None:
+def test_the_right_machine_is_recognised(tmp_path: Path, serial: str, system: str | None, named: Any) -> None:
     check(machine(tmp_path, serial, system), named)
 
 
@@ -68,14 +68,14 @@ def test_any_other_machine_is_refused(tmp_path: Path, serial: str | None, system
 
 
 @pytest.mark.parametrize("on_record", ["TAG-1", "CN7016300AB", ".TAG-1.CN7016300AB."])
-def test_a_machine_may_be_on_record_by_the_serial_of_its_board(tmp_path: Path, on_record: str) -> None:
+def test_a_machine_may_be_registered_by_the_serial_of_its_board(tmp_path: Path, on_record: str) -> None:
     check(machine(tmp_path, "TAG-1", OWN, ".TAG-1.CN7016300AB."), record(on_record, OWN))
 
 
-def test_a_machine_may_be_on_record_by_its_uuid_alone(tmp_path: Path) -> None:
+def test_a_machine_may_be_registered_by_its_uuid_alone(tmp_path: Path) -> None:
     check(machine(tmp_path, "made up by the hypervisor", OWN), record(OWN))
 
 
-def test_the_serial_of_a_board_is_no_excuse_for_another_uuid(tmp_path: Path) -> None:
+def test_a_wrong_uuid_is_refused_although_the_serial_of_the_board_matches(tmp_path: Path) -> None:
     with pytest.raises(Trouble, match="UUID"):
         check(machine(tmp_path, "TAG-1", OWN, "BOARD-1"), record("BOARD-1", SWAPPED.replace("4", "5")))

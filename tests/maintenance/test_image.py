@@ -1,4 +1,4 @@
-"""Images from a real registry: found, streamed through dropped connections, unpacked, verified, and undone when they are wrong."""
+"""Images from a real registry: resolved, downloaded over dropped connections, unpacked, verified, and erased if they are wrong."""
 
 import asyncio
 import gzip
@@ -57,7 +57,7 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
 
 
 def tree(tmp_path: Path) -> bytes:
-    """A tar with what is easily lost: an owner, a mode, a link, a hole."""
+    """Return a tar with attributes that are easily lost: an owner, a mode, a link, a hole."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:
         for name, mode, content in (("etc/hostname", 0o644, b"image\n"), ("usr/bin/su", 0o4755, b"\0" * 100_000)):
@@ -78,7 +78,7 @@ async def pull(url: str, registry: str, token: str = TOKEN) -> tuple[Blob, bytes
     return await asyncio.to_thread(work)
 
 
-# finding --------------------------------------------------------------------------------------------------------------
+# resolving ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -90,11 +90,11 @@ async def pull(url: str, registry: str, token: str = TOKEN) -> tuple[Blob, bytes
         ("a/b:t@sha256:" + "1" * 64, Reference("a", "b", "t", "sha256:" + "1" * 64)),
     ],
 )
-def test_a_reference_is_read(text: str, expected: Reference) -> None:
+def test_a_reference_is_parsed(text: str, expected: Reference) -> None:
     assert Reference.read(text) == expected
 
 
-def test_only_the_controllers_registry_is_spoken_to_as_its_url_says_and_gets_the_token() -> None:
+def test_only_the_registry_of_the_controller_gets_the_token_and_may_use_http() -> None:
     own = Reference.read("10.0.2.2:8484/a")
     assert own.base("http://10.0.2.2:8484") == "http://10.0.2.2:8484/v2/a"
     assert Reference.read("c.example/a").base("https://c.example:443") == "https://c.example/v2/a"
@@ -122,7 +122,7 @@ async def test_an_image_is_pulled_by_tag_and_by_digest_with_the_jobs_token(clien
         await pull(f"{client.address}/{NAME}:2", own)
 
 
-async def test_of_an_image_for_several_machines_the_one_for_this_machine_is_taken(client: Client) -> None:
+async def test_the_image_for_this_architecture_is_chosen_from_an_index(client: Client) -> None:
     here = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
     entries = [
         {**await client.image(NAME, "", data), "platform": {"architecture": name, "os": "linux"}}
@@ -137,16 +137,16 @@ async def test_of_an_image_for_several_machines_the_one_for_this_machine_is_take
         await pull(f"{client.address}/{NAME}:one", f"http://{client.address}")
 
 
-async def test_an_image_of_several_layers_is_refused_in_words(client: Client) -> None:
+async def test_an_image_with_several_layers_is_refused(client: Client) -> None:
     await client.image(NAME, "1", b"one", b"two")
     with pytest.raises(Trouble, match="has 2 layers"):
         await pull(f"{client.address}/{NAME}:1", f"http://{client.address}")
 
 
-# on the way -----------------------------------------------------------------------------------------------------------
+# downloading ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_dropped_connection_goes_on_where_it_stopped(client: Client) -> None:
+async def test_a_download_resumes_after_a_dropped_connection(client: Client) -> None:
     await client.image(NAME, "1", NOISE)
     async with cutting(client.address, [0, 100, 1_500_000, 10, 600_000, 700_000]) as address:
         blob = Blob(digest(NOISE), len(NOISE), LAYER, f"http://{address}/v2/{NAME}/blobs/{digest(NOISE)}", TOKEN)
@@ -154,7 +154,7 @@ async def test_a_dropped_connection_goes_on_where_it_stopped(client: Client) -> 
     assert content == NOISE
 
 
-async def test_a_server_that_brings_nothing_new_is_given_up_and_its_reason_holds_no_secret(client: Client) -> None:
+async def test_a_download_without_progress_fails_and_its_error_holds_no_secret(client: Client) -> None:
     waits: list[float] = []
     async with cutting(client.address, [0] * 100) as address:
         url = f"http://{address}/v2/{NAME}/blobs/{digest(NOISE)}?signature=secret"
@@ -165,7 +165,7 @@ async def test_a_server_that_brings_nothing_new_is_given_up_and_its_reason_holds
     assert "secret" not in str(caught.value)
 
 
-async def test_without_a_known_size_the_answers_own_is_taken(client: Client) -> None:
+async def test_without_a_known_size_content_length_is_used(client: Client) -> None:
     await client.push(NAME, NOISE)
     async with cutting(client.address, [1_000_000]) as address:
         url = f"http://{address}/v2/{NAME}/blobs/{digest(NOISE)}"
@@ -173,7 +173,7 @@ async def test_without_a_known_size_the_answers_own_is_taken(client: Client) -> 
     assert b"".join(pieces) == NOISE
 
 
-async def test_content_that_is_not_what_the_manifest_names_is_noticed(client: Client) -> None:
+async def test_content_with_another_digest_than_in_the_manifest_is_refused(client: Client) -> None:
     await client.push(NAME, NOISE)
     for wrong in (
         Blob(digest(b"x"), len(NOISE), LAYER, "", TOKEN),
@@ -209,7 +209,7 @@ PACKINGS = ["", "gzip", *(pytest.param(how, marks=pytest.mark.tools(how)) for ho
 
 @pytest.mark.parametrize("how", PACKINGS)
 @pytest.mark.parametrize("named", [False, True])
-def test_a_tree_is_unpacked_however_it_is_packed(tmp_path: Path, how: str, named: bool) -> None:
+def test_a_tree_is_unpacked_with_every_compression(tmp_path: Path, how: str, named: bool) -> None:
     target, content = tmp_path / "target", packed(how, tree(tmp_path))
     target.mkdir()
     seen: list[int] = []
@@ -220,7 +220,7 @@ def test_a_tree_is_unpacked_however_it_is_packed(tmp_path: Path, how: str, named
     assert seen == sorted(seen)
 
 
-def test_how_it_is_packed_is_told_by_the_media_type_and_else_by_the_first_bytes() -> None:
+def test_the_compression_is_found_by_the_media_type_or_else_by_the_first_bytes() -> None:
     assert packing("application/vnd.oci.image.layer.v1.tar+gzip", b"") == "gzip"
     assert packing("application/vnd.docker.image.rootfs.diff.tar.gzip", b"") == "gzip"
     assert packing("application/octet-stream", b"\x28\xb5\x2f\xfd") == "zstd"
@@ -228,7 +228,7 @@ def test_how_it_is_packed_is_told_by_the_media_type_and_else_by_the_first_bytes(
     assert packing("application/octet-stream", b"\xeb\x63\x90") == ""
 
 
-def test_a_stream_that_is_no_tree_and_one_that_breaks_off_are_trouble(tmp_path: Path) -> None:
+def test_a_stream_that_is_not_a_tar_and_one_that_is_cut_off_are_errors(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="tar"):
         pour(in_pieces(NOISE), LAYER, untar(str(tmp_path)))
     with pytest.raises(CommandFailed, match=r"gzip|tar"):
@@ -248,7 +248,7 @@ def test_a_stream_that_is_no_tree_and_one_that_breaks_off_are_trouble(tmp_path: 
 
 
 def whole_disk(tmp_path: Path) -> bytes:
-    """An image of 4 MiB with a table of its own."""
+    """Return an image of 4 MiB with a partition table."""
     path = tmp_path / "image.raw"
     path.write_bytes(hashlib.shake_128(b"disk").digest(4 * MIB))
     table = b'label: gpt\nstart=2048, size=2048, name="data"\n'
@@ -290,7 +290,7 @@ async def test_a_whole_disk_is_written_once_and_a_second_run_changes_nothing(cli
 
 
 @pytest.mark.tools("sfdisk")
-async def test_an_image_that_is_no_disk_is_an_error_and_leaves_nothing(client: Client, tmp_path: Path) -> None:
+async def test_an_image_without_a_partition_table_is_an_error_and_is_erased(client: Client, tmp_path: Path) -> None:
     await client.image(NAME, "raw", NOISE)
     places, disk = on_disk(tmp_path, client, 4 * MIB)
     recipe = {"oci_url": f"{client.address}/{NAME}:raw", "image_format": "raw-disk"}
@@ -301,8 +301,8 @@ async def test_an_image_that_is_no_disk_is_an_error_and_leaves_nothing(client: C
 
 
 @pytest.mark.tools("sfdisk")
-async def test_while_a_disk_is_written_there_is_no_table_on_it(client: Client, tmp_path: Path) -> None:
-    """As a power cut in the middle would leave it, or the old content."""
+async def test_a_disk_has_no_partition_table_while_it_is_written(client: Client, tmp_path: Path) -> None:
+    """So a power cut in the middle leaves neither the new nor the old table."""
     content = whole_disk(tmp_path) + NOISE
     await client.image(NAME, "raw", content)
     places, disk = on_disk(tmp_path, client, 8 * MIB)
@@ -319,7 +319,7 @@ async def test_while_a_disk_is_written_there_is_no_table_on_it(client: Client, t
     assert table_of(disk)["label"] == "gpt"
 
 
-async def test_a_disk_that_went_away_is_not_made_as_a_file(client: Client, tmp_path: Path) -> None:
+async def test_a_missing_disk_is_not_created_as_a_file(client: Client, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     with pytest.raises(CommandFailed, match="No such file"):
         pour(in_pieces(NOISE), LAYER, to_disk(str(gone), str(tmp_path / "head")))
@@ -327,12 +327,12 @@ async def test_a_disk_that_went_away_is_not_made_as_a_file(client: Client, tmp_p
 
 
 def _is_disk(name: str) -> bool:
-    """Not a loop device that nothing is behind: lsblk does not show those."""
+    """Is this a disk that lsblk shows? It does not show loop devices without a file."""
     return Path("/dev", name).is_block_device() and Path("/sys/block", name, "size").read_text().strip() != "0"
 
 
 @pytest.mark.tools("lsblk")
-def test_another_disk_under_the_same_name_is_not_taken(tmp_path: Path) -> None:
+def test_another_disk_with_the_same_name_is_refused(tmp_path: Path) -> None:
     name = next(filter(_is_disk, sorted(os.listdir("/sys/block"))), None)
     if name is None:
         pytest.skip("this machine shows no disk")
@@ -348,7 +348,7 @@ def test_another_disk_under_the_same_name_is_not_taken(tmp_path: Path) -> None:
         assert caught.value.code == Exit.DISK
 
 
-async def test_of_a_disk_with_the_wrong_content_nothing_is_left_that_boots(client: Client, tmp_path: Path) -> None:
+async def test_a_disk_with_a_wrong_digest_is_made_unbootable(client: Client, tmp_path: Path) -> None:
     layer = await client.push(NAME, NOISE)
     config = {**await client.push(NAME, b"{}"), "mediaType": CONFIG}
     (await client.put(NAME, "raw", image(config, layer))).of(201)
@@ -357,7 +357,7 @@ async def test_of_a_disk_with_the_wrong_content_nothing_is_left_that_boots(clien
     for stored in (tmp_path / "registry").rglob(digest(NOISE)[7:]):
         if stored.stat().st_size == len(NOISE):
             stored.chmod(0o600)
-            stored.write_bytes(wrong)  # as a disk that lies would have it
+            stored.write_bytes(wrong)  # as if the disk returned wrong data
     places, disk = on_disk(tmp_path, client, 4 * MIB)
     recipe = {"oci_url": f"{client.address}/{NAME}:raw", "image_format": "raw-disk"}
     with pytest.raises(DigestMismatch):
@@ -367,5 +367,5 @@ async def test_of_a_disk_with_the_wrong_content_nothing_is_left_that_boots(clien
     assert not places.has("image.json")
 
 
-def test_the_disk_is_named_in_one_argument() -> None:
+def test_the_disk_is_one_argument_of_the_writer() -> None:
     assert to_disk("/dev/x;reboot", "/run/head")[-2:] == ("/dev/x;reboot", "/run/head")

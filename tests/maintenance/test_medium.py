@@ -1,4 +1,4 @@
-"""Finding the task: on a disc of its own, behind another image, late, damaged, or not at all."""
+"""Finding the task: on its own disc, behind another image, late, damaged, or not at all."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -47,12 +47,12 @@ def never(_seconds: float) -> None:
     raise AssertionError("there was no reason to wait")
 
 
-def test_all_files_come_back_by_their_long_names(tmp_path: Path) -> None:
+def test_all_files_are_read_by_their_long_names(tmp_path: Path) -> None:
     content = iso(tmp_path)
     assert iso9660.files(lambda offset, count: content[offset : offset + count]) == FILES
 
 
-def test_the_second_disc_is_found_by_its_label_whatever_else_is_in_the_machine(tmp_path: Path) -> None:
+def test_the_task_disc_is_found_by_its_label_among_others(tmp_path: Path) -> None:
     places = machine(tmp_path, sda=b"\0" * 100_000, sr0=iso(tmp_path, "MAINT"), sr1=iso(tmp_path), vda=b"")
     assert medium.find(places, 0, never) == ("/dev/sr1", FILES)
 
@@ -62,7 +62,7 @@ def test_a_stick_is_found_as_well(tmp_path: Path) -> None:
     assert medium.find(places, 0, never).device == "/dev/sdb"
 
 
-def test_discs_come_before_disks(tmp_path: Path) -> None:
+def test_optical_drives_are_read_before_disks(tmp_path: Path) -> None:
     places = machine(tmp_path, sda=iso(tmp_path), sr0=iso(tmp_path), sdb=iso(tmp_path))
     (places.blocks / "sdb/removable").write_text("1\n")
     assert medium.devices(places) == ["/dev/sr0", "/dev/sdb", "/dev/sda"]
@@ -88,11 +88,11 @@ def test_a_damaged_task_behind_an_image_is_not_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda image: image[: 17 * 2048],  # cut off after its label
+        lambda image: image[: 17 * 2048],  # truncated after its label
         lambda image: image.replace(b"CD001", b"CD002", 2).replace(b"CD002", b"CD001", 1),
     ],
 )
-def test_a_medium_that_has_the_label_and_cannot_be_read_is_another_trouble_than_none(
+def test_an_unreadable_task_medium_is_another_error_than_a_missing_one(
     tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     with pytest.raises(Trouble) as caught:
@@ -113,7 +113,7 @@ def test_a_drive_that_appears_late_is_waited_for(tmp_path: Path) -> None:
     assert len(waits) == 3
 
 
-def test_without_a_medium_it_says_what_it_saw(tmp_path: Path) -> None:
+def test_the_error_without_a_medium_lists_the_drives(tmp_path: Path) -> None:
     with pytest.raises(Trouble, match=r"no medium with label TASK.*/dev/sr0, /dev/vda") as caught:
         medium.find(machine(tmp_path, vda=b"x" * 70_000, sr0=iso(tmp_path, "OTHER")), -1, never)
     assert caught.value.code == Exit.NO_MEDIUM
@@ -121,7 +121,7 @@ def test_without_a_medium_it_says_what_it_saw(tmp_path: Path) -> None:
         medium.find(Places(tmp_path / "nothing"), -1, never)
 
 
-def test_noise_is_never_taken_for_a_task(tmp_path: Path) -> None:
+def test_random_content_is_never_taken_for_a_task(tmp_path: Path) -> None:
     whole = combined(tmp_path)
     trailer = whole[-2048:]
     for bad in (

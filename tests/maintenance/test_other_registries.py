@@ -1,4 +1,4 @@
-"""Registries that are not the controller's: by HTTPS, as anybody would ask, and without the job's token."""
+"""Other registries than the controller's are used by HTTPS, anonymously and without the job's token."""
 
 import asyncio
 import datetime
@@ -26,7 +26,7 @@ CONTROLLER = "http://127.0.0.1:1"
 
 
 def certificate(file: Path) -> None:
-    """Of 127.0.0.1, signed by itself."""
+    """Create a self-signed certificate for 127.0.0.1."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "registry")])
     now = datetime.datetime.now(datetime.UTC)
@@ -62,7 +62,7 @@ async def serving(app: web.Application, tls: ssl.SSLContext | None = None) -> As
         await runner.cleanup()
 
 
-async def test_a_public_registry_is_asked_as_anybody_would_and_the_blob_follows_a_redirect_without_credentials(
+async def test_a_public_registry_is_used_anonymously_and_a_redirect_gets_no_credentials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificate(tmp_path / "tls.pem")
@@ -103,7 +103,7 @@ async def test_a_public_registry_is_asked_as_anybody_would_and_the_blob_follows_
         url = f"{address}/library/debian:12"
         with pytest.raises(Trouble, match="certificate verify failed"):
             await asyncio.to_thread(resolve, url, CONTROLLER, TOKEN)
-        monkeypatch.setattr(wire, "_openers", wire._openers)  # put back when the test is over
+        monkeypatch.setattr(wire, "_openers", wire._openers)  # restored after the test
         wire.trust(tmp_path / "tls.pem")
         found = await asyncio.to_thread(lambda: b"".join(stream(resolve(url, CONTROLLER, TOKEN))))
     assert found == LAYER_DATA

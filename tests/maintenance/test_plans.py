@@ -1,4 +1,4 @@
-"""What the steps would do, as data: partitions, file systems, fstab, GRUB for BIOS and UEFI, the first-boot configuration."""
+"""The plans of the steps: partitions, file systems, fstab, GRUB for BIOS and UEFI, the first-boot configuration."""
 
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ def test_every_format_has_its_program() -> None:
         ([], "no partitions"),
     ],
 )
-def test_a_layout_that_cannot_be_is_refused_here_too(layout: Any, reason: str) -> None:
+def test_an_invalid_layout_is_refused_here_too(layout: Any, reason: str) -> None:
     with pytest.raises(Trouble, match=reason):
         read_layout(layout)
 
@@ -153,14 +153,14 @@ def test_no_command_has_more_time_than_its_unit() -> None:
         assert most < int(given) * 60, unit
 
 
-def test_without_consent_nothing_is_even_looked_at(tmp_path: Path) -> None:
+def test_without_consent_no_disk_is_read(tmp_path: Path) -> None:
     for wipe in ({}, {"wipe": False}, {"wipe": 1}, {"wipe": "true"}):
         with pytest.raises(Trouble, match="does not consent") as caught:
             partition(Places(tmp_path), {"target_disk": "/dev/null", "partition_layout": BOTH, **wipe})
         assert caught.value.code == Exit.DISK
 
 
-def test_a_plan_is_the_same_plan_only_for_the_same_disk_and_layout() -> None:
+def test_the_fingerprint_of_a_plan_depends_on_disk_and_layout() -> None:
     [one], [other] = disks(device("vda", serial="1")), disks(device("vda", serial="2"))
     parts = read_layout(BOTH)
     names = {fingerprint(one, parts), fingerprint(other, parts), fingerprint(one, parts[:-1]), fingerprint(one, ())}
@@ -168,7 +168,7 @@ def test_a_plan_is_the_same_plan_only_for_the_same_disk_and_layout() -> None:
     assert fingerprint(one, read_layout(BOTH)) == fingerprint(one, parts)
 
 
-def test_a_table_is_as_wanted_only_if_all_of_it_is() -> None:
+def test_a_partition_table_matches_only_if_all_of_it_does() -> None:
     parts = read_layout(UEFI_ONLY)
     good: dict[str, Any] = {
         "label": "gpt",
@@ -190,7 +190,7 @@ def test_a_table_is_as_wanted_only_if_all_of_it_is() -> None:
         assert not matches(bad, parts)
 
 
-def test_partitions_are_named_as_the_kernel_names_them() -> None:
+def test_partitions_have_the_device_names_of_the_kernel() -> None:
     assert [device_of(disk, 2) for disk in ("/dev/sda", "/dev/nvme0n1", "/dev/loop7")] == [
         "/dev/sda2",
         "/dev/nvme0n1p2",
@@ -206,7 +206,7 @@ def test_a_tree_keeps_owners_modes_attributes_and_lists() -> None:
     assert {"--numeric-owner", "--preserve-permissions", "--xattrs", "--acls"} <= set(argv)
 
 
-def test_parents_are_mounted_before_what_lies_in_them() -> None:
+def test_parents_are_mounted_before_their_children() -> None:
     assert [part.mountpoint for part in mounted(read_layout(BOTH))] == ["/", "/var", "/boot/efi", "/var/log"]
 
 
@@ -238,17 +238,17 @@ def grub(layout: Any, *, efi: bool, has: Grub = FULL, console: str = "") -> Any:
     return grub_plan(T, "/dev/vda", read_layout(layout), has, efi=efi, console=console)
 
 
-def test_grub_for_a_machine_that_booted_by_bios() -> None:
+def test_grub_is_installed_for_a_machine_that_booted_by_bios() -> None:
     assert argvs(grub(BIOS_ONLY, efi=False)) == [BIOS_INSTALL, UPDATE]
 
 
-def test_grub_for_a_machine_that_booted_by_uefi_is_found_with_and_without_an_entry_in_the_firmware() -> None:
+def test_grub_for_uefi_boots_with_and_without_an_entry_in_the_firmware() -> None:
     plan = grub(UEFI_ONLY, efi=True)
     assert argvs(plan) == [REMOVABLE, [*EFI, "--bootloader-id=linux"], UPDATE]
     assert [action.may_fail for action in plan] == [False, True, False]
 
 
-def test_the_grub_of_red_hat_is_told_that_it_is_meant() -> None:
+def test_the_grub_of_red_hat_gets_force_for_uefi() -> None:
     has = Grub("grub2-install", ("grub2-mkconfig", "-o", "/boot/grub2/grub.cfg"), bios=True, efi=True)
     bios, removable, entry, _ = argvs(grub(BOTH, efi=True, has=has))
     assert bios[2:] == ["grub2-install", "--target=i386-pc", "--recheck", "/dev/vda"]
@@ -257,12 +257,12 @@ def test_the_grub_of_red_hat_is_told_that_it_is_meant() -> None:
     assert entry[2:] == [*common, "--bootloader-id=linux"]
 
 
-def test_a_layout_for_both_gets_both() -> None:
+def test_a_layout_for_bios_and_uefi_gets_both() -> None:
     assert argvs(grub(BOTH, efi=False)) == [BIOS_INSTALL, REMOVABLE, UPDATE]
     assert argvs(grub(BOTH, efi=True)) == [BIOS_INSTALL, REMOVABLE, [*EFI, "--bootloader-id=linux"], UPDATE]
 
 
-def test_what_the_image_has_no_grub_for_is_left_out_if_this_machine_does_not_need_it() -> None:
+def test_a_grub_that_the_image_lacks_is_skipped_if_this_machine_does_not_need_it() -> None:
     assert argvs(grub(BOTH, efi=False, has=Grub("grub-install", ("update-grub",), True, False))) == [
         BIOS_INSTALL,
         UPDATE,
@@ -278,12 +278,12 @@ def test_what_the_image_has_no_grub_for_is_left_out_if_this_machine_does_not_nee
         (BOTH, False, Grub("grub-install", ("update-grub",), False, True), "no GRUB for BIOS"),
     ],
 )
-def test_what_could_never_boot_here_is_an_error(layout: Any, efi: bool, has: Grub, reason: str) -> None:
+def test_an_image_that_cannot_boot_on_this_machine_is_an_error(layout: Any, efi: bool, has: Grub, reason: str) -> None:
     with pytest.raises(Trouble, match=reason):
         grub(layout, efi=efi, has=has)
 
 
-def test_the_serial_console_is_kept(tmp_path: Path) -> None:
+def test_the_installed_system_gets_the_serial_console_of_this_one(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cmdline").write_text("console=tty0 console=ttyS1,57600n8 quiet\n")
     console = serial_console(Places(tmp_path))
@@ -298,7 +298,7 @@ def test_the_serial_console_is_kept(tmp_path: Path) -> None:
     assert serial_console(Places(tmp_path / "elsewhere")) == ""
 
 
-def test_what_an_image_holds_of_grub_is_looked_up_in_its_own_tree(tmp_path: Path) -> None:
+def test_the_grub_of_an_image_is_searched_in_its_own_tree(tmp_path: Path) -> None:
     (tmp_path / "boot").mkdir()
     with pytest.raises(Trouble, match="no kernel"):
         look(tmp_path)
@@ -306,7 +306,7 @@ def test_what_an_image_holds_of_grub_is_looked_up_in_its_own_tree(tmp_path: Path
     with pytest.raises(Trouble, match="no grub-install"):
         look(tmp_path)
     (tmp_path / "usr/sbin").mkdir(parents=True)
-    (tmp_path / "sbin").symlink_to("/usr/sbin")  # as images have it; here that would be ours
+    (tmp_path / "sbin").symlink_to("/usr/sbin")  # as in real images; followed here, it would be our own
     (tmp_path / "usr/sbin/grub2-install").touch()
     (tmp_path / "usr/lib/grub/i386-pc").mkdir(parents=True)
     assert look(tmp_path) == Grub("grub2-install", ("grub2-mkconfig", "-o", "/boot/grub2/grub.cfg"), True, False)
@@ -319,7 +319,7 @@ def test_what_an_image_holds_of_grub_is_looked_up_in_its_own_tree(tmp_path: Path
 # first boot -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_seed_is_for_root_alone_and_the_name_is_set_without_cloud_init_too(tmp_path: Path) -> None:
+def test_the_seed_is_readable_only_by_root_and_the_host_name_is_set_without_cloud_init_too(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/hosts").write_text("127.0.0.1 localhost\n127.0.1.1 image\n::1 localhost\n")
     files = {"user-data": b"#cloud-config\n", "meta-data": b"instance-id: x\n"}
@@ -334,7 +334,7 @@ def test_the_seed_is_for_root_alone_and_the_name_is_set_without_cloud_init_too(t
             assert (path.read_bytes(), path.stat().st_mode & 0o777) == (content, 0o600)
 
 
-def test_a_tree_without_hosts_gets_one() -> None:
+def test_a_tree_without_etc_hosts_gets_one() -> None:
     assert hosts("", "n1") == "127.0.0.1\tlocalhost\n127.0.1.1\tn1\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 
 
@@ -355,7 +355,7 @@ def test_links_in_an_image_do_not_lead_out_of_it(tmp_path: Path) -> None:
         execute(seed_plan(target, None, {}, "n1"))
 
 
-def test_a_plan_shows_what_it_does_and_no_content_that_may_be_secret() -> None:
+def test_the_repr_of_a_plan_shows_no_content_of_files() -> None:
     plan = seed_plan(T, SEED, {"user-data": b"swordfish"}, "n1")
     assert "swordfish" not in repr(plan)
     assert "/var/lib/cloud/seed/nocloud/user-data" in repr(plan)

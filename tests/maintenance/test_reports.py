@@ -1,4 +1,4 @@
-"""What the agent tells: one terminal report, steps, heartbeats; with a real controller over real sockets."""
+"""The agent's reports: one final report, steps, heartbeats; with a real controller over real sockets."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ async def test_success_is_reported_once_however_often_it_is_sent(store_url: str,
         assert "success was reported already" in ran.said
 
 
-async def test_only_the_first_unit_that_failed_by_itself_speaks(store_url: str, tmp_path: Path) -> None:
+async def test_only_the_first_unit_that_failed_by_itself_is_reported(store_url: str, tmp_path: Path) -> None:
     async with scene(store_url, tmp_path) as at:
         machine = await at.dispatched()
         token = machine.kept("report.json")["token"]
@@ -62,7 +62,7 @@ async def test_only_the_first_unit_that_failed_by_itself_speaks(store_url: str, 
         assert len(await at.webhooks()) == 1
 
 
-async def test_a_signal_is_told_as_a_signal_and_not_as_an_exit_code(store_url: str, tmp_path: Path) -> None:
+async def test_a_signal_is_reported_as_a_signal_and_not_as_an_exit_code(store_url: str, tmp_path: Path) -> None:
     async with scene(store_url, tmp_path) as at:
         machine = await at.dispatched()
         machine.unit("image-linux.service", "oom-kill", 9)
@@ -76,7 +76,7 @@ async def test_a_signal_is_told_as_a_signal_and_not_as_an_exit_code(store_url: s
         assert webhook["data"].get("exit_code") is None
 
 
-async def test_of_two_that_fail_at_once_one_speaks(store_url: str, tmp_path: Path) -> None:
+async def test_of_two_units_that_fail_at_once_only_one_is_reported(store_url: str, tmp_path: Path) -> None:
     async with scene(store_url, tmp_path) as at:
         machine = await at.dispatched()
         units = ("partition.service", "image-linux.service")
@@ -88,20 +88,22 @@ async def test_of_two_that_fail_at_once_one_speaks(store_url: str, tmp_path: Pat
         assert len(await at.webhooks()) == 1
 
 
-async def test_a_unit_that_could_not_start_for_nobodys_fault_reports_itself(store_url: str, tmp_path: Path) -> None:
+async def test_a_unit_that_could_not_start_without_a_failed_dependency_is_reported(
+    store_url: str, tmp_path: Path
+) -> None:
     async with scene(store_url, tmp_path) as at:
         machine = await at.dispatched()
         assert (await machine.agent("report", "failed", "partition.service")).code == 0
         assert (await at.room.reaches(at.job_id, "complete"))["failed_step"] == "workflow.partition"
 
 
-async def test_a_report_that_was_not_heard_is_sent_again_as_the_same_delivery(store_url: str, tmp_path: Path) -> None:
+async def test_a_report_without_an_answer_is_sent_again_as_the_same_delivery(store_url: str, tmp_path: Path) -> None:
     async with scene(store_url, tmp_path) as at:
         machine = await at.dispatched()
         machine.unit("partition.service", "exit-code", 31)
         report = machine.kept("report.json")
         address = report["status_url"].split("/")[2]
-        # The second answer is lost when the report was heard already: the sender cannot know.
+        # The second answer is lost after the report was received: the sender cannot know.
         async with cutting(address, [0, 5]) as proxy:
             machine.places.write("report.json", {**report, "status_url": report["status_url"].replace(address, proxy)})
             codes = [(await machine.agent("report", "failed", "partition.service")).code for _ in range(3)]
@@ -113,7 +115,7 @@ async def test_a_report_that_was_not_heard_is_sent_again_as_the_same_delivery(st
         assert (await at.room.reaches(at.job_id, "complete"))["failed_step"] == "workflow.partition"
 
 
-async def test_a_report_that_is_refused_is_tried_again_by_systemd(store_url: str, tmp_path: Path) -> None:
+async def test_a_refused_report_is_retried_by_systemd(store_url: str, tmp_path: Path) -> None:
     async with scene(store_url, tmp_path) as at:
         machine = await at.dispatched()
         machine.places.write("report.json", {**machine.kept("report.json"), "token": "cht_nobody"})
@@ -126,7 +128,9 @@ async def test_a_report_that_is_refused_is_tried_again_by_systemd(store_url: str
 # progress -------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_step_tells_that_it_begins_and_its_trouble_is_its_exit_code(store_url: str, tmp_path: Path) -> None:
+async def test_a_step_reports_its_beginning_and_exits_with_the_code_of_its_error(
+    store_url: str, tmp_path: Path
+) -> None:
     async with scene(store_url, tmp_path) as at:
         machine = await at.dispatched()
         ran = await machine.agent("step", "image-linux")
@@ -136,13 +140,13 @@ async def test_a_step_tells_that_it_begins_and_its_trouble_is_its_exit_code(stor
 
 
 async def beating(machine: Machine, until_then: Callable[[], Any]) -> int:
-    """The heartbeat as long as it takes."""
+    """Run the heartbeat in the background."""
     task = asyncio.create_task(machine.agent("heartbeat", PROVISION_HEARTBEAT_SECONDS="0.05"))
     await until(until_then)
     return (await task).code
 
 
-async def test_the_heartbeat_says_where_the_work_is_and_ends_with_it(store_url: str, tmp_path: Path) -> None:
+async def test_the_heartbeat_reports_the_progress_and_ends_with_the_work(store_url: str, tmp_path: Path) -> None:
     async with scene(store_url, tmp_path) as at:
         machine = await at.dispatched()
         (machine.tools / "journal").write_text(f"unpacking\n  password: {SECRET}\n")
@@ -166,12 +170,10 @@ async def test_the_heartbeat_says_where_the_work_is_and_ends_with_it(store_url: 
         assert "unpacking" in json.dumps(job)
 
 
-async def test_the_heartbeat_stops_the_work_when_the_controller_wants_no_more_of_it(
-    store_url: str, tmp_path: Path
-) -> None:
+async def test_the_heartbeat_stops_the_work_when_the_controller_refuses(store_url: str, tmp_path: Path) -> None:
     async with scene(store_url, tmp_path) as at:
         machine = await at.dispatched()
-        machine.boot()  # another boot has the job now, as far as the controller can tell
+        machine.boot()  # to the controller, another boot has the job now
         assert await beating(machine, lambda: machine.calls) == 0
         [call] = machine.calls
         assert call.startswith("systemctl --no-block stop partition.service image-linux.service ")
@@ -181,7 +183,7 @@ async def test_the_heartbeat_stops_the_work_when_the_controller_wants_no_more_of
         assert await at.webhooks() == []
 
 
-async def test_the_heartbeat_does_not_stop_a_flash_half_way(store_url: str, tmp_path: Path) -> None:
+async def test_the_heartbeat_does_not_stop_a_running_flash(store_url: str, tmp_path: Path) -> None:
     async with scene(store_url, tmp_path) as at:
         machine = await at.dispatched()
         machine.places.write("flashing", b"")
@@ -192,9 +194,7 @@ async def test_the_heartbeat_does_not_stop_a_flash_half_way(store_url: str, tmp_
         assert "firmware.service" not in call
 
 
-async def test_the_heartbeat_is_silent_before_the_dispatcher_was_allowed_to_begin(
-    store_url: str, tmp_path: Path
-) -> None:
+async def test_the_heartbeat_sends_nothing_before_the_dispatcher_was_permitted(store_url: str, tmp_path: Path) -> None:
     async with scene(store_url, tmp_path) as at:
         (at.machine.places.dmi / "product_serial").write_text("SN-2\n")
         await at.machine.agent("dispatch")

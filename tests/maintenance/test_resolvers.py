@@ -1,4 +1,4 @@
-"""Names are looked up where the network said that they are known."""
+"""DNS servers from the network's configuration."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from provision.resolvers import FILE, STATE, keep_resolvers
         ("OPER_STATE=routable\n", ""),
     ],
 )
-def test_what_the_network_was_told_is_written_where_programs_look(tmp_path: Path, state: str, written: str) -> None:
+def test_the_dns_servers_of_the_network_are_written_to_resolv_conf(tmp_path: Path, state: str, written: str) -> None:
     places = Places(tmp_path)
     for path, text in ((STATE, state), (FILE, "of an earlier run\n")):
         places.at(path).parent.mkdir(parents=True)
@@ -28,7 +28,7 @@ def test_what_the_network_was_told_is_written_where_programs_look(tmp_path: Path
     assert places.at(FILE).read_text() == written
 
 
-def test_without_a_word_of_the_network_nothing_is_changed(tmp_path: Path) -> None:
+def test_without_dns_servers_nothing_is_changed(tmp_path: Path) -> None:
     places = Places(tmp_path)
     keep_resolvers(places)
     assert not places.at(FILE).exists()

@@ -1,4 +1,4 @@
-"""Disks that are really partitioned, formatted, written and mounted, and read back by other programs. Run by `make test-root`."""
+"""The steps on real block devices, checked with other programs. Run by `make test-root`."""
 
 import asyncio
 import gzip
@@ -51,7 +51,7 @@ def disk(tmp_path: Path) -> Iterator[str]:
 
 @asynccontextmanager
 async def room_with(store_url: str, tmp_path: Path, content: bytes) -> AsyncIterator[tuple[Lab, str]]:
-    """A controller whose registry holds the image, and the image's address."""
+    """Yield a controller whose registry has the image, and the image's URL."""
     settings = {"provisioning.install_seconds": 120, "provisioning.silence_seconds": 60}
     async with lab(store_url, tmp_path, script=Script(silent=True), settings=settings) as room:
         address = room.server.url.removeprefix("http://")
@@ -60,7 +60,7 @@ async def room_with(store_url: str, tmp_path: Path, content: bytes) -> AsyncIter
 
 
 async def started(room: Lab, tmp_path: Path, recipe: dict[str, Any]) -> tuple[Machine, str]:
-    """The machine of a new job, its dispatcher done."""
+    """Return the machine of a new job, after its dispatcher."""
     job_id = await room.waiting(recipe=recipe)
     machine = Machine(tmp_path)
     for number, drive in enumerate(room.bmc.system.drives.values()):
@@ -86,7 +86,7 @@ def linux(disk: str, url: str, **more: Any) -> dict[str, Any]:
 
 
 def read(device: str, path: str) -> str:
-    """From an ext4 file system that is not mounted."""
+    """Read a file from an unmounted ext4 file system."""
     return subprocess.run(["debugfs", "-R", f"cat {path}", device], capture_output=True, check=True, text=True).stdout
 
 
@@ -149,9 +149,7 @@ async def test_a_disk_is_installed_and_a_second_run_of_every_step_changes_nothin
         assert tool("e2fsck", "-fn", root)
 
 
-async def test_a_recipe_without_consent_and_a_disk_in_use_are_left_alone(
-    store_url: str, tmp_path: Path, disk: str
-) -> None:
+async def test_a_disk_without_consent_or_in_use_is_not_touched(store_url: str, tmp_path: Path, disk: str) -> None:
     tool("mkfs.ext4", "-q", disk)
     async with room_with(store_url, tmp_path, b"x") as (room, url):
         machine, _ = await started(room, tmp_path, linux(disk, url))
@@ -170,14 +168,14 @@ async def test_a_recipe_without_consent_and_a_disk_in_use_are_left_alone(
             tool("umount", str(folder))
 
 
-async def test_a_disk_that_the_kernel_has_given_away_is_left_alone(store_url: str, tmp_path: Path, disk: str) -> None:
+async def test_a_disk_that_the_kernel_uses_is_not_touched(store_url: str, tmp_path: Path, disk: str) -> None:
     tool("sfdisk", "--quiet", disk, given="label: gpt\nsize=64MiB\n")
     tool("partx", "--update", disk)
     machine = Machine(tmp_path)
     machine.places.write("recipe.json", {"wipe": True, "target_disk": disk, "partition_layout": LINUX})
     before = hash_of(disk)
     for held in (disk, f"{disk}p1"):
-        handle = os.open(held, os.O_RDWR | os.O_EXCL)  # as RAID, LVM and mounts have it
+        handle = os.open(held, os.O_RDWR | os.O_EXCL)  # opened exclusively, as RAID, LVM and mounts do
         try:
             ran = await machine.agent("step", "partition")
         finally:
@@ -187,9 +185,7 @@ async def test_a_disk_that_the_kernel_has_given_away_is_left_alone(store_url: st
     await does(machine, "partition")
 
 
-async def test_after_half_of_one_image_another_finds_empty_file_systems(
-    store_url: str, tmp_path: Path, disk: str
-) -> None:
+async def test_file_systems_are_created_anew_for_another_image(store_url: str, tmp_path: Path, disk: str) -> None:
     async with room_with(store_url, tmp_path, rootfs()) as (room, url):
         machine, _ = await started(room, tmp_path, linux(disk, url))
         await does(machine, "partition")
@@ -207,9 +203,7 @@ async def test_after_half_of_one_image_another_finds_empty_file_systems(
         assert "nothing is done" in await does(machine, "image-linux")
 
 
-async def test_a_tree_that_cannot_be_taken_down_is_a_step_that_failed(
-    tmp_path: Path, disk: str, store_url: str
-) -> None:
+async def test_a_step_fails_if_its_tree_cannot_be_unmounted(tmp_path: Path, disk: str, store_url: str) -> None:
     tool("mkfs.ext4", "-q", disk)
     folder = tmp_path / "mounted"
     holders = []
@@ -223,7 +217,7 @@ async def test_a_tree_that_cannot_be_taken_down_is_a_step_that_failed(
         with pytest.raises(CommandFailed, match="busy"):
             hold()
         assert under(folder) == [str(folder)]
-        # One that failed already keeps its own reason.
+        # A step that failed already keeps its own error.
         with pytest.raises(ZeroDivisionError), taken_down(folder):
             _ = 1 // 0
     finally:
@@ -233,7 +227,7 @@ async def test_a_tree_that_cannot_be_taken_down_is_a_step_that_failed(
     assert read(disk, "/file") == "written all the same"
 
 
-async def test_a_mount_is_private_so_that_no_other_name_space_keeps_it(
+async def test_a_mount_is_private_so_that_no_other_namespace_keeps_it(
     tmp_path: Path, disk: str, store_url: str
 ) -> None:
     tool("mkfs.ext4", "-q", disk)
@@ -242,7 +236,7 @@ async def test_a_mount_is_private_so_that_no_other_name_space_keeps_it(
     assert under(tmp_path) == []
 
 
-async def test_a_tree_with_the_wrong_digest_leaves_nothing_that_could_be_mounted(
+async def test_a_tree_with_a_wrong_digest_leaves_no_mountable_file_system(
     store_url: str, tmp_path: Path, disk: str
 ) -> None:
     content = rootfs()
@@ -259,17 +253,17 @@ async def test_a_tree_with_the_wrong_digest_leaves_nothing_that_could_be_mounted
         for number in (4, 5):
             assert " TYPE=" not in tool("blkid", "-p", f"{disk}p{number}")
         assert (await machine.agent("step", "bootloader-linux")).code == Exit.COMMAND
-        # What was undone is done anew.
+        # A second run starts from the beginning.
         await does(machine, "partition")
         assert uuid_of(f"{disk}p5")
 
 
-async def test_a_step_that_systemd_stops_takes_down_what_it_mounted(store_url: str, tmp_path: Path, disk: str) -> None:
+async def test_a_step_that_systemd_stops_unmounts_its_mounts(store_url: str, tmp_path: Path, disk: str) -> None:
     async with room_with(store_url, tmp_path, rootfs()) as (room, url):
         machine, _ = await started(room, tmp_path, linux(disk, url))
         await does(machine, "partition")
         address = url.partition("/")[0]
-        # The manifest comes; of the image only some.
+        # The manifest arrives, but only a part of the image.
         async with cutting(address, [WHOLE, 50_000], hold=True) as proxy:
             report, recipe = machine.kept("report.json"), machine.kept("recipe.json")
             machine.places.write("report.json", {**report, "registry_url": f"http://{proxy}"})
@@ -284,7 +278,7 @@ async def test_a_step_that_systemd_stops_takes_down_what_it_mounted(store_url: s
                 ended = await asyncio.wait_for(process.wait(), 30)
             assert ended == 128 + 15
         assert under(machine.root) == []
-        # And the next run does it all.
+        # The next run succeeds.
         machine.places.write("report.json", report)
         machine.places.write("recipe.json", recipe)
         await does(machine, "image-linux")
@@ -312,7 +306,7 @@ async def test_an_image_of_a_whole_disk_gets_its_configuration(store_url: str, t
         assert "nothing is done" in await does(machine, "image-linux")
 
 
-async def test_every_format_that_is_installed_can_be_made(store_url: str, tmp_path: Path) -> None:
+async def test_every_supported_file_system_can_be_created(store_url: str, tmp_path: Path) -> None:
     formats = [name for name in ("vfat", "ext4", "xfs", "btrfs", "ntfs") if shutil.which(f"mkfs.{name}")]
     assert {"ext4"} <= set(formats)
     layout = [

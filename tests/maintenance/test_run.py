@@ -1,4 +1,4 @@
-"""Running programs, and what may be said of it."""
+"""Running programs, and what is logged of it."""
 
 import os
 import time
@@ -13,12 +13,12 @@ from provision.recipe import quoted
 from provision.run import TAIL, CommandFailed, environment, run
 
 
-def test_a_program_gets_its_arguments_as_they_are_and_its_input() -> None:
+def test_a_program_gets_its_arguments_unchanged_and_its_input() -> None:
     assert run(["printf", "%s|", "a b", "$HOME", ";", "*"]).output == "a b|$HOME|;|*|"
     assert run(["cat"], stdin=b"x" * 300_000).output == "x" * 300_000
 
 
-def test_a_program_that_fails_tells_its_code_and_its_last_lines() -> None:
+def test_the_error_of_a_failed_program_has_its_code_and_last_lines() -> None:
     with pytest.raises(CommandFailed, match=r"sh ended with exit code 3: three / four / five") as caught:
         run(["sh", "-c", "printf 'one\ntwo\nthree\nfour\nfive\n' >&2; exit 3"])
     assert caught.value.code == Exit.COMMAND
@@ -29,23 +29,23 @@ def test_a_program_that_fails_tells_its_code_and_its_last_lines() -> None:
     assert run(["false"], check=False).code == 1
 
 
-def test_what_is_asked_all_the_time_is_not_written_down(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_quiet_program_is_not_logged(capfd: pytest.CaptureFixture[str]) -> None:
     run(["true"], quiet=True)
     assert capfd.readouterr().err == ""
     run(["true"])
     assert capfd.readouterr().err == "$ true\n"
 
 
-def test_without_a_limit_of_time_a_program_is_waited_for() -> None:
+def test_without_a_timeout_a_program_is_waited_for() -> None:
     assert run(["sh", "-c", "sleep 0.1; echo done"], timeout=None).output == "done\n"
 
 
-def test_what_is_kept_of_a_talkative_program_is_bounded() -> None:
+def test_only_the_end_of_a_long_output_is_kept() -> None:
     outcome = run(["sh", "-c", "head -c 1000000 /dev/zero | tr '\\0' x >&2"])
     assert len(outcome.tail) == TAIL
 
 
-def test_a_program_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(CommandFailed, match=r"did not end within 0.2 seconds"):
         run(["sh", "-c", f"sleep 600 & echo $! > {tmp_path}/pid; wait"], timeout=0.2)
@@ -75,13 +75,13 @@ def test_a_plan_ends_at_its_first_failure_unless_the_action_may_fail(tmp_path: P
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_a_device_that_does_not_appear_is_trouble(tmp_path: Path) -> None:
+def test_a_device_that_does_not_appear_is_an_error(tmp_path: Path) -> None:
     execute([WaitFor(str(tmp_path))])
     with pytest.raises(Trouble, match="did not appear"):
         wait_for(str(tmp_path / "none"), 0.1)
 
 
-def test_what_is_said_is_one_line_whatever_it_is_made_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_message_is_always_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     say("a\nerror: forged\x1b[2J\r")
     assert capsys.readouterr().err == "a error: forged [2J \n"
 

@@ -1,4 +1,4 @@
-"""The agent's check of a recipe: it must accept and refuse what the controller's does, which has another evaluator of JSON Schema."""
+"""The agent's validation of a recipe accepts and refuses the same as the controller's, which uses another library."""
 
 import json
 import random
@@ -27,13 +27,13 @@ def problems(schema: dict[str, Any], document: Any) -> list[str]:
 
 
 def on_medium(path: Any) -> dict[str, Any]:
-    """The recipe as it stands on a task medium."""
+    """Return the recipe as it is on a task medium."""
     document: dict[str, Any] = json.loads(Recipe.of(json.loads(path.read_bytes())).files("job")["recipe.json"])
     return document
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_every_example_fits_as_its_caller_gave_it_and_as_it_stands_on_the_medium(path: Any) -> None:
+def test_every_example_is_valid_as_submitted_and_as_on_the_medium(path: Any) -> None:
     assert _ours.problems(json.loads(path.read_bytes())) == []
     assert _ours.problems(on_medium(path)) == []
 
@@ -65,12 +65,12 @@ def test_both_evaluators_agree_on_many_changes_at_once() -> None:
     assert 100 < wrong < 1500
 
 
-def test_a_line_break_at_the_end_is_not_overlooked() -> None:
+def test_a_line_break_at_the_end_is_refused() -> None:
     assert problems({"pattern": "^[a-z$]+$"}, "ab$\n") == ["/: does not have the form that is allowed"]
     assert problems({"pattern": "^[a-z$]+$"}, "ab$") == []
 
 
-def test_true_is_not_one_though_one_point_nought_is() -> None:
+def test_true_is_not_an_integer_and_one_point_zero_is() -> None:
     assert problems({"const": 1}, 1.0) == []
     assert problems({"const": 1}, True) != []
     assert problems({"enum": [False]}, 0) != []
@@ -100,7 +100,7 @@ def test_a_problem_names_its_place_and_what_is_allowed() -> None:
     assert problems({"type": ["string", "null"]}, 5) == ["/: must be string, null"]
 
 
-def test_a_schema_that_is_wrong_or_leads_elsewhere_is_refused_and_not_half_obeyed() -> None:
+def test_an_invalid_or_remote_schema_is_refused() -> None:
     schemas: list[Any] = [
         {"oneOf": []},
         {"type": "decimal"},
@@ -113,7 +113,7 @@ def test_a_schema_that_is_wrong_or_leads_elsewhere_is_refused_and_not_half_obeye
 
 
 def _changes(value: Any) -> Any:
-    """The document with one thing in it replaced, taken out or added, for each thing and each odd value."""
+    """Yield the document with one member replaced, removed or added, for each member and each odd value."""
     yield from ODD
     if isinstance(value, dict):
         for name in value:

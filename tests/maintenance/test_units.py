@@ -1,4 +1,4 @@
-"""The units under a real systemd, in a container: the agent reports as it does on metal, only the steps are stand-ins."""
+"""The units under a real systemd in a container: the agent is real, only the steps are stand-ins."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ BOOT_SECONDS = 90
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
-# Leaves its name in the log, and fails where it was told to.
+# Logs its name, and fails if configured to.
 STEP = """\
 #!/bin/sh
 echo "$1" >> /out/log
@@ -34,7 +34,7 @@ mkdir -p /run/provision && cp /out/report.json /run/provision/
 [ "$(cat /out/fails)" != dispatcher ] || exit 18
 exec systemctl --no-block start "$(cat /out/target)"
 """
-# Over, when nothing is being started any more and no report waits for its next try.
+# Done when no unit is starting and no report waits for a retry.
 END = """\
 #!/bin/sh
 sleep 1
@@ -47,7 +47,7 @@ systemctl --force poweroff
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages of the maintenance system as a tree, with the units and the agent in it."""
+    """Return the packages of the maintenance system as a tree, with the units and the agent."""
     if shutil.which("systemd-nspawn") is None:
         pytest.skip("systemd-nspawn is not installed: apt install systemd-container")
     found = subprocess.run(
@@ -99,7 +99,7 @@ def _drop_in(own: Path, unit: str, text: str) -> None:
 
 
 class Heard:
-    """Who is reported to. Answers 503 so often before it listens."""
+    """The receiver of reports. It answers 503 a given number of times first."""
 
     def __init__(self, refusals: int = 0) -> None:
         self.attempts: list[dict[str, Any]] = []
@@ -213,7 +213,7 @@ def test_a_dispatcher_that_fails_is_reported_with_its_unit(boot: Boot) -> None:
 
 
 @pytest.mark.parametrize("fails", ["", "image-linux"])
-def test_a_report_that_is_not_taken_is_sent_again_as_the_same_delivery(boot: Boot, fails: str) -> None:
+def test_a_report_that_is_not_accepted_is_sent_again_as_the_same_delivery(boot: Boot, fails: str) -> None:
     boot.run(fails=fails, refusals=3)
     assert len(boot.heard.attempts) == 4
     assert len({said["delivery_id"] for said in boot.heard.attempts}) == 1
@@ -221,7 +221,7 @@ def test_a_report_that_is_not_taken_is_sent_again_as_the_same_delivery(boot: Boo
         assert boot.unit("provision-success.service")["NRestarts"] == "3"
 
 
-def test_after_ten_attempts_nobody_is_bothered_any_more(boot: Boot) -> None:
+def test_a_report_is_given_up_after_ten_attempts(boot: Boot) -> None:
     boot.run(refusals=1000)
     assert len(boot.heard.attempts) == 10
     assert boot.unit("provision-success.service")["Result"] in ("exit-code", "start-limit-hit")
@@ -235,7 +235,7 @@ def test_the_retries_are_ten_seconds_apart() -> None:
         )
 
 
-def test_a_flash_has_no_limit_of_time_and_hears_no_signal_and_every_step_has_mounts_of_its_own() -> None:
+def test_the_firmware_unit_has_no_timeout_and_every_step_has_private_mounts() -> None:
     lines = (UNITS / "firmware.service").read_text().splitlines()
     assert {"TimeoutStartSec=infinity", "TimeoutStopSec=infinity", "KillMode=mixed"} <= set(lines)
     for step in STEPS:

@@ -1,4 +1,4 @@
-"""Windows: where the image waits, what is copied to boot, and the boot configuration, written into a real hive."""
+"""Windows: where the .wim is stored, the boot files, and the boot configuration in a real hive."""
 
 import subprocess
 import uuid
@@ -53,7 +53,7 @@ def test_the_partitions_for_windows_and_for_booting_are_found() -> None:
         windows_of(read_layout([{**LAYOUT[2], "label": "C"}, LAYOUT[3]]))
 
 
-def test_the_image_waits_at_the_end_of_the_partition_it_is_for() -> None:
+def test_the_wim_is_stored_at_the_end_of_its_partition() -> None:
     front = split(60 * G, 5 * G, "/dev/sda3")
     assert front % MIB == 0
     assert 5 * G + 64 * MIB < 60 * G - front < 5 * G + 200 * MIB
@@ -62,7 +62,7 @@ def test_the_image_waits_at_the_end_of_the_partition_it_is_for() -> None:
     assert caught.value.code == Exit.DISK
 
 
-def test_the_volume_is_made_small_and_grows_when_the_image_is_applied() -> None:
+def test_the_volume_is_created_small_and_grows_after_the_image_is_applied() -> None:
     part = windows_of(read_layout(LAYOUT))
     assert argvs(volume_plan(part, "/dev/sda3", 10 * G, 512)) == [
         ["wipefs", "--all", "--force", "/dev/sda3"],
@@ -119,7 +119,7 @@ def windows_tree(root: Path, template: bytes = b"template") -> Path:
     return root
 
 
-def test_the_boot_files_come_from_the_image_itself_and_twice_is_as_once(tmp_path: Path) -> None:
+def test_the_boot_files_are_copied_from_the_image_and_a_second_run_changes_nothing(tmp_path: Path) -> None:
     system, boot = windows_tree(tmp_path / "c"), tmp_path / "esp"
     boot.mkdir()
     for _ in range(2):
@@ -136,14 +136,14 @@ def test_the_boot_files_come_from_the_image_itself_and_twice_is_as_once(tmp_path
         copy_boot_files(tmp_path / "esp", tmp_path / "other")
 
 
-def test_the_answer_file_goes_where_setup_looks_first(tmp_path: Path) -> None:
+def test_the_answer_file_is_written_where_setup_reads_it_first(tmp_path: Path) -> None:
     system = windows_tree(tmp_path)
     execute(unattend_plan(system, b"<unattend/>"))
     path = any_case(system, "windows/panther/UNATTEND.xml")
     assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"<unattend/>", 0o600)
 
 
-def test_a_partition_is_named_by_its_guids_in_the_form_of_windows() -> None:
+def test_a_partition_is_encoded_by_its_guids_as_in_windows() -> None:
     kind, data = bcd.partition(DISK, PART)
     assert (kind, len(data)) == (3, 88)
     assert data[:32] == bytes(16) + bytes.fromhex("06000000000000004800000000000000")
@@ -163,7 +163,7 @@ def value(hive: Path, key: str, name: str) -> str:
 
 
 @pytest.mark.tools("hivexsh")
-def test_the_boot_configuration_is_written_into_a_hive_and_twice_is_as_once(tmp_path: Path) -> None:
+def test_the_boot_configuration_is_written_into_a_hive_and_a_second_run_changes_nothing(tmp_path: Path) -> None:
     hive = tmp_path / "BCD"
     hive.write_bytes(empty_hive())
     stale = f"\\Objects\\{bcd.BOOT_MANAGER}"
@@ -184,5 +184,5 @@ def test_the_boot_configuration_is_written_into_a_hive_and_twice_is_as_once(tmp_
         assert int(value(hive, f"{stale}\\Description", "Type"), 0) == 0x10100002
         assert value(hive, f"{loader}\\Elements\\12000002", "Element").endswith("\\Windows\\system32\\winload.efi")
         assert value(hive, f"{stale}\\Elements\\23000003", "Element") == LOADER
-        # Bytes come as they are, with a line break behind them.
+        # Raw bytes, followed by a line break.
         assert shell(hive, f"cd {loader}\\Elements\\21000001\nlsval Element\n").encode("latin-1")[:88] == system[1]

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Run by mmdebstrap, with the new root as its argument: a Linux that is small enough to be written to disk by an emulated processor.
+# Run by mmdebstrap with the new root as its argument: makes a Linux small enough to be installed by an emulated processor.
 set -eu
 root=$1
 kernel=$(basename "$root"/usr/lib/modules/*)
@@ -33,7 +33,7 @@ Type=ether
 DHCP=ipv4
 LinkLocalAddressing=no
 END
-# Only what the tests look at: the name, the users with their keys, the files.
+# Only what the tests check: the name, the users with their keys, the files.
 cat > "$root/etc/cloud/cloud.cfg" <<'END'
 datasource_list: [NoCloud, None]
 network: {config: disabled}

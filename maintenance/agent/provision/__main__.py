@@ -13,7 +13,7 @@ from provision.units import STEPS, bystander
 
 
 def main(argv: Sequence[str]) -> int:
-    # systemd's wish to stop becomes an exception, so that what is mounted is taken down.
+    # SIGTERM becomes an exception, so that mounts are unmounted.
     signal.signal(signal.SIGTERM, _stop)
     places = Places.of(os.environ)
     try:
@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> int:
         say(f"error: {error}")
         return error.code
     except Exception as error:
-        # Where, not what: the text of an unforeseen error may repeat what it was given.
+        # Only the place, not the text: an unexpected error may repeat secrets.
         at = error.__traceback__
         while at is not None and at.tb_next is not None:
             at = at.tb_next
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _do(places: Places, argv: list[str]) -> int:
-    """Each verb loads what it needs when it needs it: on a slow machine most of an agent's time is its beginning."""
+    """Run a command. Each imports what it needs only then: on a slow machine most of an agent's time is imports."""
     match argv:
         case ["report", "failed", unit] if unit and (other := bystander(unit)):
             say(f"{unit} did not run because {other} failed, which reports for itself")

@@ -1,7 +1,7 @@
-"""The boot configuration of Windows, made without Windows: a registry hive on the EFI system partition.
+"""Create the boot configuration of Windows without Windows: a registry hive on the EFI system partition.
 
-The image brings a template of it. What `bcdboot` would add on a running Windows is added here by hivexsh, whose commands come on
-its standard input: the boot manager's entry, and one for the Windows that was installed, each with the partition it lies on.
+The image contains a template. What `bcdboot` adds on a running Windows is added here by hivexsh, with commands on its standard
+input: the boot manager's entry, and one for the installed Windows, each with its partition.
 """
 
 import struct
@@ -34,7 +34,7 @@ def number(value: int) -> Element:
 
 
 def partition(disk: uuid.UUID, part: uuid.UUID) -> Element:
-    """A GPT partition by its GUIDs: no further options, then a device of kind 6 with 72 bytes, of which the last 16 are empty."""
+    """Encode a GPT partition by its GUIDs: no options, then a device of kind 6 with 72 bytes, of which the last 16 are empty."""
     device = struct.pack("<IIII16sII16s16x", 6, 0, 72, 0, part.bytes_le, 0, 0, disk.bytes_le)
     return BINARY, bytes(16) + device
 
@@ -48,7 +48,7 @@ def boot_manager(esp: Element, loader: str) -> dict[str, Element]:
         "14000006": names(GLOBAL_SETTINGS),
         "23000003": text(loader),
         "24000001": names(loader),
-        "25000004": number(0),  # seconds to wait: there is nothing to choose
+        "25000004": number(0),  # timeout in seconds: there is nothing to choose
     }
 
 
@@ -61,13 +61,13 @@ def windows_loader(system: Element) -> dict[str, Element]:
         "14000006": names(LOADER_SETTINGS),
         "21000001": system,
         "22000002": text("\\Windows"),
-        "25000020": number(0),  # NX: opt in, as Windows has it
-        "250000c2": number(1),  # the boot menu's own look
+        "25000020": number(0),  # NX: opt in, the default of Windows
+        "250000c2": number(1),  # the standard boot menu
     }
 
 
 def script(present: Iterable[str], loader: str, esp: Element, system: Element) -> str:
-    """For hivexsh. `present`: the objects that the hive has; one that is made anew is taken out first."""
+    """Return commands for hivexsh. `present`: the hive's objects; one that is created anew is deleted first."""
     here = {name.lower() for name in present}
     lines: list[str] = []
     objects = (
@@ -93,6 +93,6 @@ def _values(values: Mapping[str, Element]) -> list[str]:
 
 
 def write(hive: str, loader: str, esp: Element, system: Element) -> None:
-    """Into a copy of the image's template."""
+    """Write the entries into `hive`, a copy of the image's template."""
     listed = run(["hivexsh", hive], stdin=b"cd \\Objects\nls\n").output.split()
     run(["hivexsh", "-w", hive], stdin=script(listed, loader, esp, system).encode())

@@ -1,7 +1,7 @@
-"""GRUB, from the installed system's own packages, in its own tree.
+"""Install GRUB from the installed system's own packages, in its own tree.
 
-Installed for the firmware that this machine booted with, and for the other kind too where the layout has a place for it and the
-image has the files: a disk that boots both ways survives a change of firmware settings.
+It is installed for the firmware that this machine booted with, and for the other kind too if the layout has a partition for it
+and the image has the files: a disk that boots both ways survives a change of firmware settings.
 """
 
 import re
@@ -23,7 +23,7 @@ from provision.rooted import inside
 BOOTLOADER_ID = "linux"
 CONSOLE = re.compile(r"console=(ttyS[0-9]+(?:,[0-9a-z]+)?)")
 KERNELS = ("vmlinuz*", "vmlinux*", "Image*")
-MOST = 900.0  # of one command; the unit has more
+MOST = 900.0  # seconds for one command; the unit's timeout is longer
 DROP_IN = "/etc/default/grub.d/60-provision.cfg"
 
 _FOLDERS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -31,7 +31,7 @@ _FOLDERS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 @dataclass(frozen=True)
 class Grub:
-    """What of it the image holds."""
+    """The parts of GRUB that the image contains."""
 
     install: str  # grub-install or grub2-install
     config: tuple[str, ...]  # the command that writes the configuration
@@ -75,7 +75,7 @@ def _program(target: Path, name: str) -> bool:
 
 
 def serial_console(places: Places) -> str:
-    """The serial line on which this system speaks: the installed one is to be heard there as well."""
+    """Return the serial console of this system, which the installed one is to use too, or ""."""
     try:
         found = CONSOLE.findall(places.at("/proc/cmdline").read_text())
     except OSError:
@@ -97,10 +97,10 @@ def plan(target: Path, disk: str, parts: Sequence[Partition], grub: Grub, *, efi
     if bios_boot and grub.bios:
         actions.append(_inside(target, grub.install, "--target=i386-pc", "--recheck", disk))
     if esp is not None and grub.efi:
-        # Red Hat's refuses UEFI without --force, for the sake of its signed GRUB.
+        # Red Hat's refuses UEFI without --force, to protect its signed GRUB.
         force = ("--force",) if grub.install.startswith("grub2") else ()
         common = (grub.install, "--target=x86_64-efi", f"--efi-directory={esp.mountpoint}", "--recheck", *force)
-        # As \EFI\BOOT\BOOTX64.EFI it is found without an entry in the firmware; with one it is found first.
+        # As \EFI\BOOT\BOOTX64.EFI it boots without an entry in the firmware; with an entry it boots first.
         actions.append(_inside(target, *common, "--removable", "--no-nvram"))
         if efi:
             actions.append(_inside(target, *common, f"--bootloader-id={BOOTLOADER_ID}", may_fail=True))

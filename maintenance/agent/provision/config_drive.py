@@ -1,6 +1,6 @@
-"""What the installed system is to be at its first boot: a NoCloud seed, and its name for an image without cloud-init.
+"""The first-boot configuration of the installed system: a NoCloud seed, and the host name for images without cloud-init.
 
-A partition with the label cidata gets the seed, and where the layout has none, the tree of the root partition.
+The seed is written to the partition with the label cidata, or if there is none, into the root file system.
 """
 
 import json
@@ -45,12 +45,12 @@ def config_drive(places: Places, recipe: Recipe) -> None:
 def seed(places: Places) -> dict[str, bytes]:
     files = {name: (places.run / name).read_bytes() for name in FILES if places.has(name)}
     if "meta-data" in files:
-        files.setdefault("user-data", b"#cloud-config\n")  # cloud-init takes a seed without it for none
+        files.setdefault("user-data", b"#cloud-config\n")  # cloud-init ignores a seed without it
     return files
 
 
 def plan(root: Path, folder: str | None, files: Mapping[str, bytes], name: str) -> Plan:
-    """`folder`: where in the tree the seed goes; None: elsewhere."""
+    """Return the plan. `folder`: where in the tree the seed is written; None: not in this tree."""
     actions: list[Action] = []
     if folder is not None:
         actions += [
@@ -63,7 +63,7 @@ def plan(root: Path, folder: str | None, files: Mapping[str, bytes], name: str) 
 
 
 def hosts(before: str, name: str) -> str:
-    """The name belongs to 127.0.1.1, which no other line may have then."""
+    """Return /etc/hosts with the name at 127.0.1.1, in place of other lines for that address."""
     lines = [line for line in before.splitlines() if not _OWN_NAME.match(line)]
     lines = lines or ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
     short = name.partition(".")[0]
@@ -78,7 +78,7 @@ def _read(root: Path, path: str) -> str:
         return ""
 
 
-# an image of a whole disk, which brought its own partitions ------------------------------------------------------------
+# an image of a whole disk, which has its own partitions ----------------------------------------------------------------
 
 
 def _into_image(places: Places, disk: str, files: Mapping[str, bytes], name: str) -> None:
@@ -104,7 +104,7 @@ def _into_image(places: Places, disk: str, files: Mapping[str, bytes], name: str
 
 
 def _partitions(disk: str) -> list[tuple[str, str]]:
-    """The device and the type of each."""
+    """Return the device and the type of each partition."""
     outcome = run(["sfdisk", "--json", disk], check=False)
     try:
         return [

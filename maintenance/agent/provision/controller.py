@@ -1,4 +1,4 @@
-"""Talking to the controller: progress, and whether to go on; the one word at the end."""
+"""Calls to the controller: progress reports, whose answers say whether to go on, and the final report."""
 
 import json
 import time
@@ -11,9 +11,9 @@ from provision.places import Places
 from provision.wire import Answer, ask, trust
 
 REPORT = "report.json"
-AUTHORITIES = "ca.pem"  # whose certificates are good, beside the public ones
-PERMITTED = "permitted"  # the controller said that this boot may work
-STOPPED = "stopped"  # it said that it may not, or no longer
+AUTHORITIES = "ca.pem"  # authorities to trust in addition to the public ones
+PERMITTED = "permitted"  # the controller permitted this boot to work
+STOPPED = "stopped"  # the controller refused or withdrew its permission
 
 _MEMBERS = ("job_id", "server_serial", "status_url", "progress_url", "token")
 
@@ -26,12 +26,12 @@ class Controller:
 
     @classmethod
     def of(cls, places: Places) -> "Controller | None":
-        """None: no task was found, so there is nobody to talk to."""
+        """Return the controller of the task; None if no task was found."""
         report = places.read(REPORT)
         return None if report is None else cls(places, report)
 
     def progress(self, said: Mapping[str, Any], timeout: float = 10.0) -> None:
-        """ToldToStop: nothing more may be done. OSError: it was not heard."""
+        """Report progress. Raise ToldToStop if nothing more may be done, OSError if there was no answer."""
         body = {**said, "boot_id": self._boot_id, "job_id": self._report["job_id"]}
         answer = self._post(self._report["progress_url"], body, timeout)
         if answer.status == 409:
@@ -40,7 +40,7 @@ class Controller:
             raise ConnectionError(f"the controller answered {answer.status}")
 
     def may_begin(self, said: Mapping[str, Any], seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
-        """Asked before anything is written. No answer is a no: nobody would know of what was done."""
+        """Ask for permission before anything is written, or raise. No answer means no: the work would go unreported."""
         limit = time.monotonic() + seconds
         wait = 0.5
         while True:
@@ -90,7 +90,7 @@ def keep_authorities(places: Places, files: Mapping[str, bytes]) -> None:
     try:
         trust_authorities(places)
     except Trouble:
-        places.forget(AUTHORITIES)  # or nobody could report it
+        places.forget(AUTHORITIES)  # else a failure could not be reported
         raise
 
 
@@ -104,7 +104,7 @@ def trust_authorities(places: Places) -> None:
 
 
 def secrets(places: Places) -> Secrets:
-    """What must not leave the machine in a log's tail: the token, the recipe's variables, and every line of its files."""
+    """Return what must not leave the machine in the end of a log: the token, the recipe's variables, and every line of its files."""
     report, recipe = places.read(REPORT) or {}, places.read("recipe.json") or {}
     words = [str(report.get("token", "")), *map(str, recipe.get("env", {}).values())]
     _, mark, query = str(recipe.get("firmware_url", "")).partition("?")

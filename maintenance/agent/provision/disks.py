@@ -1,4 +1,4 @@
-"""Which disk. All that is asked for must fit exactly one, and that one must be nobody's."""
+"""Choose the disk. The hints must match exactly one disk, and it must not be in use."""
 
 import json
 import time
@@ -13,11 +13,11 @@ from provision.places import Places
 from provision.run import CommandFailed, run
 
 COLUMNS = "NAME,PATH,TYPE,SIZE,RM,RO,SERIAL,WWN,MODEL,VENDOR,ROTA,TRAN,LOG-SEC,FSTYPE,UUID,MOUNTPOINTS"
-LATE = 20.0  # seconds in which a disk may yet appear
-STEADY = 5.0  # seconds in which no disk came or went
-NAMES = {"serial", "wwn", "path"}  # hints that name one disk, whatever others there are
+LATE = 20.0  # seconds to wait for a disk to appear
+STEADY = 5.0  # seconds without any change of the disks
+NAMES = {"serial", "wwn", "path"}  # hints that name a single disk
 
-_SHARED = ("_raid_member", "mpath_member", "zfs_member")  # the same UUID on each disk that belongs together
+_SHARED = ("_raid_member", "mpath_member", "zfs_member")  # the disks of one array or pool have the same UUID
 _TOLD = (*_SHARED, "LVM2_member", "crypto_LUKS")
 
 
@@ -47,20 +47,20 @@ class Disk:
     vendor: str
     rotational: bool
     transport: str
-    used: tuple[str, ...]  # why it cannot be had
+    used: tuple[str, ...]  # reasons why it cannot be used
     partitions: tuple[str, ...]
-    sector: int = 512  # the logical one
-    signatures: tuple[Signature, ...] = ()  # of it and of its partitions
+    sector: int = 512  # logical sector size
+    signatures: tuple[Signature, ...] = ()  # of the disk and its partitions
 
     @property
     def legs(self) -> set[tuple[str, str]]:
-        """What it is a part of. Paths to one disk have no UUID of their own, but they have its WWN."""
+        """The arrays or pools that it is a part of. Multiple paths to one disk have no UUID, but the same WWN."""
         found = [(each.kind, each.uuid or self.wwn) for each in self.signatures if each.kind.endswith(_SHARED)]
         return {leg for leg in found if leg[1]}
 
     @property
     def told(self) -> list[Signature]:
-        """What somebody may miss: an array, a volume group, a pool, something encrypted."""
+        """Signatures worth a log line before they are erased: an array, a volume group, a pool, an encrypted volume."""
         return [each for each in self.signatures if each.kind.endswith(_TOLD)]
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ def look_at(path: str) -> Disk:
 
 
 def settle() -> None:
-    """Until udev has nothing left to do."""
+    """Wait until udev has processed all events."""
     try:
         run(["udevadm", "settle", "--timeout=30"])
     except CommandFailed as error:
@@ -102,8 +102,8 @@ def find(
     clock: Callable[[], float] = time.monotonic,
     settle: Callable[[], None] = settle,
 ) -> Disk:
-    """Controllers show their disks when they are ready, one after another. For a disk that is not there yet is waited; a doubt
-    stays a doubt. That one disk is the only one that fits is believed when no other has come for a while."""
+    """Wait for the disk and return it, or raise. Controllers report their disks one after another: so a missing disk is waited
+    for, an ambiguous hint fails at once, and a single match counts only after no disk has appeared for a while."""
     named = is_named(wanted)
     if not named:
         settle()
@@ -124,7 +124,7 @@ def find(
         if named or clock() - since >= STEADY:
             return disk
         if clock() > began + seconds + 6 * STEADY:
-            raise Trouble("disks come and go: which one is meant cannot be told", Exit.DISK)
+            raise Trouble("disks keep appearing and disappearing: the right one cannot be determined", Exit.DISK)
         sleep(1.0)
 
 
@@ -133,7 +133,7 @@ def is_named(wanted: str | Mapping[str, Any]) -> bool:
 
 
 def choose(disks: Sequence[Disk], wanted: str | Mapping[str, Any], places: Places, medium: str = "") -> Disk:
-    """`medium`: the device that the task was found on."""
+    """Return the one matching disk, or raise. `medium`: the device with the task."""
     if isinstance(wanted, str):
         path = places.device(wanted)
         found = [disk for disk in disks if disk.path == path and disk.kind in ("disk", "loop")]
@@ -178,7 +178,7 @@ def _fits(disk: Disk, hints: Mapping[str, Any], places: Places) -> bool:
 
 
 def _same(one: str, other: str) -> bool:
-    """Without case, and with a model's underscores, which udev puts in place of spaces."""
+    """Compare without case, and treat underscores as spaces, which udev replaces by them."""
     return (
         bool(one)
         and " ".join(one.replace("_", " ").split()).lower() == " ".join(other.replace("_", " ").split()).lower()
@@ -222,7 +222,7 @@ def _signatures(given: Mapping[str, Any]) -> Iterator[Signature]:
 
 
 def _uses(given: Mapping[str, Any]) -> Iterator[str]:
-    """Mounts and swap, of it or of anything in it, and what holds it: RAID, LVM, encryption."""
+    """Yield why a disk is in use: mounts and swap on it or its partitions, and RAID, LVM or encryption that hold it."""
     for mountpoint in given.get("mountpoints") or ():
         if mountpoint:
             yield f"{given.get('path')} is in use as {mountpoint}"
@@ -239,5 +239,5 @@ def _text(given: Mapping[str, Any], name: str) -> str:
 
 
 def _transport_of(name: str) -> str:
-    """lsblk of util-linux 2.38 tells none for a virtio disk."""
+    """Return the transport that lsblk of util-linux 2.38 does not report for virtio disks."""
     return "virtio" if name.startswith("vd") else ""

@@ -1,6 +1,6 @@
-"""From the task medium to a started target. Everything that could be wrong is found out here, before a disk is touched.
+"""Read the task medium and start the target. All checks are made here, before a disk is touched.
 
-The target is started without waiting for it: an install may take an hour, and this unit has minutes.
+The target is started without waiting for it: an install may take an hour, and this unit's timeout is minutes.
 """
 
 import os
@@ -17,7 +17,7 @@ from provision.run import CommandFailed, run
 from provision.units import DISPATCHER
 
 MEDIUM_SECONDS = 120.0
-CONTROLLER_SECONDS = 300.0  # with the medium's, less than the unit has
+CONTROLLER_SECONDS = 300.0  # together with the medium's, less than the unit's timeout
 
 
 def dispatch(places: Places, environ: Mapping[str, str]) -> None:
@@ -28,7 +28,7 @@ def dispatch(places: Places, environ: Mapping[str, str]) -> None:
     keep_resolvers(places)
     task = medium.find(places, _seconds(environ, "PROVISION_MEDIUM_SECONDS", MEDIUM_SECONDS))
     report = read_report(task.files)
-    # First of all: from here on a failure can be reported.
+    # Written first: from here on a failure can be reported.
     places.write(REPORT, report)
     keep_authorities(places, task.files)
     places.write("medium.json", {"device": task.device})

@@ -1,13 +1,13 @@
-"""What goes wrong, with the exit code that systemd, and so the controller, is told."""
+"""Errors and their exit codes, which systemd passes to the controller."""
 
 from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Of the dispatcher up to 21, of the steps from 30. maintenance/README.md says the same to operators."""
+    """Exit codes: the dispatcher's up to 21, the steps' from 30. maintenance/README.md documents them."""
 
     OK = 0
-    FAILED = 1  # a step, for a reason that has no code of its own
+    FAILED = 1  # a step failed for a reason without its own code
     USAGE = 2
     NO_MEDIUM = 10
     MEDIUM_UNREADABLE = 11
@@ -29,7 +29,7 @@ class Exit(IntEnum):
 
 
 class Trouble(Exception):
-    """Its message is for the operator: it never holds a secret."""
+    """An error with a message for the operator, which never holds a secret."""
 
     def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class Trouble(Exception):
 
 
 class ToldToStop(Trouble):
-    """The controller wants nothing more from this boot: no report may follow, it would be about somebody else's work."""
+    """The controller refuses this boot: no report may follow, because another boot owns the job."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"the controller says no: {reason}", Exit.TOLD_TO_STOP)
+        super().__init__(f"the controller refuses: {reason}", Exit.TOLD_TO_STOP)

@@ -1,6 +1,6 @@
-"""A firmware update by the vendor's own tool, if the image holds it: it may not be passed on with this project.
+"""Update firmware by the vendor's own tool, if the image contains it: its licence does not let us distribute it.
 
-The download has a limit of time, the tool has none, and while it runs nobody ends it: neither the controller's wish nor systemd's.
+The download has a timeout, the tool has none: while it runs, neither the controller nor systemd may stop it.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ from provision.recipe import Recipe
 from provision.run import run
 from provision.wire import fetch
 
-TOOLS = ("/opt/saa/saa", "/opt/sum/sum")  # Supermicro's, the newer first; a `sum` in PATH is another program
+TOOLS = ("/opt/saa/saa", "/opt/sum/sum")  # Supermicro's, the newer first; a `sum` in PATH is a different program
 MAX_BYTES = 1 << 30
-EXPECTED = "USER_FIRMWARE_SHA256"  # of the recipe's env
-FLASHING = "flashing"  # while the tool runs
-MOST = 1800.0  # seconds of the download
+EXPECTED = "USER_FIRMWARE_SHA256"  # a variable of the recipe's env
+FLASHING = "flashing"  # marks that the tool is running
+MOST = 1800.0  # seconds for the download
 
 
 def firmware(places: Places, recipe: Recipe, moved: Moved) -> None:

@@ -1,6 +1,6 @@
-"""Alive, at this step, this far, with these last lines: every few seconds, until the last word was said.
+"""Report the current step, its progress and the last log lines every few seconds, until the final report was sent.
 
-The answer may be that nothing more is wanted. Then the work is stopped, since nobody else on this machine asks as often.
+If the controller answers that the work is no longer wanted, stop it: nothing else on this machine asks as often.
 """
 
 import time
@@ -21,7 +21,7 @@ SECONDS = 30.0
 
 def beat_on(places: Places, seconds: float = SECONDS, sleep: Callable[[float], None] = time.sleep) -> int:
     while not places.has(REPORTED) and not places.has(STOPPED):
-        # Before that the dispatcher speaks: it may yet find that this is the wrong machine.
+        # Before that the dispatcher reports: it may still find that this is the wrong machine.
         if places.has(PERMITTED):
             try:
                 beat(places)
@@ -30,7 +30,7 @@ def beat_on(places: Places, seconds: float = SECONDS, sleep: Callable[[float], N
                 stop_work(places)
                 return Exit.OK
             except OSError as error:
-                say(f"the heartbeat was not heard: {error}")
+                say(f"the heartbeat was not answered: {error}")
         sleep(seconds)
     return Exit.OK
 
@@ -46,7 +46,7 @@ def beat(places: Places) -> None:
 
 def stop_work(places: Places) -> None:
     target = (places.read("recipe.json") or {}).get("task_target")
-    # A flash that is ended half way is a machine that never starts again.
+    # A machine whose flash is interrupted never starts again.
     names = [name for name in STEPS if name != "firmware" or not places.has(FLASHING)]
     units = [f"{name}.service" for name in names] + ([str(target)] if target else [])
     try:

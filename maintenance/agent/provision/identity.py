@@ -1,4 +1,4 @@
-"""Is this the machine that the task is for? Asked before anything is written, since a wrong answer is somebody else's disk."""
+"""Check that the task is for this machine, before anything is written: a mistake erases another machine's disk."""
 
 import uuid
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from provision.errors import Exit, Trouble
 from provision.journal import say
 from provision.places import Places
 
-# What vendors leave in place of a serial number.
+# Placeholders that vendors use in place of a serial number.
 _NONE = {
     "",
     "0",
@@ -36,7 +36,7 @@ _NONE = {
 
 
 def usable(serial: str) -> str:
-    """The serial number, or nothing where it is one that a thousand machines share."""
+    """Return the serial number, or "" if it is a placeholder."""
     found = serial.strip()
     repeated = len(set(found)) == 1
     return "" if found.lower() in _NONE or repeated else found
@@ -51,7 +51,7 @@ def usable_uuid(text: str) -> uuid.UUID | None:
 
 
 def check(places: Places, report: Mapping[str, Any]) -> None:
-    """Something that is on record must fit, and nothing that is on record may be contradicted, as for the controller: boards are
+    """Raise Trouble unless serial or UUID match the registration and neither contradicts it, as the controller does: boards are
     swapped, and UUIDs are copied."""
     own, known = usable_uuid(_read(places, "product_uuid")), serials(places)
     wanted = str(report.get("server_serial") or "").strip()
@@ -70,8 +70,8 @@ def check(places: Places, report: Mapping[str, Any]) -> None:
 
 
 def serials(places: Places) -> set[str]:
-    """All that this machine may be on record by: of the system, its chassis, its board. Some boards write several into one, with
-    points between."""
+    """Return all serials by which this machine may be registered: of the system, the chassis, the board. Some boards join several
+    with dots."""
     found = (usable(_read(places, f"{part}_serial")) for part in ("product", "chassis", "board"))
     return {usable(part).casefold() for each in found for part in (each, *each.split("."))} - {""}
 

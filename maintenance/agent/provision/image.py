@@ -1,7 +1,7 @@
-"""The image, straight from the registry onto the disk: a file tree into the mounted layout, or a whole disk.
+"""Write the image from the registry to the disk: a file tree into the mounted layout, or a whole disk.
 
-What arrives is hashed while it is written. Only when the stream has ended and the digest is right is the step done; with a wrong
-one, nothing is left that a machine could boot.
+The data is hashed while it is written. The step succeeds only if the digest is right at the end; if it is wrong, nothing bootable
+is left on the disk.
 """
 
 import json
@@ -24,10 +24,10 @@ from provision.recipe import Recipe
 from provision.run import run
 
 STAMP = "image.json"
-BEGUN = "image-begun.json"  # what the file systems hold some of, or all
+BEGUN = "image-begun.json"  # the image that the file systems hold in part or whole
 HEAD = "image-head"
 
-Moved = Callable[[int, int], None]  # (bytes so far, of how many)
+Moved = Callable[[int, int], None]  # (bytes so far, total)
 
 
 def untar(target: str) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ def write_raw(places: Places, recipe: Recipe, moved: Moved) -> None:
         say("this image is on the disk already: nothing is done")
         return
     places.forget(STAMP)
-    spoil(disk)  # what is on it from before goes first: old and new together may boot as well
+    spoil(disk)  # erased first, because a mix of old and new content might boot
     head = places.run / HEAD
     try:
         pour(stream(blob), blob.media_type, to_disk(disk, str(head)), lambda count: moved(count, blob.size))
@@ -98,7 +98,7 @@ def write_raw(places: Places, recipe: Recipe, moved: Moved) -> None:
 
 
 def put_head(disk: str, head: bytes) -> None:
-    """What was held back until the digest was right."""
+    """Write the first MiB, which was held back until the digest was verified."""
     with open(disk, "r+b") as file:
         file.write(head)
         file.flush()
@@ -106,7 +106,7 @@ def put_head(disk: str, head: bytes) -> None:
 
 
 def complete_table(disk: str) -> None:
-    """A GPT has its copy at the end of the disk, and this one is larger than the image."""
+    """Move the backup GPT to the end of the disk, which is larger than the image."""
     outcome = run(["sfdisk", "--json", disk], check=False)
     try:
         kind = json.loads(outcome.output)["partitiontable"]["label"]
@@ -117,7 +117,7 @@ def complete_table(disk: str) -> None:
 
 
 def spoil(device: str) -> None:
-    """The first MiB: no table, no boot sector and no superblock survives it; and what lies at the end of a disk as a copy."""
+    """Zero the first and the last MiB: partition table, boot sector, superblock, and their backup."""
     with open(device, "r+b", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         for at in (0, max(0, size - MIB)):
@@ -128,7 +128,7 @@ def spoil(device: str) -> None:
 
 
 def chosen(places: Places) -> str:
-    """The disk that the partition step chose. Names are given anew when a controller is: it must still be that disk."""
+    """Return the disk that the partition step chose, or raise if that name is another disk now: names may change."""
     kept = places.read(DISK) or {}
     if not kept.get("path"):
         raise Trouble("no disk was chosen: the partition step has not run")
@@ -153,6 +153,6 @@ def uuid_of(device: str) -> str:
 
 
 def tag_of(device: str, tag: str) -> str:
-    """Read from the device itself: the cache that blkid keeps may be older than the file system."""
+    """Return a tag, read from the device itself: blkid's cache may be older than the file system."""
     outcome = run(["blkid", "--probe", "--match-tag", tag, "--output", "value", device], check=False)
     return outcome.output.strip() if outcome.code == 0 else ""

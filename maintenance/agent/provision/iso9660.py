@@ -1,6 +1,6 @@
-"""Reading the few files of a task medium straight from a device or from a part of one.
+"""Read the files of a task medium directly from a device or a part of one.
 
-Without a mount there is no loop device for the tail of a combined medium, no kernel module to be missing, and nothing to take down.
+Without a mount we need no loop device for the tail of a combined medium, no kernel module, and no unmount.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ class Descriptor(NamedTuple):
 
 
 def label(read: Read) -> str | None:
-    """The volume's name; None: this is no ISO 9660."""
+    """Return the volume's label; None if this is not ISO 9660."""
     try:
         return next(_descriptors(read)).label
     except (NotIso, StopIteration, OSError):
@@ -36,7 +36,7 @@ def label(read: Read) -> str | None:
 
 
 def files(read: Read) -> dict[str, bytes]:
-    """All files of the root directory, by their long names."""
+    """Return all files of the root directory by their long names."""
     found = list(_descriptors(read))
     if not found:
         raise NotIso("no volume descriptor")

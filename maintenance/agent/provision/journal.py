@@ -1,19 +1,19 @@
-"""Lines for the journal, and keeping secrets out of what is sent of it."""
+"""Write lines to the journal, and hide secrets in the parts that are sent."""
 
 import sys
 from collections.abc import Iterable
 
 HIDDEN = "[hidden]"
-SHORTEST = 6  # a secret of fewer characters would hide half of every line
+SHORTEST = 6  # a shorter secret would hide half of every line
 
 
 def say(message: str) -> None:
-    """One line: what a program or a server sent cannot forge a second one, nor move the cursor of a console."""
+    """Log one line; control characters are replaced, so that no text can forge a second line or move a console's cursor."""
     print("".join(each if each.isprintable() else " " for each in message), file=sys.stderr, flush=True)
 
 
 class Secrets:
-    """`words` are hidden wherever they stand, `lines` where they are a whole line: a file of many lines is looked up, not searched."""
+    """Hides `words` anywhere in a text, and `lines` only as whole lines, which is a fast lookup for files of many lines."""
 
     def __init__(self, words: Iterable[str] = (), lines: Iterable[str] = ()) -> None:
         self._words = sorted({word for word in words if len(word) >= SHORTEST}, key=len, reverse=True)

@@ -1,4 +1,4 @@
-"""The partitions of a recipe, as values with their sizes in bytes, their types as GUIDs and their device names."""
+"""The partitions of a recipe as values: sizes in bytes, types as GUIDs, device names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,13 +30,13 @@ EFI_FOLDER = "/boot/efi"
 # FAT32 has at least 65525 clusters, and a cluster at least one sector.
 _MIN_ESP = {512: 33 * MIB, 4096: 260 * MIB}
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_ENDS = 2 * MIB  # the GPT at both ends of a disk, and the alignment of the first partition
+_ENDS = 2 * MIB  # space for the GPT at both ends of a disk, and for the alignment of the first partition
 
 
 @dataclass(frozen=True)
 class Partition:
     number: int
-    size: int | None  # None: all that is left
+    size: int | None  # None: the rest of the disk
     type: str
     format: str
     label: str
@@ -54,7 +54,7 @@ def bytes_of(size: str) -> int:
 
 
 def read_layout(layout: Sequence[Mapping[str, Any]]) -> tuple[Partition, ...]:
-    """Of a recipe that fits its schema. What no schema can say is checked again here: it is this disk that would be lost."""
+    """Read the layout of a valid recipe. Rules that a schema cannot express are checked again here, before the disk is erased."""
     parts = tuple(_partition(number, each) for number, each in enumerate(layout, 1))
     if not parts:
         raise Trouble("the layout has no partitions", Exit.DISK)
@@ -112,12 +112,12 @@ def check_windows_boots(parts: Sequence[Partition], *, efi: bool) -> None:
 
 
 def device_of(disk: str, number: int) -> str:
-    """A name that ends in a digit has a p before the partition's number."""
+    """Return a partition's device name; a disk's name that ends in a digit gets a p before the number."""
     return f"{disk}{'p' if disk[-1].isdigit() else ''}{number}"
 
 
 def mounted(parts: Sequence[Partition]) -> list[Partition]:
-    """Those of a Linux system that are mounted, parents before what lies in them."""
+    """Return the mounted partitions of a Linux system, parents before their children."""
     found = [part for part in parts if part.mountpoint and part.format not in ("swap", "raw", "none")]
     return sorted(found, key=lambda part: (part.mountpoint.rstrip("/").count("/"), part.mountpoint))
 

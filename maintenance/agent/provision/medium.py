@@ -1,7 +1,7 @@
-"""Finding the task: a CD or a stick with the label TASK, or the tail of the one medium that was booted from.
+"""Find the task: a CD or a stick with the label TASK, or the tail of the medium that was booted.
 
-Drives appear late and in any order, so all of them are looked at, again and again, until the time is over. Those that no disk
-can be are looked at first.
+Drives appear late and in any order, so all of them are read repeatedly until the time is over; those that cannot be a disk
+first.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from provision.places import Places
 
 LABEL = "TASK"
 MAGIC = b"CHARGEHAND-TASK-1\n"
-SEARCHED_SECTORS = 16  # from the end: drives may add some
+SEARCHED_SECTORS = 16  # searched from the end: drives may add sectors
 MAX_TASK = 10 << 20
 LOOK_EVERY = 1.0
 
@@ -42,7 +42,7 @@ def find(places: Places, seconds: float, sleep: Callable[[float], None] = time.s
                 with opened(places, device) as (read, size):
                     found = look(read, size)
             except OSError as error:
-                troubles.append(f"{device}: {error.strerror or type(error).__name__}")  # often: no medium in the drive
+                troubles.append(f"{device}: {error.strerror or type(error).__name__}")  # usually no medium in the drive
             except NotIso as error:
                 if time.monotonic() > limit:
                     raise Trouble(f"the task medium {device} cannot be read: {error}", Exit.MEDIUM_UNREADABLE) from None
@@ -83,7 +83,7 @@ def opened(places: Places, device: str) -> Iterator[tuple[Read, int]]:
 
 
 def look(read: Read, size: int) -> dict[str, bytes] | None:
-    """The files of the task on this medium; None: there is none. NotIso: there is one, and it cannot be read."""
+    """Return the files of the task on this medium; None if there is no task; raise NotIso if it cannot be read."""
     if label(read) == LABEL:
         return files(read)
     content = tail(read, size)
@@ -93,13 +93,13 @@ def look(read: Read, size: int) -> dict[str, bytes] | None:
 
 
 def tail(read: Read, size: int) -> bytes | None:
-    """The task medium behind another image, where the last sectors say so; its digest is checked."""
+    """Return a reader for the task behind another image, if the last sectors name one; its digest is checked."""
     last = size // SECTOR - 1
     for sector in range(last, max(-1, last - SEARCHED_SECTORS), -1):
         try:
             block = read(sector * SECTOR, SECTOR)
         except OSError:
-            continue  # a CD's last sectors may be there in name only
+            continue  # a CD's last sectors may be unreadable
         if block.startswith(MAGIC):
             return _behind(read, block, sector * SECTOR)
     return None

@@ -1,6 +1,6 @@
-"""Mounts that are taken down again, whatever happens, in the reverse order.
+"""Mounts that are always unmounted, in the reverse order.
 
-Each step has a mount name space of its own (`PrivateMounts=` of its unit), so what one that was killed left is gone with it.
+Each step has its own mount namespace (`PrivateMounts=` of its unit), so the mounts of a killed step disappear with it.
 """
 
 import os
@@ -13,9 +13,9 @@ from provision.layout import Partition, device_of, mounted
 from provision.rooted import inside
 from provision.run import CommandFailed, run
 
-# /run is not among them: the target is mounted below it.
+# Without /run: the target is mounted below it.
 BOUND = ("dev", "proc", "sys")
-MOST = 480.0  # of an umount, which writes what is not written; every unit has more
+MOST = 480.0  # seconds for an umount, which flushes; every unit's timeout is longer
 
 
 @contextmanager
@@ -23,15 +23,15 @@ def mount(device: str, folder: Path, *options: str) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     run(["mount", *options, device, str(folder)])
     with taken_down(folder):
-        # What is mounted in it later must not show up in other name spaces: a copy there would keep it mounted, and not written.
+        # Later mounts in it must not appear in other namespaces: a copy there would keep it mounted and unflushed.
         run(["mount", "--make-private", str(folder)])
         yield folder
 
 
 @contextmanager
 def taken_down(folder: Path) -> Iterator[None]:
-    """Not lazily: what is not written yet would be written after the step was called done. What cannot be taken down is written,
-    and the step has failed; one that failed already has its own reason."""
+    """Unmount at the end, not lazily, because a lazy unmount would flush after the step was reported as done. If it fails, flush and
+    let the step fail; a step that failed already keeps its own error."""
     try:
         yield
     except BaseException:
@@ -53,11 +53,11 @@ def unmount(folder: Path) -> None:
 
 @contextmanager
 def system(disk: str, parts: Sequence[Partition], target: Path) -> Iterator[Path]:
-    """The tree of what is installed, its partitions mounted parents first."""
+    """Mount the partitions of the installed system, parents first, and yield its root."""
     with ExitStack() as stack:
         for part in mounted(parts):
             folder = target if part.mountpoint == "/" else inside(target, part.mountpoint)
-            # FAT has no owners: without `quiet` an image with files in /boot/efi could not be unpacked there.
+            # FAT has no owners: without `quiet` files in /boot/efi of an image could not be unpacked there.
             options = ("-o", "quiet") if part.format == "vfat" else ()
             stack.enter_context(mount(device_of(disk, part.number), folder, *options))
         yield target
@@ -65,7 +65,7 @@ def system(disk: str, parts: Sequence[Partition], target: Path) -> Iterator[Path
 
 @contextmanager
 def bound(target: Path) -> Iterator[Path]:
-    """With the kernel's own trees in it, as slaves: nothing that is unmounted in there is unmounted out here."""
+    """Bind the kernel's file systems into the target, as slaves, so that unmounting them there does not unmount ours."""
     with ExitStack() as stack:
         for name in BOUND:
             folder = inside(target, name)
@@ -74,7 +74,7 @@ def bound(target: Path) -> Iterator[Path]:
             stack.enter_context(taken_down(folder))
             run(["mount", "--make-rslave", str(folder)])
         udev = Path("/run/udev")
-        if udev.is_dir():  # without it GRUB and LVM wait for a udev that they cannot see
+        if udev.is_dir():  # without it GRUB and LVM wait for udev
             folder = inside(target, "run/udev")
             folder.mkdir(parents=True, exist_ok=True)
             run(["mount", "--bind", str(udev), str(folder)])

@@ -1,6 +1,6 @@
-"""An image in an OCI registry: from its reference to the one blob that is written to the disk.
+"""Resolve a reference to an image in an OCI registry to the one blob that is written to the disk.
 
-The job's token is for the controller's registry alone; another registry is asked as anybody would ask it.
+The job's token is sent only to the controller's registry; other registries are used anonymously.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ class Reference:
         return cls(found["host"], found["name"], found["tag"] or "latest", found["digest"] or "")
 
     def base(self, registry_url: str) -> str:
-        """The controller's registry is reached as its URL says; any other by HTTPS."""
+        """Return the base URL: the controller's registry with the scheme of its URL, any other with HTTPS."""
         scheme = urlsplit(registry_url).scheme or "https"
         own = registry_url and host_of(f"{scheme}://{self.host}") == host_of(registry_url)
         return f"{scheme if own else 'https'}://{self.host}/v2/{self.name}"
@@ -75,7 +75,7 @@ class Blob:
 
 
 def resolve(oci_url: str, registry_url: str, token: str) -> Blob:
-    """The one layer of an image, or the one file of an artifact."""
+    """Return the only layer of an image, or the only file of an artifact."""
     reference = Reference.read(oci_url)
     base = reference.base(registry_url)
     token = token if reference.is_in(registry_url) else _anonymous(base, reference)
@@ -93,7 +93,7 @@ def resolve(oci_url: str, registry_url: str, token: str) -> Blob:
 
 
 def stream(blob: Blob) -> Iterator[bytes]:
-    """Its bytes, hashed on the way. DigestMismatch comes at the end, when all of it has been handed out."""
+    """Yield the blob's bytes; at the end raise DigestMismatch if they have another digest."""
     digest, size = hashlib.sha256(), 0
     for piece in fetch(blob.url, token=blob.token, size=blob.size):
         digest.update(piece)
@@ -131,7 +131,7 @@ def _insist(url: str, headers: Mapping[str, str], token: str) -> Answer:
         except OSError as error:
             reason = str(getattr(error, "reason", "") or error) or type(error).__name__
             if isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
-                break  # it will not be another certificate in a second
+                break  # a retry would get the same certificate
         if attempt + 1 < ATTEMPTS:
             time.sleep(min(10.0, 0.3 * 3**attempt))
     raise Trouble(f"{url}: {reason}", Exit.REGISTRY)
@@ -148,7 +148,7 @@ def _for_this_machine(index: Mapping[str, Any]) -> str:
 
 
 def _anonymous(base: str, reference: Reference) -> str:
-    """What public registries hand out to anybody who asks; nothing where nothing is asked for."""
+    """Return the anonymous token of a public registry, or "" if it needs none."""
     answer = _insist(f"{base}/manifests/{reference.digest or reference.tag}", {"Accept": MANIFESTS}, "")
     said = answer.headers.get("www-authenticate", "")
     if answer.status != 401 or not said.lower().startswith("bearer "):

@@ -1,6 +1,6 @@
-"""Partitions and file systems. The one step that destroys, so it asks for consent again, and a second run only looks.
+"""Create partitions and file systems. This step destroys data, so it checks the consent again; a second run changes nothing.
 
-The table goes to sfdisk on its standard input. `partx` tells the kernel, also one that reads no GPT by itself.
+sfdisk reads the table from its standard input. `partx` informs the kernel, even one that cannot read GPT.
 """
 
 import errno
@@ -29,8 +29,8 @@ from provision.run import run
 
 STATE = "partition.json"
 DISK = "disk.json"
-TOLERANCE = MIB  # alignment may take that much of the last partition
-MOST = 2400.0  # of one mkfs; the unit has more
+TOLERANCE = MIB  # alignment may shorten the last partition by so much
+MOST = 2400.0  # seconds for one mkfs; the unit's timeout is longer
 
 _LABEL_LIMITS = {"vfat": 11, "ext4": 16, "xfs": 12, "btrfs": 255, "ntfs": 32, "swap": 15}
 _MKFS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -59,7 +59,7 @@ def partition(places: Places, recipe: Recipe) -> None:
         say("the disk is as this recipe wants it already: nothing is done")
         return
     claim(disk)
-    tell_what_goes(disk)
+    log_what_is_erased(disk)
     execute(plan(disk, parts))
     if not raw and not table_fits(disk.path, parts):
         raise Trouble(f"the partition table of {disk.path} is not what was asked for", Exit.DISK)
@@ -67,7 +67,7 @@ def partition(places: Places, recipe: Recipe) -> None:
 
 
 def check_boots(places: Places, recipe: Recipe, parts: Sequence[Partition]) -> None:
-    """What could never boot on this machine costs nobody a disk."""
+    """Raise Trouble for a layout that cannot boot on this machine, before the disk is erased."""
     match recipe.get("task_target"):
         case "install-linux.target":
             check_linux_boots(parts, efi=places.efi.is_dir())
@@ -76,7 +76,7 @@ def check_boots(places: Places, recipe: Recipe, parts: Sequence[Partition]) -> N
 
 
 def claim(disk: Disk) -> None:
-    """What the kernel knows to be in use it does not give to one who wants it alone; `wipefs --force` would not ask."""
+    """Open the devices exclusively, which fails if the kernel uses them; `wipefs --force` does not check that."""
     for path in (*disk.partitions, disk.path):
         try:
             os.close(os.open(path, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC))
@@ -85,9 +85,9 @@ def claim(disk: Disk) -> None:
             raise Trouble(f"{path} is not touched: {why}", Exit.DISK) from None
 
 
-def tell_what_goes(disk: Disk) -> None:
+def log_what_is_erased(disk: Disk) -> None:
     for signature in disk.told:
-        say(f"this goes: {signature}")
+        say(f"this is erased: {signature}")
 
 
 def _medium(places: Places) -> str:
@@ -100,9 +100,9 @@ def fingerprint(disk: Disk, parts: Sequence[Partition]) -> str:
 
 
 def plan(disk: Disk, parts: Sequence[Partition]) -> Plan:
-    """Old signatures first, those inside old partitions too: a RAID or LVM that comes back at the next boot would take them."""
+    """Return the plan. It erases old signatures first, also in old partitions: an old RAID or LVM would claim the disk at the next boot."""
     actions: list[Action] = [command("wipefs", "--all", "--force", path) for path in (*disk.partitions, disk.path)]
-    if not parts:  # an image of a whole disk will bring its own
+    if not parts:  # an image of a whole disk contains its own partitions
         return actions
     actions += [
         Command(("sfdisk", "--wipe", "always", "--wipe-partitions", "always", disk.path), script(parts).encode()),

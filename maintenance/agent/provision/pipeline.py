@@ -1,4 +1,4 @@
-"""From a stream to a program: through what unpacks it, into what writes it, with nothing of it in memory or on a disk between."""
+"""Pipe a stream through a decompressor into a writer, without storing it in memory or on a disk."""
 
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -13,11 +13,11 @@ from provision.run import TAIL, CommandFailed, Drain, end, ended_by, environment
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz"}
 UNPACK = {"gzip": ("gzip", "-dc"), "zstd": ("zstd", "-dcq", "--long=31"), "xz": ("xz", "-dc")}
 LONGEST_MAGIC = max(map(len, MAGIC))
-LAST_WORDS = 3600.0  # the writer may have much in its buffers
+FLUSH_SECONDS = 3600.0  # the writer may have much in its buffers
 
 
 def packing(media_type: str, beginning: bytes) -> str:
-    """How it is packed, by its media type, and where that says nothing by its first bytes; "" for not at all."""
+    """Return the compression by the media type, else by the first bytes; "" for none."""
     for name in UNPACK:
         if media_type.endswith((f"+{name}", f".{name}", f"/{name}", f"/x-{name}")):
             return name
@@ -27,7 +27,7 @@ def packing(media_type: str, beginning: bytes) -> str:
 def pour(
     pieces: Iterator[bytes], media_type: str, writer: Sequence[str], moved: Callable[[int], None] = lambda _count: None
 ) -> None:
-    """All of it, or the first thing that went wrong. What is wrong with the stream counts more than what its end did to a program."""
+    """Pipe all of it, or raise the first error. An error of the stream takes precedence over the error it caused in a program."""
     first = b""
     while len(first) < LONGEST_MAGIC and (piece := next(pieces, b"")):
         first += piece
@@ -41,13 +41,13 @@ def pour(
             last = argv is argvs[-1]
             process = _start(argv, source, last)
             if processes and processes[-1].stdout is not None:
-                processes[-1].stdout.close()  # so that the one before notices when this one ends
+                processes[-1].stdout.close()  # so that the process before gets SIGPIPE when this one ends
             processes.append(process)
             drains.append(Drain(process.stderr, TAIL, aloud=True))
             source = process.stdout
         _feed(processes[0], first, pieces, moved)
         for argv, process, drain in zip(argvs, processes, drains, strict=True):
-            if code := process.wait(LAST_WORDS):
+            if code := process.wait(FLUSH_SECONDS):
                 raise CommandFailed(argv[0], ended_by(code), drain.text())
     finally:
         for process in processes:
@@ -78,7 +78,7 @@ def _feed(
 ) -> None:
     assert process.stdin is not None  # noqa: S101 - for the type checker: it was asked for
     count = 0
-    with suppress(BrokenPipeError):  # a program ended before its input did: its exit code tells why
+    with suppress(BrokenPipeError):  # a program ended before its input: its exit code says why
         for piece in chain((first,), pieces):
             process.stdin.write(piece)
             count += len(piece)

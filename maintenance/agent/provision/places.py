@@ -1,4 +1,4 @@
-"""Where everything lies. `PROVISION_ROOT` moves it all under another root, so that the agent can be tried without being root."""
+"""All paths of the agent. `PROVISION_ROOT` moves them under another root, so that the agent can be tested without root."""
 
 import json
 import os
@@ -13,7 +13,7 @@ class Places:
     def __init__(self, root: str | Path = "/") -> None:
         self.root = Path(root)
         self.run = self.root / "run/provision"
-        self.target = self.run / "target"  # the root of what is installed
+        self.target = self.run / "target"  # the root of the installed system
         self.dmi = self.root / "sys/class/dmi/id"
         self.efi = self.root / "sys/firmware/efi"
         self.blocks = self.root / "sys/block"
@@ -27,11 +27,11 @@ class Places:
         return self.root == Path("/")
 
     def at(self, path: str) -> Path:
-        """Where an absolute path of the machine lies."""
+        """Return where an absolute path of the machine is."""
         return self.root / path.lstrip("/")
 
     def device(self, path: str) -> str:
-        """The kernel's own name of a device, whatever links lead to it."""
+        """Return the kernel's name of a device, with links resolved."""
         found = os.path.realpath(self.at(path))
         return found if self.real else "/" + os.path.relpath(found, os.path.realpath(self.root))
 
@@ -44,7 +44,7 @@ class Places:
     # files under /run/provision ---------------------------------------------------------------------------------------
 
     def read(self, name: str) -> Any:
-        """A document that the agent wrote; None where there is none."""
+        """Return a document that the agent wrote; None if there is none."""
         try:
             return json.loads((self.run / name).read_bytes())
         except FileNotFoundError:
@@ -53,7 +53,7 @@ class Places:
             raise Trouble(f"{self.run / name} cannot be read: {type(error).__name__}") from None
 
     def write(self, name: str, content: bytes | Mapping[str, Any]) -> None:
-        """Whole or not at all, and for root's eyes only."""
+        """Write a file atomically, readable only by root."""
         try:
             self.run.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.replace(self._temporary(content), self.run / name)
@@ -61,7 +61,7 @@ class Places:
             raise Trouble(f"{self.run / name} cannot be written: {error.strerror}", Exit.RUN_NOT_WRITABLE) from None
 
     def write_once(self, name: str, content: bytes | Mapping[str, Any]) -> bool:
-        """False: somebody was first. Of several at the same moment just one is, and its content is there at once."""
+        """Write a file unless it exists; return False if it did. Of concurrent writers exactly one succeeds, atomically."""
         self.run.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = self._temporary(content)
         try:
@@ -80,7 +80,7 @@ class Places:
 
     def _temporary(self, content: bytes | Mapping[str, Any]) -> str:
         data = content if isinstance(content, bytes) else json.dumps(content, indent=2, sort_keys=True).encode() + b"\n"
-        path = self.run / f".new-{os.getpid()}"  # `tempfile` would take longer to load than all else here
+        path = self.run / f".new-{os.getpid()}"  # importing `tempfile` would take longer than all the rest
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
             file.write(data)
         return str(path)

@@ -1,4 +1,4 @@
-"""A plan: small actions one after another, as values. What a step will do can be looked at, and tested, before it is done."""
+"""Plans: sequences of small actions as values. What a step will do can be inspected and tested before it is done."""
 
 import os
 import time
@@ -19,12 +19,12 @@ class Command:
     argv: tuple[str, ...]
     stdin: bytes = b""
     timeout: float = 600
-    may_fail: bool = False  # the step goes on without it
+    may_fail: bool = False  # the step goes on if it fails
 
 
 @dataclass(frozen=True)
 class WriteFile:
-    """Into the tree at `root`, whatever links its image holds: none leads out of it."""
+    """Write a file into the tree at `root`; links in the image cannot lead out of it."""
 
     root: Path
     path: str
@@ -34,7 +34,7 @@ class WriteFile:
 
 @dataclass(frozen=True)
 class WaitFor:
-    """A device node, which the kernel makes in its own time."""
+    """Wait for a device node, which the kernel creates with a delay."""
 
     path: str
 

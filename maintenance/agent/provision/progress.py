@@ -1,4 +1,4 @@
-"""Where a step is: written for the heartbeat, and said aloud when it begins and when it ends."""
+"""The progress of a step: written to a file for the heartbeat, and reported at the step's beginning and end."""
 
 import time
 from collections.abc import Callable
@@ -21,11 +21,11 @@ class Progress:
         self._controller = Controller.of(places)
 
     def begin(self) -> None:
-        """ToldToStop where the controller has changed its mind. That it does not answer is no reason: it let us begin."""
+        """Report the beginning. Raise ToldToStop if the controller withdrew its permission; no answer does not stop us."""
         if self._places.has(STOPPED):
             raise ToldToStop((self._places.run / STOPPED).read_text())
         self._note(0.0, "begins")
-        self._tell({"step": self._unit, "percent": 0.0, "message": "begins"})
+        self._report({"step": self._unit, "percent": 0.0, "message": "begins"})
 
     def moved(self, count: int, size: int) -> None:
         if self._clock() - self._noted < EVERY and count != size:
@@ -35,16 +35,16 @@ class Progress:
 
     def finish(self) -> None:
         self._note(100.0, "done")
-        self._tell({"step": self._unit, "percent": 100.0, "finished": True})
+        self._report({"step": self._unit, "percent": 100.0, "finished": True})
 
     def _note(self, percent: float | None, message: str) -> None:
         self._noted = self._clock()
         self._places.write(FILE, {"step": self._unit, "percent": percent, "message": message})
 
-    def _tell(self, said: dict[str, object]) -> None:
+    def _report(self, progress: dict[str, object]) -> None:
         if self._controller is None:
             return
         try:
-            self._controller.progress(said)
+            self._controller.progress(progress)
         except OSError as error:
-            say(f"the controller was not told: {error}")
+            say(f"the progress could not be reported: {error}")

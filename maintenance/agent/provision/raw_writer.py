@@ -1,7 +1,7 @@
-"""The last of a pipeline that writes a whole disk, run as a program: DISK HEAD.
+"""The end of a pipeline that writes a whole disk, run as a program: DISK HEAD.
 
-The first MiB of what comes goes to the file HEAD and not to the disk. Without it a disk has no partition table and no boot sector:
-whatever ends the writing, a power cut too, nothing boots from half an image. The agent writes it when the digest is known to be right.
+The first MiB is written to the file HEAD and not to the disk. Without it a disk has no partition table and no boot sector: if the
+writing is interrupted, even by a power cut, nothing boots from half an image. The agent writes it after it verified the digest.
 """
 
 import os
@@ -12,7 +12,7 @@ PIECE = 4 << 20
 
 
 def main(disk: str, head: str) -> None:
-    # An existing device that nobody else has: no O_CREAT, and O_EXCL asks the kernel for it alone.
+    # An existing device that is not in use: no O_CREAT, and O_EXCL makes the kernel check that.
     handle = os.open(disk, os.O_WRONLY | os.O_EXCL)
     try:
         with open(head, "wb") as file:

@@ -1,4 +1,4 @@
-"""The task's recipe: read, checked against the schema that came with it, and put where the steps and their units look for it."""
+"""Read the task's recipe, validate it with the schema on the medium, and write it where the steps and their units read it."""
 
 import json
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ def check(schema: Mapping[str, Any], recipe: Recipe, files: Mapping[str, bytes])
 
 
 def keep(places: Places, recipe: Recipe, schema: Mapping[str, Any], files: Mapping[str, bytes], began: str) -> None:
-    """All of it under /run/provision."""
+    """Write the recipe and its files to /run/provision."""
     for name in PAYLOADS.values():
         if name in files:
             places.write(name, files[name])
@@ -77,7 +77,7 @@ def keep(places: Places, recipe: Recipe, schema: Mapping[str, Any], files: Mappi
 
 
 def env_file(recipe: Recipe, schema: Mapping[str, Any], report: Mapping[str, Any], began: str) -> str:
-    """For `EnvironmentFile=` in the units. A recipe's own variables all begin with USER_, so none can replace one of these."""
+    """Return the file for `EnvironmentFile=` of the units. A recipe's own variables begin with USER_, so they replace none of these."""
     disk = recipe.get("target_disk")
     values: dict[str, str] = {
         "TASK_TARGET": str(recipe["task_target"]),
@@ -95,7 +95,7 @@ def env_file(recipe: Recipe, schema: Mapping[str, Any], report: Mapping[str, Any
 
 
 def quoted(value: str) -> str:
-    """As systemd reads it: in double quotes, where a backslash takes the meaning from what follows."""
+    """Quote a value for systemd: in double quotes, with backslashes before special characters."""
     text = "".join(each for each in value if each.isprintable() or each == " ")
     return '"' + "".join("\\" + each if each in '"\\`$' else each for each in text) + '"'
 

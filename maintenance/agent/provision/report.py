@@ -1,7 +1,7 @@
-"""The one word at the end, and no second one.
+"""The final report, exactly one.
 
-systemd starts a reporting unit for each unit that did not come up: the one that failed, all that needed it, and their target. Here
-only the first that failed by itself speaks. What it says is made once and kept, so that a retry is the same delivery.
+systemd starts a reporting unit for each unit that did not start: the one that failed, all that depend on it, and their target. Only
+the first that failed by itself reports. The report is created once and stored, so that a retry is the same delivery.
 """
 
 import uuid
@@ -16,7 +16,7 @@ from provision.journal import say
 from provision.places import Places
 from provision.units import TAIL_CHARACTERS, State, state, tail
 
-OUTCOME = "outcome"  # who was first: success, or a unit
+OUTCOME = "outcome"  # what is reported: success, or the failed unit
 FIRST_FAILURE = "first-failure"
 REPORTED = "reported"
 STARTED = "started.json"
@@ -59,7 +59,7 @@ def _deliver(places: Places, status: str, unit: str, how: State | None) -> int:
 
 
 def _payload(places: Places, status: str, unit: str, how: State | None) -> Mapping[str, Any]:
-    """Made by the first attempt."""
+    """Return the payload, which the first attempt created."""
     name = f"delivery-{status}.json"
     started = places.read(STARTED) or {}
     made: dict[str, Any] = {

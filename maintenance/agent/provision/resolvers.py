@@ -1,6 +1,6 @@
-"""Which servers know names: what the network's configuration was told of them, written where every program looks.
+"""Write the DNS servers of the network's configuration to /etc/resolv.conf.
 
-There is no resolver of our own: one that starts takes as long as all the rest of the network.
+We run no resolver of our own: starting one takes as long as all the rest of the network.
 """
 
 from provision.journal import say
@@ -8,7 +8,7 @@ from provision.places import Places
 
 STATE = "/run/systemd/netif/state"
 FILE = "/etc/resolv.conf"
-MOST = 3  # more are not looked at
+MOST = 3  # the C library uses no more
 
 
 def keep_resolvers(places: Places) -> None:
@@ -17,7 +17,7 @@ def keep_resolvers(places: Places) -> None:
     except OSError:
         return
     said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    # A server may be followed by the name that its certificate has, which only a resolver of systemd's looks at.
+    # A server may be followed by the name in its certificate, which only systemd-resolved uses.
     servers = [each.partition("#")[0] for each in said.get("DNS", "").split()]
     lines = [f"nameserver {each}" for each in servers[:MOST]]
     if domains := said.get("DOMAINS", "").split():

@@ -1,6 +1,6 @@
-"""Paths inside a tree that is the root of another system.
+"""Resolve paths inside a tree that is the root of another system.
 
-Its links mean its own root: an absolute one, followed by us, would lead to the maintenance system's files instead.
+Its links are relative to its own root: if we followed an absolute one, it would lead to the maintenance system's files.
 """
 
 import os
@@ -12,7 +12,7 @@ MAX_LINKS = 40
 
 
 def inside(root: Path, path: str) -> Path:
-    """Where `path` lies when `root` is the root; what does not exist yet is no link."""
+    """Return where `path` is if `root` is the root directory; the path need not exist."""
     parts = [part for part in path.split("/") if part not in ("", ".")][::-1]
     here: list[str] = []
     links = 0

@@ -1,4 +1,4 @@
-"""Running programs: an argument list, a bounded end of what they say, a limit of time. Never a shell."""
+"""Run programs: argument lists, never a shell; only the end of the output is kept; with a timeout."""
 
 import os
 import signal
@@ -20,8 +20,8 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 @dataclass(frozen=True)
 class Outcome:
     code: int
-    output: str  # of standard output
-    tail: str  # of standard error
+    output: str  # bytes of standard output
+    tail: str  # bytes of standard error
 
 
 class CommandFailed(Trouble):
@@ -31,14 +31,14 @@ class CommandFailed(Trouble):
 
 
 def environment() -> dict[str, str]:
-    """Nothing of ours but where programs are: a recipe's variables reach no tool that root runs."""
+    """Return an environment with only PATH and the like, so that a recipe's variables reach no tool that runs as root."""
     return {"PATH": os.environ.get("PATH") or PATH, "LC_ALL": "C", "HOME": "/root", "TERM": "dumb"}
 
 
 def run(
     argv: Sequence[str], *, stdin: bytes = b"", timeout: float | None = 600, check: bool = True, quiet: bool = False
 ) -> Outcome:
-    """`timeout` None: what must never be ended half way. `quiet`: it is asked so often that nobody wants to read of it."""
+    """Run a program. `timeout` None: it must never be killed. `quiet`: it runs too often to be logged."""
     if not quiet:
         say("$ " + " ".join(argv))
     try:
@@ -66,7 +66,7 @@ def run(
     feeder.join(5)
     outcome = Outcome(code, streams[0].text(), streams[1].text())
     if check and code:
-        # Many tools tell their trouble on standard output.
+        # Many tools write their errors to standard output.
         raise CommandFailed(argv[0], ended_by(code), outcome.tail or outcome.output[-TAIL:])
     return outcome
 
@@ -76,14 +76,14 @@ def ended_by(code: int) -> str:
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """With all that it started."""
+    """Kill the process and all its children."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 class Drain:
-    """Reads a stream to its end, so that no program waits for us, and keeps no more than the end of it."""
+    """Reads a stream to its end, so that the program does not block, and keeps only the end of it."""
 
     def __init__(self, stream: IO[bytes] | None, limit: int, *, aloud: bool) -> None:
         self._kept = bytearray()
@@ -103,12 +103,12 @@ class Drain:
                     say("  " + line.decode("utf-8", "replace").rstrip())
 
     def text(self) -> str:
-        self._thread.join(5)  # a grandchild may hold the stream open
+        self._thread.join(5)  # a grandchild may keep the stream open
         return self._kept.decode("utf-8", "replace")
 
 
 def _feed(stream: IO[bytes] | None, data: bytes) -> None:
     if stream is None:
         return
-    with suppress(BrokenPipeError), stream:  # it ended without reading: its exit code tells
+    with suppress(BrokenPipeError), stream:  # it ended without reading: its exit code says why
         stream.write(data)

@@ -1,4 +1,4 @@
-"""Checks a recipe against its JSON Schema with python3-jsonschema, and says what is wrong without repeating a value."""
+"""Validate a recipe with python3-jsonschema; the errors never repeat a value."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -40,10 +40,10 @@ class Schema:
         self._validator = _Validator(schema)
 
     def problems(self, document: Any) -> list[str]:
-        """Where the document does not fit, as JSON pointers with the rule; never with a value, which may be a secret."""
+        """Return the errors as JSON pointers with the violated rule; never with a value, which may be a secret."""
         try:
             found = [line for error in self._validator.iter_errors(document) for line in _lines(error)]
-        except Exception as error:  # a reference that leads nowhere: each version has its own class for it
+        except Exception as error:  # an unresolvable reference: each version has its own class for it
             raise UnknownSchema(type(error).__name__) from None
         return list(dict.fromkeys(found))
 
@@ -55,7 +55,7 @@ def _lines(error: ValidationError) -> Iterator[str]:
         ", ".join(map(str, wanted)) if isinstance(wanted, list) else wanted
     )
     names = [""]
-    if rule == "required":  # its errors name the member in their texts alone
+    if rule == "required":  # its errors name the member only in their text
         names = [f"/{name}" for name in wanted if name not in error.instance]
     elif rule == "additionalProperties":
         names = [f"/{_shown(name)}" for name in error.instance if name not in error.schema.get("properties", {})]
@@ -75,7 +75,7 @@ def _pattern(validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[
 
 @lru_cache(maxsize=256)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """`$` is the end of the text alone; Python's own would let a line break follow."""
+    """Compile a pattern in which `$` matches only at the end; Python's also matches before a final line break."""
     pieces = re.findall(r"\\.|\[(?:\\.|[^\]\\])*\]|[^\\\[]", pattern, re.DOTALL)
     return re.compile("".join(r"\Z" if piece == "$" else piece for piece in pieces), re.ASCII)
 

@@ -1,4 +1,4 @@
-"""The steps by their names, each the work of one unit."""
+"""The steps by name; each is run by one unit."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What systemd knows of our units: which of them failed by itself, and what it wrote."""
+"""Query systemd about our units: which of them failed by itself, and its log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ TAIL_CHARACTERS = 16_384
 class State:
     result: str
     exit_code: int | None
-    signal: int | None = None  # that ended it, in place of an exit code
+    signal: int | None = None  # the signal that ended it, if there is no exit code
 
     @property
     def failed(self) -> bool:
-        """By itself. A unit that was never started, because another one failed, has the result success."""
+        """Did it fail by itself? A unit that was not started because another one failed has the result success."""
         return self.result not in ("", "success")
 
 
@@ -38,7 +38,7 @@ def state(unit: str) -> State:
 
 
 def states(*units: str) -> dict[str, State]:
-    """All with one question: each takes a second on a slow machine."""
+    """Return the states of all units with one call: each call takes a second on a slow machine."""
     try:
         asked = ["systemctl", "show", "--property=Id,Result,ExecMainCode,ExecMainStatus", *units]
         output = run(asked, timeout=30, quiet=True).output
@@ -62,7 +62,7 @@ def _state(said: Mapping[str, str]) -> State:
 
 
 def bystander(unit: str) -> str | None:
-    """The unit that failed, where this one only did not run because of it."""
+    """Return the failed unit because of which this one was not started; None if this one failed itself."""
     known = states(unit, *UNITS)
     if known[unit].failed:
         return None
@@ -70,7 +70,7 @@ def bystander(unit: str) -> str | None:
 
 
 def tail(*units: str) -> str:
-    """The end of what they wrote in this boot; nothing where there is no journal."""
+    """Return the end of the units' logs of this boot; "" if there is no journal."""
     chosen = [argument for unit in units for argument in ("--unit", unit)]
     try:
         output = run(

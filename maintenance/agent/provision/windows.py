@@ -1,7 +1,7 @@
-"""Windows from a .wim: applied by wimlib to the NTFS volume itself, which keeps what a mounted one would lose, and made bootable.
+"""Install Windows from a .wim: wimlib applies it to the unmounted NTFS volume, which preserves all attributes; then make it bootable.
 
-A .wim is read here and there, not from its beginning to its end, and memory is too small for it. So it waits at the end of the
-partition it is meant for: the volume is made smaller at first, and grows over that place when the .wim is no longer needed.
+A .wim needs random access, so it cannot be streamed, and it does not fit into memory. So it is stored at the end of the target
+partition: the volume is created smaller at first, and grows over that space when the .wim is no longer needed.
 """
 
 import json
@@ -26,11 +26,11 @@ from provision.plan import Plan, WriteFile, command, execute
 from provision.recipe import Recipe
 from provision.run import run
 
-ROOM = 64 * MIB  # for the file system that the .wim waits in
+ROOM = 64 * MIB  # overhead of the file system that stores the .wim
 CLUSTER = 4096
 LOADER = "\\EFI\\Microsoft\\Boot\\bootmgfw.efi"
 LABEL = "Windows Boot Manager"
-MOST = 6600.0  # of applying a .wim; the unit has more
+MOST = 6600.0  # seconds for applying a .wim; the unit's timeout is longer
 
 
 def image_windows(places: Places, recipe: Recipe, moved: Moved) -> None:
@@ -60,7 +60,7 @@ def image_windows(places: Places, recipe: Recipe, moved: Moved) -> None:
 
 
 def split(size: int, wim: int, device: str) -> int:
-    """Where the waiting room begins. What is unpacked is larger than what is packed, so at least as much must be left."""
+    """Return where the space for the .wim begins. Unpacked it is larger, so at least its own size must be left for the volume."""
     front = (size - wim - wim // 50 - ROOM) // MIB * MIB
     if front < wim:
         raise Trouble(f"{device} with {size} bytes is too small for an image that has {wim} packed", Exit.DISK)
@@ -68,7 +68,7 @@ def split(size: int, wim: int, device: str) -> int:
 
 
 def volume_plan(part: Partition, device: str, front: int, sector: int) -> Plan:
-    """mkfs.ntfs counts in the sectors of the device."""
+    """Return the plan for the smaller volume; mkfs.ntfs counts in sectors of the device."""
     return [
         command("wipefs", "--all", "--force", device),
         command(*mkfs(part, device), str(front // sector), timeout=3600),
@@ -94,7 +94,7 @@ def waiting_room(device: str, front: int, folder: Path) -> Iterator[Path]:
 
 
 def download(blob: Blob, path: Path, moved: Moved) -> None:
-    """Its digest is known to be right before anything is applied."""
+    """Download the .wim; its digest is verified before anything is applied."""
     count = 0
     with path.open("wb") as file:
         for piece in stream(blob):
@@ -147,7 +147,7 @@ def identifiers(disk: str) -> tuple[uuid.UUID, dict[int, uuid.UUID]]:
 
 
 def copy_boot_files(system: Path, boot: Path) -> Path:
-    """From the image's own Windows to the EFI system partition; gives where the boot configuration is."""
+    """Copy the boot files of the image's Windows to the EFI system partition; return the path of the boot configuration."""
     efi = any_case(system, "Windows/Boot/EFI")
     home = boot / "EFI/Microsoft/Boot"
     shutil.copytree(efi, home, copy_function=shutil.copyfile, dirs_exist_ok=True)
@@ -166,7 +166,7 @@ def copy_boot_files(system: Path, boot: Path) -> Path:
 
 
 def any_case(root: Path, path: str) -> Path:
-    """To Windows the case of names does not count, and images differ in it."""
+    """Return a path without regard to case, as in Windows: images differ in it."""
     here = root
     for part in path.split("/"):
         try:
@@ -186,12 +186,12 @@ def unattend_plan(system: Path, content: bytes) -> Plan:
 
 
 def has_entry(listing: str, partition: uuid.UUID) -> bool:
-    """Each run would add another one: its label and its partition tell that it is there."""
+    """Does the firmware have our entry, by label and partition? Each run would add another one."""
     lines = listing.lower().splitlines()
     return any(LABEL.lower() in line and str(partition) in line for line in lines if line.startswith("boot"))
 
 
 def firmware_entry(disk: str, number: int) -> Plan:
-    """The firmware finds \\EFI\\Boot\\bootx64.efi without it; with it Windows is first."""
+    """Return the plan for an entry in the firmware, which makes Windows first; without it \\EFI\\Boot\\bootx64.efi is found."""
     argv = ("efibootmgr", "--create", "--disk", disk, "--part", str(number), "--label", LABEL)
     return [command(*argv, "--loader", LOADER, may_fail=True)]

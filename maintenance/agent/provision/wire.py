@@ -1,4 +1,4 @@
-"""HTTP as the agent needs it: no proxies, a token that goes to one host only, bodies that survive a dropped connection."""
+"""HTTP for the agent: no proxies, a token that is sent to one host only, downloads that resume after a dropped connection."""
 
 import http.client
 import ssl
@@ -15,11 +15,11 @@ from provision import VERSION
 from provision.errors import Exit, Trouble
 from provision.journal import say
 
-TIMEOUT = 10.0  # of a request, and of each silence within an answer
-STALLED = 60.0  # of a silence within a large body
+TIMEOUT = 10.0  # seconds for a request, and for each pause within an answer
+STALLED = 60.0  # seconds for a pause within a large body
 PIECE = 1 << 20
 MAX_DOCUMENT = 4 << 20
-PATIENCE = 40  # attempts in a row that brought nothing new: six minutes, in which a controller can be restarted
+PATIENCE = 40  # attempts in a row without new data: six minutes, in which a controller can be restarted
 
 _BROKEN = (OSError, http.client.HTTPException)
 
@@ -37,11 +37,11 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 
 
 class _Openers:
-    """One that follows redirects and one that does not, with the authorities that they trust."""
+    """An opener that follows redirects and one that does not, with the authorities that they trust."""
 
     def __init__(self, authorities: Path | None = None) -> None:
         common: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
-        # Without any of one's own the public ones are read when a connection needs them: they are many, and reading them is slow.
+        # Without own authorities the public ones are loaded only when a connection needs them, because that is slow.
         if authorities is not None:
             context = ssl.create_default_context()
             context.load_verify_locations(authorities)
@@ -54,7 +54,7 @@ _openers = _Openers()
 
 
 def trust(authorities: Path) -> None:
-    """Beside the public ones those of this file, for everything that is asked from now on. ValueError: it holds none."""
+    """Trust the authorities in this file, in addition to the public ones, from now on. Raise ValueError if it holds none."""
     global _openers
     try:
         _openers = _Openers(authorities)
@@ -63,7 +63,7 @@ def trust(authorities: Path) -> None:
 
 
 def host_of(url: str) -> str:
-    """With the port, also where it is the scheme's own."""
+    """Return host and port of a URL, also if it is the default port."""
     parts = urlsplit(url)
     return f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
 
@@ -73,7 +73,7 @@ def request(url: str, headers: Mapping[str, str], token: str = "", body: bytes |
     for name, value in {"User-Agent": f"provision/{VERSION}", **headers}.items():
         made.add_header(name, value)
     if token:
-        # A redirect leads to another host, which has no business with it.
+        # A redirect may lead to another host, which must not get it.
         made.add_unredirected_header("Authorization", f"Bearer {token}")
     return made
 
@@ -81,7 +81,7 @@ def request(url: str, headers: Mapping[str, str], token: str = "", body: bytes |
 def ask(
     url: str, headers: Mapping[str, str] = {}, token: str = "", body: bytes | None = None, timeout: float = TIMEOUT
 ) -> Answer:
-    """One try. Any answer is an answer; OSError: there was none."""
+    """Send one request and return the answer, whatever its status; raise OSError if there was none."""
     opener = _openers.following if body is None else _openers.staying
     try:
         with opener.open(request(url, headers, token, body), timeout=timeout) as response:
@@ -102,8 +102,8 @@ def fetch(
     *,
     verified: bool = False,
 ) -> Iterator[bytes]:
-    """A large body, piece by piece. After a dropped connection it goes on where it stopped. `verified`: the caller knows its digest,
-    and so would notice that a body which does not say how long it is was cut short."""
+    """Yield a large body, piece by piece, and resume after a dropped connection. `verified`: the caller checks its digest, so a body
+    without a length is accepted, because truncation would be noticed."""
     done, idle = 0, 0
     while size is None or done < size:
         before = done
@@ -153,5 +153,5 @@ def _lower(headers: Any) -> dict[str, str]:
 
 
 def _plain(url: str) -> str:
-    """Without its query, which in a signed URL is a secret."""
+    """Return the URL without its query, which in a signed URL is a secret."""
     return url.partition("?")[0]
