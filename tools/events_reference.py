@@ -9,6 +9,7 @@ from chargehand.api import views as engine_views
 from chargehand.doors.inference import views as inference_views
 from chargehand.doors.provisioning import names as provisioning_names
 from chargehand.doors.provisioning import views as provisioning_views
+from chargehand.doors.provisioning.job.position import TOPICS as PROVISIONING_TOPICS
 from chargehand.doors.tasks import names as task_names
 from chargehand.doors.tasks import notifier
 from chargehand.doors.tasks import views as task_views
@@ -118,7 +119,7 @@ def _provisioning() -> list[str]:
         *_fields(provisioning_views.ProvisioningEventView),
         "",
         "The webhook, in the dialect `standard`, told for each of "
-        + ", ".join(f"`{status}`" for status in provisioning_views.BY_STATUS)
+        + ", ".join(f"`{status}`" for status in PROVISIONING_TOPICS)
         + ":",
         "",
         *_body(provisioning_views.render, provisioning_names.KIND, "RACK1-07", State.RUNNING, "running:provisioning",

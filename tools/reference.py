@@ -11,8 +11,8 @@ from chargehand import errors
 from chargehand.api.settings import meanings
 from chargehand.doors.inference import failures
 from chargehand.doors.inference.views import TOPICS
+from chargehand.doors.provisioning.job.position import TOPICS as PROVISIONING_TOPICS
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
-from chargehand.doors.provisioning.views import BY_STATUS
 from chargehand.doors.tasks.metrics import TaskMetrics
 from chargehand.doors.tasks.names import ALL_TENANTS
 from chargehand.doors.tasks.views import STATUS as TASK_STATUS
@@ -77,7 +77,10 @@ def states() -> str:
         "",
         "| it says | of a job that is |",
         "| --- | --- |",
-        *[f"| `{status}` | {', '.join(f'`{topic}`' for topic in topics)} |" for status, topics in BY_STATUS.items()],
+        *[
+            f"| `{status}` | {', '.join(f'`{topic}`' for topic in topics)} |"
+            for status, topics in PROVISIONING_TOPICS.items()
+        ],
         "",
         "`succeeded` and `failed` are shown while the machine is being put in order; `outcome` says how a complete job ended:",
         "[provisioning.md](provisioning.md).",

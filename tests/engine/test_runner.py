@@ -11,7 +11,7 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, Job, State
 from chargehand.engine.moves import Broke, Change, Moved
-from chargehand.engine.runner import IN_PROCESS, Cancelled, Done, Hand, Handler, Holder, Outcome, Parked, Runner
+from chargehand.engine.runner import IN_PROCESS, Done, Hand, Handler, Holder, Outcome, Parked, Runner
 from chargehand.engine.store import Store
 from chargehand.errors import StoreUnavailable
 from tests.conftest import Clock
@@ -472,11 +472,9 @@ async def test_of_two_who_saw_the_same_stage_one_moves_the_job(store: Store, clo
     assert [each is not None for each in moved].count(True) == 1
 
 
-async def test_a_handler_that_was_asked_to_stop_may_put_things_in_order_and_then_end_as_cancelled(
-    engine: Engine,
-) -> None:
+async def test_a_handler_may_decide_on_the_move_that_ends_its_job(engine: Engine) -> None:
     async def cancelled(job: Job, hand: Hand) -> Outcome:
-        return Cancelled("put in order", b'{"x":1}')
+        return Change(Guard.held(job), "cancel", error="cancelled", message="cleaned up", data=b'{"x":1}')
 
     await engine.submit(a_job(id="1"))
     moves: list[str] = []

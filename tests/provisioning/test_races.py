@@ -61,11 +61,11 @@ async def test_an_outcome_that_two_find_out_at_once_is_shown_once(store_url: str
     async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
         job_id = await room.waiting()
         assert room.server.provisioning is not None
-        lifecycle = room.server.provisioning._lifecycle
+        outcomes = room.server.provisioning._outcomes
         job = await room.server.engine.get(job_id)
         verdict = Verdict(
             "failed", room.server.engine.now(), "webhook", "workflow.partition", "partition.service", "it failed"
         )
-        shown = await asyncio.gather(*(lifecycle.show(job, verdict, held=held) for held in (False, True, False, True)))
+        shown = await asyncio.gather(*(outcomes.show(job, verdict, held=held) for held in (False, True, False, True)))
         assert sorted(shown) == [False, False, False, True]
         assert await room.shown(job_id) == ["queued", "provisioning", "failed"]

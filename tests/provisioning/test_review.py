@@ -86,6 +86,18 @@ async def test_starting_an_old_job_again_does_not_bring_back_a_serial_that_was_f
 
 
 @on_sqlite
+async def test_a_step_that_went_well_is_not_shown_as_failed_when_the_next_cannot_begin(
+    store_url: str, tmp_path: Path
+) -> None:
+    async with lab(store_url, tmp_path, script=SILENT) as room:
+        old = await failed(room)
+        assert (await room.api.call("DELETE", SERVER)).status == 204
+        (await room.api.post(f"/engine/jobs/{old}/requeue")).good()
+        steps = (await room.reaches(old, "complete"))["progress"]["steps"]
+        assert [(step["step"], step["ok"]) for step in steps] == [("build-media", True)]
+
+
+@on_sqlite
 async def test_a_password_does_not_follow_its_server_to_another_address(store_url: str, tmp_path: Path) -> None:
     """Who may change records may not read passwords, not even by having them sent somewhere."""
     async with lab(store_url, tmp_path) as room:

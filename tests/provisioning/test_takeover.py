@@ -8,11 +8,12 @@ import pytest
 from aiohttp import web
 
 from chargehand.config import load_config
-from chargehand.doors.provisioning.job.boot import was_reset
+from chargehand.doors.provisioning.job.deadlines import Deadlines
 from chargehand.doors.provisioning.job.ledger import JobLedger, JobLedgers, Verdict
+from chargehand.doors.provisioning.job.reset import was_reset
 from chargehand.doors.provisioning.job.run import JobRun, ResetIntent
-from chargehand.doors.provisioning.job.waiting import ReportWait
 from chargehand.doors.provisioning.media.fetches import Fetches
+from chargehand.doors.provisioning.recipe.recipe import Recipe
 from chargehand.doors.provisioning.redfish.facts import Glance
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, NewJob
@@ -24,7 +25,7 @@ from tests.conftest import Clock
 from tests.provisioning.bmc import FakeBmc
 from tests.provisioning.bmc_acts import HANG_SECONDS
 from tests.provisioning.bmc_state import System
-from tests.provisioning.lab import lab
+from tests.provisioning.lab import RECIPE, lab
 
 BEFORE, AFTER = "2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z"
 
@@ -59,11 +60,10 @@ def test_a_look_at_the_machine_tells_whether_a_reset_happened_or_that_it_cannot_
     assert was_reset(intent, glance) is happened
 
 
-def waiting(**settings: float) -> ReportWait:
+def deadlines(**settings: float) -> Deadlines:
     overrides = {f"provisioning.{name}_seconds": value for name, value in settings.items()}
     config = load_config(environ={}, overrides=overrides)
-    nothing: Any = None  # deadlines need no machines
-    return ReportWait(config.provisioning, nothing, nothing)
+    return Deadlines(config.provisioning)
 
 
 RESET = ResetIntent(100 * SECOND, "On", BEFORE)
@@ -86,7 +86,7 @@ def test_a_machine_is_not_blamed_for_the_time_in_which_nobody_listened(
     ledger: JobLedger, taken_at: int, at: int, reason: str
 ) -> None:
     run = JobRun(reset=RESET, booted_at=100 * SECOND, taken_at=taken_at * SECOND)
-    told = waiting(fetch=20, silence=10, install=900).deadline(run, "install", None, ledger)
+    told = deadlines(fetch=20, silence=10, install=900).for_report(run, Recipe.of(RECIPE), ledger)
     assert (told.at / SECOND, told.reason) == (at, reason)
 
 
@@ -115,8 +115,8 @@ async def test_what_was_fetched_before_a_reset_is_no_sign_of_the_boot_after_it(s
     await fetches.write()
     ledger = await ledgers.get("t", job_id)
     assert ledger is not None
-    assert ledger.fetched_since(fetched_at)
-    assert not ledger.fetched_since(asked_at)
+    assert ledger.shows_life_since(fetched_at)
+    assert not ledger.shows_life_since(asked_at)
 
 
 class SlowBmc(FakeBmc):

@@ -38,14 +38,7 @@ class Parked(msgspec.Struct, frozen=True):
     data: bytes | None = None
 
 
-class Cancelled(msgspec.Struct, frozen=True):
-    """Somebody asked for it while the handler worked, and it has put things in order since."""
-
-    message: str
-    data: bytes | None = None
-
-
-Outcome = Done | Broke | Parked | Cancelled
+Outcome = Done | Broke | Parked | Change  # a Change: the handler has decided on the move itself
 Handler = Callable[[Job, "Hand"], Awaitable[Outcome]]
 
 
@@ -133,9 +126,8 @@ class Holder:
                 message=outcome.message,
                 data=outcome.data,
             )
-        elif isinstance(outcome, Cancelled):
-            change = Change(guard, "cancel", error="cancelled", level="warn", message=outcome.message)
-            await self._engine.change(msgspec.structs.replace(change, data=outcome.data))
+        elif isinstance(outcome, Change):
+            await self._engine.change(outcome)
         else:
             await self._engine.broke(guard, outcome)
 

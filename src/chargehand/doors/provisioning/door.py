@@ -10,11 +10,15 @@ from chargehand.config import Config
 from chargehand.doors.provisioning import views
 from chargehand.doors.provisioning.adopting import adopt
 from chargehand.doors.provisioning.job.boot import BootSteps
+from chargehand.doors.provisioning.job.cancelling import Cancelling
 from chargehand.doors.provisioning.job.cleanup import CleanupSteps
+from chargehand.doors.provisioning.job.deadlines import Deadlines
 from chargehand.doors.provisioning.job.ledger import JobLedgers
 from chargehand.doors.provisioning.job.lifecycle import Lifecycle
 from chargehand.doors.provisioning.job.occupancy import Occupancy
 from chargehand.doors.provisioning.job.orders import Orders
+from chargehand.doors.provisioning.job.outcomes import Outcomes
+from chargehand.doors.provisioning.job.position import Positions
 from chargehand.doors.provisioning.job.reports import MachineReports
 from chargehand.doors.provisioning.job.retention import Retention
 from chargehand.doors.provisioning.job.run import JobRuns
@@ -71,14 +75,16 @@ class ProvisioningDoor:
         urls = MediaUrls(vault.key("media"), lambda: self._files.base_url, engine.now)
         occupancy = Occupancy(engine)
         boot = BootSteps(settings, servers, machines, occupancy, urls, self._files)
-        waiting = ReportWait(settings, servers, machines)
-        cleanup = CleanupSteps(settings, servers, machines, occupancy, urls, self._files, boot)
+        deadlines = Deadlines(settings)
+        waiting = ReportWait(settings, servers, machines, deadlines)
+        cleanup = CleanupSteps(settings, servers, machines, occupancy, urls, self._files)
+        self._outcomes = outcomes = Outcomes(engine, self.metrics)
         self._lifecycle = Lifecycle(
-            engine, settings, orders, runs, ledgers, servers, boot, waiting, cleanup, self.metrics
+            engine, settings, orders, runs, ledgers, servers, boot, waiting, cleanup, outcomes, self.metrics
         )
         self._fetches = Fetches(engine, ledgers)
         self._jobs = ProvisioningJobs(
-            engine, config, policy, tracing, vault, orders, runs, ledgers, servers, self._lifecycle, waiting
+            engine, policy, tracing, vault, orders, Positions(runs, ledgers), deadlines, servers
         )
         registry = Path(settings.registry_dir or Path(config.server.data_dir) / "registry")
         self._registry = Registry(registry, settings=settings, admit=self._admit_to_registry)
@@ -86,14 +92,12 @@ class ProvisioningDoor:
         self._parts = (
             self._jobs,
             servers,
-            MachineReports(
-                engine, settings, self._tokens, runs, ledgers, servers, self._lifecycle, self.metrics, turns
-            ),
+            MachineReports(engine, settings, self._tokens, runs, ledgers, servers, outcomes, self.metrics, turns),
             MediaServer(urls, self._files.find, self._fetches.heard),
             self._registry,
         )
-        engine.judge_by(KIND, self._lifecycle.judge)
-        engine.cancel_by(KIND, self._lifecycle.cancel)
+        engine.judge_by(KIND, self._lifecycle.put_back)
+        engine.cancel_by(KIND, Cancelling(engine, ledgers, outcomes).cancel)
 
     webhooks: dict[str, DoorWebhooks] = {KIND: DoorWebhooks(views.render)}  # noqa: RUF012 - never changed
     scopes: dict[str, KindScopes] = {KIND: KindScopes((READ,), (WRITE,), (WRITE,))}  # noqa: RUF012 - never changed

@@ -1,19 +1,16 @@
 """`/api/v1/jobs`: submit a recipe for a server and be told; read, list, follow, cancel, retry."""
 
 from collections.abc import AsyncGenerator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from chargehand.config import Config
 from chargehand.doors.provisioning import views
-from chargehand.doors.provisioning.job.ledger import JobLedgers
-from chargehand.doors.provisioning.job.lifecycle import Lifecycle
+from chargehand.doors.provisioning.job.deadlines import Deadlines
 from chargehand.doors.provisioning.job.orders import JobMetadata, Orders, order_of
-from chargehand.doors.provisioning.job.run import JobRuns, RunStep
-from chargehand.doors.provisioning.job.waiting import ReportWait
+from chargehand.doors.provisioning.job.position import TOPICS, Positions, Status, position_of
 from chargehand.doors.provisioning.names import BASE, KIND, READ, TAG, WRITE, server_queue
 from chargehand.doors.provisioning.recipe.recipe import Recipe, judged
 from chargehand.doors.provisioning.recipe.schema import SCHEMA_BYTES
@@ -24,7 +21,7 @@ from chargehand.doors.provisioning.vault import Vault
 from chargehand.engine.delivery import endpoint_id
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
-from chargehand.engine.job import SECOND, Job, NewJob, Report, State, rfc3339
+from chargehand.engine.job import Job, NewJob, Report, State, rfc3339
 from chargehand.engine.reads import JobFilter
 from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, InvalidField, NotFound
 from chargehand.http import sse
@@ -48,8 +45,6 @@ MAX_BODY = 4 << 20
 EVENTS_PAGE = 1000
 SCHEMA_MEDIA = "application/schema+json"
 
-StatusName = Literal["queued", "provisioning", "succeeded", "failed", "complete"]
-
 
 class ProvisioningWebhook(msgspec.Struct, forbid_unknown_fields=True):
     url: Annotated[
@@ -57,7 +52,7 @@ class ProvisioningWebhook(msgspec.Struct, forbid_unknown_fields=True):
         Meta(max_length=2048, description="Told of every change of status", examples=["http://127.0.0.1:9000/hook"]),
     ]
     # A set: however often each is given, it is kept once.
-    on: Annotated[frozenset[StatusName], Meta(description="Only these statuses; default: all")] = msgspec.field(
+    on: Annotated[frozenset[Status], Meta(description="Only these statuses; default: all")] = msgspec.field(
         default_factory=frozenset
     )
 
@@ -80,7 +75,7 @@ class ProvisioningSubmitted(msgspec.Struct):
 
 
 class ProvisioningJobQuery(msgspec.Struct, forbid_unknown_fields=True):
-    status: StatusName | None = None
+    status: Status | None = None
     server_serial: str | None = None
     cursor: Cursor | None = None
     limit: Limit = 50
@@ -112,28 +107,22 @@ class ProvisioningJobs:
     def __init__(
         self,
         engine: Engine,
-        config: Config,
         policy: EgressPolicy,
         tracing: Tracing,
         vault: Vault,
         orders: Orders,
-        runs: JobRuns,
-        ledgers: JobLedgers,
+        positions: Positions,
+        deadlines: Deadlines,
         servers: Servers,
-        lifecycle: Lifecycle,
-        waiting: ReportWait,
     ) -> None:
         self._engine = engine
-        self._settings = config.provisioning
         self._policy = policy
         self._tracing = tracing
         self._vault = vault
         self._orders = orders
-        self._runs = runs
-        self._ledgers = ledgers
+        self._positions = positions
+        self._deadlines = deadlines
         self._servers = servers
-        self._lifecycle = lifecycle
-        self._waiting = waiting
         self.unreachable = ""  # why no machine could reach us
 
     def routes(self) -> list[Route]:
@@ -183,7 +172,7 @@ class ProvisioningJobs:
                 Key.CONFLICT_ACTIVE_JOB,
                 f"job {job.id} is active for server {serial}; wait, or cancel it",
             )
-        reply(resp, ProvisioningSubmitted(job.id, views.status_of(job), serial, rfc3339(job.created_at)), 202)
+        reply(resp, ProvisioningSubmitted(job.id, position_of(job).status, serial, rfc3339(job.created_at)), 202)
 
     async def _ordered(self, req: Request, key: str | None) -> tuple[str, NewJob]:
         """In a call of its own: while the job is stored, its request is no longer held."""
@@ -225,7 +214,7 @@ class ProvisioningJobs:
         if webhook is None:
             return ()
         url = self._policy.check_url("webhook.url", webhook.url)
-        on = tuple(topic for status in sorted(webhook.on) for topic in views.BY_STATUS[status])
+        on = tuple(topic for status in sorted(webhook.on) for topic in TOPICS[status])
         return (Report(url, endpoint_id(tenant, url), "standard", on),)
 
     # reading ------------------------------------------------------------------------------------------------------------
@@ -234,7 +223,7 @@ class ProvisioningJobs:
         by, tenant = query(req, ProvisioningJobQuery), req.caller.tenant
         queue = None if by.server_serial is None else server_queue(tenant, checked_serial(by.server_serial))
         # Of `complete` there are three topics: those jobs are looked through, and they are nearly all there are.
-        topic = None if by.status in (None, "complete") else views.BY_STATUS[by.status][0]
+        topic = None if by.status in (None, "complete") else TOPICS[by.status][0]
         jobs: list[views.ProvisioningJobSummary] = []
         before, more = cursor(by.cursor), True
         while more and len(jobs) < by.limit:
@@ -245,37 +234,14 @@ class ProvisioningJobs:
             for job in found[: by.limit]:
                 if len(jobs) < by.limit:
                     before = job.id
-                    if by.status in (None, views.status_of(job)):
-                        jobs.append(views.summary(job, await self._ledger(job)))
+                    if by.status in (None, position_of(job).status):
+                        jobs.append(views.summary(job, await self._positions.in_list(job)))
         reply(resp, ProvisioningJobPage(jobs, before if more or len(jobs) == by.limit else None))
-
-    async def _ledger(self, job: Job) -> Any:
-        """A finished job says its outcome itself."""
-        return None if job.finished else await self._ledgers.get(job.tenant, job.id)
 
     async def get_job(self, req: Request, resp: Response, job_id: str) -> None:
         job = await self._job(req, job_id)
-        found = await self._runs.get(job.tenant, job.id)
-        run = found[0] if found else None
-        if run is not None and run.step is RunStep.DONE and job.topic == "queued":
-            run = None  # of the start before this one
-        ledger = await self._ledgers.get(job.tenant, job.id) if run else None
-        deadlines: dict[str, int] = {}
-        order = order_of(job)
-        if run is not None and not job.finished:
-            settings = self._settings
-            if run.cleanup_at is not None:
-                deadlines[Key.CLEANUP_UNMOUNT] = run.cleanup_at + int(settings.cleanup_seconds * SECOND)
-            elif run.step is RunStep.WAIT and ledger is not None:
-                recipe = Recipe.of(order.recipe)
-                deadline = self._waiting.deadline(run, recipe.kind, recipe.timeout_minutes, ledger)
-                deadlines[deadline.key] = deadline.at
-            elif run.step is RunStep.POLL and run.reset is not None:
-                since = max(run.reset.asked_at, run.taken_at)
-                deadlines[Key.REDFISH_POLL] = since + int(settings.bmc_back_seconds * SECOND)
-            else:
-                deadlines["boot"] = run.began_at + int(settings.boot_seconds * SECOND)
-        reply(resp, views.job_view(job, order.recipe, run, ledger, deadlines))
+        position, recipe = await self._positions.of(job), order_of(job).recipe
+        reply(resp, views.job_view(job, recipe, position, self._deadlines.current(position, Recipe.of(recipe))))
 
     async def list_events(self, req: Request, resp: Response, job_id: str) -> None:
         after = query(req, ProvisioningEventsQuery).after
@@ -295,7 +261,7 @@ class ProvisioningJobs:
 
     async def cancel_job(self, req: Request, resp: Response, job_id: str) -> None:
         job = await self._job(req, job_id)
-        await self._lifecycle.cancel(job, f"cancelled by {req.caller.subject}")
+        await self._engine.cancel(Guard.seen(job), message=f"cancelled by {req.caller.subject}")
         await self._reply(resp, job)
 
     async def retry_job(self, req: Request, resp: Response, job_id: str) -> None:
@@ -304,7 +270,7 @@ class ProvisioningJobs:
             raise ProvisioningRefused(
                 409,
                 "conflict.state",
-                f"the job is {views.status_of(job)}; only one that failed or was cancelled can be tried again",
+                f"the job is {position_of(job).status}; only one that failed or was cancelled can be tried again",
             )
         await self._server(job.tenant, order_of(job).server_serial)
         active = await self._servers.active_job(job.tenant, order_of(job).server_serial)
@@ -318,7 +284,7 @@ class ProvisioningJobs:
 
     async def _reply(self, resp: Response, job: Job) -> None:
         job = await self._engine.get(job.id, job.tenant)
-        reply(resp, views.summary(job, await self._ledger(job)))
+        reply(resp, views.summary(job, await self._positions.in_list(job)))
 
     async def _job(self, req: Request, job_id: str) -> Job:
         job = await self._engine.get(ulid("job_id", job_id), req.caller.tenant)

@@ -1,7 +1,6 @@
-"""The words of the provisioning door: its kind, its paths, its scopes, its stages."""
+"""The names of the provisioning door: its kind, its paths, its scopes, its queues."""
 
 import re
-from enum import StrEnum
 
 from chargehand.engine.job import queue_name
 
@@ -18,14 +17,6 @@ PUSH = "registry:push"
 QUEUES = f"{KIND}/*/*"  # of all servers of all tenants
 
 SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}")  # safe in a path, in a header and on a screen
-
-
-class Stage(StrEnum):
-    """What callers see of a job that runs. `complete` is the engine's own end."""
-
-    PROVISIONING = "provisioning"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
 
 
 def server_queue(tenant: str, serial: str) -> str:

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from chargehand.doors.provisioning.job.position import position_of
 from chargehand.doors.provisioning.machines import Machines
 from chargehand.doors.provisioning.names import BASE, KIND, READ, SERIAL, SERVERS, TAG, server_queue
 from chargehand.doors.provisioning.redfish.errors import RedfishError
@@ -14,7 +15,7 @@ from chargehand.doors.provisioning.refusals import ProvisioningRefused, write_er
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.doors.provisioning.vault import Vault
 from chargehand.engine.engine import Engine
-from chargehand.engine.job import FINAL, SECOND, Job, State, rfc3339
+from chargehand.engine.job import FINAL, SECOND, Job, rfc3339
 from chargehand.engine.reads import JobFilter
 from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.errors import Conflict, EgressRefused, InvalidField, NotFound
@@ -280,7 +281,7 @@ class Servers:
     async def _require_calm(self, tenant: str, serial: str) -> None:
         """A job that has begun must find the machine that it began with, and clean up that one."""
         job = await self.active_job(tenant, serial)
-        if job is not None and job.topic != State.QUEUED:
+        if job is not None and position_of(job).begun:
             raise ProvisioningRefused(
                 409, Key.CONFLICT_ACTIVE_JOB, f"job {job.id} is at work on this server; cancel it, or wait for its end"
             )

@@ -5,29 +5,15 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from chargehand.doors.provisioning.job.ledger import JobLedger
+from chargehand.doors.provisioning.job.ledger import UnitProgress
 from chargehand.doors.provisioning.job.orders import metadata_of
-from chargehand.doors.provisioning.job.run import JobRun, RunStep
+from chargehand.doors.provisioning.job.position import Position, outcome_after, status_after, status_before
+from chargehand.doors.provisioning.job.run import Mark
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.engine.delivery import Outgoing
-from chargehand.engine.job import FINAL, Event, Job, State, rfc3339
+from chargehand.engine.job import SECOND, Event, Job, rfc3339
 
-Status = Annotated[str, Meta(description="queued, provisioning, succeeded, failed or complete")]
-TOPICS = {
-    "queued": "queued",
-    "running:provisioning": "provisioning",
-    "running:succeeded": "succeeded",
-    "running:failed": "failed",
-}
-# The topics of a status, for who wants to hear of some only.
-BY_STATUS = {
-    "queued": ("queued",),
-    "provisioning": ("running:provisioning",),
-    "succeeded": ("running:succeeded",),
-    "failed": ("running:failed",),
-    "complete": ("succeeded", "failed", "cancelled"),
-}
-_OUTCOMES = {State.SUCCEEDED: "succeeded", State.FAILED: "failed", State.CANCELLED: "cancelled"}
+StatusWord = Annotated[str, Meta(description="queued, provisioning, succeeded, failed or complete")]
 
 
 class StepView(msgspec.Struct):
@@ -63,7 +49,7 @@ class ProvisioningJobSummary(msgspec.Struct, kw_only=True):
     job_id: str
     server_serial: str
     task_target: str
-    status: Status
+    status: StatusWord
     outcome: Annotated[str, Meta(description="succeeded, failed or cancelled; null until it is known")] | None
     failed_step: str | None
     error: str | None
@@ -94,55 +80,44 @@ class ProvisioningEventView(msgspec.Struct):
     data: Any
 
 
-def status_of(job: Job) -> str:
-    return "complete" if job.state in FINAL else TOPICS.get(job.topic, "queued")
+def summary(job: Job, position: Position) -> ProvisioningJobSummary:
+    return ProvisioningJobSummary(**_common(job, position))
 
 
-def summary(job: Job, ledger: JobLedger | None = None) -> ProvisioningJobSummary:
-    return ProvisioningJobSummary(**_common(job, ledger))
-
-
-def job_view(
-    job: Job, recipe: dict[str, Any], run: JobRun | None, ledger: JobLedger | None, deadlines: dict[str, int]
-) -> ProvisioningJobView:
+def job_view(job: Job, recipe: dict[str, Any], position: Position, deadlines: dict[str, int]) -> ProvisioningJobView:
+    run = position.run
     return ProvisioningJobView(
-        **_common(job, ledger),
+        **_common(job, position),
         attempt=run.generation if run else 1,
-        failure=_failure(job, ledger),
+        failure=_failure(position),
         warnings=list(run.warnings) if run else [],
-        progress=_progress(run, ledger),
+        progress=_progress(position),
         deadlines={key: rfc3339(at) for key, at in deadlines.items()},
         recipe=recipe,
         metadata=metadata_of(job).metadata,
     )
 
 
-def _common(job: Job, ledger: JobLedger | None) -> dict[str, Any]:
-    asked = metadata_of(job)
-    verdict = ledger.verdict if ledger and job.topic != "queued" else None
+def _common(job: Job, position: Position) -> dict[str, Any]:
+    metadata, verdict = metadata_of(job), position.verdict
     return {
         "job_id": job.id,
-        "server_serial": asked.server_serial,
-        "task_target": asked.task_target,
-        "status": status_of(job),
-        "outcome": _OUTCOMES.get(job.state) or (verdict.outcome if verdict else _shown_outcome(job)),
+        "server_serial": metadata.server_serial,
+        "task_target": metadata.task_target,
+        "status": position.status,
+        "outcome": position.outcome,
         "failed_step": job.failed_step or (verdict.failed_step if verdict else None),
-        # A job that changes hands while it is cleaned up has no error of its own for a moment.
+        # The row of a job that changes hands while it is cleaned up has no error for a moment.
         "error": job.error or (verdict.error or None if verdict and verdict.outcome != "succeeded" else None),
         "waiting_for": job.waiting_for,
         "created_at": rfc3339(job.created_at),
         "updated_at": rfc3339(job.updated_at),
-        "finished_at": None if job.finished_at is None else rfc3339(job.finished_at),
+        "finished_at": _time(job.finished_at),
     }
 
 
-def _shown_outcome(job: Job) -> str | None:
-    status = TOPICS.get(job.topic)
-    return status if status in ("succeeded", "failed") else None
-
-
-def _failure(job: Job, ledger: JobLedger | None) -> FailureView | None:
-    verdict = ledger.verdict if ledger and job.topic != "queued" else None
+def _failure(position: Position) -> FailureView | None:
+    verdict = position.verdict
     if verdict is None or verdict.outcome == "succeeded":
         return None
     meaning, advice, can_retry = advise(verdict.failed_step)
@@ -150,7 +125,7 @@ def _failure(job: Job, ledger: JobLedger | None) -> FailureView | None:
 
 
 def advise(failed_step: str | None) -> tuple[str, str, bool]:
-    """Of a unit that is not in the taxonomy nothing is known but its name."""
+    """Return meaning, advice and whether a retry may help. Of a unit that is not in the taxonomy only its name is known."""
     try:
         entry = Key(failed_step or "").entry
     except ValueError:
@@ -158,49 +133,54 @@ def advise(failed_step: str | None) -> tuple[str, str, bool]:
     return entry.meaning, entry.advice, entry.can_retry
 
 
-def _progress(run: JobRun | None, ledger: JobLedger | None) -> ProvisioningProgressView:
-    steps = [
-        StepView(
-            str(mark.step),
-            "controller",
-            rfc3339(mark.began_at),
-            None if mark.ended_at is None else rfc3339(mark.ended_at),
-            None if mark.ended_at is None else round((mark.ended_at - mark.began_at) / 1_000_000, 3),
-            mark.ok,
-        )
-        for mark in (run.marks if run else ())
-    ]
-    for each in ledger.steps if ledger else ():
-        ended = each.heard_at if each.finished else None
-        steps.append(
-            StepView(
-                each.step,
-                "machine",
-                rfc3339(each.began_at),
-                None if ended is None else rfc3339(ended),
-                None if ended is None else round((ended - each.began_at) / 1_000_000, 3),
-                True,
-                each.percent,
-                each.message,
-            )
-        )
-    steps.sort(key=lambda each: each.began_at)
-    now = run.step if run else RunStep.BUILD
-    at = ledger.steps[-1].step if now is RunStep.WAIT and ledger and ledger.steps else str(now)
-    heard = ledger.heard_at if ledger else None
+def _progress(position: Position) -> ProvisioningProgressView:
+    run, ledger = position.run, position.ledger
+    steps = [_owners_step(mark) for mark in (run.marks if run else ())]
+    steps += [_machines_step(unit) for unit in (ledger.steps if ledger else ())]
+    steps.sort(key=lambda step: step.began_at)
     return ProvisioningProgressView(
-        at, run.trouble if run else "", steps, None if heard is None else rfc3339(heard), ledger.tail if ledger else ""
+        position.step,
+        run.trouble if run else "",
+        steps,
+        _time(ledger.heard_at) if ledger else None,
+        ledger.tail if ledger else "",
     )
 
 
+def _owners_step(mark: Mark) -> StepView:
+    return _step(str(mark.step), "controller", mark.began_at, mark.ended_at, mark.ok)
+
+
+def _machines_step(unit: UnitProgress) -> StepView:
+    ended_at = unit.heard_at if unit.finished else None
+    return _step(unit.step, "machine", unit.began_at, ended_at, True, unit.percent, unit.message)
+
+
+def _step(
+    step: str,
+    where: str,
+    began_at: int,
+    ended_at: int | None,
+    ok: bool,
+    percent: float | None = None,
+    message: str = "",
+) -> StepView:
+    seconds = None if ended_at is None else round((ended_at - began_at) / SECOND, 3)
+    return StepView(step, where, rfc3339(began_at), _time(ended_at), seconds, ok, percent, message)
+
+
+def _time(at: int | None) -> str | None:
+    return None if at is None else rfc3339(at)
+
+
 class _OutcomeData(msgspec.Struct):
-    """What the data of an event may say of the verdict."""
+    """What the data of an event may hold of the verdict."""
 
     outcome: str | None = None
     failed_step: str | None = None
 
 
-_said = msgspec.json.Decoder(_OutcomeData)
+_outcome_data = msgspec.json.Decoder(_OutcomeData)
 
 
 def event_view(event: Event) -> ProvisioningEventView:
@@ -208,34 +188,26 @@ def event_view(event: Event) -> ProvisioningEventView:
     kind = (data or {}).get("kind", "") if isinstance(data, dict) else ""
     if not kind:
         kind = "step" if event.move == "note" and data else "note" if event.move == "note" else "transition"
-    status = "complete" if event.state in FINAL else TOPICS.get(_topic(event), "")
+    status = status_after(event) or ""
     return ProvisioningEventView(
         event.seq, rfc3339(event.at), event.level, kind, event.step, event.message or event.move, status, data
     )
 
 
-def _topic(event: Event) -> str:
-    """Of a job that rests, or was only just taken, callers see what they saw before."""
-    if event.state is State.RUNNING and event.stage:
-        return f"running:{event.stage}"
-    return "queued" if event.state is State.QUEUED and not event.stage else event.previous
-
-
 def render(outgoing: Outgoing) -> bytes:
-    """What a caller's webhook says of a change of state."""
+    """Return the body of a caller's webhook about a change of status."""
     job, event = outgoing.job, outgoing.event
     asked = metadata_of(job)
-    status = "complete" if event.state in FINAL else TOPICS.get(_topic(event), "queued")
-    said = _said.decode(event.data) if event.data else _OutcomeData()
+    known = _outcome_data.decode(event.data) if event.data else _OutcomeData()
     return msgspec.json.encode(
         {
             "job_id": job.id,
             "server_serial": asked.server_serial,
             "task_target": asked.task_target,
-            "status": status,
-            "previous_status": TOPICS.get(event.previous),
-            "outcome": said.outcome or _OUTCOMES.get(event.state),
-            "failed_step": said.failed_step,
+            "status": status_after(event) or "queued",
+            "previous_status": status_before(event),
+            "outcome": known.outcome or outcome_after(event),
+            "failed_step": known.failed_step,
             "error": event.error,
             "sequence": event.seq,
             "occurred_at": rfc3339(event.at),

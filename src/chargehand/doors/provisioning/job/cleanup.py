@@ -1,16 +1,16 @@
-"""After the outcome: media out, override off, and the reset that the recipe asked for. What cannot be done is said and left.
-
-The outcome stands whatever happens here. Only what we put in is taken out.
+"""The steps after the outcome: eject the media, clear the override, and reset or power off as the recipe asks. A step that fails becomes a
+warning; the outcome stands. Only media that we inserted are ejected.
 """
 
 import asyncio
 from collections.abc import Callable
 
 from chargehand.config import ProvisioningConfig
-from chargehand.doors.provisioning.job.boot import LOOKS, UNKNOWN, BootSteps, transient
-from chargehand.doors.provisioning.job.journey import Journey, again_until
+from chargehand.doors.provisioning.job.journey import Journey
 from chargehand.doors.provisioning.job.ledger import Verdict
 from chargehand.doors.provisioning.job.occupancy import Occupancy
+from chargehand.doors.provisioning.job.reset import LOOKS, UNKNOWN, ResetOnce
+from chargehand.doors.provisioning.job.retrying import retry_until
 from chargehand.doors.provisioning.job.run import AFTER, KEYS, RunStep
 from chargehand.doors.provisioning.machines import Machines
 from chargehand.doors.provisioning.media.files import MediaFiles
@@ -34,7 +34,6 @@ class CleanupSteps:
         occupancy: Occupancy,
         urls: MediaUrls,
         files: MediaFiles,
-        boot: BootSteps,
     ) -> None:
         self._settings = settings
         self._occupancy = occupancy
@@ -42,7 +41,7 @@ class CleanupSteps:
         self._servers = servers
         self._machines = machines
         self._urls = urls
-        self._boot = boot
+        self._last_reset = ResetOnce(settings.poll_seconds, "final_reset")
 
     async def run(self, journey: Journey, verdict: Verdict) -> None:
         if journey.run.cleanup_at is None:
@@ -61,7 +60,9 @@ class CleanupSteps:
                 await self._take(journey, machine, verdict)
 
     async def tidy(self, journey: Journey) -> None:
-        """What the job had here. The task medium holds secrets in clear, and could be built again: it goes at once, unless asked."""
+        """Give up what the job occupies here. The task medium holds secrets and could be built again: it is removed at once, unless
+        it is to be kept.
+        """
         if journey.run.spot is not None:
             await self._occupancy.leave(journey.job.tenant, journey.run.spot, journey.job.id)
         if not self._settings.media_keep_seconds:
@@ -72,9 +73,8 @@ class CleanupSteps:
         await journey.enter(step)
         try:
             async with asyncio.timeout(self._left(journey) + self._settings.redfish_timeout_seconds):
-                message = await again_until(
+                message = await retry_until(
                     lambda: self._do(journey, machine, verdict, step),
-                    transient,
                     lambda: self._left(journey),
                     lambda text, pause: journey.note(
                         f"{text}; again in {pause:g} s", level="warn", step=str(KEYS[step])
@@ -117,7 +117,7 @@ class CleanupSteps:
         return f"ejected {', '.join(ejected)}" if ejected else "there was nothing of ours to eject"
 
     async def _out(self, journey: Journey, machine: Machine, drive: VirtualDrive, name: str) -> bool:
-        """A BMC goes on with an insert that nobody waits for any more: then the medium is looked for again."""
+        """Eject a medium. A BMC may still carry out an insert that was cut short: then look for the medium again."""
         marks = [mark for mark in journey.run.marks if mark.step in MOUNTS]
         cut_short = bool(marks) and (marks[-1].ended_at is None or not marks[-1].ok)
         for look in range(LOOKS if cut_short else 1):
@@ -128,7 +128,7 @@ class CleanupSteps:
         return False
 
     def _ours(self, journey: Journey, name: str) -> Callable[[str], bool]:
-        # Some BMCs show only the name of the file. In the drive that we put it into, that will do.
+        # Some BMCs show only the name of the file. In the drive that we inserted it into, that is enough.
         return lambda image: image == name or self._urls.is_ours(image, journey.job.id)
 
     async def _reset(self, journey: Journey, machine: Machine, verdict: Verdict) -> str:
@@ -136,10 +136,10 @@ class CleanupSteps:
         if journey.run.reset is None or (journey.recipe.kind == "esxi" and verdict.outcome == "succeeded"):
             return "the machine is left as it is"
         if wish == "reboot":
-            sent = await self._boot.reset_once(journey, machine, "final_reset")
+            sent = await self._last_reset.send(journey, machine)
             if sent == UNKNOWN:
                 await journey.warn(Key.CLEANUP_RESET, f"last reset: {sent}")
-            elif not await self._boot.confirmed(journey, machine, "final_reset"):
+            elif not await self._last_reset.confirmed(journey, machine):
                 await journey.warn(Key.CLEANUP_RESET, f"last reset: {sent}, and the BMC shows none")
             return f"last reset: {sent}"
         if wish == "power-off":

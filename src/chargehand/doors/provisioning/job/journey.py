@@ -1,9 +1,8 @@
-"""One job under way, in the hands of its owner: every change of its run is durable before the next thing is done."""
+"""A job in the hands of its owner: every change of its run is durable before the next step is taken."""
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 import msgspec
@@ -33,11 +32,15 @@ class StepFailed(Exception):
         self.key = key
         self.message = message
         self.reason = reason
-        self.refused = refused  # in so many words: nothing was done
+        self.refused = refused  # the BMC refused the request, and so did nothing
 
 
 class Overtaken(Exception):
-    """There is a verdict: whatever was being done is no longer wanted."""
+    """A verdict was recorded while the owner worked: the work is stopped."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.outcome)
+        self.verdict = verdict
 
 
 class Journey:
@@ -67,7 +70,7 @@ class Journey:
         await self._write(replace(self.run, **changes))
 
     async def close(self, due_at: int) -> None:
-        """The last word; `due_at`: when retention must look at it."""
+        """Write the last step; `due_at`: when retention must look at the run."""
         await self._write(replace(self.run, step=RunStep.DONE), due_at)
 
     async def _write(self, run: JobRun, due_at: int | None = None) -> None:
@@ -76,14 +79,14 @@ class Journey:
         try:
             self._version, self.run = await asyncio.shield(writing), run
         except asyncio.CancelledError:
-            # A verdict stops the work, perhaps in the midst of this write. Not to hear that it was made would make us
-            # take our own hand for another owner's.
+            # A verdict may stop the work in the midst of this write. Without its new version we would take our own write for
+            # another owner's.
             with contextlib.suppress(ChargehandError):
                 self._version, self.run = await writing, run
             raise
 
     async def require(self) -> None:
-        """StaleLease if the job has another owner. Asked before every word to a BMC that changes something."""
+        """Raise StaleLease if the job has another owner. Called before every request that changes something at a BMC."""
         if not await self.engine.holds(self.job.id, self.job.lease):
             raise StaleLease(f"job {self.job.id} has another owner now")
 
@@ -94,7 +97,7 @@ class Journey:
         await self.save(step=step, marks=marks)
 
     async def leave(self, message: str, *, to: RunStep, ok: bool = True, **changes: Any) -> None:
-        """The step is over: its time, its line in the log of the job and in ours."""
+        """End the step: store its time, and write a line into the log of the job and into ours."""
         step, now = self.run.step, self.engine.now()
         last = self.run.marks[-1]
         marks = (*self.run.marks[:-1], replace(last, ended_at=now, ok=ok))
@@ -130,21 +133,29 @@ class Journey:
     async def ledger(self) -> JobLedger:
         return await self.ledgers.get(self.job.tenant, self.job.id) or JobLedger(self.run.generation)
 
+    async def verdict(self) -> Verdict | None:
+        return (await self.ledger()).verdict
+
     async def judge(self, outcome: Outcome, *, key: str | None = None, error: str = "", reason: str = "") -> Verdict:
-        """Our own word, unless somebody was quicker: then theirs."""
+        """Record the owner's verdict if there is none; return the recorded one."""
         verdict = Verdict(outcome, self.engine.now(), "controller", key, "", one_line(error), reason)
-        amended = await self.ledgers.amend(self.job.tenant, self.job.id, lambda ledger: ledger.with_verdict(verdict))
-        return verdict if amended is None or amended[1].verdict is None else amended[1].verdict
+        return await self.ledgers.judge(self.job.tenant, self.job.id, verdict)
+
+    async def fail(self, key: str, message: str, reason: str = "") -> Verdict:
+        """End the step that is under way and record the failure; return the recorded verdict."""
+        if self.run.marks and self.run.marks[-1].ended_at is None:
+            await self.leave("", ok=False, to=self.run.step)
+        return await self.judge("failed", key=key, error=message, reason=reason)
 
     async def unless_judged(self, work: Awaitable[T]) -> T:
-        """The work's result; Overtaken, and the work stopped, when a verdict comes first."""
+        """Return the work's result. When a verdict comes first, stop the work and raise Overtaken."""
         doing = asyncio.ensure_future(work)
         news = asyncio.Event()
         stop = self.engine.watching(self.job.id, news)
         try:
             while True:
-                if (await self.ledger()).verdict is not None and not doing.done():
-                    raise Overtaken
+                if (verdict := await self.verdict()) is not None and not doing.done():
+                    raise Overtaken(verdict)
                 waiting = asyncio.create_task(news.wait())
                 try:
                     await asyncio.wait({doing, waiting}, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -163,32 +174,10 @@ class Journey:
     # time ---------------------------------------------------------------------------------------------------------------
 
     def left(self, began_at: int, seconds: float) -> float:
-        """Of a budget that began then; not negative."""
+        """Return the seconds left of a budget that began then; not negative."""
         return max(0.0, (began_at - self.engine.now()) / SECOND + seconds)
 
 
 def one_line(text: str) -> str:
-    """Messages are of one line, without what a terminal would obey."""
+    """Return the text as one line, without control characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:2000]
-
-
-async def again_until(
-    do: Callable[[], Awaitable[T]],
-    transient: Callable[[BaseException], str | None],
-    left: Callable[[], float],
-    told: Callable[[str, float], Awaitable[None]],
-    first_pause: float,
-) -> T:
-    """`do` until it goes well, fails for good, or time is up: then its last error."""
-    pause = first_pause
-    while True:
-        began = time.monotonic()
-        try:
-            return await do()
-        except Exception as error:
-            message = transient(error)
-            if message is None or left() <= pause:
-                raise
-            await told(message, pause)
-        await asyncio.sleep(pause)
-        pause = min(60.0, pause * 2) if time.monotonic() - began < 60 else first_pause

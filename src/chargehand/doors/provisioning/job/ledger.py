@@ -1,7 +1,7 @@
-"""What was heard of a job's machine, and the verdict: one record for each job, which everybody may write and the first word decides.
+"""The ledger of a job: what its machine reported, and the verdict. Every node may write it.
 
-The machine's webhook, a deadline, an operator who cancels: all of them want to say how the job ended, on different nodes, at the
-same moment. The verdict is written once, by whoever's write finds none (a guarded write of the record); the others read it.
+A machine's report, a deadline and an operator who cancels may all end the job, on different nodes and at the same moment. The verdict is
+written once, by whoever's guarded write finds none; the others read it.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class UnitProgress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A step on the machine, as it tells of it."""
+    """A step on the machine, as the machine reports it."""
 
     step: str
     began_at: int
@@ -45,7 +45,7 @@ class UnitProgress(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """Somebody read a medium: the first sign that the BMC reaches us, and after the reset that the machine boots."""
+    """That a medium was read: the first sign that the BMC reaches us, and after the reset that the machine boots."""
 
     name: str
     first_at: int
@@ -57,11 +57,11 @@ class JobLedger(msgspec.Struct, frozen=True, omit_defaults=True):
     generation: int = 1  # one more with each retry that an operator asks for
     verdict: Verdict | None = None
     deliveries: tuple[str, ...] = ()
-    boot_id: str = ""  # of the boot that was let to work: no other one may
+    boot_id: str = ""  # of the boot that may work: no other one may
     heard_at: int | None = None
     steps: tuple[UnitProgress, ...] = ()
     tail: str = ""
-    told: int = 0  # lines that its progress has in the job's log
+    told: int = 0  # lines that the machine's reports have in the job's log
     fetches: tuple[Fetch, ...] = ()
 
     def knows(self, delivery_id: str) -> bool:
@@ -75,8 +75,14 @@ class JobLedger(msgspec.Struct, frozen=True, omit_defaults=True):
     def with_verdict(self, verdict: Verdict) -> "JobLedger":
         return self if self.verdict is not None else replace(self, verdict=verdict)
 
-    def fetched_since(self, at: int) -> bool:
-        return any(fetch.last_at >= at for fetch in self.fetches)
+    @property
+    def has_whole_medium(self) -> bool:
+        """The BMC read all of a medium when it was inserted: that it reads no more afterwards shows nothing."""
+        return any(fetch.whole for fetch in self.fetches)
+
+    def shows_life_since(self, at: int) -> bool:
+        """Whether the machine reported, or a medium was read, since then."""
+        return (self.heard_at or 0) >= at or any(fetch.last_at >= at for fetch in self.fetches)
 
     def with_fetch(self, name: str, at: int, whole: bool) -> "JobLedger":
         others = tuple(fetch for fetch in self.fetches if fetch.name != name)
@@ -91,7 +97,7 @@ _decoder = msgspec.json.Decoder(JobLedger)
 class JobLedgers:
     def __init__(self, records: Records) -> None:
         self._records = records
-        # So that a hundred copies of one webhook do not race a hundred times for the same record.
+        # Writers of one record wait in turn, so that a hundred copies of one report do not race a hundred times.
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
 
     async def get(self, tenant: str, job_id: str) -> JobLedger | None:
@@ -99,8 +105,8 @@ class JobLedgers:
         return None if record is None else _decoder.decode(record.body)
 
     async def begin(self, tenant: str, job_id: str, generation: int) -> None:
-        """A new page for a new start; what the last start left is gone. A page of this start stays as it is: whoever comes
-        late, having been replaced meanwhile, wipes out nothing.
+        """Write an empty ledger for a new start. One of this start stays: an owner that comes late, and was replaced meanwhile,
+        removes nothing.
         """
         while True:
             record = await self._records.get(RECORD, tenant, job_id)
@@ -112,7 +118,7 @@ class JobLedgers:
                 return
 
     async def amend(self, tenant: str, job_id: str, amend: Amend) -> tuple[JobLedger, JobLedger] | None:
-        """What it was and what it is now. None: there is none, for the job never began."""
+        """Return the ledger before and after. None: there is none, since the job never began."""
         async with AsyncExitStack() as stack:
             stack.callback(self._leave, job_id)
             await stack.enter_async_context(self._turn(job_id))
@@ -125,6 +131,11 @@ class JobLedgers:
                 if await self._records.put(put) is not None:
                     return before, after
             return None
+
+    async def judge(self, tenant: str, job_id: str, verdict: Verdict) -> Verdict:
+        """Record the verdict if there is none; return the recorded one."""
+        amended = await self.amend(tenant, job_id, lambda ledger: ledger.with_verdict(verdict))
+        return (amended[1].verdict if amended else None) or verdict
 
     async def drop(self, tenant: str, job_id: str) -> None:
         await self._records.drop(DropRecord(RECORD, tenant, job_id))

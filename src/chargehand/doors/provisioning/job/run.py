@@ -1,7 +1,8 @@
-"""Where a job is: the cursor, and what must be known to go on from it. Written before each step is taken, by the owner alone.
+"""The run of a job: the step that its owner takes, and what the next owner must know to go on from it. Only the owner writes it, before
+each step.
 
-A step that may not be done twice says what it is about to do before it does it. Whoever finds that word and no answer looks at
-the machine and does not guess.
+A step that must not be taken twice stores its intent first. An owner that finds an intent without its result looks at the machine
+instead of guessing.
 """
 
 from enum import StrEnum
@@ -63,7 +64,7 @@ CLEANUP = frozenset({RunStep.EJECT, RunStep.CLEAR_OVERRIDE, RunStep.FINAL_RESET,
 
 
 class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A step that was begun, for whoever watches."""
+    """A step that was begun, for the job's progress."""
 
     step: RunStep
     began_at: int
@@ -72,30 +73,33 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ResetIntent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Written before a reset is sent, with what the machine looked like: by this a later look tells whether it happened."""
+    """Stored before a reset is sent, with what the BMC showed then: a later look is compared with it."""
 
     asked_at: int
     power: str = ""
     last_reset_at: str = ""
     override: str = ""  # "Once": used up by the boot, where the BMC shows that
-    sent: str = ""  # the type, once the BMC took it
+    sent: str = ""  # the type, once the BMC accepted it
     tries: int = 1
+
+    @property
+    def could_be_seen(self) -> bool:
+        """Whether the BMC would have shown a reset."""
+        return bool(self.last_reset_at) or self.power != "On"
 
 
 class JobRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     generation: int = 1
-    lease: int = 0  # under which it was last written
+    lease: int = 0  # under which an owner last took it
     step: RunStep = RunStep.BUILD
     began_at: int = 0
-    taken_at: int = 0  # when its owner took it up: nobody listened for a while before that, perhaps
+    taken_at: int = 0  # when its owner claimed the job: before that, perhaps no node listened for a while
     cleanup_at: int | None = None  # when cleaning up began
     facts: MachineFacts | None = None  # what the BMC showed
     spot: Spot | None = None  # what the job occupies
-    trouble: str = ""  # what keeps the step that is being taken, for whoever watches
+    trouble: str = ""  # what delays the current step, for the job's progress
     combined: bool = False  # one drive: both media in one image
-    slots: dict[
-        str, str
-    ] = {}  # name of a medium -> path of the drive that we put it into, written before it is put there
+    slots: dict[str, str] = {}  # name of a medium -> path of its drive, stored before it is inserted
     override: bool = False  # we set the boot override
     reset: ResetIntent | None = None
     booted_at: int | None = None  # when the machine was seen to come back
@@ -120,7 +124,7 @@ class JobRuns:
         return None if record is None else (_decoder.decode(record.body), record.version)
 
     async def put(self, tenant: str, job_id: str, run: JobRun, expected: int, *, due_at: int | None = None) -> int:
-        """The new version. An owner that was replaced does not get past this, and so does nothing more."""
+        """Return the new version. StaleLease stops an owner that was replaced."""
         body = msgspec.json.encode(run)
         record = await self._records.put(PutRecord(RECORD, tenant, job_id, body, expected=expected, due_at=due_at))
         if record is None:

@@ -1,21 +1,19 @@
-"""Waiting for the machine's word, and noticing that it will not come.
+"""Waiting for the machine's report, until a deadline passes.
 
-Three clocks run: the whole wait; the first sign that anything booted; the silence of a machine that spoke before. Of an ESXi
-installer nothing is heard at all: it is done when it has rebooted the machine by itself, which the power shows.
+An ESXi installer does not report: it is done when it has rebooted the machine by itself, which the power shows.
 """
 
 import asyncio
 import contextlib
-from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from chargehand.config import ProvisioningConfig
-from chargehand.doors.provisioning.job.boot import signs_of_life
+from chargehand.doors.provisioning.job.deadlines import Deadlines
 from chargehand.doors.provisioning.job.journey import LOOK_SECONDS, Journey, StepFailed
-from chargehand.doors.provisioning.job.ledger import JobLedger, Verdict
-from chargehand.doors.provisioning.job.run import JobRun, RunStep
+from chargehand.doors.provisioning.job.ledger import Verdict
+from chargehand.doors.provisioning.job.run import RunStep
 from chargehand.doors.provisioning.machines import Machines
 from chargehand.doors.provisioning.redfish.errors import RedfishError
 from chargehand.doors.provisioning.redfish.facts import Glance
@@ -30,16 +28,12 @@ _EARLY = ("PrimaryProcessorInitializationStarted", "BusInitializationStarted", "
 _glances = msgspec.json.Decoder(Glance)
 
 
-class Deadline(NamedTuple):
-    at: int
-    key: Key
-    reason: str
-    message: str
-
-
 class ReportWait:
-    def __init__(self, settings: ProvisioningConfig, servers: Servers, machines: Machines) -> None:
+    def __init__(
+        self, settings: ProvisioningConfig, servers: Servers, machines: Machines, deadlines: Deadlines
+    ) -> None:
         self._settings = settings
+        self._deadlines = deadlines
         self._servers = servers
         self._machines = machines
 
@@ -60,7 +54,7 @@ class ReportWait:
                 ledger = await journey.ledger()
                 if ledger.verdict is not None:
                     return ledger.verdict
-                deadline = self.deadline(journey.run, journey.recipe.kind, journey.recipe.timeout_minutes, ledger)
+                deadline = self._deadlines.for_report(journey.run, journey.recipe, ledger)
                 left = (deadline.at - journey.engine.now()) / SECOND
                 if left <= 0:
                     raise StepFailed(deadline.key, deadline.message, deadline.reason)
@@ -69,48 +63,6 @@ class ReportWait:
                         await news.wait()
         finally:
             stop()
-
-    def deadline(self, run: JobRun, kind: str, timeout_minutes: int | None, ledger: JobLedger) -> Deadline:
-        """The next moment at which something is amiss, and what that would be."""
-        settings = self._settings
-        reset_at = run.reset.asked_at if run.reset else run.began_at
-        # While nobody owned the job nobody listened, perhaps: the machine gets the time to say it again.
-        since = run.taken_at
-        seconds = timeout_minutes * 60 if timeout_minutes else (
-            settings.maintenance_seconds if kind == "maintenance" else settings.install_seconds
-        )  # fmt: skip
-        first = Deadline(
-            max(
-                (run.booted_at or reset_at) + int(seconds * SECOND),
-                since + int(min(seconds, settings.silence_seconds) * SECOND),
-            ),
-            Key.WEBHOOK_WAIT,
-            "no_report",
-            f"no report of success or failure within {seconds:g} s",
-        )
-        others = []
-        if ledger.heard_at is not None:
-            doing = ledger.steps[-1].step if ledger.steps else "it started"
-            others.append(
-                Deadline(
-                    max(ledger.heard_at, since) + int(settings.silence_seconds * SECOND),
-                    Key.WEBHOOK_WAIT,
-                    "agent_silent",
-                    f"the machine was last heard of at {doing}, and then not for {settings.silence_seconds:g} s",
-                )
-            )
-        elif not signs_of_life(ledger, reset_at) and not _cached(ledger):
-            fetched = bool(ledger.fetches)
-            others.append(
-                Deadline(
-                    max(reset_at, since) + int(settings.fetch_seconds * SECOND),
-                    Key.WEBHOOK_WAIT if _turned(run) else Key.REDFISH_RESET,
-                    "never_booted" if fetched else "never_fetched",
-                    f"{'nobody read on in' if fetched else 'nobody fetched'} the medium within {settings.fetch_seconds:g} s after the reset"
-                    + ("" if _turned(run) else ", and nothing shows that the machine was reset"),
-                )
-            )
-        return min(first, *others, key=lambda deadline: deadline.at) if others else first
 
     # ESXi ---------------------------------------------------------------------------------------------------------------
 
@@ -129,7 +81,7 @@ class ReportWait:
             await asyncio.gather(waiting, watching, return_exceptions=True)
 
     async def _watch_power(self, journey: Journey) -> None:
-        """Returns when the machine has rebooted by itself. What was last seen is kept, so that a restart misses nothing."""
+        """Return when the machine has rebooted by itself. What was last seen is stored, so that a restart misses nothing."""
         facts, trouble = journey.run.facts, ""
         bmc = await self._servers.bmc(journey.job.tenant, journey.serial)
         async with self._machines.open(bmc) as machine:
@@ -163,7 +115,7 @@ class ReportWait:
 
 
 def since_reset(before: Glance | None, seen: Glance) -> Glance:
-    """A firmware's progress may be left from before our reset: it counts once it was seen where a boot begins."""
+    """Drop a firmware's progress that may be left from before our reset: it counts once it was seen where a boot begins."""
     left_over = not (before and before.boot_progress) and seen.boot_progress.startswith("OS")
     return replace(seen, boot_progress="") if left_over else seen
 
@@ -180,14 +132,3 @@ def rebooted(before: Glance, seen: Glance, unreset: str = "") -> bool:
     if before.last_reset_at and seen.last_reset_at and seen.last_reset_at != before.last_reset_at:
         return True
     return seen.boot_progress in _EARLY and before.boot_progress.startswith("OS")
-
-
-def _cached(ledger: JobLedger) -> bool:
-    """The BMC has read all of a medium when it was inserted: that it reads no more afterwards shows nothing."""
-    return any(fetch.whole for fetch in ledger.fetches)
-
-
-def _turned(run: JobRun) -> bool:
-    """Whether anything showed that the machine was really reset."""
-    intent = run.reset
-    return intent is not None and (bool(intent.last_reset_at) or intent.power != "On")
