@@ -16,9 +16,10 @@ from tools.reference import PAGES
 WRITTEN = [page for page in every_page() if page.removeprefix("docs/") not in PAGES]
 BY_HAND = [page for page in WRITTEN if page != "CHANGELOG.md"]
 NOT_RUN = re.compile(r"<!-- not run( here)?: \S.+ -->")
-# What looks like a setting and is none: calls of the Python client, a file, other pages, and what the server in a test has.
+# What looks like a setting and is none: calls of the Python client and of the engine, a file, other pages, and what the server in a test has.
 NO_SETTINGS = {
     *("provisioning.submit", "provisioning.cancel", "provisioning.watch", "provisioning.key"),
+    *("engine.jobs", "engine.records"),
     *("server.url", "server.client", "server.receiver", "server.secret", "server.log"),
 }
 
