@@ -46,6 +46,7 @@ from chargehand.webhooks.outbound import Outbox
 from chargehand.webhooks.sending import DoorWebhooks
 
 log = get_logger(__name__)
+CERTIFICATE_SECONDS = 60.0
 DESCRIPTION = "A durable job server: jobs in, work out, every change of state pushed by signed webhooks."
 
 
@@ -143,10 +144,12 @@ class Server:
         - in `serve`, because they outlast the server: the supervisor's watchdog and the garbage collector.
         """
         doors = (self.inference, self.tasks, self.provisioning)
+        certificate = Chore("certificate", CERTIFICATE_SECONDS, self.http.refresh_certificate)
         return [
             *engine_chores(self.engine, self.config),
             *self.files.chores(self.config.retention.interval_seconds),
             *self.console.chores(),
+            *([certificate] if self.config.server.tls_certificate else []),
             *(chore for door in doors if door is not None for chore in door.chores()),
         ]
 

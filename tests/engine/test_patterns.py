@@ -13,6 +13,7 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, NewJob, QueueSettings, State
 from chargehand.engine.moves import Broke, Change, Lapsed
+from chargehand.engine.operation import Operation
 from chargehand.engine.patterns import due_queues, is_pattern, matches, patterns_of, prefix_of
 from chargehand.engine.store import Claim, Store
 from chargehand.engine.wakeups import Wakeups
@@ -312,10 +313,10 @@ class StuckStore:
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
 
-    async def claim(self, claim: Claim) -> object:
-        self._good -= 1
-        if self._good >= 0:
-            return await self._store.write(claim)
+    async def write(self, operation: Operation[object]) -> object:
+        self._good -= isinstance(operation, Claim)
+        if not isinstance(operation, Claim) or self._good >= 0:
+            return await self._store.write(operation)
         self.stuck.set()
         if self._error is not None:
             raise self._error

@@ -98,7 +98,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def wait_until_nothing_is_left(running: Running, server: HttpServer, app: Noted, upkeep: int = 1) -> None:
+def wait_until_nothing_is_left(running: Running, server: HttpServer, app: Noted) -> None:
     async def tasks() -> int:
         return len(asyncio.all_tasks())
 
@@ -106,7 +106,7 @@ def wait_until_nothing_is_left(running: Running, server: HttpServer, app: Noted,
     assert serving is not None
     wait_until(lambda: not serving.connections and not serving.tasks)
     wait_until(lambda: app.begun == app.closed)
-    wait_until(lambda: running.call(tasks()) == upkeep + 1)  # the one that counts
+    wait_until(lambda: running.call(tasks()) == 2)  # the sweep, and the one that counts
 
 
 # Half-closed connections

@@ -61,7 +61,7 @@ def test_a_waiting_handler_notices_a_tls_close(
     leave(client)
     assert app.told.wait(10)
     client.close()
-    wait_until_nothing_is_left(running, server, app, upkeep=2)
+    wait_until_nothing_is_left(running, server, app)
 
 
 def test_requests_over_tls_may_be_split_and_pipelined(

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from chargehand.config import load_config
 from chargehand.doors.provisioning.job.deadlines import Deadlines
-from chargehand.doors.provisioning.job.ledger import JobLedger, JobLedgers, Verdict
+from chargehand.doors.provisioning.job.ledger import Amend, JobLedger, JobLedgers, Verdict
 from chargehand.doors.provisioning.job.reset import was_reset
 from chargehand.doors.provisioning.job.run import JobRun, ResetIntent
 from chargehand.doors.provisioning.media.fetches import Fetches
@@ -20,6 +20,7 @@ from chargehand.engine.job import SECOND, NewJob
 from chargehand.engine.moves import RetryPolicy
 from chargehand.engine.records import Records
 from chargehand.engine.store import Store
+from chargehand.errors import StoreUnavailable
 from tests.api.serving import on_sqlite, until
 from tests.conftest import Clock
 from tests.provisioning.bmc import FakeBmc
@@ -117,6 +118,38 @@ async def test_what_was_fetched_before_a_reset_is_no_sign_of_the_boot_after_it(s
     assert ledger is not None
     assert ledger.shows_life_since(fetched_at)
     assert not ledger.shows_life_since(asked_at)
+
+
+class AwayOnce(JobLedgers):
+    """Ledgers whose store is away at the first write."""
+
+    away = True
+
+    async def amend(self, tenant: str, job_id: str, amend: Amend) -> tuple[JobLedger, JobLedger] | None:
+        if self.away:
+            self.away = False
+            raise StoreUnavailable("the database is away")
+        return await super().amend(tenant, job_id, amend)
+
+
+async def test_what_was_fetched_while_the_store_was_away_is_written_later(store: Store, clock: Clock) -> None:
+    engine = Engine(store, policy=RetryPolicy(0, 0), now=clock)
+    job_id = engine.new_id()
+    await engine.submit(NewJob(job_id, "t", "provision", "provision/t/SN-1", b"{}"))
+    ledgers = AwayOnce(Records(store))
+    await ledgers.begin("t", job_id, 1)
+    fetches = Fetches(engine, ledgers)
+    fetched_at = engine.now()
+    fetches.heard(job_id, "maintenance.iso", 0, 100, True)
+    with pytest.raises(StoreUnavailable):
+        await fetches.write()
+    clock.advance(1)
+    fetches.heard(job_id, "maintenance.iso", 50, 10, False)
+    await fetches.write()
+    ledger = await ledgers.get("t", job_id)
+    assert ledger is not None
+    [fetch] = ledger.fetches
+    assert (fetch.last_at, fetch.whole) == (fetched_at + SECOND, True)
 
 
 class SlowBmc(FakeBmc):

@@ -29,9 +29,8 @@ class Chore(NamedTuple):
     name: str
     every_seconds: float
     do: Callable[[], Awaitable[object]]
-    pause: Callable[[float], Awaitable[object]] = (
-        asyncio.sleep
-    )  # between two turns; may end before its seconds are over
+    # Waits between two turns; may return before `every_seconds` have passed.
+    pause: Callable[[float], Awaitable[object]] = asyncio.sleep
 
 
 class ChoreState(StrEnum):

@@ -24,7 +24,8 @@ class HttpServer:
         self._serving: Serving | None = None
         self._sockets: list[socket.socket] = []
         self._listeners: list[asyncio.AbstractServer] = []
-        self._upkeep: list[asyncio.Task[None]] = []
+        self._sweeping: asyncio.Task[None] | None = None
+        self._tls: Tls | None = None
         self._addresses: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -37,10 +38,10 @@ class HttpServer:
         self._sockets = await bind(host, port)
         self._addresses = tuple(bound.getsockname()[:2] for bound in self._sockets)
         serving = self._serving = Serving(app, self._bounds, date=_date())
-        self._upkeep.append(asyncio.create_task(self._sweep(serving)))
+        self._sweeping = asyncio.create_task(self._sweep(serving))
+        self._tls = tls
         secured: dict[str, Any] = {}
         if tls is not None:
-            self._upkeep.append(asyncio.create_task(tls.watch()))
             secured = {
                 "ssl": tls.context,
                 "ssl_handshake_timeout": self._bounds.header_timeout_seconds,
@@ -51,6 +52,10 @@ class HttpServer:
                 lambda: Connection(serving, loop), sock=bound, backlog=BACKLOG, **secured
             )
             self._listeners.append(listener)
+
+    async def refresh_certificate(self) -> None:
+        if self._tls is not None:
+            await asyncio.to_thread(self._tls.refresh)
 
     async def drain(self) -> None:
         """Stop accepting, answer running requests and close; after `drain_seconds` cut off the rest."""
@@ -67,9 +72,9 @@ class HttpServer:
                     connection.shut_down()
                 await asyncio.sleep(0.02)
             await self._cut_off(self._serving)
-        for task in self._upkeep:
-            task.cancel()
-        await asyncio.gather(*self._upkeep, return_exceptions=True)
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
 
     async def _cut_off(self, serving: Serving) -> None:
         tasks = tuple(serving.tasks)

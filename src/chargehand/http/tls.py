@@ -16,21 +16,16 @@ from chargehand.http.neighbours import asked_by_another_site
 from chargehand.http.request import Request
 from chargehand.observability.logs import get_logger
 
-CHECK_SECONDS = 60.0
-
 log = get_logger(__name__)
 
 
 class Tls:
     """The TLS context to listen with. Each handshake uses the newest valid certificate, so a renewal needs no restart."""
 
-    def __init__(
-        self, certificate: Path, key: Path, client_ca: Path | None, check_seconds: float = CHECK_SECONDS
-    ) -> None:
+    def __init__(self, certificate: Path, key: Path, client_ca: Path | None) -> None:
         self._certificate = certificate
         self._key = key
         self._client_ca = client_ca
-        self._check_seconds = check_seconds
         self._stamps = self._file_stamps()
         self.context = self._newest = self._load()
         # Loading into a context in use could leave it with a certificate and another's key; so a new context replaces it.
@@ -42,11 +37,6 @@ class Tls:
             return None
         client_ca = Path(server.tls_client_ca) if server.tls_client_ca else None
         return cls(Path(server.tls_certificate), Path(server.tls_key), client_ca)
-
-    async def watch(self) -> None:
-        while True:
-            await asyncio.sleep(self._check_seconds)
-            await asyncio.to_thread(self.refresh)
 
     def refresh(self) -> None:
         """Load the files if they changed; if that fails, log it and keep the old certificate."""

@@ -23,22 +23,23 @@ class Fetches:
     def heard(self, job_id: str, name: str, first: int, count: int, whole: bool) -> None:
         """Called by the media server, at the first bytes of an answer and at its end."""
         if count and len(self._pending) < MAX_PENDING:
-            key = (job_id, name)
-            _, known = self._pending.get(key, (0, False))
-            self._pending[key] = (self._engine.now(), known or (whole and first == 0))
+            self._add((job_id, name), self._engine.now(), whole and first == 0)
+
+    def _add(self, key: tuple[str, str], at: int, whole: bool) -> None:
+        known_at, known_whole = self._pending.get(key, (0, False))
+        self._pending[key] = max(at, known_at), whole or known_whole
 
     def chores(self) -> list[Chore]:
         return [Chore("media fetches", WRITE_SECONDS, self.write)]
 
     async def write(self) -> None:
         """Write down what is pending. What the store cannot take now stays pending; anything else that fails is dropped."""
-        while self._pending:
-            job_id, name = key = next(iter(self._pending))
-            at, whole = fetch = self._pending.pop(key)
+        for key in list(self._pending):
+            at, whole = self._pending.pop(key)
             try:
-                await self._write(job_id, name, at, whole)
+                await self._write(*key, at, whole)
             except StoreError:
-                self._pending.setdefault(key, fetch)
+                self._add(key, at, whole)
                 raise
 
     async def _write(self, job_id: str, name: str, at: int, whole: bool) -> None:
