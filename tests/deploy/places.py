@@ -1,4 +1,4 @@
-"""Where a server is deployed to, as the files under deploy/ say: its command, its environment, and where its secrets are."""
+"""Read each deployment under deploy/: the server's command, its environment, and the directory of its secrets."""
 
 import configparser
 import re
@@ -19,12 +19,12 @@ KUBERNETES = DEPLOY / "kubernetes"
 
 @dataclass(frozen=True)
 class Place:
-    """A server as it is started there. Paths are those of that place."""
+    """How a deployment starts the server. Paths are those of the deployment."""
 
     command: list[str]  # without the program
     environ: dict[str, str]
-    secrets: str  # the directory in which its secrets appear
-    data: str  # where it may write
+    secrets: str  # the directory of its secrets
+    data: str  # its writable directory
 
 
 def make_secrets(folder: Path, *host: str) -> None:
@@ -32,7 +32,7 @@ def make_secrets(folder: Path, *host: str) -> None:
 
 
 class Unit(configparser.RawConfigParser):
-    """systemd's own format is nearly this one; what may stand there twice is kept twice."""
+    """A parser for systemd units, which keeps repeated keys."""
 
     def __init__(self) -> None:
         super().__init__(strict=False, dict_type=_Repeated)
@@ -59,7 +59,7 @@ def read_unit() -> Unit:
 
 
 def instructions() -> list[list[str]]:
-    """Of the Dockerfile, each with its name and the rest."""
+    """Return the Dockerfile's instructions, each with its name and its arguments."""
     text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(), flags=re.MULTILINE).replace("\\\n", "")
     return [line.split(None, 1) for line in text.splitlines() if line.strip()]
 
@@ -70,7 +70,7 @@ def read_compose() -> dict[str, Any]:
 
 
 def read_manifests(folder: Path = KUBERNETES) -> dict[str, dict[str, Any]]:
-    """By their kind: there is one of each."""
+    """Return the manifests by kind: there is one of each."""
     listed = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
     found = [yaml.safe_load((folder / name).read_text()) for name in listed]
     return {each["kind"]: each for each in found}
@@ -95,7 +95,7 @@ def image_environ() -> dict[str, str]:
 
 def on_compose(node: str) -> Place:
     service = read_compose()["services"][node]
-    # What the operator may set, and has not.
+    # Variables that the operator may set, and did not.
     own = {name: re.sub(r"\$\{\w+:-(.*)\}", r"\1", text) for name, text in service["environment"].items()}
     return Place(service["command"], image_environ() | own, "/run/secrets", "/data")
 

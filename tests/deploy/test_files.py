@@ -1,4 +1,4 @@
-"""What the files under deploy/ promise: the least rights, bounds that fit the server's own, and only settings that exist."""
+"""The files under deploy/: least privilege, timeouts that fit the server's own, and only settings that exist."""
 
 import re
 import shutil
@@ -48,7 +48,7 @@ def test_the_version_is_that_of_the_package() -> None:
 # secrets ----------------------------------------------------------------------------------------------------------------
 
 
-def test_secrets_are_made_once_and_nobody_else_can_reach_them(tmp_path: Path) -> None:
+def test_secrets_are_created_once_and_only_their_owner_can_read_them(tmp_path: Path) -> None:
     folder = tmp_path / "secrets"
     make_secrets(folder, "db.example.com")
     first = {path.name: path.read_text() for path in folder.iterdir()}
@@ -60,7 +60,7 @@ def test_secrets_are_made_once_and_nobody_else_can_reach_them(tmp_path: Path) ->
     assert first["store-url"] == f"postgresql://chargehand:{first['postgres-password']}@db.example.com/chargehand\n"
 
 
-def test_what_was_made_is_a_configuration(tmp_path: Path) -> None:
+def test_the_created_secrets_are_a_valid_configuration(tmp_path: Path) -> None:
     make_secrets(tmp_path)
     environ = {
         "CHARGEHAND_STORE_URL_FILE": str(tmp_path / "store-url"),
@@ -86,27 +86,27 @@ def _systemd_analyze(*arguments: object) -> str:
 
 
 @pytest.mark.tools("systemd-analyze")
-def test_systemd_understands_every_line_of_the_unit(tmp_path: Path) -> None:
-    """But for the program, which is installed elsewhere."""
+def test_systemd_accepts_every_line_of_the_unit(tmp_path: Path) -> None:
+    """Except for the program, which is not installed here."""
     copy = tmp_path / UNIT.name
     copy.write_text(UNIT.read_text().replace("/opt/chargehand/bin/chargehand", "/bin/true"))
     assert UNIT.name not in _systemd_analyze("verify", "--man=no", copy)
 
 
 @pytest.mark.tools("systemd-analyze")
-def test_systemd_finds_little_to_attack() -> None:
+def test_systemd_analyze_rates_the_exposure_of_the_unit_as_low() -> None:
     said = _systemd_analyze("security", "--offline=true", UNIT)
     level = re.search(r"exposure level for \S+ ([\d.]+)", said)
     assert level is not None, said
     assert float(level[1]) < 2
 
 
-def test_the_unit_leaves_time_to_drain_and_tells_when_it_is_ready() -> None:
+def test_the_unit_leaves_time_to_drain_and_uses_notify() -> None:
     unit = read_unit()["Service"]
     assert float(unit["TimeoutStopSec"]) > DRAIN_SECONDS
     assert unit["Type"] == "notify"
     assert float(unit["WatchdogSec"]) >= 10
-    assert unit["RestartPreventExitStatus"] == "2"  # of a configuration that is wrong
+    assert unit["RestartPreventExitStatus"] == "2"  # the exit code for an invalid configuration
 
 
 def test_every_credential_that_is_used_is_loaded() -> None:
@@ -117,7 +117,7 @@ def test_every_credential_that_is_used_is_loaded() -> None:
 # the image --------------------------------------------------------------------------------------------------------------
 
 
-def test_the_image_is_made_in_stages_from_hashes_and_is_not_roots() -> None:
+def test_the_image_is_built_in_stages_from_hashed_packages_and_does_not_run_as_root() -> None:
     found = instructions()
     names = [name for name, _ in found]
     last = len(names) - 1 - names[::-1].index("FROM")
@@ -132,7 +132,7 @@ def test_the_image_is_made_in_stages_from_hashes_and_is_not_roots() -> None:
     assert image_environ()["CHARGEHAND_SERVER_DATA_DIR"] == "/data"
 
 
-def test_everything_that_the_image_is_made_of_exists_and_is_let_through() -> None:
+def test_every_file_that_the_image_copies_exists_and_is_not_ignored() -> None:
     copied = [rest.split()[:-1] for name, rest in instructions() if name == "COPY" and "--from" not in rest]
     wanted = {name for names in copied for name in names}
     passed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
@@ -140,8 +140,8 @@ def test_everything_that_the_image_is_made_of_exists_and_is_let_through() -> Non
     assert [name for name in wanted if not (ROOT / name).exists()] == []
 
 
-def test_what_only_builds_the_package_is_not_shipped() -> None:
-    """The build's packages are in the same lock as the server's; the image takes them out again."""
+def test_build_dependencies_are_not_shipped() -> None:
+    """They are in the same lock file as the server's packages; the image removes them."""
     [removed] = re.findall(r"uninstall --yes ([\w -]+?)(?: &&|\n|$)", " ".join(rest for _, rest in instructions()))
     locked = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
     assert "hatchling" in removed.split()
@@ -167,7 +167,7 @@ def test_the_nodes_of_compose_have_the_least_rights_and_time_to_drain() -> None:
     assert read_compose()["networks"]["database"] == {"internal": True}
 
 
-def test_every_secret_of_compose_is_one_that_is_made(tmp_path: Path) -> None:
+def test_make_secrets_creates_every_secret_of_compose(tmp_path: Path) -> None:
     make_secrets(tmp_path)
     compose = read_compose()
     used = {name for service in compose["services"].values() for name in service["secrets"]}
@@ -189,7 +189,7 @@ def _pod() -> dict[str, Any]:
     return pod
 
 
-def test_the_pod_is_what_the_restricted_standard_asks_for() -> None:
+def test_the_pod_meets_the_restricted_pod_security_standard() -> None:
     pod = _pod()
     [container] = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -205,12 +205,12 @@ def test_the_pod_is_what_the_restricted_standard_asks_for() -> None:
     assert read_manifests()["Namespace"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
-def test_kubernetes_puts_no_variables_of_its_own_beside_the_settings() -> None:
-    """A Service named chargehand would make CHARGEHAND_PORT and others, which are not settings."""
+def test_kubernetes_adds_no_environment_variables() -> None:
+    """A Service named chargehand would set CHARGEHAND_PORT and others, which are not settings."""
     assert _pod()["enableServiceLinks"] is False
 
 
-def test_probes_ask_what_they_should_and_the_pod_has_time_to_drain() -> None:
+def test_probes_use_the_right_paths_and_the_pod_has_time_to_drain() -> None:
     pod = _pod()
     [container] = pod["containers"]
     paths = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
@@ -249,7 +249,7 @@ def test_every_secret_that_a_setting_names_is_in_the_secret(tmp_path: Path) -> N
 
 
 @pytest.mark.tools("kubectl")
-def test_kubectl_puts_the_manifests_together(tmp_path: Path) -> None:
+def test_kubectl_builds_the_manifests(tmp_path: Path) -> None:
     shutil.copytree(KUBERNETES, tmp_path, dirs_exist_ok=True)
     make_secrets(tmp_path / "secrets", "db.example.com")
     done = subprocess.run(["kubectl", "kustomize", tmp_path], capture_output=True, text=True, timeout=60)

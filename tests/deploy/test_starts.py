@@ -1,4 +1,4 @@
-"""A server starts with exactly the command and the environment that each deployment gives it, and lets in who it should."""
+"""A server starts with exactly the command and the environment of each deployment, and accepts only authenticated callers."""
 
 import asyncio
 import os
@@ -24,7 +24,9 @@ CHARGEHAND = str(Path(sys.executable).with_name("chargehand"))
 
 @pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("name", PLACES)
-async def test_a_server_starts_as_it_is_deployed(name: str, tmp_path: Path, postgres_url: str) -> None:
+async def test_a_server_starts_with_the_command_and_environment_of_its_deployment(
+    name: str, tmp_path: Path, postgres_url: str
+) -> None:
     place = PLACES[name]()
     secrets, data = tmp_path / "secrets", tmp_path / "data"
     make_secrets(secrets)

@@ -1,4 +1,4 @@
-"""What all tests that kill processes share."""
+"""Fixtures for tests that kill processes."""
 
 import os
 from random import Random, randrange
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def random() -> Random:
-    """The same blows again: set CHARGEHAND_CHAOS_SEED to what a failed run printed."""
+    """To repeat a run, set CHARGEHAND_CHAOS_SEED to what the failed run printed."""
     seed = int(os.environ.get("CHARGEHAND_CHAOS_SEED", randrange(1_000_000)))
     print(f"CHARGEHAND_CHAOS_SEED={seed}")
     return Random(seed)

@@ -1,6 +1,6 @@
-"""Machines that outlive their controller: BMCs and guests in the test's own process, the controller as one that can be killed.
+"""Machines that survive their controller: BMCs and guests run in the test's process, the controller in one that can be killed.
 
-A machine can hold a request of the controller, or stop on its way, at a point that a test names: there the blow falls.
+A machine can hold a request of the controller, or stop at a step, at a point that a test names: there the controller is killed.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from tests.provisioning.lab import MAINTENANCE, RECIPE, SECRET
 from .receiver import Receiver
 from .server import Server, eventually
 
-# A request that is held must not run out of time, and a machine that is held must not be given up.
+# A held request must not time out, and a held machine must not be taken for dead.
 SETTINGS: dict[str, Any] = {
     "provisioning_poll_seconds": 0.05,
     "provisioning_boot_seconds": 60,
@@ -41,14 +41,14 @@ SETTINGS: dict[str, Any] = {
     "provisioning_webhook_secret": SECRET,
     "provisioning_key": "a key for tests of more than thirty-two bytes",
     "engine_poll_seconds": 0.1,
-    # What a dead controller was sending lies under a lease of 33 times the time limit for a receiver.
+    # The webhooks of a dead controller have a lease of 33 times the receiver's timeout.
     "webhooks_timeout_seconds": 0.1,
     "webhooks_backoff_base_seconds": 0.1,
     "webhooks_breaker_seconds": 0.1,
 }
-SOON = 90.0  # on a machine that has much else to do
+SOON = 90.0  # on a busy machine
 
-# How requests are recognised, and what machines are like.
+# Patterns of requests, and kinds of machines.
 INSERT, EJECT, RESET = r"\.InsertMedia$", r"\.EjectMedia$", r"\.Reset$"
 SYSTEM, SESSION = r"/Systems/1$", "/Sessions/"
 ON: dict[str, Any] = {"power": "On"}
@@ -61,7 +61,7 @@ SCRIPTS = {
 
 @dataclass(frozen=True)
 class Point:
-    """The request at which a BMC stops: the `nth` one of its kind since something was done ("override", "reset")."""
+    """The request at which a BMC stops: the `nth` of its kind since an action ("override", "reset")."""
 
     method: str
     path: str  # a pattern
@@ -71,7 +71,7 @@ class Point:
 
 
 class HeldBmc(FakeBmc):
-    """It never answers the request that its point names, and starts its machine anew at each reset."""
+    """A BMC that never answers the request at its point, and restarts its machine at each reset."""
 
     def __init__(self, habits: Habits, on_boot: OnBoot, point: Point | None) -> None:
         super().__init__(habits, on_boot)
@@ -99,7 +99,7 @@ class HeldBmc(FakeBmc):
         assert self._point is not None
         answer = await super()._answer(request, body, raw) if self._point.done else None
         self.reached.set()
-        await self.go_on.wait()  # ends with the connection, when the controller dies
+        await self.go_on.wait()  # until the connection ends because the controller dies
         return answer or await super()._answer(request, body, raw)
 
     def _is_it(self, request: web.Request) -> bool:
@@ -114,13 +114,13 @@ class HeldBmc(FakeBmc):
     async def _boot(self, system: System, kind: str) -> None:
         for task in self._running:
             task.cancel()
-        # What a BMC has begun it ends, whoever asked for it.
+        # A BMC completes what it began, even if its caller is gone.
         booting = self.booting = asyncio.create_task(super()._boot(system, kind))
         await asyncio.shield(booting)
 
 
 class HeldGuest(Guest):
-    """Stops at a step, at "boot" or before its "report", until it is let go."""
+    """A guest that stops at a step, at "boot" or before its "report", until it is released."""
 
     def __init__(self, script: Script, stops_before: str) -> None:
         super().__init__(script)
@@ -141,7 +141,7 @@ class HeldGuest(Guest):
 
 @dataclass(eq=False)
 class Metal:
-    """One machine, and what is to become of its job."""
+    """One machine, and the expected end of its job."""
 
     name: str
     bmc: HeldBmc
@@ -160,7 +160,7 @@ class Metal:
 
     @property
     def cd_boots(self) -> int:
-        """For the job."""
+        """How often the machine booted from CD for the job."""
         return sum(boot.cd and self.job_id in boot.image for boot in self.bmc.boots)
 
     @property
@@ -173,7 +173,7 @@ class Metal:
 
 
 class Fleet:
-    """What the tests do with many machines and the controllers of them."""
+    """Many machines, with the actions and checks of the tests."""
 
     def __init__(self, metals: Sequence[Metal], receiver: Receiver, http: aiohttp.ClientSession) -> None:
         self.metals = metals
@@ -209,12 +209,12 @@ class Fleet:
         return cast(list[dict[str, Any]], said["events"])
 
     async def waits(self, server: Server, metal: Metal) -> bool:
-        """Whether the controller waits for the machine, or for nothing more."""
+        """Does the controller wait for the machine, or is it done with it?"""
         job = await self.job(server, metal)
         return job["status"] not in ("queued", "provisioning") or not job["deadlines"].keys() & {"boot", "redfish.poll"}
 
     async def complete(self, server: Server) -> None:
-        """Every job, with its outcome, the machine imaged once or never, nothing left behind and everything told once."""
+        """Check that every job has its outcome, was imaged once or never, left nothing behind, and sent each webhook once."""
         left = list(self.metals)
 
         async def ended() -> bool:
@@ -236,7 +236,7 @@ class Fleet:
         assert not self.receiver.forged
 
     def told(self, metal: Metal) -> list[str]:
-        """The statuses that the caller was told, each copy of a delivery counted once."""
+        """Return the statuses in the caller's webhooks, with copies of a delivery counted once."""
         copies = {each.webhook_id: each for each in self.receiver.taken if each.job_id == metal.job_id}
         return [
             msgspec.json.decode(each.body)["status"] for each in sorted(copies.values(), key=lambda each: each.sequence)
@@ -269,7 +269,7 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Wish:
-    """A machine that a test wants."""
+    """The machine that a test needs."""
 
     name: str
     point: Point | None = None
@@ -313,7 +313,7 @@ def _held(metal: Metal) -> bool:
 
 
 async def go_on(room: Fleet, server: Server) -> None:
-    """Those that were stopped while booting boot once the controller has made up its mind; the others at once."""
+    """Release the machines: those held while booting after the controller has decided, the others at once."""
     left = [metal for metal in room.metals if metal.guest.stops_before == "boot"]
     for metal in room.metals:
         if metal not in left:

@@ -1,4 +1,4 @@
-"""Callers, workers and meddlers that use a server while it dies, and keep a ledger of what it acknowledged to them."""
+"""Callers, workers and operators that use a server while it is killed, and record what it acknowledged."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from .server import QUICK, eventually
 
 QUEUES = ("red", "blue")
 SUBMITTERS, WORKERS, MEDDLERS = 6, 24, 2
-RECENT = 40  # the jobs that meddlers look at: older ones have ended
+RECENT = 40  # the jobs that operators act on: older ones have ended
 LEASE_SECONDS = float(str(QUICK["engine_lease_seconds"]))
 
 STEPS = {"beat": 3, "advance": 3, "note": 1}
@@ -30,7 +30,7 @@ class Reply(NamedTuple):
 
 class Submitted(NamedTuple):
     key: str
-    url: str | None  # of its webhook
+    url: str | None  # the id of its webhook
     on: tuple[str, ...]
 
 
@@ -51,7 +51,7 @@ class Moved(NamedTuple):
 
 @dataclass
 class Ledger:
-    """What the server acknowledged. What it did not answer may have been done or not."""
+    """What the server acknowledged. A request without an answer may have been carried out or not."""
 
     jobs: dict[str, Submitted] = field(default_factory=dict)
     claims: list[Claimed] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Load:
         self._nodes = nodes
         self._hooks = [f"{receiver_url}/{name}" for name in ("one", "two", "three")]
         self._random = random
-        self._wild = True  # while somebody submits, meddles, and does anything but succeed
+        self._wild = True  # while jobs are submitted, cancelled and failed
         self._working = True
 
     @contextlib.asynccontextmanager
@@ -84,7 +84,7 @@ class Load:
             yield
 
     async def settle(self, within: float) -> None:
-        """No new jobs, and workers that do nothing but succeed, until every job has ended. Then old leases are worth nothing."""
+        """Submit no more jobs and let workers only succeed, until every job has ended. Then check that old leases are refused."""
         self._wild = False
 
         async def ended() -> bool:
@@ -98,7 +98,7 @@ class Load:
             assert reply.body["code"] == "conflict.stale_lease", reply
 
     async def answer(self, _: Delivery) -> int:
-        """How receivers are: most take what they get, some do not, some never say."""
+        """Answer like real receivers: most accept, some fail, some never answer."""
         if not self._wild:
             return 200
         status: int = self._pick(ANSWERS)
@@ -107,7 +107,7 @@ class Load:
     # one request ------------------------------------------------------------------------------------------------------
 
     async def call(self, method: str, path: str, body: object = None, **headers: str) -> Reply | None:
-        """None: no answer, or one that leaves open what happened."""
+        """Send a request; return None if there is no answer, or one that does not say whether it was carried out."""
         url = f"{self._random.choice(self._nodes)}{path}"
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         try:
@@ -183,7 +183,7 @@ class Load:
         end = self._pick(ENDS) if self._wild else "succeed"
         if end == "vanish":
             return
-        if end == "dawdle":  # beyond its lease; whoever has the job by then must not be disturbed
+        if end == "dawdle":  # beyond its lease: this must not affect the job's next owner
             await asyncio.sleep(LEASE_SECONDS * 1.6)
             end = "succeed"
         await self._report(job, end)

@@ -1,13 +1,13 @@
-"""What a server process costs, as the kernel counts it: no clock of a busy machine comes into it."""
+"""Memory and CPU time of a server process, as the kernel counts them, so that a busy machine does not matter."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
-PEAK = "5"  # what the kernel wants to hear to forget the peak
+PEAK = "5"  # resets the peak
 
 
 class Memory:
-    """How far the processes grow, each at its worst, above what they have now."""
+    """Measures by how much the processes' peaks exceed their present size."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._before = {}
@@ -25,5 +25,5 @@ def _bytes(pid: int, name: str) -> int:
 
 
 def loop_seconds(pid: int) -> float:
-    """CPU time of the main thread, where the event loop runs."""
+    """Return the CPU time of the main thread, which runs the event loop."""
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9

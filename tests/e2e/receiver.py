@@ -1,4 +1,4 @@
-"""A receiver of webhooks on loopback that verifies, remembers and answers as it is told. It outlives the servers it hears from."""
+"""A receiver of webhooks on loopback that verifies and records them, with scripted answers. It survives the servers under test."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -41,8 +41,8 @@ async def hang(_: Delivery) -> int:
 
 class Receiver:
     def __init__(self, secret: str) -> None:
-        self.received: list[Delivery] = []  # every copy, whatever it was answered
-        self.taken: list[Delivery] = []  # those that were answered with a 2xx
+        self.received: list[Delivery] = []  # every copy, whatever the answer was
+        self.taken: list[Delivery] = []  # those answered with a 2xx
         self.forged: list[Delivery] = []
         self.answer: Answer = always(200)
         self._webhook = Webhook(secret)
@@ -73,7 +73,7 @@ class Receiver:
             body,
         )
         try:
-            # At once and not at the end: a signature is good for five minutes.
+            # At once and not at the end: a signature is valid for five minutes.
             self._webhook.verify(body, dict(headers))
         except WebhookVerificationError:
             self.forged.append(delivery)

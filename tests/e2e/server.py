@@ -21,7 +21,7 @@ import asyncpg
 import psutil  # type: ignore[import-untyped]
 
 SECRET = "whsec_Y3Jhc2ggdGVzdHMgb2YgY2hhcmdlaGFuZA=="
-# Short, so that everything that may happen in a day happens in a few seconds.
+# Short, so that leases, retries and timeouts happen within seconds.
 QUICK = {
     "server_drain_seconds": 5,
     "engine_lease_seconds": 2,
@@ -40,7 +40,7 @@ QUICK = {
 
 
 async def eventually(condition: Callable[[], Any], within: float, what: str | Callable[[], str]) -> Any:
-    """What the condition gives once it is true; it may be a function or a coroutine function."""
+    """Wait until the condition, a function or a coroutine function, is true, and return its value."""
     until = time.monotonic() + within
     while True:
         value = condition()
@@ -54,7 +54,7 @@ async def eventually(condition: Callable[[], Any], within: float, what: str | Ca
 
 
 class Server:
-    """`chargehand serve` on a port of its own, which it keeps over restarts."""
+    """`chargehand serve` on its own port, which it keeps across restarts."""
 
     def __init__(self, store_url: str, folder: Path, name: str = "server", **settings: object) -> None:
         port = free_port()
@@ -98,7 +98,7 @@ class Server:
             await eventually(answers, within, lambda: f"{self.url} is ready:\n{self.log[-2000:]}")
 
     async def kill(self) -> None:
-        """SIGKILL: no goodbye. A server that had ended before has a story to tell."""
+        """Send SIGKILL. If the server had ended before, raise with its output."""
         assert self.process.returncode is None, f"ended with {self.process.returncode}:\n{self.log[-2000:]}"
         self.process.kill()
         await self.process.wait()
@@ -120,7 +120,7 @@ class Server:
             raise AssertionError(f"it did not end within {within:g} s:\n{self.log[-2000:]}") from None
 
     def children(self) -> list[psutil.Process]:
-        """The SQLite writer, once it was started."""
+        """Return the child processes: the SQLite writer, once it was started."""
         found: list[psutil.Process] = psutil.Process(self.process.pid).children()
         return found
 
@@ -152,7 +152,7 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 def free_port() -> int:
-    """Below the range of outgoing connections, so that none of them sits on the port while the server is down."""
+    """Return a free port below the range of outgoing connections, so that none takes it while the server is down."""
     while True:
         port = random.randrange(20_000, 32_000)
         with socket.socket() as probe:
@@ -164,7 +164,7 @@ def free_port() -> int:
 
 
 class Database:
-    """A PostgreSQL of the test's own, as a child process. The folder is short: a socket's path may have 107 bytes."""
+    """A PostgreSQL as a child process of the test. The folder's path is short: a socket's path may have 107 bytes."""
 
     def __init__(self, folder: Path) -> None:
         with warnings.catch_warnings():
@@ -185,7 +185,7 @@ class Database:
 
     async def _started(self) -> bool:
         if self._process is None or self._process.returncode is not None:
-            # Again and again: after a SIGKILL the orphans of the last one hold its memory for a moment.
+            # Retried: after a SIGKILL the orphans of the last one hold its shared memory for a moment.
             with self._log_file.open("ab") as log:
                 self._process = await asyncio.create_subprocess_exec(
                     *self._command, stdin=DEVNULL, stdout=log, stderr=log, user=self._uid()
@@ -204,7 +204,7 @@ class Database:
         await self._end(signal.SIGKILL)
 
     async def stop_immediately(self) -> None:
-        """SIGQUIT is `pg_ctl stop -m immediate`: no checkpoint, the next start recovers."""
+        """Send SIGQUIT, like `pg_ctl stop -m immediate`: no checkpoint, the next start recovers."""
         await self._end(signal.SIGQUIT)
 
     async def _end(self, number: signal.Signals) -> None:

@@ -1,4 +1,4 @@
-"""Bodies that no client would send, made from the type that a route decodes its body with."""
+"""Generate hostile bodies from the type with which a route decodes its body."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from chargehand.http.route import Route
 
 Path = tuple[str, ...]  # the names from the body down to a value; "*" is an item of a list
 
-# What else has to be right for a value to be looked at, by the last part of the route's path.
+# Other fields that must be valid so that a value is read, by the last part of the route's path.
 RIGHT: dict[str, dict[str, Any]] = {
     "/engine/jobs": {"queue": "hostile", "payload": 1},
     "/engine/claims": {"queues": ["nothing-here"]},
@@ -33,7 +33,7 @@ RIGHT: dict[str, dict[str, Any]] = {
 
 
 def right(route: Route) -> dict[str, Any]:
-    """The rest of the body: what makes the route look at a field."""
+    """Return the other fields of the body, without which the route would not read a field."""
     body = dict(RIGHT.get(route.path) or RIGHT.get(route.path.rpartition("/")[2]) or {})
     if route.path.startswith("/engine/jobs/"):
         body["lease"] = 1
@@ -42,7 +42,7 @@ def right(route: Route) -> dict[str, Any]:
 
 @cache
 def values(size: int) -> list[tuple[str, bytes]]:
-    """JSON of about this size, and what is no JSON."""
+    """Yield JSON values of about this size, and invalid JSON."""
     return list(_values(size))
 
 
@@ -78,7 +78,7 @@ def _values(size: int) -> Iterator[tuple[str, bytes]]:
 
 
 def places(route: Route) -> list[Path]:
-    """Every value of a body that the route's type knows, those inside of others too."""
+    """Yield the path of every value in a body of the route's type, also nested ones."""
     return [] if route.request is None else list(_places(type_info(route.request), ()))
 
 
@@ -103,7 +103,7 @@ def _places(info: Type, above: Path) -> Iterator[Path]:
 
 
 def at(place: Path, value: bytes, body: dict[str, Any]) -> bytes:
-    """The body with the value in its place."""
+    """Return the body with the value at its path."""
     rest = msgspec.json.encode({name: each for name, each in body.items() if name != place[0]})[1:-1]
     for name in reversed(place):
         value = b"[" + value + b"]" if name == "*" else b"{" + msgspec.json.encode(name) + b":" + value + b"}"

@@ -1,4 +1,4 @@
-"""Backup and restore as docs/operations.md says, its commands run as they are written, while the server works."""
+"""Backup and restore with the commands of docs/operations.md as they are written, while the server works."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ def run(script: str, folder: Path, environ: dict[str, str]) -> None:
 
 
 async def postgres_programs(url: str) -> Path:
-    """Those that came with the server: an older pg_dump refuses a newer server."""
+    """Return the programs of the server's own version: an older pg_dump refuses a newer server."""
     connection = await asyncpg.connect(url)
     try:
         command = await connection.fetchval("SELECT setting FROM pg_config WHERE name = 'BINDIR'")
@@ -79,9 +79,7 @@ class Caller:
 
 
 @pytest.mark.xdist_group("processes")
-async def test_what_was_acknowledged_before_the_backup_is_there_after_the_restore(
-    store_url: str, tmp_path: Path
-) -> None:
+async def test_a_restore_has_everything_that_was_acknowledged_before_the_backup(store_url: str, tmp_path: Path) -> None:
     store = "postgres" if store_url.startswith("postgresql:") else "sqlite"
     (tmp_path / "data").mkdir()
     url = store_url if store == "postgres" else "sqlite:///data/chargehand.db"

@@ -1,7 +1,7 @@
-"""Bounded work for each request: whatever is sent, the loop works no longer than the bytes are many, and memory stays in bounds.
+"""Bounded work for each request: whatever is sent, time is proportional to its size, and memory is bounded.
 
-The loop's work is the CPU time of the server's main thread, and memory the peak that the kernel saw: neither depends on what
-else the machine does.
+Time is the CPU time of the server's main thread, and memory the peak that the kernel counts: neither depends on other
+processes.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ from tests.provisioning.recipes import linux
 
 MB = 1_000_000
 ALLOWED = 4  # times its size
-SPARE = 3 * MB  # heaps of both processes, buffers of sockets, the log's index: what does not grow with the request
-SMALL, LARGE = 60_000, 240_000  # below the smallest bound of a body that is JSON, and above what is read of a large one
-LOOP_FIXED, LOOP_FACTOR = 0.15, 25  # seconds, and how often what it takes to decode as many bytes into objects
+SPARE = 3 * MB  # heaps of both processes, socket buffers, the log's index: independent of the request's size
+SMALL, LARGE = 60_000, 240_000  # below the smallest bound of a JSON body, and above what is decoded of a large one
+LOOP_FIXED, LOOP_FACTOR = 0.15, 25  # seconds, and a multiple of the time to decode as many bytes into objects
 MAX_REFUSAL = 4096
 
 ENDLESS = ("/engine/feed", "/v1/codeq/tasks/claim/stream")
@@ -40,7 +40,7 @@ WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 
 
 class Hostile:
-    """One connection after the other to a server whose costs are known."""
+    """Sends hostile requests to a server, and measures their cost."""
 
     def __init__(self, server: Server, http: aiohttp.ClientSession) -> None:
         self.http = http
@@ -54,12 +54,12 @@ class Hostile:
         self, method: str, path: str | URL, body: Any = None, headers: dict[str, str] | None = None
     ) -> tuple[int, bytes]:
         data = body
-        if isinstance(body, bytes):  # in a file, for of bytes alone aiohttp warns
+        if isinstance(body, bytes):  # in a file, because aiohttp warns about large bytes
             data = BytesIO(LEASE.sub(self.lease, body, count=1))
         url = path if isinstance(path, URL) else self.server.url + path
         async with self.http.request(method, url, data=data, headers=headers) as response:
             if response.headers.get("content-type", "").startswith(("text/event-stream", "application/x-ndjson")):
-                return response.status, b""  # it has no end
+                return response.status, b""  # an endless stream
             return response.status, await response.read()
 
     async def json(self, path: str, body: Any) -> Any:
@@ -68,7 +68,7 @@ class Hostile:
         return msgspec.json.decode(answer)
 
     async def job(self) -> str:
-        """A job that is held, by the lease that `send` puts in where a body has 1."""
+        """Return a claimed job; `send` puts its lease where a body has 1."""
         queue = f"held-{next(self._numbers)}"
         await self.json("/engine/jobs", {"queue": queue, "payload": 1})
         [job] = (await self.json("/engine/claims", {"queues": [queue]}))["jobs"]
@@ -100,7 +100,7 @@ async def hostile(tmp_path: Path) -> AsyncIterator[Hostile]:
         engine_lease_seconds=600,
         inference_wait_seconds=0,
     )
-    # What is freed goes back at once, so that one request's peak is not hidden in what the one before left.
+    # Freed memory is returned at once, so that memory left by one request does not hide the next one's peak.
     server.environ |= {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
     timeout = aiohttp.ClientTimeout(total=60)
     async with server, aiohttp.ClientSession(timeout=timeout) as http:
@@ -121,7 +121,7 @@ async def routes(tmp_path: Path) -> list[Route]:
 
 
 def bodies(route: Route, size: int) -> Iterator[tuple[str, bytes]]:
-    """The whole body, and each of its values, in all shapes."""
+    """Yield hostile bodies: the whole body, and each of its values, replaced."""
     body = shapes.right(route)
     keys = b",".join(b'"k%07d":1' % number for number in range(size // 13))
     yield "many unknown keys beside those that are known", shapes.at(("unknown",), b"1," + keys, body)
@@ -135,7 +135,7 @@ def bodies(route: Route, size: int) -> Iterator[tuple[str, bytes]]:
 
 
 def decoding_seconds_per_byte() -> float:
-    """What it takes on this machine to make objects of JSON, for comparison."""
+    """Measure how long this machine takes to decode JSON into objects, for comparison."""
     text = b"[" + b",".join([b'{"a":[1,"b"]}'] * 100_000) + b"]"
     began = time.thread_time()
     msgspec.json.decode(text)
@@ -146,7 +146,7 @@ def costly(route: Route) -> bool:
     return route.method in WITH_BODY and route.path not in ENDLESS
 
 
-async def test_whatever_is_sent_gets_a_clear_answer_and_the_loop_works_no_longer_than_the_bytes_are_many(
+async def test_every_body_gets_an_answer_and_costs_time_proportional_to_its_size(
     hostile: Hostile, routes: list[Route], subtests: pytest.Subtests
 ) -> None:
     per_byte = decoding_seconds_per_byte()
@@ -156,7 +156,7 @@ async def test_whatever_is_sent_gets_a_clear_answer_and_the_loop_works_no_longer
             for size in (SMALL, LARGE):
                 path = shapes.filled(route.path, await hostile.ids(route))
                 if size == LARGE and (await hostile.send(route.method, path, b" " * LARGE))[0] == 413:
-                    break  # it is not even read
+                    break  # the body is not read
                 for name, body in bodies(route, size):
                     before = loop_seconds(hostile.pid)
                     status, answer = await hostile.send(route.method, path, body)
@@ -210,7 +210,7 @@ def queries(route: Route) -> Iterator[str]:
         yield f"{name}={','.join(['1'] * (HEAD // 2))}"
 
 
-async def test_whatever_a_head_says_gets_a_clear_answer(
+async def test_every_request_head_gets_an_answer(
     hostile: Hostile, routes: list[Route], subtests: pytest.Subtests
 ) -> None:
     per_byte = decoding_seconds_per_byte()
@@ -258,7 +258,7 @@ PAYLOADS = {
     "many keys": keyed(),
 }
 WORST = ("a text with an emoji", "a list of texts")  # once they are objects
-# Where a body may be large because part of it is only carried: what stands around that part, and what comes of it.
+# Routes whose body may be large because a part is only stored: the text around that part, and the expected status.
 CARRYING = {
     "/jobs": (b'{"model":"m","prompt":"hello","format":', b"}", 202),
     "/engine/jobs": (b'{"queue":"q","payload":', b"}", 202),
@@ -272,7 +272,7 @@ CARRYING = {
 
 @pytest.fixture
 async def settled(hostile: Hostile) -> Hostile:
-    """Its writer's page cache, which has a bound of its own, is full."""
+    """Fill the writer's page cache, which has its own bound."""
     body = b'{"queue":"warm","payload":"' + b"x" * 100_000 + b'"}'
     for _ in range(6):
         done = await asyncio.gather(*[hostile.send("POST", "/engine/jobs", body) for _ in range(60)])
@@ -293,7 +293,7 @@ async def test_a_request_takes_at_most_four_times_its_size_in_server_and_writer_
                 within(memory, len(body))
 
 
-async def test_a_request_that_is_refused_takes_no_more_than_that_either(
+async def test_a_refused_request_takes_no_more_memory_than_that(
     settled: Hostile, routes: list[Route], subtests: pytest.Subtests
 ) -> None:
     for route in filter(costly, routes):
@@ -301,7 +301,7 @@ async def test_a_request_that_is_refused_takes_no_more_than_that_either(
             continue
         path = shapes.filled(route.path, await settled.ids(route))
         if (await settled.send(route.method, path, b" " * LARGE))[0] == 413:
-            continue  # it is not even read
+            continue  # the body is not read
         for place in [("unknown",), *shapes.places(route)]:
             for name in WORST:
                 with subtests.test(route=f"{route.method} {route.path}", place=".".join(place), value=name):
@@ -316,7 +316,7 @@ def encoded(text: str) -> dict[str, str]:
     return {"base64": base64.b64encode(text.encode()).decode()}
 
 
-# As large as a recipe can be: of its texts one may have a mebibyte, two a quarter of that.
+# The largest recipe: one of its texts may have a mebibyte, two a quarter of that.
 LETTERS, EMOJI = "x", "😀" + "x" * 1000
 RECIPES: dict[str, tuple[str, Callable[[str], Any], tuple[str, ...]]] = {
     "one text": (LETTERS, str, ("user_data",)),
@@ -329,7 +329,7 @@ RECIPES: dict[str, tuple[str, Callable[[str], Any], tuple[str, ...]]] = {
 LIMITS = {"user_data": 2**20, "network_config": 2**18, "meta_data": 2**18}
 
 
-async def test_a_recipe_takes_no_more_than_that_either(settled: Hostile, subtests: pytest.Subtests) -> None:
+async def test_a_recipe_takes_no_more_memory_than_that(settled: Hostile, subtests: pytest.Subtests) -> None:
     for number, (name, (text, form, members)) in enumerate(RECIPES.items()):
         serial = f"SN-{number}"
         put = {"bmc_address": "http://127.0.0.1:9"}
@@ -344,7 +344,7 @@ async def test_a_recipe_takes_no_more_than_that_either(settled: Hostile, subtest
             within(memory, len(body))
 
 
-async def test_a_body_that_drips_in_takes_no_more_than_that_either(settled: Hostile) -> None:
+async def test_a_body_that_arrives_slowly_takes_no_more_memory_than_that(settled: Hostile) -> None:
     async def drops() -> AsyncIterator[bytes]:
         yield b'{"queue":"q","payload":"'
         for begin in range(0, SIZE, 1000):

@@ -1,4 +1,4 @@
-"""Processes are killed at random moments under load; afterwards nothing that was acknowledged may be missing or twofold.
+"""Processes are killed at random moments under load; afterwards nothing acknowledged may be missing or duplicated.
 
 CHARGEHAND_CHAOS_ROUNDS says how often, CHARGEHAND_CHAOS_SEED repeats a run's random choices (a failure prints its seed).
 """
@@ -24,10 +24,10 @@ from .server import SECRET, Database, Server, eventually, has_ended
 
 ROUNDS = int(os.environ.get("CHARGEHAND_CHAOS_ROUNDS", "4"))
 SETTLE_SECONDS = 60.0
-# A node that dies, or a database that takes and does not answer, leaves webhooks under a lease that nobody holds: 16.5 s.
+# A node that dies, or a lost answer of the database, leaves webhooks with a lease of 16.5 s.
 DELIVER_SECONDS = 45.0
 
-Blow = tuple[Callable[[], Awaitable[None]], Callable[[], Awaitable[None]]]  # what breaks something, and what mends it
+Blow = tuple[Callable[[], Awaitable[None]], Callable[[], Awaitable[None]]]  # a fault, and its repair
 
 pytestmark = [
     pytest.mark.xdist_group("processes"),
@@ -47,21 +47,23 @@ def database() -> Iterator[Database]:
         yield Database(Path(folder))
 
 
-async def test_a_server_on_sqlite_is_killed_again_and_again(sqlite_url: str, tmp_path: Path, random: Random) -> None:
+async def test_a_server_on_sqlite_that_is_killed_repeatedly_loses_nothing(
+    sqlite_url: str, tmp_path: Path, random: Random
+) -> None:
     async with Server(sqlite_url, tmp_path) as server:
-        # One of three is struck again while it still starts.
+        # One of three is killed again while it starts.
         blows = [(server.kill, server.start), (server.kill_with_writer, server.start), (server.kill, server.spawn)]
         await survive([server], blows, random)
 
 
-async def test_nodes_on_one_postgres_are_killed_again_and_again(
+async def test_nodes_on_one_postgres_that_are_killed_repeatedly_lose_nothing(
     postgres_url: str, tmp_path: Path, random: Random
 ) -> None:
     async with Server(postgres_url, tmp_path, "one") as one, Server(postgres_url, tmp_path, "two") as two:
         await survive([one, two], [(one.kill, one.spawn), (two.kill, two.spawn)], random)
 
 
-async def test_nodes_outlive_their_database(database: Database, tmp_path: Path, random: Random) -> None:
+async def test_nodes_survive_a_crash_of_their_database(database: Database, tmp_path: Path, random: Random) -> None:
     await database.start()
     try:
         async with Server(database.url, tmp_path, "one") as one, Server(database.url, tmp_path, "two") as two:
@@ -74,7 +76,7 @@ async def test_nodes_outlive_their_database(database: Database, tmp_path: Path, 
         await database.kill()
 
 
-async def test_a_server_without_its_writer_stops_and_says_why(sqlite_url: str, tmp_path: Path, random: Random) -> None:
+async def test_a_server_whose_writer_died_stops_and_logs_why(sqlite_url: str, tmp_path: Path, random: Random) -> None:
     async with Server(sqlite_url, tmp_path) as server:
 
         async def kill_writer() -> None:
@@ -86,9 +88,7 @@ async def test_a_server_without_its_writer_stops_and_says_why(sqlite_url: str, t
         await survive([server], [(kill_writer, server.spawn)], random, rounds=1)
 
 
-async def test_a_writer_without_its_server_ends_and_leaves_the_file_to_the_next(
-    sqlite_url: str, tmp_path: Path
-) -> None:
+async def test_a_writer_whose_server_died_ends_and_releases_the_file(sqlite_url: str, tmp_path: Path) -> None:
     async with Server(sqlite_url, tmp_path) as server:
         [writer] = server.children()
         await server.kill()
@@ -96,8 +96,8 @@ async def test_a_writer_without_its_server_ends_and_leaves_the_file_to_the_next(
         await server.start()
 
 
-async def test_a_webhook_says_the_same_each_time_it_is_sent(sqlite_url: str, tmp_path: Path) -> None:
-    """Whatever has happened to the job, and to the server, since the first time."""
+async def test_a_webhook_has_the_same_body_each_time_it_is_sent(sqlite_url: str, tmp_path: Path) -> None:
+    """Whatever happened to the job and the server since the first try."""
     async with Receiver(SECRET) as receiver, Server(sqlite_url, tmp_path) as server:
         receiver.answer = always(500)
         webhook = {"url": f"{receiver.url}/hook", "on": ["failed"]}
@@ -109,7 +109,7 @@ async def test_a_webhook_says_the_same_each_time_it_is_sent(sqlite_url: str, tmp
         await server.start()
         await post(server, f"/engine/jobs/{job_id}/requeue")
         before = len(receiver.received)
-        # The next copy may have been made before the job moved on, the one after it was not.
+        # The next copy may have been rendered before the job moved on, the one after it was not.
         await eventually(lambda: len(receiver.received) > before + 1, 10, "the webhook was sent twice more")
         receiver.answer = always(200)
         await eventually(lambda: receiver.taken, 5, "the webhook was taken")
@@ -212,7 +212,7 @@ async def nothing_left(url: str) -> bool:
 
 
 def announced(ledger: Ledger, jobs: dict[str, Record]) -> set[tuple[str, int]]:
-    """The events that callers were to be told of: those that gave the job another topic, if the caller wants that one."""
+    """Return the events that webhooks must report: those with another topic, if the caller subscribed to it."""
     told = set()
     for job_id, (_, events) in jobs.items():
         submitted, topic = ledger.jobs.get(job_id), ""
@@ -229,7 +229,7 @@ def announced(ledger: Ledger, jobs: dict[str, Record]) -> set[tuple[str, int]]:
 
 
 def acknowledged_jobs_exist_once(ledger: Ledger, jobs: dict[str, Record]) -> None:
-    """Every key was sent until it was acknowledged, so a job that nobody knows of was made by one that was sent twice."""
+    """Check for duplicates: every key was sent until it was acknowledged, so an unknown job comes from a repeated request."""
     assert jobs.keys() == ledger.jobs.keys()
     assert {job_id: record.job["payload"] for job_id, record in jobs.items()} == {
         job_id: submitted.key for job_id, submitted in ledger.jobs.items()
@@ -237,7 +237,7 @@ def acknowledged_jobs_exist_once(ledger: Ledger, jobs: dict[str, Record]) -> Non
 
 
 def logs_are_legal_histories(jobs: dict[str, Record]) -> None:
-    """Numbered without a gap, each move from where the one before led to, and an end."""
+    """Check that a log has no gaps, each move starts at the state of the one before, and there is an end."""
     for job_id, (job, events) in jobs.items():
         assert [event["sequence"] for event in events] == list(range(1, job["sequence"] + 1)), job_id
         assert events[0]["move"] == "submit", job_id
@@ -254,7 +254,7 @@ def logs_are_legal_histories(jobs: dict[str, Record]) -> None:
 
 
 def claims(record: Record) -> list[int]:
-    """How often the job was claimed before each event was written, that claim among them: leases count it."""
+    """Return how often the job was claimed up to each event: leases count that."""
     count, numbers = 0, []
     for event in record.events:
         count += event["move"] == "claim"

@@ -1,4 +1,4 @@
-"""SIGTERM ends a server without anybody noticing, and a server that cannot serve says why in one line."""
+"""SIGTERM stops a server without failed requests, and a server that cannot start says why in one line."""
 
 import asyncio
 import os
@@ -56,7 +56,7 @@ async def submit(server: Server, receiver: Receiver | None = None) -> str:
 
 
 class HalfSent:
-    """A POST of which the server is reading the body, and of which it has all but the last byte."""
+    """A POST of whose body the server has all but the last byte."""
 
     @classmethod
     @asynccontextmanager
@@ -85,7 +85,7 @@ class HalfSent:
 
 
 async def drained(server: Server) -> None:
-    """SIGTERM to the writer as well, as systemd sends it; back when nobody is let in any more."""
+    """Send SIGTERM to server and writer, as systemd does, and return when no connection is accepted any more."""
     [writer] = server.children()
     writer.terminate()
     server.terminate()
@@ -103,7 +103,7 @@ async def drained(server: Server) -> None:
 # The end of a server ------------------------------------------------------------------------------------------------
 
 
-async def test_a_worker_that_waits_is_sent_home_at_once(server: Server) -> None:
+async def test_a_waiting_claim_is_answered_at_once_when_the_server_drains(server: Server) -> None:
     claim = {"queues": ["empty"], "wait_seconds": 60}
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(ask(server, "POST", "/engine/claims", claim))
@@ -119,7 +119,7 @@ async def test_a_worker_that_waits_is_sent_home_at_once(server: Server) -> None:
     assert await server.exit_code(DRAIN_SECONDS) == 0
 
 
-async def test_a_draining_server_answers_what_runs_and_gives_out_no_work(server: Server) -> None:
+async def test_a_draining_server_answers_running_requests_and_gives_out_no_jobs(server: Server) -> None:
     [writer] = server.children()
     job_id = await submit(server)
     claim, job = {"queues": ["work"], "wait_seconds": 60}, {"queue": "other", "payload": 1}
@@ -139,7 +139,7 @@ async def test_a_draining_server_answers_what_runs_and_gives_out_no_work(server:
     assert page["jobs"][1]["sequence"] == 1
 
 
-async def test_a_client_that_never_ends_its_request_is_cut_off(sqlite_file: Path, tmp_path: Path) -> None:
+async def test_a_client_that_never_completes_its_request_is_cut_off(sqlite_file: Path, tmp_path: Path) -> None:
     async with Server(f"sqlite:///{sqlite_file}", tmp_path, server_drain_seconds=0.5) as server:
         async with HalfSent.open(server.url, "/engine/jobs", {"queue": "work", "payload": 1}):
             server.terminate()
@@ -147,7 +147,7 @@ async def test_a_client_that_never_ends_its_request_is_cut_off(sqlite_file: Path
         assert "requests cut off" in server.log
 
 
-async def test_a_webhook_on_its_way_is_waited_for(server: Server, receiver: Receiver) -> None:
+async def test_a_draining_server_waits_for_a_webhook_in_flight(server: Server, receiver: Receiver) -> None:
     answered = asyncio.Event()
 
     async def when_told(_: Delivery) -> int:
@@ -165,7 +165,7 @@ async def test_a_webhook_on_its_way_is_waited_for(server: Server, receiver: Rece
     assert [(delivery["state"], delivery["tries"]) for delivery in page["deliveries"]] == [("delivered", 1)]
 
 
-async def test_a_webhook_that_got_no_answer_is_sent_again_after_the_restart(server: Server, receiver: Receiver) -> None:
+async def test_a_webhook_without_an_answer_is_sent_again_after_the_restart(server: Server, receiver: Receiver) -> None:
     receiver.answer = hang
     job_id = await submit(server, receiver)
     await eventually(lambda: receiver.received, 5, "a webhook is on its way")
@@ -183,7 +183,7 @@ async def test_a_webhook_that_got_no_answer_is_sent_again_after_the_restart(serv
 
 
 async def refusal(store_url: str, folder: Path) -> str:
-    """The one line with which a server ends that cannot start."""
+    """Return the one line that a server which cannot start prints."""
     server = Server(store_url, folder, "refused")
     await server.spawn()
     assert await server.exit_code(within=15) == 2, server.log
@@ -194,7 +194,7 @@ async def refusal(store_url: str, folder: Path) -> str:
 
 @pytest.fixture
 async def left_file(sqlite_file: Path) -> Path:
-    """What a server that was here before has left behind."""
+    """Create the file of an earlier server."""
     store = await open_store(f"sqlite:///{sqlite_file}")
     await store.close()
     with closing(sqlite3.connect(sqlite_file)) as db:
@@ -210,14 +210,16 @@ def overwrite(file: Path, kept_bytes: int) -> None:
     file.write_bytes(content(file)[:kept_bytes].ljust(file.stat().st_size, b"\xa5"))
 
 
-async def test_a_second_server_at_the_same_file_is_refused(server: Server, sqlite_file: Path, tmp_path: Path) -> None:
+async def test_a_second_server_on_the_same_file_does_not_start(
+    server: Server, sqlite_file: Path, tmp_path: Path
+) -> None:
     line = await refusal(f"sqlite:///{sqlite_file}", tmp_path)
     assert f"another server (process {server.process.pid}) is using {sqlite_file}" in line
     assert "stop the other process, or use another file with --store" in line
     await submit(server)
 
 
-async def test_a_file_of_a_newer_version_is_refused_and_left_alone(left_file: Path, tmp_path: Path) -> None:
+async def test_a_file_of_a_newer_version_is_refused_and_not_changed(left_file: Path, tmp_path: Path) -> None:
     with closing(sqlite3.connect(left_file)) as db, db:
         db.execute("INSERT INTO schema_migrations VALUES (9999, 'of the future', 0)")
     before = content(left_file)
@@ -239,7 +241,7 @@ async def test_a_postgres_of_a_newer_version_is_refused(postgres_url: str, tmp_p
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 4096], ids=["no database at all", "nothing but the first page"])
-async def test_a_damaged_file_is_refused_and_left_alone(left_file: Path, tmp_path: Path, kept_bytes: int) -> None:
+async def test_a_damaged_file_is_refused_and_not_changed(left_file: Path, tmp_path: Path, kept_bytes: int) -> None:
     overwrite(left_file, kept_bytes)
     before = content(left_file)
     line = await refusal(f"sqlite:///{left_file}", tmp_path)
@@ -248,7 +250,7 @@ async def test_a_damaged_file_is_refused_and_left_alone(left_file: Path, tmp_pat
 
 
 def unwritable(folder: Path) -> Path:
-    """Root may write everywhere but in /proc."""
+    """Return a directory that even root cannot write: /proc."""
     place = folder / "read-only"
     place.mkdir(mode=0o500)
     return Path("/proc") if os.access(place, os.W_OK) else place
@@ -261,16 +263,16 @@ async def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> 
     assert "check the directory, its permissions and the disk" in line
 
 
-async def test_a_directory_that_cannot_be_made_is_refused(left_file: Path, tmp_path: Path) -> None:
+async def test_a_directory_that_cannot_be_created_is_refused(left_file: Path, tmp_path: Path) -> None:
     line = await refusal(f"sqlite:///{left_file}/chargehand.db", tmp_path)
     assert f"cannot make the directory {left_file}" in line
     assert "check the directory, its permissions and the disk" in line
 
 
-async def test_a_stopped_file_is_whole_without_its_write_ahead_log(
+async def test_the_file_of_a_stopped_server_is_complete_without_its_write_ahead_log(
     server: Server, sqlite_file: Path, tmp_path: Path
 ) -> None:
-    """Whoever copies the one file for a backup has everything."""
+    """So a copy of this one file is a full backup."""
     job_id = await submit(server)
     server.terminate()
     assert await server.exit_code(DRAIN_SECONDS) == 0

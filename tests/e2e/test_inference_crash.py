@@ -1,4 +1,4 @@
-"""A server that dies in the middle of an answer, or is told to stop: no job is lost, and nobody is told what was not so."""
+"""A server that is killed or stopped in the middle of an answer: no job is lost, and no webhook is wrong."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -55,7 +55,7 @@ async def caller(server: Server) -> AsyncIterator[Caller]:
 
 
 async def told(receiver: Receiver, job_id: str, last: str) -> list[dict[str, Any]]:
-    """What was told of a job, each event once, in the order in which it happened, once the last was told."""
+    """Wait for a job's last webhook, and return all, each once, in the order of the events."""
 
     def bodies() -> dict[int, set[bytes]]:
         found: dict[int, set[bytes]] = {}
@@ -77,7 +77,7 @@ def chain(bodies: list[dict[str, Any]]) -> list[tuple[str, str | None, int]]:
 
 
 async def all_told(caller: Caller, receiver: Receiver, job_id: str) -> list[dict[str, Any]]:
-    """The same, compared with the log: every event with a state was told, and nothing else."""
+    """Like `told`, but compare it with the log: there is a webhook for every event with a state, and no other."""
     bodies = await told(receiver, job_id, "done")
     events = [event for event in (await caller.get(f"/jobs/{job_id}/events")).good()["events"] if event["state"]]
 
@@ -91,7 +91,7 @@ async def all_told(caller: Caller, receiver: Receiver, job_id: str) -> list[dict
     return bodies
 
 
-async def test_an_answer_that_a_crash_cut_off_is_given_again(
+async def test_a_job_whose_answer_was_cut_off_by_a_crash_runs_again(
     server: Server, caller: Caller, target: OllamaTarget, receiver: Receiver
 ) -> None:
     target.script("a", Answer(chunks=["x", "y", "z"], hold=asyncio.Event(), hold_after=2))
@@ -130,7 +130,7 @@ async def test_an_answer_that_a_crash_cut_off_is_given_again(
 
 
 @on_sqlite
-async def test_a_request_whose_caller_a_crash_cut_off_is_not_run_for_nobody(
+async def test_a_synchronous_request_that_was_cut_off_by_a_crash_does_not_run_again(
     server: Server, caller: Caller, target: OllamaTarget
 ) -> None:
     target.script("a", Answer(chunks=["x", "y"], hold=asyncio.Event(), hold_after=1))
@@ -147,7 +147,7 @@ async def test_a_request_whose_caller_a_crash_cut_off_is_not_run_for_nobody(
     assert len(ran(target)) == 2
 
 
-async def test_a_server_that_stops_hands_back_what_runs_and_no_attempt_is_lost(
+async def test_a_stopping_server_requeues_running_jobs_without_using_an_attempt(
     server: Server, caller: Caller, target: OllamaTarget, receiver: Receiver
 ) -> None:
     target.script("a", Answer(chunks=["x", "y"], hold=asyncio.Event(), hold_after=1))
@@ -172,7 +172,7 @@ async def test_a_server_that_stops_hands_back_what_runs_and_no_attempt_is_lost(
 
 
 @on_sqlite
-async def test_a_server_that_stops_lets_an_answer_end(server: Server, caller: Caller, target: OllamaTarget) -> None:
+async def test_a_stopping_server_lets_an_answer_finish(server: Server, caller: Caller, target: OllamaTarget) -> None:
     hold = asyncio.Event()
     target.script("a", Answer(chunks=["x", "y"], hold=hold, hold_after=1))
     async with a_line(server.url) as line:

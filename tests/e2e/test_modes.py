@@ -1,4 +1,4 @@
-"""Files are private whatever the directory, the umask and the version that made them: a real server, started with umask 0."""
+"""Files are private whatever the directory, the umask and the version that created them. With a real server and umask 0."""
 
 import asyncio
 import base64
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.xdist_group("processes")
 
 
 def open_files(folder: Path) -> dict[str, str]:
-    """Those that others may read or write, and directories that the server made and others may enter."""
+    """Return files that others may read or write, and directories of the server that others may enter."""
     found = {}
     for path in folder.rglob("*"):
         try:
@@ -38,7 +38,7 @@ def a_server(data: Path) -> Server:
 
 @asynccontextmanager
 async def watched(folder: Path) -> AsyncIterator[dict[str, str]]:
-    """What was open to others at any moment that was looked at, and there are many."""
+    """Check many times for files open to others, and collect them."""
     seen: dict[str, str] = {}
 
     async def look() -> None:
@@ -64,7 +64,7 @@ async def test_no_file_of_the_server_can_be_read_by_others(tmp_path: Path) -> No
         assert made >= {*sqlite, "files", "registry", "provisioning.key"}
         assert open_files(data) == {}
     assert seen == {}
-    assert stat.S_IMODE(data.stat().st_mode) == 0o755  # the operator's own
+    assert stat.S_IMODE(data.stat().st_mode) == 0o755  # owned by the operator
 
 
 async def use_every_way_to_the_disk(http: aiohttp.ClientSession) -> None:
@@ -89,11 +89,11 @@ async def use_every_way_to_the_disk(http: aiohttp.ClientSession) -> None:
         location = response.headers["Location"]
     async with http.put(location, params={"digest": digest}, data=blob) as response:
         assert response.status == 201
-    async with http.post("/v2/os/linux/blobs/uploads/") as response:  # begun, and never ended
+    async with http.post("/v2/os/linux/blobs/uploads/") as response:  # started, and never completed
         assert response.status == 202
 
 
-async def test_files_of_an_older_version_are_closed_at_the_start(tmp_path: Path) -> None:
+async def test_files_of_an_older_version_are_made_private_at_the_start(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     async with a_server(data):
@@ -102,7 +102,7 @@ async def test_files_of_an_older_version_are_closed_at_the_start(tmp_path: Path)
     for path in data.iterdir():
         if path.is_file():
             path.chmod(0o644)
-    (data / "chargehand.db-wal").touch(0o644)  # as a kill leaves it
+    (data / "chargehand.db-wal").touch(0o644)  # as after a kill
     assert {"chargehand.db", "chargehand.db-wal", "provisioning.key"} <= open_files(data).keys()
     async with a_server(data):
         await eventually(lambda: not open_files(data), 10, lambda: f"still open: {open_files(data)}")

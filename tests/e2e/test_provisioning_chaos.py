@@ -1,4 +1,4 @@
-"""Controllers that go on when they should not, controllers that die at any moment, and many machines at once.
+"""Controllers that go on after they lost their lease, controllers that are killed at any moment, and many machines at once.
 
 CHARGEHAND_CHAOS_ROUNDS says how often, CHARGEHAND_CHAOS_SEED repeats a run's random choices (a failure prints its seed).
 """
@@ -40,7 +40,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 # Two owners -------------------------------------------------------------------------------------------------------------
 
-# Where a controller has looked and is about to act on what it saw.
+# Points at which a controller has read a state and is about to act on it.
 BOOTING = [
     Wish("before an insert", Point("GET", "/VirtualMedia/Cd1$", 2, done=True), "report"),
     Wish("before the override", Point("GET", SYSTEM, 2, done=True), "report"),
@@ -53,7 +53,7 @@ CLEANING = [
 
 
 @pytest.mark.parametrize("wishes", [BOOTING, CLEANING], ids=["booting", "cleaning up"])
-async def test_an_owner_that_was_away_for_longer_than_its_lease_does_nothing_more(
+async def test_a_controller_that_was_paused_beyond_its_lease_changes_nothing_more(
     wishes: list[Wish], postgres_url: str, tmp_path: Path, receiver: Receiver
 ) -> None:
     there = controller(postgres_url, tmp_path, "two")
@@ -65,7 +65,7 @@ async def test_an_owner_that_was_away_for_longer_than_its_lease_does_nothing_mor
         await all_held(room.metals)
         tokens = {token for metal in room.metals for token in metal.bmc.sessions}
         os.kill(away.process.pid, signal.SIGSTOP)
-        async with there:  # it has none of the other's files
+        async with there:  # it has none of the other controller's files
             for metal in room.metals:
                 if metal.guest.stops_before:
                     await eventually(metal.guest.reached.is_set, SOON, f"{metal.name}: another takes over")
@@ -73,7 +73,7 @@ async def test_an_owner_that_was_away_for_longer_than_its_lease_does_nothing_mor
                     await eventually(partial(_emptied, metal), SOON, f"{metal.name}: another takes over")
             before = {metal.name: len(metal.bmc.log) for metal in room.metals}
             for metal in room.metals:
-                metal.bmc.go_on.set()  # the answer lies there when it wakes
+                metal.bmc.go_on.set()  # the answer is there when it resumes
             os.kill(away.process.pid, signal.SIGCONT)
 
             def of_the_late(metal: Metal, *methods: str) -> list[Call]:
@@ -94,7 +94,7 @@ async def test_an_owner_that_was_away_for_longer_than_its_lease_does_nothing_mor
                 assert metal.bmc.count("reset") == 2, metal.name
 
 
-# By chance --------------------------------------------------------------------------------------------------------------
+# At random --------------------------------------------------------------------------------------------------------------
 
 
 def by_chance(random: Random, count: int) -> list[Wish]:
@@ -134,7 +134,7 @@ async def survive(servers: Sequence[Server], receiver: Receiver, random: Random,
 SHORT: dict[str, Any] = {"provisioning_silence_seconds": 6, "provisioning_fetch_seconds": 8}
 
 
-async def test_whatever_moment_a_controller_is_killed_no_machine_is_imaged_twice(
+async def test_no_machine_is_imaged_twice_whenever_a_controller_is_killed(
     tmp_path: Path, receiver: Receiver, random: Random
 ) -> None:
     async with controller(f"sqlite:///{tmp_path}/chargehand.db", tmp_path, **SHORT) as server:
@@ -142,7 +142,7 @@ async def test_whatever_moment_a_controller_is_killed_no_machine_is_imaged_twice
 
 
 @pytest.mark.skipif(not ROUNDS, reason="takes minutes: `make chaos` runs it")
-async def test_whichever_of_two_controllers_is_killed_no_machine_is_imaged_twice(
+async def test_no_machine_is_imaged_twice_whichever_of_two_controllers_is_killed(
     postgres_url: str, tmp_path: Path, receiver: Receiver, random: Random
 ) -> None:
     async with (

@@ -1,4 +1,4 @@
-"""The controller is killed at every step of a job, and each machine is imaged once all the same.
+"""The controller is killed at every step of a job, and each machine is imaged exactly once.
 
 CHARGEHAND_CHAOS_ROUNDS says how often, CHARGEHAND_CHAOS_SEED repeats a run's random choices (a failure prints its seed).
 """
@@ -49,8 +49,8 @@ pytestmark = [
     pytest.mark.timeout(240 + 30 * ROUNDS),
 ]
 
-MUTE: dict[str, Any] = {"power": "On", "tells_reset": False}  # nothing but the override shows that it was reset
-BLIND: dict[str, Any] = {**MUTE, "override": "continuous"}  # nothing at all does
+MUTE: dict[str, Any] = {"power": "On", "tells_reset": False}  # only the override shows that it was reset
+BLIND: dict[str, Any] = {**MUTE, "override": "continuous"}  # nothing shows that it was reset
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 def both(name: str, point: Point, **fields: Any) -> list[Wish]:
-    """Killed before the BMC has carried it out, and after that but before it could say so."""
+    """Return two cases: killed before the BMC carries out the request, and after it but before the answer."""
     return [
         Wish(f"{name}, not yet done", point, **fields),
         Wish(f"{name}, done and not told", replace(point, done=True), **fields),
@@ -99,7 +99,7 @@ def with_script(wish: Wish, script: Script, ends: str) -> Wish:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-async def test_a_controller_that_is_killed_at_any_step_goes_on_from_there(
+async def test_a_controller_that_is_killed_at_any_step_resumes_there(
     script: str, tmp_path: Path, receiver: Receiver
 ) -> None:
     for _ in range(max(1, ROUNDS // 10)):
@@ -111,14 +111,12 @@ async def test_a_controller_that_is_killed_at_any_step_goes_on_from_there(
             await room.complete(server)
             for metal in room.metals:
                 if metal.ends != "redfish.reset":
-                    # One to boot it and one at the end. Nobody can tell of a mute machine whether the last one happened.
+                    # One to boot it and one at the end. For a machine that shows nothing it is unknown whether the last one happened.
                     few = (1, 2) if metal.name.startswith("final-reset, mute") else (2,)
                     assert metal.bmc.count("reset") in few, metal.name
 
 
-async def test_a_controller_that_is_asked_to_stop_hands_its_jobs_back_at_once(
-    tmp_path: Path, receiver: Receiver
-) -> None:
+async def test_a_stopping_controller_releases_its_jobs_at_once(tmp_path: Path, receiver: Receiver) -> None:
     async with a_room(tmp_path, receiver, "succeeds") as (server, room):
         server.terminate()
         assert await server.exit_code(5) == 0
@@ -127,12 +125,12 @@ async def test_a_controller_that_is_asked_to_stop_hands_its_jobs_back_at_once(
         await room.complete(server)
         for metal in room.metals:
             lines = [event["message"] for event in await room.events(server, metal)]
-            assert not [line for line in lines if "is gone" in line], metal.name  # no lease had to lapse
+            assert not [line for line in lines if "is gone" in line], metal.name  # before any lease lapsed
             handed_back = len([line for line in lines if line.startswith("handed back")])
             assert handed_back == 1 or (handed_back == 0 and metal.name == "submitted"), metal.name
 
 
-async def test_a_job_that_is_cancelled_while_nobody_owns_it_is_cleaned_up_by_whoever_takes_it_over(
+async def test_a_job_that_is_cancelled_while_no_controller_runs_is_cleaned_up_by_the_next(
     tmp_path: Path, receiver: Receiver
 ) -> None:
     async with a_room(tmp_path, receiver, "succeeds") as (server, room):
@@ -143,7 +141,7 @@ async def test_a_job_that_is_cancelled_while_nobody_owns_it_is_cleaned_up_by_who
             status, said = await room.call(server, "POST", f"/jobs/{metal.job_id}/cancel")
             if status == 200:
                 metal.ends = "cancelled"
-            else:  # only where the outcome was there before
+            else:  # only if the outcome was known before
                 assert (status, metal.ends) == (409, "succeeded"), (metal.name, said)
             metal.guest.go_on.set()
 
@@ -153,12 +151,12 @@ async def test_a_job_that_is_cancelled_while_nobody_owns_it_is_cleaned_up_by_who
         await room.complete(server)
         ends = Counter(metal.ends for metal in room.metals)
         assert ends["cancelled"] > len(CASES) // 2
-        assert ends["succeeded"] > 4  # those that were being cleaned up
+        assert ends["succeeded"] > 4  # jobs in cleanup
 
 
 @asynccontextmanager
 async def a_room(folder: Path, receiver: Receiver, script: str) -> AsyncIterator[tuple[Server, Fleet]]:
-    """Every machine is where its case wants it; the first job has only just been submitted."""
+    """Bring every machine to the point of its case; the first job is only just submitted."""
     wishes = [with_script(wish, *SCRIPTS[script]) for wish in CASES]
     async with controller(f"sqlite:///{folder}/chargehand.db", folder) as server, fleet(wishes, receiver) as room:
         await room.register(server)
@@ -169,14 +167,14 @@ async def a_room(folder: Path, receiver: Receiver, script: str) -> AsyncIterator
         yield server, room
 
 
-# Moments that no request to a BMC shows ---------------------------------------------------------------------------------
+# Moments without a request to a BMC -------------------------------------------------------------------------------------
 
 
-async def test_a_controller_that_is_killed_while_it_builds_media_builds_them_again(
+async def test_a_controller_that_is_killed_while_building_media_builds_them_again(
     tmp_path: Path, receiver: Receiver
 ) -> None:
     image = tmp_path / "maintenance.iso"
-    os.mkfifo(image)  # it is looked at before anything is done to the machine; this look takes for ever
+    os.mkfifo(image)  # it is read before anything is done to the machine; here the read blocks for ever
     async with (
         controller(f"sqlite:///{tmp_path}/chargehand.db", tmp_path) as server,
         fleet([Wish("build-media")], receiver) as room,
@@ -199,7 +197,7 @@ def _opened(fifo: Path) -> int | None:
         return None
 
 
-async def test_a_controller_that_is_killed_between_its_last_word_and_the_end_of_the_job_ends_it_later(
+async def test_a_controller_that_is_killed_before_the_end_of_a_job_is_written_ends_it_later(
     postgres_url: str, tmp_path: Path, receiver: Receiver
 ) -> None:
     wishes = [
@@ -229,7 +227,7 @@ async def test_a_controller_that_is_killed_between_its_last_word_and_the_end_of_
         await room.complete(server)
 
 
-async def test_a_controller_that_was_away_for_longer_than_any_deadline_hears_the_machine_out(
+async def test_a_controller_that_was_down_beyond_every_deadline_accepts_the_report_of_the_machine(
     tmp_path: Path, receiver: Receiver
 ) -> None:
     seconds = 4

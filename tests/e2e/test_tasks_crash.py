@@ -1,4 +1,4 @@
-"""A server of tasks is killed while producers create, workers work and callbacks go out: nothing acknowledged is lost.
+"""A server is killed while tasks are created, worked on and reported: nothing acknowledged is lost.
 
 CHARGEHAND_CHAOS_ROUNDS says how often, CHARGEHAND_CHAOS_SEED repeats a run's random choices (a failure prints its seed).
 """
@@ -26,7 +26,7 @@ from .server import SECRET, Server, eventually
 ROUNDS = int(os.environ.get("CHARGEHAND_CHAOS_ROUNDS", "0"))
 SOON = 45.0
 PRODUCERS, WORKERS, STREAMS = 3, 8, 2
-# What a dead node was sending lies under a lease of 33 times the time limit for a receiver.
+# The webhooks of a dead node have a lease of 33 times the receiver's timeout.
 SETTINGS: dict[str, Any] = {
     "tasks_backoff_base_seconds": 0.1,
     "tasks_backoff_max_seconds": 0.5,
@@ -59,12 +59,12 @@ def a_server(store_url: str, folder: Path, name: str = "server") -> Server:
 
 
 class Load:
-    """Producers and workers that keep a ledger of what was acknowledged to them."""
+    """Producers and workers that record what was acknowledged."""
 
     def __init__(self, nodes: Sequence[str], hook: str, random: Random) -> None:
         self.created: dict[str, tuple[str, str]] = {}  # task -> its key, and the payload as text
-        self.results: dict[str, dict[str, Any]] = {}  # task -> the record that its worker was given
-        self.dead: set[str] = set()  # tasks of which a worker was told that they are dead letters
+        self.results: dict[str, dict[str, Any]] = {}  # task -> the record that its worker got
+        self.dead: set[str] = set()  # tasks that a worker was told are dead letters
         self.beaten: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self._nodes = nodes
@@ -93,7 +93,7 @@ class Load:
                 worker.cancel()
 
     async def call(self, method: str, path: str, body: object = None) -> tuple[int, Any] | None:
-        """None: no answer, or one that leaves open what happened."""
+        """Send a request; return None if there is no answer, or one that does not say whether it was carried out."""
         try:
             url = f"{self._random.choice(self._nodes)}{path}"
             async with self._http.request(method, url, json=body) as response:
@@ -125,7 +125,7 @@ class Load:
             else:
                 status, said = await self.insist("POST", f"{BASE}/tasks/batch", {"tasks": bodies})
                 assert status == 200, said
-                # In a batch each is for itself: what the store could not take then was not acknowledged.
+                # Each task of a batch is acknowledged separately: those that the store could not accept were not.
                 tasks = [each["task"] for each in said["results"] if "task" in each]
             by_payload = {msgspec.json.encode(body["payload"]): body for body in bodies}
             for task in tasks:
@@ -181,7 +181,7 @@ class Load:
                 answer = await self.call("POST", f"{one}/heartbeat", {**lease, "extendSeconds": 5})
                 self.beaten[f"{answer and answer[0]}"] += 1
             if drawn < 0.05 and self._producing:
-                continue  # it forgets about this one
+                continue  # the worker abandons this one silently
             if drawn < 0.15 and self._producing:
                 answer = await self.call("POST", f"{one}/nack", {**lease, "reason": "broken"})
                 if answer is not None and answer[0] == 200 and answer[1]["status"] == "dlq":
@@ -215,7 +215,7 @@ class Load:
         return not any(count for label, count in answer[1].items() if not label.endswith(":dlq"))
 
 
-# What is found afterwards -----------------------------------------------------------------------------------------------
+# The results ------------------------------------------------------------------------------------------------------------
 
 
 async def survive(servers: Sequence[Server], receiver: Receiver, random: Random, rounds: int) -> None:
@@ -244,7 +244,7 @@ async def survive(servers: Sequence[Server], receiver: Receiver, random: Random,
 
 
 async def read_all(load: Load, servers: Sequence[Server]) -> dict[str, dict[str, Any]]:
-    """By every id that anybody was ever told."""
+    """Read all tasks by every id that was ever acknowledged."""
     few = asyncio.Semaphore(16)
     async with aiohttp.ClientSession(servers[-1].url) as http:
 
@@ -283,28 +283,28 @@ async def every_end_is_told(load: Load, records: dict[str, dict[str, Any]], rece
     for delivery in receiver.received:
         bodies.setdefault(delivery.job_id, set()).add(delivery.body)
     for task_id, record in records.items():
-        [body] = bodies[task_id]  # however often: always the same
+        [body] = bodies[task_id]  # repeated reads return the same
         told = msgspec.json.decode(body)
         ended = record["result"]
         assert (told["taskId"], told["status"], told["completedAt"]) == (task_id, ended["status"], ended["completedAt"])
         assert (told["result"], told["error"]) == (ended.get("result"), ended.get("error", ""))
 
 
-async def test_a_server_on_sqlite_is_killed_and_nothing_acknowledged_is_lost(
+async def test_a_killed_server_on_sqlite_loses_nothing_acknowledged(
     tmp_path: Path, receiver: Receiver, random: Random
 ) -> None:
     async with a_server(f"sqlite:///{tmp_path}/chargehand.db", tmp_path) as server:
         await survive([server], receiver, random, ROUNDS or 3)
 
 
-async def test_nodes_on_one_postgres_are_killed_and_nothing_acknowledged_is_lost(
+async def test_killed_nodes_on_one_postgres_lose_nothing_acknowledged(
     postgres_url: str, tmp_path: Path, receiver: Receiver, random: Random
 ) -> None:
     async with a_server(postgres_url, tmp_path, "one") as one, a_server(postgres_url, tmp_path, "two") as two:
         await survive([one, two], receiver, random, ROUNDS or 2)
 
 
-# Leases that nobody looks at --------------------------------------------------------------------------------------------
+# Lapsed leases ----------------------------------------------------------------------------------------------------------
 
 
 def seconds(text: str) -> float:
@@ -312,7 +312,7 @@ def seconds(text: str) -> float:
 
 
 async def dead_letter_to_be(server: Server, hook: str, lease_seconds: float) -> str:
-    """A task in progress with its last attempt, whose worker will not be heard of again."""
+    """Create a task in its last attempt, whose worker never calls again."""
     async with aiohttp.ClientSession(server.url, raise_for_status=True) as http:
         body = {"command": "render", "payload": 1, "webhook": hook, "maxAttempts": 1}
         async with http.post(f"{BASE}/tasks", json=body) as response:
@@ -322,7 +322,7 @@ async def dead_letter_to_be(server: Server, hook: str, lease_seconds: float) -> 
     return task_id
 
 
-async def test_a_lapsed_lease_is_found_within_two_seconds_with_nobody_polling(
+async def test_a_lapsed_lease_is_found_within_two_seconds_without_any_worker(
     store_url: str, tmp_path: Path, receiver: Receiver
 ) -> None:
     async with a_server(store_url, tmp_path) as server:
@@ -336,7 +336,7 @@ async def test_a_lapsed_lease_is_found_within_two_seconds_with_nobody_polling(
         assert seconds(told["completedAt"]) <= claimed + 1.0 + 2.0
 
 
-async def test_a_lease_that_lapsed_while_the_server_was_down_is_found_within_two_seconds_of_its_return(
+async def test_a_lease_that_lapsed_while_the_server_was_down_is_found_within_two_seconds_after_its_start(
     store_url: str, tmp_path: Path, receiver: Receiver
 ) -> None:
     async with a_server(store_url, tmp_path) as server:

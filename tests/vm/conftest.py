@@ -1,4 +1,4 @@
-"""What all machines share: the maintenance system's image and the Linux that is installed, each made once."""
+"""Fixtures for all machines: the maintenance system's image and the Linux that is installed, each built once."""
 
 import shutil
 import subprocess
@@ -16,7 +16,7 @@ PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86", "mmdebstrap": "mmdebstrap",
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long ones first, so that no core is left with one of them at the end; and one each, for every worker begins with two tests."""
+    """Run the long tests first, so that none is left for the end, and spread them: every worker begins with two tests."""
     long = [item for item in items if "tests/vm/test_install" in item.nodeid]
     short = [item for item in items if item not in long]
     pairs = zip_longest(long, short[: len(long)])
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def image() -> Path:
-    """The Linux that is installed; with it the maintenance system's image is there too."""
+    """Build the Linux that is installed, and the maintenance system's image."""
     for program, package in PROGRAMS.items():
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed: apt install {package}")

@@ -1,5 +1,5 @@
-"""Everything of a machine room but the metal: a controller that can be killed, BMCs, machines that really boot, and somebody who
-hears what an installed system says when it comes up.
+"""A virtual machine room: a controller that can be killed, BMCs, machines that really boot, and a server that installed systems call
+when they come up.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ CACHE = ROOT / "build" / "cache"
 ISO = ROOT / "build" / "maintenance.iso"
 IMAGE = "os-images/linux"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ2Vc3Rpbmcgb25seSwgbm90IGEga2V5IG9mIGFueWJvZHk operator@test"
-TOKEN = "cht_"  # how the token of a job begins, which is for no eye
-SOON = 600.0  # an install under emulation takes two minutes where nothing else runs
+TOKEN = "cht_"  # the beginning of a job's token, which must not be shown
+SOON = 600.0  # an install under emulation takes two minutes on an idle machine
 TWO_CDS = {
     "Cd": {"Name": "Virtual CD", "MediaTypes": ["CD", "DVD"]},
     "Cd2": {"Name": "Second virtual CD", "MediaTypes": ["CD", "DVD"]},
@@ -47,7 +47,7 @@ Json = dict[str, Any]
 
 
 class Controller(Server):
-    """The address that it tells BMCs and machines is the one by which a guest of QEMU reaches it."""
+    """A controller whose public URL is the address by which QEMU guests reach it."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         data = {"server_data_dir": folder / "data", "provisioning_maintenance_iso": ISO}
@@ -56,7 +56,7 @@ class Controller(Server):
         self.environ["CHARGEHAND_PROVISIONING_PUBLIC_URL"] = self.public_url
 
     async def ready(self, within: float = 90) -> None:
-        """Beside three machines that boot, a start takes its time."""
+        """Wait longer: beside three booting machines a start is slow."""
         await super().ready(within)
 
     @property
@@ -78,7 +78,7 @@ class Place:
     greetings_port: int
     greetings: list[Json] = field(default_factory=list)
 
-    # asking ---------------------------------------------------------------------------------------------------------------
+    # requests -------------------------------------------------------------------------------------------------------------
 
     async def call(self, method: str, path: str, body: Any = None) -> Json:
         async with self.http.request(method, f"{self.controller.url}{path}", json=body) as response:
@@ -92,7 +92,7 @@ class Place:
         await self.call("PUT", f"/api/v1/servers/{serial or self.machine.serial}", body)
 
     async def push(self, image: Path | bytes, kind: str = "application/vnd.oci.image.layer.v1.tar") -> str:
-        """As the only layer of an image. Its digest."""
+        """Push the content as the only layer of an image; return its digest."""
         data = image if isinstance(image, bytes) else await asyncio.to_thread(image.read_bytes)
         layer = await self._blob(data, kind + ("+zstd" if data.startswith(b"\x28\xb5\x2f\xfd") else ""))
         config = await self._blob(b"{}", "application/vnd.oci.image.config.v1+json")
@@ -152,7 +152,7 @@ class Place:
             found: Json = await eventually(there, within, "the job is complete")
         except AssertionError as error:
             raise AssertionError(f"{error}\n{await self.story(job_id)}") from None
-        # For whoever wants to read of it: `--basetemp=DIR -o tmp_path_retention_policy=all` keeps it, with the consoles.
+        # To keep the log and the consoles, run with `--basetemp=DIR -o tmp_path_retention_policy=all`.
         (self.folder / "story.txt").write_text(await self.story(job_id))
         return found
 
@@ -164,7 +164,7 @@ class Place:
         await eventually(lambda: text in self.console(), within, lambda: f"{text!r}:\n{self.console()[-4000:]}")
 
     async def told(self, job_id: str, text: str, within: float = SOON) -> None:
-        """Until a line of the job's log says so."""
+        """Wait until a line of the job's log contains the text."""
 
         async def said() -> bool:
             return any(text in event["message"] for event in await self.events(job_id))
@@ -174,14 +174,14 @@ class Place:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{await self.story(job_id)}") from None
 
-    # looking --------------------------------------------------------------------------------------------------------------
+    # checks ---------------------------------------------------------------------------------------------------------------
 
     @property
     def boots(self) -> int:
         return len(list(Path(self.machine.folder).glob("serial-*.log")))
 
     def console(self, boot: int = 0) -> str:
-        """The serial line of a boot, or of the last one."""
+        """Return the serial output of a boot, by default the last."""
         log = self.machine.serial_log(boot or self.boots)
         return log.read_text(errors="replace") if log.exists() else ""
 
@@ -193,7 +193,7 @@ class Place:
         return "\n".join((*lines, "console:", self.console()[-6000:]))
 
     def disk_is_untouched(self) -> bool:
-        """A file of holes, of which nothing was ever written."""
+        """Is the disk's file still sparse, without any written block?"""
         disk = self.machine.disk
         return not disk.exists() or disk.stat().st_blocks == 0
 

@@ -1,7 +1,7 @@
-"""One machine: a QEMU process for each boot, its drives, its serial line in a file for each boot, and what became of it.
+"""One machine: a QEMU process for each boot, its drives, and its serial output in a file for each boot.
 
-Each boot is a process of its own, also after a reset by the guest itself: only so a one-time boot device is used once with UEFI as
-well, and the power is seen to go off and on.
+Each boot is a new process, also after a reset by the guest: only then a one-time boot device is used once with UEFI too, and the
+power state visibly changes.
 """
 
 import json
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-GUEST_SEES_HOST = "10.0.2.2"  # what QEMU's own network calls the loopback address of this machine
+GUEST_SEES_HOST = "10.0.2.2"  # the address of this machine's loopback in QEMU's network
 FIRMWARE = Path("/usr/share/OVMF/OVMF_CODE_4M.fd")
 VARIABLES = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
-CPU = "Nehalem"  # an old one: what libraries do with newer instructions is slow where each of them is emulated
+CPU = "Nehalem"  # an old CPU: newer instructions, which libraries use if they can, are slow under emulation
 RESET_SECONDS = 2.0  # how long the power is off when the guest resets the machine
 QMP_SECONDS = 10.0
 
@@ -29,7 +29,7 @@ class QmpError(Exception):
 
 @dataclass(frozen=True)
 class Spec:
-    """What a machine is. Written into the emulator's settings, so all of it can be said in JSON."""
+    """The description of a machine. It is written into the emulator's settings as JSON."""
 
     name: str
     uuid: str
@@ -38,8 +38,10 @@ class Spec:
     uefi: bool = False
     disk_gib: int = 4
     memory_mib: int = 1024
-    cpus: int = 1  # several machines run at once: processors that are more than the cores wait for each other's locks
-    dmi_uuid: str = ""  # where the machine itself says something else than its BMC, as with crossed cables
+    cpus: int = (
+        1  # several machines run in parallel: more virtual processors than cores would wait for each other's locks
+    )
+    dmi_uuid: str = ""  # if the machine reports another serial than its BMC, as with crossed cables
     dmi_serial: str = ""
 
     @property
@@ -124,7 +126,7 @@ class Qemu:
                 self.command("eject", {"id": drive, "force": True})
 
     def _watch(self, process: "subprocess.Popen[bytes]") -> None:
-        """Waits for the end of this boot. The guest's own reset is one, and then there is a next."""
+        """Wait for the end of this boot. After a reset by the guest, start the next."""
         reason = self._why(process)
         process.wait()
         if reason == "guest-reset":

@@ -1,6 +1,6 @@
-"""sushy-emulator with machines that really boot: a systems driver that runs QEMU. `python -m tests.vm.sushy_qemu --config FILE`.
+"""sushy-emulator with a systems driver that runs QEMU, so that machines really boot. `python -m tests.vm.sushy_qemu --config FILE`.
 
-SUSHY_QEMU_SYSTEMS is a list of machines as qemu.Spec has them. When this process ends, however it is asked to, they end with it.
+SUSHY_QEMU_SYSTEMS is a list of machines in the format of qemu.Spec. When this process ends, for whatever reason, they end too.
 """
 
 import signal
@@ -56,7 +56,7 @@ class QemuDriver(AbstractSystemsDriver):  # type: ignore[misc]
         return self._machine(identity).boot_from
 
     def set_boot_device(self, identity: str, boot_source: str) -> None:
-        """The emulator above knows no "Once"; what was asked for is read from the request itself."""
+        """Set the boot device. The emulator does not pass "Once" on, so it is read from the request itself."""
         machine = self._machine(identity)
         if boot_source not in ("Cd", "Hdd"):
             raise error.BadRequest(f"a machine here does not boot from {boot_source}")
@@ -85,7 +85,7 @@ class QemuDriver(AbstractSystemsDriver):  # type: ignore[misc]
             case "ForceOff":
                 machine.stop()
             case "ForceRestart" | "GracefulRestart":
-                # As the emulator has it with libvirt: one that is off stays off.
+                # As with libvirt: a machine that is off stays off.
                 if machine.on:
                     machine.stop()
                     machine.start()
@@ -119,10 +119,10 @@ def _end(_number: int, _frame: Any) -> None:
 
 
 if __name__ == "__main__":
-    # One URL for the emulator, which downloads media from here, and for the guests, which report to the same place.
+    # One URL for the emulator, which downloads media here, and for the guests, which report here.
     socket.getaddrinfo = _as_here
-    fakedriver.FakeDriver = QemuDriver  # what SUSHY_EMULATOR_FAKE_DRIVER chooses
-    main.cleanup_zombies = signal.SIG_DFL  # the emulator's own would take the exit codes of our machines
+    fakedriver.FakeDriver = QemuDriver  # selected by SUSHY_EMULATOR_FAKE_DRIVER
+    main.cleanup_zombies = signal.SIG_DFL  # the emulator's own handler would reap our machines' processes
     signal.signal(signal.SIGTERM, _end)
     try:
         main.main()

@@ -1,6 +1,6 @@
-"""The Linux that the tests install: a Debian that boots by BIOS and UEFI, takes its first-boot configuration, and says hello.
+"""The Linux that the tests install: a Debian that boots by BIOS and UEFI, applies its first-boot configuration, and calls the test.
 
-Made once and kept in build/cache, under a name that changes with everything it is made of.
+Built once and cached in build/cache, under a name that depends on everything it is built from.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ def cached(cache: Path) -> Path:
     image = cache / f"target-{hashlib.sha256(said.encode()).hexdigest()[:16]}.tar.zst"
     if not image.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        part = cache / f"part-{os.getpid()}-{image.name}"  # another process may be making it too: the last one stays
+        part = cache / f"part-{os.getpid()}-{image.name}"  # another process may build it too: the last one wins
         # fmt: off
         subprocess.run(
             [

@@ -1,4 +1,4 @@
-"""What goes wrong on a machine is told once, under the key of the step, with its log; and the machine stays as it is, to be looked at."""
+"""A failure on a machine is reported once, with the key of the step and its log; the machine stays as it is for inspection."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -38,18 +38,18 @@ async def failed(place: Place, recipe: Json, step: str) -> Json:
     return job
 
 
-async def test_no_disk_fits_the_hints_and_none_is_touched(tmp_path: Path, image: Path) -> None:
+async def test_a_machine_without_a_matching_disk_fails_and_no_disk_is_touched(tmp_path: Path, image: Path) -> None:
     async with a_place(tmp_path) as place:
         await failed(place, place.recipe(target_disk={"serial": "ANOTHER"}), "partition")
         assert place.disk_is_untouched()
 
 
-async def test_the_image_is_not_in_the_registry(tmp_path: Path, image: Path) -> None:
+async def test_an_image_that_is_not_in_the_registry_fails(tmp_path: Path, image: Path) -> None:
     async with a_place(tmp_path) as place:
         await failed(place, place.recipe(), "image-linux")
 
 
-async def test_the_image_is_not_what_its_digest_says(tmp_path: Path, image: Path) -> None:
+async def test_an_image_with_a_wrong_digest_fails(tmp_path: Path, image: Path) -> None:
     async with a_place(tmp_path) as place:
         digest = await place.push(tiny.tree())
         (stored,) = (tmp_path / "data" / "registry" / "blobs").rglob(digest.removeprefix("sha256:"))
@@ -63,20 +63,20 @@ async def test_the_image_is_not_what_its_digest_says(tmp_path: Path, image: Path
             assert not any(disk.read(1 << 20)), "no file system is left that could be taken for an installed one"
 
 
-async def test_the_image_has_no_boot_loader(tmp_path: Path, image: Path) -> None:
+async def test_an_image_without_a_boot_loader_fails(tmp_path: Path, image: Path) -> None:
     async with a_place(tmp_path) as place:
         await place.push(tiny.tree(grub=False))
         await failed(place, place.recipe(), "bootloader-linux")
 
 
-async def test_there_is_no_place_for_the_first_boot_configuration(tmp_path: Path, image: Path) -> None:
+async def test_an_image_without_a_place_for_the_first_boot_configuration_fails(tmp_path: Path, image: Path) -> None:
     async with a_place(tmp_path) as place:
         await place.push(tiny.tree(cloud_is_a_file=True))
         await failed(place, place.recipe(), "config-drive")
 
 
 @pytest.mark.parametrize(("step", "made"), [("image-windows", None), ("bootloader-windows", tiny.wim)])
-async def test_an_image_of_windows_is_none(
+async def test_a_windows_image_without_windows_fails(
     tmp_path: Path, image: Path, step: str, made: Callable[[Path], bytes] | None
 ) -> None:
     async with a_place(tmp_path, metal={"uefi": True}) as place:
@@ -84,7 +84,7 @@ async def test_an_image_of_windows_is_none(
         await failed(place, windows(place), step)
 
 
-async def test_a_machine_with_another_serial_is_left_alone(tmp_path: Path, image: Path) -> None:
+async def test_a_machine_with_another_serial_is_not_touched(tmp_path: Path, image: Path) -> None:
     async with a_place(tmp_path, metal={"dmi_serial": "ANOTHER"}) as place:
         await place.push(tiny.tree())
         await failed(place, place.recipe(), "dispatcher")

@@ -1,4 +1,4 @@
-"""A machine with an empty disk becomes one that boots by itself, with the name, the user and the key that the recipe gave it."""
+"""A machine with an empty disk is installed and boots by itself, with the name, the user and the key of the recipe."""
 
 from pathlib import Path
 
@@ -29,12 +29,14 @@ async def begun(place: Place, image: Path) -> str:
     return await place.submit()
 
 
-async def test_by_uefi_with_the_only_drive_that_the_bmc_has(tmp_path: Path, image: Path) -> None:
+async def test_a_machine_is_installed_by_uefi_with_a_single_virtual_drive(tmp_path: Path, image: Path) -> None:
     async with a_place(tmp_path, ONE_CD, metal={"uefi": True}) as place:
         await installed(place, await begun(place, image))
 
 
-async def test_by_bios_with_two_drives_while_the_controller_is_killed(tmp_path: Path, image: Path) -> None:
+async def test_a_machine_is_installed_by_bios_with_two_drives_while_the_controller_is_killed(
+    tmp_path: Path, image: Path
+) -> None:
     async with a_place(tmp_path, TWO_CDS) as place:
         job_id = await begun(place, image)
         await eventually(lambda: "image-linux.service" in place.console(), 300, "the image is being written")

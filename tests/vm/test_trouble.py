@@ -1,4 +1,4 @@
-"""Things that happen: a cable that is pulled, an installer that is not ours and says nothing."""
+"""Unusual cases: a network cable that is pulled, a foreign installer that sends no report."""
 
 import io
 from pathlib import Path
@@ -11,11 +11,11 @@ from tests.vm.place import a_place
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(900)]
 
-# Eight seconds by the BIOS's clock, then a reset by the keyboard controller, as an installer does it when it is done.
+# Wait eight seconds by the BIOS's clock, then reset by the keyboard controller, like an installer at its end.
 WAIT_AND_REBOOT = bytes.fromhex("fb b97a00 ba0012 b486 cd15 b0fe e664 f4 ebfd".replace(" ", ""))
 
 
-async def test_a_report_that_finds_no_network_is_sent_again(tmp_path: Path, image: Path) -> None:
+async def test_a_report_without_a_network_is_sent_again(tmp_path: Path, image: Path) -> None:
     async with a_place(tmp_path) as place:
         await place.push(tiny.tree())
         await place.register()
@@ -30,7 +30,7 @@ async def test_a_report_that_finds_no_network_is_sent_again(tmp_path: Path, imag
         assert len(await place.reports(job_id)) == 1
 
 
-async def test_an_installer_that_only_reboots_is_done_when_it_does(tmp_path: Path, image: Path) -> None:
+async def test_a_job_with_a_foreign_installer_is_done_when_the_machine_reboots(tmp_path: Path, image: Path) -> None:
     media = tmp_path / "data" / "media"
     media.mkdir(parents=True)
     iso = pycdlib.PyCdlib()

@@ -1,4 +1,4 @@
-"""Images for tests that do not boot what was installed: small, and each wrong in one place, or in none."""
+"""Small images for tests that do not boot the installed system, some with one defect."""
 
 import io
 import struct
@@ -6,7 +6,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-# As if GRUB were there: one program that does nothing, well. An ELF file of one segment, in it `exit(0)`.
+# A stand-in for GRUB: a program that does nothing and succeeds. An ELF file of one segment with `exit(0)`.
 _EXIT = bytes.fromhex("31ff b83c000000 0f05".replace(" ", ""))
 _SIZE = 64 + 56 + len(_EXIT)
 _NOTHING = (
@@ -39,7 +39,7 @@ def tree(*, grub: bool = True, cloud_is_a_file: bool = False) -> bytes:
 
 
 def wim(folder: Path) -> bytes:
-    """A Windows image in which there is no Windows."""
+    """Return a Windows image without Windows in it."""
     (folder / "volume").mkdir()
     (folder / "volume" / "readme.txt").write_text("nothing to boot here")
     file = folder / "image.wim"
