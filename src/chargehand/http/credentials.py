@@ -1,4 +1,4 @@
-"""Tokens, passwords and webhook secrets: how they are made, and the only form in which the configuration holds them."""
+"""Create tokens, passwords and webhook secrets, and the hashes that the configuration holds of them."""
 
 import base64
 import binascii
@@ -15,7 +15,7 @@ PASSWORD_HASH_FORM = "scrypt:<n>:<r>:<p>:<salt in base64>:<hash in base64>"  # n
 _TOKEN_HASH = re.compile(r"sha256:([0-9a-f]{64})")
 _PASSWORD_HASH = re.compile(r"scrypt:(\d{1,8}):(\d{1,3}):(\d{1,3}):([A-Za-z0-9+/]+=*):([A-Za-z0-9+/]+=*)")
 
-# One of the settings that OWASP calls equal in strength, and of those the one that needs the least memory: 16 MiB.
+# Of the settings that OWASP rates equal, the one that needs the least memory: 16 MiB.
 _N, _R, _P = 2**14, 8, 5
 _MAX_MEMORY = 256 * 1024 * 1024
 
@@ -29,12 +29,12 @@ def new_webhook_secret() -> str:
 
 
 def hash_token(token: str) -> str:
-    # No salt and no stretching: 256 random bits cannot be guessed from their digest, and every request pays for this.
+    # No salt and no stretching: 256 random bits cannot be guessed from their digest, and every request computes this.
     return "sha256:" + hashlib.sha256(token.encode()).hexdigest()
 
 
 def parse_token_hash(stored: str) -> bytes:
-    """The digest in a stored token hash; ValueError says the form, never what was found."""
+    """Return the digest in a stored token hash, or raise ValueError with the expected form, never with the value."""
     match = _TOKEN_HASH.fullmatch(stored)
     if match is None:
         raise ValueError(f"a token hash looks like {TOKEN_HASH_FORM}")
@@ -51,7 +51,7 @@ class PasswordHash:
 
     @classmethod
     def parse(cls, stored: str) -> "PasswordHash":
-        """ValueError says the form, never what was found."""
+        """Parse a stored hash, or raise ValueError with the expected form, never with the value."""
         match = _PASSWORD_HASH.fullmatch(stored)
         try:
             if match is None:
@@ -73,11 +73,11 @@ class PasswordHash:
 
     @classmethod
     def of_nobody(cls) -> "PasswordHash":
-        """Matches no password, and takes as long to say so as a real one."""
+        """Return a hash that matches no password, but takes as long to check, for unknown users."""
         return cls(_N, _R, _P, os.urandom(16), os.urandom(32))
 
     def matches(self, password: str) -> bool:
-        """Slow by design: call it off the event loop."""
+        """Does the password match? Slow by design: call it in a thread."""
         found = _scrypt(password, self.n, self.r, self.p, self.salt, len(self.digest))
         return hmac.compare_digest(found, self.digest)
 
@@ -95,5 +95,5 @@ def verify_password(password: str, stored: str) -> bool:
 
 
 def _scrypt(password: str, n: int, r: int, p: int, salt: bytes, size: int) -> bytes:
-    # OpenSSL counts some blocks of its own against maxmem, so the bound is twice what parse() lets through.
+    # OpenSSL counts some of its own blocks against maxmem, so the bound is twice what parse() accepts.
     return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, dklen=size, maxmem=2 * _MAX_MEMORY)

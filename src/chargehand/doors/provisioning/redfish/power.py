@@ -85,14 +85,14 @@ class Power:
 
     async def _settled(self) -> RedfishAnswer:
         """Return the system once its power state is no longer changing, or after SETTLE_SECONDS."""
-        return await self._look(lambda power: power not in _MOVING, SETTLE_SECONDS)
+        return await self._poll(lambda power: power not in _MOVING, SETTLE_SECONDS)
 
     async def _until_off(self) -> None:
-        system = await self._look(lambda power: power == "Off", self._client.patience.left)
+        system = await self._poll(lambda power: power == "Off", self._client.patience.left)
         if power_of(system.data.get("PowerState")) != "Off":
             raise RedfishError("the system was switched off, but does not show it", transient=True, unclear=True)
 
-    async def _look(self, so: Callable[[str], bool], seconds: float) -> RedfishAnswer:
+    async def _poll(self, so: Callable[[str], bool], seconds: float) -> RedfishAnswer:
         patience = self._client.patience.within(seconds)
         while True:
             system = await self._client.get(self._facts.system)
