@@ -24,7 +24,7 @@ _OF_CLIENTS = ("CHARGEHAND_URL", "CHARGEHAND_TOKEN", "CHARGEHAND_TASK_ID", "CHAR
 _NOT_SETTINGS = (*_OF_CLIENTS, "CHARGEHAND_TEST_", "CHARGEHAND_E2E_", "CHARGEHAND_CHAOS_", "CHARGEHAND_BENCH_")
 
 
-class GivenSetting(NamedTuple):
+class Setting(NamedTuple):
     key: str
     value: Any
     origin: str
@@ -39,7 +39,7 @@ def load_config(
 
     An override of None counts as not given, so that a command can pass its options as they are.
     """
-    given: dict[str, GivenSetting] = {}
+    given: dict[str, Setting] = {}
     for each in map(_in_full, _in_order(file, environ, overrides)):
         if problem := next(problems(each.value, SETTINGS[each.key], each.key), None):
             raise ConfigError(f"{problem} ({each.origin})")
@@ -60,13 +60,13 @@ def require_safe(config: Config) -> None:
         )
 
 
-def _origins(problem: str, given: Mapping[str, GivenSetting]) -> str:
+def _origins(problem: str, given: Mapping[str, Setting]) -> str:
     # If two settings contradict each other, blame the one that was set, not the default.
     blamed = (each.origin for key, each in given.items() if key in problem and each.origin != _DEFAULTS)
     return ", ".join(dict.fromkeys(blamed))
 
 
-def _in_order(file: Path | None, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Iterator[GivenSetting]:
+def _in_order(file: Path | None, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Iterator[Setting]:
     yield from _in_toml(resources.files("chargehand").joinpath("config.default.toml").read_bytes(), _DEFAULTS)
     if file is not None:
         yield from _in_toml(_read(file), str(file))
@@ -74,7 +74,7 @@ def _in_order(file: Path | None, environ: Mapping[str, str], overrides: Mapping[
     yield from _in_overrides(overrides)
 
 
-def _in_full(given: GivenSetting) -> GivenSetting:
+def _in_full(given: Setting) -> Setting:
     """Expand a plain string in an array of tables to a table with only the key of its short form."""
     kind = SETTINGS[given.key]
     item = get_args(kind)[0] if get_origin(kind) is tuple else None
@@ -84,7 +84,7 @@ def _in_full(given: GivenSetting) -> GivenSetting:
     return given._replace(value=[{short_form: each} if isinstance(each, str) else each for each in given.value])
 
 
-def _assemble(given: Mapping[str, GivenSetting]) -> Config:
+def _assemble(given: Mapping[str, Setting]) -> Config:
     sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for each in given.values():
         section, _, name = each.key.partition(".")
@@ -101,14 +101,14 @@ def _read(file: Path, named_by: str = "") -> bytes:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}{where}") from error
 
 
-def _in_toml(content: bytes, origin: str) -> Iterator[GivenSetting]:
+def _in_toml(content: bytes, origin: str) -> Iterator[Setting]:
     for section, table in _decode_toml(content, origin).items():
         if section not in SECTIONS:
             raise ConfigError(f"{section} is not a section{hint(section, SECTIONS)} ({origin})")
         if not isinstance(table, dict):
             raise ConfigError(f"{section} must be a table ({origin})")
         for name, value in table.items():
-            yield GivenSetting(_known(f"{section}.{name}", origin), value, origin)
+            yield Setting(_known(f"{section}.{name}", origin), value, origin)
 
 
 def _decode_toml(content: bytes, origin: str) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _decode_toml(content: bytes, origin: str) -> dict[str, Any]:
         raise ConfigError(f"{origin}: not valid TOML: {message}") from error
 
 
-def _in_environ(environ: Mapping[str, str]) -> Iterator[GivenSetting]:
+def _in_environ(environ: Mapping[str, str]) -> Iterator[Setting]:
     for name, text in sorted(environ.items()):
         if not name.startswith("CHARGEHAND_") or name.startswith(_NOT_SETTINGS):
             continue
@@ -135,10 +135,10 @@ def _in_environ(environ: Mapping[str, str]) -> Iterator[GivenSetting]:
         key = VARIABLES[name]
         if not succeeds(str.encode, text):
             raise ConfigError(f"{key} must be UTF-8 (environment variable {name})")
-        yield GivenSetting(key, _parse(text, SETTINGS[key]), f"environment variable {name}")
+        yield Setting(key, _parse(text, SETTINGS[key]), f"environment variable {name}")
 
 
-def _in_value_file(name: str, file: Path, environ: Mapping[str, str]) -> GivenSetting:
+def _in_value_file(name: str, file: Path, environ: Mapping[str, str]) -> Setting:
     key, origin = FILE_VARIABLES[name], f"environment variable {name}"
     if (other := name.removesuffix("_FILE")) in environ:
         raise ConfigError(f"{key} is set twice: by {other} and by {name}; set one of them")
@@ -150,18 +150,16 @@ def _in_value_file(name: str, file: Path, environ: Mapping[str, str]) -> GivenSe
         text = content.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
         raise ConfigError(f"{key} must be UTF-8 ({file}, {origin})") from None
-    return GivenSetting(key, _parse(text, SETTINGS[key]), f"{file}, {origin}")
+    return Setting(key, _parse(text, SETTINGS[key]), f"{file}, {origin}")
 
 
-def _in_overrides(overrides: Mapping[str, Any]) -> Iterator[GivenSetting]:
+def _in_overrides(overrides: Mapping[str, Any]) -> Iterator[Setting]:
     for name, value in overrides.items():
         key = _known(name, "the command line")
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
         if value is not None:
-            yield GivenSetting(
-                key, _parse(value, SETTINGS[key]) if isinstance(value, str) else value, "the command line"
-            )
+            yield Setting(key, _parse(value, SETTINGS[key]) if isinstance(value, str) else value, "the command line")
 
 
 def _known(key: str, origin: str) -> str:

@@ -59,9 +59,7 @@ class Application:
         respond = responders.get(req.method)
         if respond is None:
             allowed = _allowed(responders)
-            return _refused(
-                HTTPStatus.METHOD_NOT_ALLOWED, f"this method is not allowed here; allowed are {allowed}", allowed
-            )
+            return _refused(HTTPStatus.METHOD_NOT_ALLOWED, f"the allowed methods here are {allowed}", allowed)
         return respond(req, **parameters)
 
 

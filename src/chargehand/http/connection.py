@@ -278,9 +278,7 @@ class Connection(asyncio.Protocol):
             if response.stream is None:
                 is_whole = self._write_whole(request, response)
                 if self._drained is not None:
-                    await (
-                        self._drained
-                    )  # else a client that sends requests and reads nothing could fill the memory with answers
+                    await self._drained  # so that a client which reads nothing cannot fill the memory with answers
             else:
                 is_whole = await self._write_stream(request, response, response.stream)
         except (BreakOff, Disconnected):

@@ -40,9 +40,7 @@ class Route:
     reply_media: str = JSON
     or_nothing: str = ""  # if the answer may also be 204, what that means
     errors: tuple[type[ChargehandError], ...] = ()
-    error_writer: Callable[[Response, ChargehandError], None] = (
-        write_problem  # for protocols with their own error format
-    )
+    error_writer: Callable[[Response, ChargehandError], None] = write_problem  # other protocols have their own
     request_id: bool = False  # whether answers carry X-Request-Id: the caller's own, or a new one
     hidden: bool = False  # left out of the API description
 

@@ -100,9 +100,7 @@ class HttpServer:
                 try:
                     connection.expire(now)
                 except Exception:
-                    log.exception(
-                        "sweep failed for a connection"
-                    )  # and goes on, because all timeouts depend on the sweep
+                    log.exception("sweep failed for a connection")  # and go on: all timeouts depend on the sweep
             await asyncio.sleep(min(SWEEP_SECONDS, shortest / 4))
 
 

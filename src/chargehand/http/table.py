@@ -34,9 +34,7 @@ class Table(Generic[T]):
             name, _, kind = segment.strip("{}").partition(":")
             if kind == "path":
                 if place != len(segments) - 1 or node.rest is not None:
-                    raise ValueError(
-                        f"{template}: a parameter of the kind `path` must be the last segment, and the only one there"
-                    )
+                    raise ValueError(f"{template}: a `path` parameter must be the last segment, and the only one")
                 node.rest = name, value
                 return
             if node.parameter is None:
