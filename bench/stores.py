@@ -17,7 +17,8 @@ import asyncpg
 from bench.work import PAYLOAD, QUEUE
 from chargehand.api.views import KIND
 from chargehand.engine.ids import UlidMaker
-from chargehand.engine.job import NewJob, queue_name
+from chargehand.engine.job import NewJob
+from chargehand.engine.queue import Queue
 from chargehand.store import open_store
 
 GROUP = 5_000
@@ -94,11 +95,11 @@ def postgres_stores() -> Iterator[Stores]:
 async def fill(url: str, count: int, delay_seconds: float = 0.0) -> None:
     """Queue jobs through the store itself, thousands in a commit."""
     store = await open_store(url, group_size=GROUP)
-    new_id, queue, left = UlidMaker(), queue_name(KIND, "default", QUEUE), iter(range(count))
+    new_id, queue, left = UlidMaker(), Queue(KIND, "default", QUEUE), iter(range(count))
 
     async def submit_groups() -> None:
         while numbers := list(itertools.islice(left, GROUP)):
-            jobs = [NewJob(new_id(), "default", KIND, queue, PAYLOAD, delay_seconds=delay_seconds) for _ in numbers]
+            jobs = [NewJob(new_id(), queue, PAYLOAD, delay_seconds=delay_seconds) for _ in numbers]
             await asyncio.gather(*map(store.write, jobs))
 
     try:

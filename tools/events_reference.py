@@ -14,8 +14,9 @@ from chargehand.doors.tasks import names as task_names
 from chargehand.doors.tasks import notifier
 from chargehand.doors.tasks import views as task_views
 from chargehand.engine.delivery import Delivery, DeliveryState, Outgoing
-from chargehand.engine.job import SECOND, Event, Job, State, queue_name
+from chargehand.engine.job import SECOND, Event, Job, State
 from chargehand.engine.moves import TABLE
+from chargehand.engine.queue import Queue
 
 AT = 1_779_537_600 * SECOND
 JOB = "01M7GMPMBND7PABGNCP5THXA18"
@@ -181,7 +182,7 @@ def _body(
     level: Any = "info",
 ) -> list[str]:
     job = Job(
-        JOB, "default", kind, queue_name(kind, "default", queue), state, stage, "", previous, 3, AT, 1, 5, 1, None, None, "",
+        JOB, Queue(kind, "default", queue), state, stage, "", previous, 3, AT, 1, 5, 1, None, None, "",
         error, None, None, "", "", "", metadata, 3, AT, AT, AT, None, result=result,
     )  # fmt: skip
     event = Event(JOB, 3, AT, level, "advance", state, stage, previous, 1, "", "", error, data)

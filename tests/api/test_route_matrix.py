@@ -16,7 +16,8 @@ import pytest
 from chargehand.app import Server
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
-from chargehand.engine.job import Job, NewJob, queue_name
+from chargehand.engine.job import Job, NewJob
+from chargehand.engine.queue import Queue
 from chargehand.errors import Conflict
 from chargehand.http.credentials import hash_token
 from chargehand.http.route import Route
@@ -252,9 +253,9 @@ async def test_the_registry_is_read_and_written_by_its_own_scopes_alone(nobody: 
 
 
 async def held_job(engine: Engine, kind: str, payload: bytes = b"{}", metadata: bytes | None = None) -> Job:
-    """A running job of this kind, in a queue from which no door claims."""
-    queue = queue_name("nobody-claims-here", "acme", kind)
-    await engine.submit(NewJob(engine.new_id(), "acme", kind, queue, payload, max_attempts=9, metadata=metadata))
+    """A running job of this kind, in a queue of another node, from which no door claims here."""
+    queue = Queue(kind, "acme", kind, "another-node")
+    await engine.submit(NewJob(engine.new_id(), queue, payload, max_attempts=9, metadata=metadata))
     [job] = await engine.claim((queue,), HOLDER, 600)
     return job
 

@@ -10,6 +10,7 @@ import pytest
 
 from chargehand.app import Server
 from chargehand.console import feed as feeds
+from chargehand.engine.queue import Queue
 from chargehand.http.credentials import hash_token
 from tests.api.serving import Api, on_sqlite, serving, talking, until
 from tests.console.reading import following, of
@@ -36,7 +37,7 @@ async def test_the_feed_has_a_line_for_every_state_of_a_job_that_its_caller_sees
         lines = await reader.until(of(job_id, "job.succeeded"))
     assert [line["type"] for line in lines] == ["job.queued", "job.claimed", "job.cooking", "job.succeeded"]
     assert lines[2] == {
-        "type": "job.cooking", "at": lines[2]["at"], "kind": "job", "job_id": job_id, "queue": "job/default/q",
+        "type": "job.cooking", "at": lines[2]["at"], "kind": "job", "job_id": job_id, "queue": "q",
         "move": "advance", "topic": "running:cooking", "attempt": 1,
     }  # fmt: skip
 
@@ -45,7 +46,7 @@ async def test_a_claim_that_callers_do_not_see_wakes_readers_without_a_line(api:
     await api.submit()
     async with following(api) as reader:
         await reader.next()
-        await server.engine.claim(("job/default/q",), "a runner", 60)
+        await server.engine.claim((Queue("job", "default", "q"),), "a runner", 60)
         assert (await reader.next()).lines == []
 
 

@@ -9,6 +9,7 @@ from chargehand.console.minutes import DELIVERIES, MAX_SERIES, RECORD, Minutes
 from chargehand.engine.delivery import DeliveryState
 from chargehand.engine.job import State
 from chargehand.engine.moves import Moved
+from chargehand.engine.queue import Queue
 from chargehand.engine.reads import DeliveryFilter
 from chargehand.engine.records import Records
 from chargehand.engine.store import Store
@@ -20,7 +21,7 @@ from tests.store.given import TENANT, a_report, a_settle, opened, submit
 
 
 def moved(clock: Clock, move: str, state: State, tenant: str = "acme", kind: str = "job") -> Moved:
-    return Moved("id", tenant, kind, f"{kind}/{tenant}/q", move, state, "", 1, 1, clock(), clock(), clock())
+    return Moved("id", Queue(kind, tenant, "q"), move, state, "", 1, 1, clock(), clock(), clock())
 
 
 def a_node(store: Store, clock: Clock, name: str) -> Minutes:

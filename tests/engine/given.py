@@ -12,7 +12,9 @@ from chargehand.engine.chores import Chores, engine_chores
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Event, Job
 from chargehand.engine.moves import RetryPolicy
+from chargehand.engine.queue import Queue
 from chargehand.engine.store import Claim, Store
+from tests.store.given import a_queue
 
 POLICY = RetryPolicy(backoff_base_seconds=5, backoff_max_seconds=60)
 AT_ONCE = 2.0  # seconds, on a busy machine; nothing polls here, so what was not woken does not come at all
@@ -36,15 +38,15 @@ def an_engine(store: Store, now: Callable[[], int] | None = None) -> CountingEng
     return CountingEngine(store, policy=POLICY, random=Random(0), now=now)
 
 
-async def claim_one(engine: Engine, queue: str = "q", lease_seconds: float = 60) -> Job:
-    [job] = await engine.claim((queue,), "worker", lease_seconds)
+async def claim_one(engine: Engine, queue: str | Queue = "q", lease_seconds: float = 60) -> Job:
+    [job] = await engine.claim((a_queue(queue),), "worker", lease_seconds)
     return job
 
 
-async def claiming(engine: CountingEngine, *queues: str) -> "asyncio.Task[tuple[Job, ...]]":
+async def claiming(engine: CountingEngine, *queues: str | Queue) -> "asyncio.Task[tuple[Job, ...]]":
     """A claim that found nothing and waits by now."""
     before = engine.looks
-    task = asyncio.create_task(engine.claim(queues or ("q",), "waiter", 60, wait_seconds=LONG))
+    task = asyncio.create_task(engine.claim(tuple(map(a_queue, queues or ("q",))), "waiter", 60, wait_seconds=LONG))
     await until(lambda: engine.looks > before)
     assert not task.done()
     return task

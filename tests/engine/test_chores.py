@@ -27,7 +27,7 @@ from chargehand.engine.store import Store
 from chargehand.errors import StoreFull, StoreUnavailable
 from tests.conftest import Clock
 from tests.engine.given import LONG, Cable, an_engine, claim_one, config_with, event, kept_up, stop, until
-from tests.store.given import a_job, a_report, job_in, opened, sql, submit
+from tests.store.given import a_job, a_queue, a_report, job_in, opened, sql, submit
 
 AWAY = StoreUnavailable("the database is away")
 
@@ -204,13 +204,13 @@ async def test_deliveries_that_are_too_old_are_given_up(engine: Engine, clock: C
 
 async def test_a_limit_set_elsewhere_is_learned(engine: Engine, store: Store) -> None:
     """Room in a limited queue wakes whoever waits for it, also where nobody set the limit."""
-    await store.write(SetQueue(QueueSettings("q", max_running=1)))
+    await store.write(SetQueue(QueueSettings(a_queue("q"), max_running=1)))
     for _ in range(2):
         await engine.submit(a_job())
     job = await claim_one(engine)
     for chore in engine_chores(engine, config_with()):
         await chore.do()
-    waiting = asyncio.create_task(engine.claim(("q",), "waiter", 60, wait_seconds=LONG))
+    waiting = asyncio.create_task(engine.claim((a_queue("q"),), "waiter", 60, wait_seconds=LONG))
     await until(lambda: engine.wakeups.waiting == 1)
     await engine.succeed(Guard.held(job), b"{}")
     async with asyncio.timeout(2):

@@ -29,7 +29,7 @@ from tests.engine.given import (
     log,
     until,
 )
-from tests.store.given import a_job, a_report, job_in, opened, seen, sql, submit, until_held_up
+from tests.store.given import a_job, a_queue, a_report, job_in, opened, seen, sql, submit, until_held_up
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ async def test_a_key_used_before_with_another_request_is_refused(engine: Engine)
 
 
 async def test_a_claim_that_finds_nothing_answers_when_its_time_is_over(engine: Engine) -> None:
-    assert await engine.claim(("q",), "worker", 60) == ()
-    assert await engine.claim(("q",), "worker", 60, wait_seconds=0.05) == ()
+    assert await engine.claim((a_queue("q"),), "worker", 60) == ()
+    assert await engine.claim((a_queue("q"),), "worker", 60, wait_seconds=0.05) == ()
     assert engine.wakeups.waiting == 0
 
 
@@ -75,15 +75,15 @@ async def _requeue(engine: Engine, job: Job) -> None:
 
 
 async def _resume(engine: Engine, job: Job) -> None:
-    await engine.set_queue(QueueSettings("q", paused=True))
+    await engine.set_queue(QueueSettings(a_queue("q"), paused=True))
     await engine.submit(a_job())
-    await engine.set_queue(QueueSettings("q"))
+    await engine.set_queue(QueueSettings(a_queue("q")))
 
 
 async def _raise_the_limit(engine: Engine, job: Job) -> None:
-    await engine.set_queue(QueueSettings("q", max_running=1))
+    await engine.set_queue(QueueSettings(a_queue("q"), max_running=1))
     await engine.submit(a_job())
-    await engine.set_queue(QueueSettings("q", max_running=2))
+    await engine.set_queue(QueueSettings(a_queue("q"), max_running=2))
 
 
 WAKING: list[Callable[[Engine, Job], Awaitable[None]]] = [_submit, _retry, _park, _requeue, _resume, _raise_the_limit]
@@ -105,7 +105,7 @@ async def test_a_waiting_claim_is_woken_at_once(
 @pytest.mark.parametrize("leaves", ["succeed", "cancel", "park", "retry"])
 async def test_room_in_a_limited_queue_wakes_whoever_waits_for_it(engine: CountingEngine, leaves: str) -> None:
     """Also when what made room comes back only later."""
-    await engine.set_queue(QueueSettings("q", max_running=1))
+    await engine.set_queue(QueueSettings(a_queue("q"), max_running=1))
     await engine.submit(a_job(max_attempts=2))
     second = (await engine.submit(a_job())).job_id
     job = await claim_one(engine)
@@ -158,12 +158,14 @@ async def test_a_delayed_job_from_before_is_found_by_looking(store_url: str) -> 
         job_id = await submit(store, delay_seconds=0.3)
         async with kept_up(engine, engine__poll_seconds=0.2):
             async with asyncio.timeout(0.3 + 0.2 + AT_ONCE):
-                assert [job.id for job in await engine.claim(("q",), "worker", 60, wait_seconds=LONG)] == [job_id]
+                assert [job.id for job in await engine.claim((a_queue("q"),), "worker", 60, wait_seconds=LONG)] == [
+                    job_id
+                ]
 
 
 async def test_a_claimer_that_leaves_hands_its_job_back(engine: Engine) -> None:
     job_id = (await engine.submit(a_job())).job_id
-    leaving = asyncio.create_task(engine.claim(("q",), "leaving", 60))
+    leaving = asyncio.create_task(engine.claim((a_queue("q"),), "leaving", 60))
     await asyncio.sleep(0)
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -180,7 +182,7 @@ async def test_a_claimer_that_leaves_hands_a_job_that_rests_back_as_callers_saw_
     owned = await claim_one(engine)
     await engine.advance(Guard.held(owned), "provisioning")
     await engine.park(Guard.held(owned), "", stage="resting")
-    leaving = asyncio.create_task(engine.claim(("q",), "leaving", 60))
+    leaving = asyncio.create_task(engine.claim((a_queue("q"),), "leaving", 60))
     await asyncio.sleep(0)
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -201,7 +203,8 @@ async def until_parked(engine: Engine, job_id: str, times: int) -> None:
 async def test_a_job_handed_back_goes_to_whoever_waits(engine: Engine) -> None:
     job_id = (await engine.submit(a_job())).job_id
     leaving, staying = (
-        asyncio.create_task(engine.claim(("q",), owner, 60, wait_seconds=LONG)) for owner in ("leaving", "staying")
+        asyncio.create_task(engine.claim((a_queue("q"),), owner, 60, wait_seconds=LONG))
+        for owner in ("leaving", "staying")
     )
     await asyncio.sleep(0)
     leaving.cancel()
@@ -225,12 +228,12 @@ async def test_a_job_submitted_while_a_claim_is_under_way_wakes_it(postgres_url:
     """Several groups are under way at once: the claim looked, the job came, and only then the claim learns that it found nothing."""
     async with opened(postgres_url, pool_size=6) as store:
         engine = an_engine(store)
-        await store.write(SetQueue(QueueSettings("held up", max_running=5)))
+        await store.write(SetQueue(QueueSettings(a_queue("held up"), max_running=5)))
         holder = await asyncpg.connect(postgres_url)
         async with holder.transaction():
             await holder.execute("SELECT 1 FROM queue_settings FOR UPDATE")
             claims = [
-                asyncio.create_task(engine.claim((queue,), "worker", 60, wait_seconds=wait))
+                asyncio.create_task(engine.claim((a_queue(queue),), "worker", 60, wait_seconds=wait))
                 for queue, wait in (("q", LONG), ("held up", 0))
             ]
             await until_held_up(holder, claims[1])
@@ -245,7 +248,7 @@ async def test_draining_sends_waiters_home_and_claims_nothing_more(engine: Count
     engine.drain()
     assert await waiter == ()
     await engine.submit(a_job())
-    assert await engine.claim(("q",), "worker", 60, wait_seconds=LONG) == ()
+    assert await engine.claim((a_queue("q"),), "worker", 60, wait_seconds=LONG) == ()
 
 
 async def test_what_runs_may_still_report_while_the_engine_drains(engine: Engine) -> None:
@@ -341,7 +344,7 @@ async def test_whoever_listens_hears_of_every_move(engine: Engine) -> None:
     engine.on_move(lambda moved: heard.append((moved.move, moved.endpoints)))
     await engine.submit(a_job(reports=(a_report(),), max_attempts=2))
     await engine.submit(a_job())
-    first, second = await engine.claim(("q",), "worker", 60, limit=2, stage="working")
+    first, second = await engine.claim((a_queue("q"),), "worker", 60, limit=2, stage="working")
     await engine.succeed(Guard.held(first), b"1")
     await engine.broke(Guard.held(second), Broke("no"))
     here = (a_report().endpoint_id,)
@@ -388,7 +391,7 @@ async def test_two_who_notice_the_same_lapse_make_one_move(engine: Engine, clock
 
 async def test_the_leases_of_owners_known_to_be_gone_end_before_their_time(engine: Engine) -> None:
     job_id = (await engine.submit(a_job(max_attempts=2))).job_id
-    await engine.claim(("q",), "@runner", LONG)
+    await engine.claim((a_queue("q"),), "@runner", LONG)
     assert await engine.lapse_all("@") == 1
     assert (await engine.get(job_id)).state is State.QUEUED
 
@@ -437,7 +440,7 @@ async def test_whoever_waits_for_a_job_hears_that_it_expired(engine: Engine, clo
 
 
 async def test_an_expired_job_makes_room_in_a_limited_queue(engine: CountingEngine, clock: Clock) -> None:
-    await engine.set_queue(QueueSettings("q", max_running=1))
+    await engine.set_queue(QueueSettings(a_queue("q"), max_running=1))
     await engine.submit(a_job(deadline_seconds=1))
     next_id = (await engine.submit(a_job())).job_id
     await claim_one(engine)
@@ -573,10 +576,10 @@ async def test_a_watcher_at_one_node_sees_what_happens_at_another(postgres_url: 
 
 async def test_a_queue_resumed_at_one_node_is_resumed_at_another(postgres_url: str) -> None:
     async with two_engines(postgres_url) as (a, b):
-        await a.set_queue(QueueSettings("q", paused=True))
+        await a.set_queue(QueueSettings(a_queue("q"), paused=True))
         await a.submit(a_job())
         waiter = await claiming(b)
-        await a.set_queue(QueueSettings("q"))
+        await a.set_queue(QueueSettings(a_queue("q")))
         async with asyncio.timeout(AT_ONCE):
             assert len(await waiter) == 1
 
@@ -606,8 +609,8 @@ async def test_hints_are_heard_again_after_the_connection_was_lost(postgres_url:
 async def test_leases_of_two_jobs_have_nothing_in_common_that_could_be_guessed(engine: Engine) -> None:
     for _ in range(8):
         await engine.submit(a_job())
-    leases = {job.lease for job in await engine.claim(("q",), "worker", 60, limit=1)}
-    while found := await engine.claim(("q",), "worker", 60):
+    leases = {job.lease for job in await engine.claim((a_queue("q"),), "worker", 60, limit=1)}
+    while found := await engine.claim((a_queue("q"),), "worker", 60):
         leases |= {job.lease for job in found}
     assert len(leases) == 8
     assert min(leases) >= 2**32

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import FINAL, SECOND, Job, State
 from chargehand.engine.moves import TABLE, Attempt, Broke, Lapsed, Lease, Move, RetryPolicy, decide, expire
+from tests.store.given import a_queue
 
 POLICY = RetryPolicy(backoff_base_seconds=5, backoff_max_seconds=60)
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = State
@@ -17,7 +18,7 @@ QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = State
 def a_running_job(attempt: int = 1, max_attempts: int = 3) -> Job:
     fields: dict[str, Any] = dict.fromkeys(Job.__struct_fields__[:-2], "")
     fields |= {"id": "job", "state": RUNNING, "lease": 7, "lease_owner": "worker"}
-    return Job(**fields | {"attempt": attempt, "max_attempts": max_attempts})
+    return Job(**fields | {"queue": a_queue(), "attempt": attempt, "max_attempts": max_attempts})
 
 
 # the table --------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from chargehand.engine.store import Store
 from chargehand.errors import StoreUnavailable
 from tests.conftest import Clock
 from tests.engine.given import AT_ONCE, LONG, Cable, an_engine, event, kept_up, log, stop, until
-from tests.store.given import KILL, a_job, opened, seen, sql
+from tests.store.given import KILL, a_job, a_queue, opened, seen, sql
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def engine(store: Store, clock: Clock) -> Engine:
 async def running(
     engine: Engine, handler: Handler, concurrency: int = 1, lease_seconds: float = LONG
 ) -> AsyncIterator["asyncio.Task[None]"]:
-    runner = Runner(engine, "test", ("q",), handler, concurrency=concurrency, lease_seconds=lease_seconds)
+    runner = Runner(engine, "test", (a_queue("q"),), handler, concurrency=concurrency, lease_seconds=lease_seconds)
     task = asyncio.create_task(runner.run())
     try:
         yield task
@@ -63,7 +64,7 @@ def returning(outcome: Outcome) -> Handler:
     return handler
 
 
-async def submitted(engine: Engine, **fields: int) -> str:
+async def submitted(engine: Engine, **fields: Any) -> str:
     return (await engine.submit(a_job(**fields))).job_id
 
 
@@ -206,7 +207,7 @@ async def test_a_waiting_runner_takes_a_job_as_soon_as_there_is_one(engine: Engi
 async def held(engine: Engine, handler: Handler) -> "asyncio.Task[None]":
     """The hold of a job that was claimed by whoever decides what runs when."""
     holder = Holder(engine, "scheduler", LONG)
-    [job] = await engine.claim(("q",), holder.owner, holder.lease_seconds)
+    [job] = await engine.claim((a_queue("q"),), holder.owner, holder.lease_seconds)
     assert job.lease_owner == holder.owner == IN_PROCESS + "scheduler"
     return asyncio.create_task(holder.hold(job, handler))
 
@@ -436,7 +437,7 @@ async def accepted(engine: Engine) -> str:
 async def test_a_job_that_is_handed_back_to_rest_shows_callers_what_they_saw_before(store: Store, clock: Clock) -> None:
     engine, handler = an_engine(store, clock), Stuck()
     await engine.submit(a_job(id="1"))
-    runner = Runner(engine, "test", ("q",), handler, lease_seconds=LONG, resting_stage="resting")
+    runner = Runner(engine, "test", (a_queue("q"),), handler, lease_seconds=LONG, resting_stage="resting")
     task = asyncio.create_task(runner.run())
     await until(lambda: handler.started.is_set())
     [held] = handler.jobs
@@ -450,10 +451,10 @@ async def test_a_job_that_is_handed_back_to_rest_shows_callers_what_they_saw_bef
 async def test_a_job_that_goes_on_after_a_rest_tells_nobody_a_second_time(store: Store, clock: Clock) -> None:
     engine = an_engine(store, clock)
     await engine.submit(a_job(id="1"))
-    [first] = await engine.claim(("q",), "one", LONG)
+    [first] = await engine.claim((a_queue("q"),), "one", LONG)
     told = await engine.advance(Guard.held(first), "building")
     await engine.park(Guard.held(first), "", stage="resting")
-    [second] = await engine.claim(("q",), "two", LONG)
+    [second] = await engine.claim((a_queue("q"),), "two", LONG)
     again = await engine.advance(Guard.held(second), "building")
     job = await engine.get(first.id)
     assert (job.topic, job.previous, job.attempt) == ("running:building", "queued", 1)
@@ -463,7 +464,7 @@ async def test_a_job_that_goes_on_after_a_rest_tells_nobody_a_second_time(store:
 async def test_of_two_who_saw_the_same_stage_one_moves_the_job(store: Store, clock: Clock) -> None:
     engine = an_engine(store, clock)
     await engine.submit(a_job(id="1"))
-    [job] = await engine.claim(("q",), "one", LONG)
+    [job] = await engine.claim((a_queue("q"),), "one", LONG)
     await engine.advance(Guard.held(job), "building")
     changes = [
         Change(Guard.seen(job), "advance", stage=stage, seen_stage="building") for stage in ("good", "bad", "ugly")

@@ -5,8 +5,10 @@ import time
 from collections.abc import Sequence
 
 from chargehand.engine.job import SECOND
+from chargehand.engine.queue import Wanted
 from chargehand.engine.reads import DueQueue
 from chargehand.engine.wakeups import Wakeups
+from tests.store.given import a_queue
 
 LONG = 30.0
 
@@ -14,7 +16,7 @@ LONG = 30.0
 async def waiting(wakeups: Wakeups, *queues: str, timeout: float = LONG) -> "asyncio.Task[bool]":
     """Somebody who waits by now."""
     before = wakeups.waiting
-    task = asyncio.create_task(wakeups.wait(queues or ("q",), timeout))
+    task = asyncio.create_task(wakeups.wait(tuple(map(a_queue, queues or ("q",))), timeout))
     await asyncio.sleep(0)
     assert wakeups.waiting == before + 1
     return task
@@ -30,9 +32,9 @@ async def settled(*tasks: "asyncio.Task[bool]") -> list[bool]:
 async def test_whoever_waits_longest_is_woken_first_and_the_others_sleep_on() -> None:
     wakeups = Wakeups()
     tasks = [await waiting(wakeups) for _ in range(3)]
-    wakeups.wake("q")
+    wakeups.wake(a_queue("q"))
     assert await settled(*tasks) == [True, False, False]
-    wakeups.wake("q", 5)
+    wakeups.wake(a_queue("q"), 5)
     assert await settled(*tasks) == [True, True, True]
     assert wakeups.waiting == 0
 
@@ -40,23 +42,23 @@ async def test_whoever_waits_longest_is_woken_first_and_the_others_sleep_on() ->
 async def test_news_of_another_queue_wakes_nobody() -> None:
     wakeups = Wakeups()
     task = await waiting(wakeups, "a", "b")
-    wakeups.wake("c")
+    wakeups.wake(a_queue("c"))
     assert await settled(task) == [False]
-    wakeups.wake("b")
+    wakeups.wake(a_queue("b"))
     assert await settled(task) == [True]
 
 
 async def test_whoever_waits_for_several_queues_is_woken_once() -> None:
     wakeups = Wakeups()
     both, other = await waiting(wakeups, "a", "b"), await waiting(wakeups, "b")
-    wakeups.wake("a")
-    wakeups.wake("b")
+    wakeups.wake(a_queue("a"))
+    wakeups.wake(a_queue("b"))
     assert await settled(both, other) == [True, True]
 
 
 async def test_waiting_ends_with_its_time() -> None:
     wakeups = Wakeups()
-    assert await wakeups.wait(("q",), 0.01) is False
+    assert await wakeups.wait((a_queue("q"),), 0.01) is False
     assert wakeups.waiting == 0
 
 
@@ -64,14 +66,14 @@ async def test_news_for_somebody_who_leaves_goes_to_the_next() -> None:
     wakeups = Wakeups()
     leaving, staying = await waiting(wakeups), await waiting(wakeups)
     leaving.cancel()
-    wakeups.wake("q")
+    wakeups.wake(a_queue("q"))
     assert await settled(staying) == [True]
 
 
 async def test_news_that_somebody_takes_along_when_leaving_goes_to_the_next() -> None:
     wakeups = Wakeups()
     leaving, staying = await waiting(wakeups), await waiting(wakeups)
-    wakeups.wake("q")
+    wakeups.wake(a_queue("q"))
     leaving.cancel()
     assert await settled(staying) == [True]
 
@@ -80,7 +82,7 @@ async def test_news_that_comes_when_the_time_is_just_over_goes_to_the_next() -> 
     wakeups = Wakeups()
     late = await waiting(wakeups, timeout=0.01)
     staying = await waiting(wakeups)
-    asyncio.get_running_loop().call_later(0.011, wakeups.wake, "q")
+    asyncio.get_running_loop().call_later(0.011, wakeups.wake, a_queue("q"))
     time.sleep(0.03)  # noqa: ASYNC251 - so that both are due in the same turn of the loop
     assert await settled(staying) == [True] or await late, "somebody must hear of it"
 
@@ -90,26 +92,26 @@ async def test_closing_sends_everybody_home() -> None:
     tasks = [await waiting(wakeups), await waiting(wakeups, "a", "b")]
     wakeups.close()
     assert await asyncio.gather(*tasks) == [False, False]
-    assert await wakeups.wait(("q",), LONG) is False
+    assert await wakeups.wait((a_queue("q"),), LONG) is False
 
 
 async def test_a_look_wakes_as_many_as_there_are_jobs() -> None:
     wakeups = Wakeups()
     a, a2, b = await waiting(wakeups, "a"), await waiting(wakeups, "a"), await waiting(wakeups, "b")
-    asked: list[tuple[Sequence[str], int]] = []
+    asked: list[tuple[Sequence[Wanted], int]] = []
 
-    async def due(queues: Sequence[str], bound: int) -> list[DueQueue]:
+    async def due(queues: Sequence[Wanted], bound: int) -> list[DueQueue]:
         asked.append((queues, bound))
-        return [DueQueue("a", 1, None)]
+        return [DueQueue(a_queue("a"), 1, None)]
 
     await wakeups.look(due)
-    assert asked == [(["a", "b"], 2)]
+    assert asked == [([a_queue("a"), a_queue("b")], 2)]
     assert await settled(a, a2, b) == [True, False, False]
     wakeups.close()
 
 
 async def test_nobody_waiting_means_nothing_to_look_for() -> None:
-    async def due(queues: Sequence[str], bound: int) -> list[DueQueue]:
+    async def due(queues: Sequence[Wanted], bound: int) -> list[DueQueue]:
         raise AssertionError("asked")
 
     await Wakeups().look(due)
@@ -119,8 +121,8 @@ async def test_a_pause_ends_when_a_delayed_job_is_due() -> None:
     wakeups = Wakeups()
     await waiting(wakeups)
 
-    async def due(queues: Sequence[str], bound: int) -> list[DueQueue]:
-        return [DueQueue("q", 0, SECOND // 20)]
+    async def due(queues: Sequence[Wanted], bound: int) -> list[DueQueue]:
+        return [DueQueue(a_queue("q"), 0, SECOND // 20)]
 
     await wakeups.look(due)
     async with asyncio.timeout(1):
@@ -133,7 +135,7 @@ async def test_a_pause_is_cut_short_by_a_job_that_is_due_sooner() -> None:
     await waiting(wakeups)
     pausing = asyncio.create_task(wakeups.pause(LONG, lambda: 0))
     await asyncio.sleep(0)
-    wakeups.due_at("q", SECOND // 100, lambda: 0)
+    wakeups.due_at(a_queue("q"), SECOND // 100, lambda: 0)
     async with asyncio.timeout(1):
         await pausing
     wakeups.close()
@@ -143,8 +145,8 @@ async def test_a_clock_ahead_of_the_database_does_not_make_the_look_spin() -> No
     wakeups = Wakeups()
     await waiting(wakeups)
 
-    async def due(queues: Sequence[str], bound: int) -> list[DueQueue]:
-        return [DueQueue("q", 0, SECOND)]
+    async def due(queues: Sequence[Wanted], bound: int) -> list[DueQueue]:
+        return [DueQueue(a_queue("q"), 0, SECOND)]
 
     looks = 0
     until = time.monotonic() + 0.1
@@ -159,7 +161,7 @@ async def test_a_clock_ahead_of_the_database_does_not_make_the_look_spin() -> No
 async def test_a_job_that_is_due_wakes_somebody_and_one_that_is_not_does_not() -> None:
     wakeups = Wakeups()
     task = await waiting(wakeups)
-    wakeups.due_at("q", SECOND, lambda: 0)
+    wakeups.due_at(a_queue("q"), SECOND, lambda: 0)
     assert await settled(task) == [False]
-    wakeups.due_at("q", SECOND, lambda: SECOND)
+    wakeups.due_at(a_queue("q"), SECOND, lambda: SECOND)
     assert await settled(task) == [True]

@@ -10,6 +10,7 @@ from chargehand.doors.inference.states import StateWriter
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import NewJob
 from chargehand.engine.moves import RetryPolicy
+from chargehand.engine.queue import Queue
 from chargehand.engine.runner import Hand
 from chargehand.store import open_store
 
@@ -19,8 +20,8 @@ async def test_a_state_that_can_no_longer_be_written_is_not_left_as_an_error_tha
 ) -> None:
     store = await open_store(f"sqlite:///{tmp_path}/jobs.db")
     engine = Engine(store, policy=RetryPolicy(1, 1))
-    await engine.submit(NewJob(engine.new_id(), "default", "inference", "inference/default/m", b"{}"))
-    [job] = await engine.claim(("inference/default/m",), "@somebody", 30)
+    await engine.submit(NewJob(engine.new_id(), Queue("inference", "default", "m"), b"{}"))
+    [job] = await engine.claim((Queue("inference", "default", "m"),), "@somebody", 30)
     states = StateWriter(Hand(engine, job))
     await store.close()
     states.write("loading", "too late")

@@ -7,9 +7,10 @@ from chargehand.doors.provisioning.job.ledger import JobLedger, Outcome, UnitPro
 from chargehand.doors.provisioning.job.position import TOPICS, Status, position_of, status_after, status_before
 from chargehand.doors.provisioning.job.run import JobRun, RunStep
 from chargehand.engine.job import RESTING, Event, Job, State
+from chargehand.engine.queue import Queue
 
 ROW = Job(
-    "j", "t", "provision", "q", State.QUEUED, "", "queued", "", 0, 0, 0, 1, 0, None, None, "", None, None, None, "", "",
+    "j", Queue("provision", "t", "q"), State.QUEUED, "", "queued", "", 0, 0, 0, 1, 0, None, None, "", None, None, None, "", "",
     "", None, 1, 0, 0, None, None,
 )  # fmt: skip
 FAILED = JobLedger(verdict=Verdict("failed", 1, "webhook", "workflow.partition"))

@@ -11,6 +11,7 @@ from chargehand.doors.provisioning.recipe.recipe import Recipe
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, NewJob
 from chargehand.engine.moves import RetryPolicy
+from chargehand.engine.queue import Queue
 from chargehand.engine.records import Records
 from chargehand.engine.store import Store
 from tests.api.serving import on_sqlite
@@ -39,7 +40,7 @@ async def test_an_owner_that_is_stopped_in_the_midst_of_a_write_still_knows_its_
 ) -> None:
     engine = Engine(store, policy=RetryPolicy(0, 0), now=clock)
     job_id = engine.new_id()
-    await engine.submit(NewJob(job_id, "t", "provision", f"provision/t/{SERIAL}", b"{}"))
+    await engine.submit(NewJob(job_id, Queue("provision", "t", SERIAL), b"{}"))
     job = cast(Job, await store.get_job(job_id))
     runs = Unhurried(store)
     journey = Journey(engine, runs, JobLedgers(Records(store)), job, SERIAL, Recipe.of(RECIPE), JobRun(), 0)

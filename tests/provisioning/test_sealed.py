@@ -10,6 +10,7 @@ from chargehand.doors.provisioning.recipe.recipe import judge
 from chargehand.doors.provisioning.refusals import ProvisioningRefused
 from chargehand.doors.provisioning.vault import Vault
 from chargehand.engine.job import Job, State
+from chargehand.engine.queue import Queue
 from tests.api.serving import on_sqlite
 from tests.provisioning.lab import RECIPE, lab
 
@@ -35,7 +36,7 @@ OLD_PASSWORD = bytes.fromhex(
 
 def job(payload: bytes) -> Job:
     return Job(
-        JOB_ID, "default", "provision", "provision/default/SN-OLD", State.QUEUED, "", "queued", "", 0, 0, 0, 1, 0, None,
+        JOB_ID, Queue("provision", "default", "SN-OLD"), State.QUEUED, "", "queued", "", 0, 0, 0, 1, 0, None,
         None, "", None, None, None, "", "", "", None, 1, 0, 0, None, None, payload,
     )  # fmt: skip
 

@@ -18,6 +18,7 @@ from chargehand.doors.provisioning.redfish.facts import Glance
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, NewJob
 from chargehand.engine.moves import RetryPolicy
+from chargehand.engine.queue import Queue
 from chargehand.engine.records import Records
 from chargehand.engine.store import Store
 from chargehand.errors import StoreUnavailable
@@ -105,7 +106,7 @@ async def test_an_owner_that_comes_late_wipes_out_no_verdict(store: Store) -> No
 async def test_what_was_fetched_before_a_reset_is_no_sign_of_the_boot_after_it(store: Store, clock: Clock) -> None:
     engine = Engine(store, policy=RetryPolicy(0, 0), now=clock)
     job_id = engine.new_id()
-    await engine.submit(NewJob(job_id, "t", "provision", "provision/t/SN-1", b"{}"))
+    await engine.submit(NewJob(job_id, Queue("provision", "t", "SN-1"), b"{}"))
     ledgers = JobLedgers(Records(store))
     await ledgers.begin("t", job_id, 1)
     fetches = Fetches(engine, ledgers)
@@ -135,7 +136,7 @@ class AwayOnce(JobLedgers):
 async def test_what_was_fetched_while_the_store_was_away_is_written_later(store: Store, clock: Clock) -> None:
     engine = Engine(store, policy=RetryPolicy(0, 0), now=clock)
     job_id = engine.new_id()
-    await engine.submit(NewJob(job_id, "t", "provision", "provision/t/SN-1", b"{}"))
+    await engine.submit(NewJob(job_id, Queue("provision", "t", "SN-1"), b"{}"))
     ledgers = AwayOnce(Records(store))
     await ledgers.begin("t", job_id, 1)
     fetches = Fetches(engine, ledgers)

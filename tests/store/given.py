@@ -14,6 +14,7 @@ from chargehand.engine.guard import Guard
 from chargehand.engine.ids import UlidMaker
 from chargehand.engine.job import Event, Job, NewJob, Report, State
 from chargehand.engine.moves import Change, Moved
+from chargehand.engine.queue import Queue
 from chargehand.engine.reads import DeliveryFilter, EndpointFilter, FileFilter
 from chargehand.engine.store import Claim, Claimed, Store
 from chargehand.store import Clock, open_store
@@ -25,8 +26,12 @@ KILL = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = c
 new_id = UlidMaker()
 
 
-def a_job(**fields: Any) -> NewJob:
-    return NewJob(**{"id": new_id(), "tenant": TENANT, "kind": "job", "queue": "q", "payload": b"{}", **fields})
+def a_queue(name: str | Queue = "q", tenant: str = TENANT, kind: str = "job") -> Queue:
+    return name if isinstance(name, Queue) else Queue(kind, tenant, name)
+
+
+def a_job(queue: str | Queue = "q", tenant: str = TENANT, kind: str = "job", **fields: Any) -> NewJob:
+    return NewJob(**{"id": new_id(), "queue": a_queue(queue, tenant, kind), "payload": b"{}", **fields})
 
 
 def a_report(url: str = URL, *on: str, tenant: str = TENANT) -> Report:
@@ -43,15 +48,19 @@ async def submit_many(store: Store, count: int, **fields: Any) -> list[str]:
     return [await submit(store, **fields) for _ in range(count)]
 
 
-async def claim(store: Store, *queues: str, limit: int = 1, stage: str = "", lease_seconds: float = 60) -> Claimed:
-    return await store.write(Claim(queues or ("q",), "worker", lease_seconds, limit, stage))
+async def claim(
+    store: Store, *queues: str | Queue, limit: int = 1, stage: str = "", lease_seconds: float = 60
+) -> Claimed:
+    return await store.write(
+        Claim(tuple(a_queue(queue) for queue in queues or ("q",)), "worker", lease_seconds, limit, stage)
+    )
 
 
-async def claimed_ids(store: Store, *queues: str, limit: int = 1) -> list[str]:
+async def claimed_ids(store: Store, *queues: str | Queue, limit: int = 1) -> list[str]:
     return [job.id for job in (await claim(store, *queues, limit=limit)).jobs]
 
 
-async def take_one(store: Store, *queues: str, stage: str = "", lease_seconds: float = 60) -> Job:
+async def take_one(store: Store, *queues: str | Queue, stage: str = "", lease_seconds: float = 60) -> Job:
     [job] = (await claim(store, *queues, stage=stage, lease_seconds=lease_seconds)).jobs
     return job
 
@@ -69,8 +78,9 @@ async def move(store: Store, job: Job, name: str, **fields: Any) -> Moved | None
 async def running(store: Store, **fields: Any) -> Job:
     """A new job, claimed from a queue where it is alone."""
     job_id = new_id()
-    await submit(store, **{"id": job_id, "queue": job_id, **fields})
-    return await take_one(store, fields.get("queue", job_id))
+    job = a_job(**{"id": job_id, "queue": job_id, **fields})
+    assert (await store.write(job)).created
+    return await take_one(store, job.queue)
 
 
 async def job_in(store: Store, state: State, **fields: Any) -> Job:

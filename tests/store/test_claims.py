@@ -15,6 +15,7 @@ from chargehand.engine.store import Claim, Store
 from tests.conftest import Clock
 from tests.store.given import (
     a_job,
+    a_queue,
     claim,
     claimed_ids,
     get,
@@ -41,7 +42,7 @@ async def work_off(stores: list[Store], queue: str, workers: int, total: int, li
     async def work(number: int) -> None:
         store = stores[number % len(stores)]
         while len(given) < total:
-            given.extend((await store.write(Claim((queue,), f"worker-{number}", 60, limit))).jobs)
+            given.extend((await store.write(Claim((a_queue(queue),), f"worker-{number}", 60, limit))).jobs)
 
     async with asyncio.timeout(30):
         await asyncio.gather(*[work(number) for number in range(workers)])
@@ -93,9 +94,9 @@ async def test_a_claim_takes_as_many_as_it_asks_for(store: Store) -> None:
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 async def test_claims_of_one_group_take_one_each_and_no_more_than_can_be_sent_in_one_piece(store: Store) -> None:
     ids = [await submit(store, payload=bytes(6 << 20)) for _ in range(6)]
-    answers = await asyncio.gather(*[store.write(Claim(("q",), "w", 60, 3)) for _ in range(2)])
+    answers = await asyncio.gather(*[store.write(Claim((a_queue("q"),), "w", 60, 3)) for _ in range(2)])
     assert [len(claimed.jobs) for claimed in answers] == [3, 1]
-    rest = [(await store.write(Claim(("q",), "w", 60, 3))).jobs]
+    rest = [(await store.write(Claim((a_queue("q"),), "w", 60, 3))).jobs]
     assert {job.id for claimed in answers for job in claimed.jobs} | {job.id for jobs in rest for job in jobs} == set(
         ids
     )
@@ -113,7 +114,7 @@ async def test_a_queue_named_twice_is_one_queue(store: Store) -> None:
 
 async def test_claims_of_one_group_are_dealt_out_in_the_order_they_came(store: Store) -> None:
     job_ids = await submit_many(store, 5)
-    claims = [Claim(("q",), owner, 60, limit) for owner, limit in (("a", 2), ("b", 1), ("c", 4))]
+    claims = [Claim((a_queue("q"),), owner, 60, limit) for owner, limit in (("a", 2), ("b", 1), ("c", 4))]
     answers = await asyncio.gather(*[store.write(c) for c in claims])
     assert [[job.id for job in answer.jobs] for answer in answers] == [job_ids[:2], job_ids[2:3], job_ids[3:]]
     assert [{job.lease_owner for job in answer.jobs} for answer in answers] == [{"a"}, {"b"}, {"c"}]
@@ -123,10 +124,10 @@ async def test_claims_of_one_group_for_different_queues_do_not_meet(store: Store
     for queue in ("a", "b", "c"):
         await submit_many(store, 3, queue=queue)
     wanted = [("a", "b"), ("b", "c"), ("b",), ("a", "b", "c")]
-    answers = await asyncio.gather(*[store.write(Claim(queues, "w", 60, 2)) for queues in wanted])
+    answers = await asyncio.gather(*[store.write(Claim(tuple(map(a_queue, queues)), "w", 60, 2)) for queues in wanted])
     claimed = [job.id for answer in answers for job in answer.jobs]
     assert len(claimed) == len(set(claimed)) == 7, "of nine, and only one of b is left for the third"
-    assert all(job.queue in queues for queues, answer in zip(wanted, answers, strict=True) for job in answer.jobs)
+    assert all(job.queue.name in queues for queues, answer in zip(wanted, answers, strict=True) for job in answer.jobs)
 
 
 # what a claim gives -----------------------------------------------------------------------------------------------------
@@ -168,7 +169,7 @@ async def test_only_a_lapsed_lease_is_listed_as_lapsed(store: Store, clock: Cloc
 async def test_the_jobs_of_one_owner_can_be_found_before_their_leases_lapse(store: Store) -> None:
     for owner in ("@node-1", "@node-10", "remote"):
         await submit(store)
-        await store.write(Claim(("q",), owner, 60))
+        await store.write(Claim((a_queue("q"),), owner, 60))
     assert {
         job.lease_owner for job in await store.list_jobs(JobFilter(late="lease", limit=10, owner_prefix="@node-1"))
     } == {"@node-1", "@node-10"}
@@ -205,7 +206,7 @@ async def test_claims_give_each_due_job_once_and_in_order(
         if seconds <= 0:
             due[queue].append((-priority, clock.now, job_id))
     total = sum(map(len, due.values()))
-    asked = [Claim(tuple(here + queue for queue in queues), "w", 60, limit) for queues, limit in claims]
+    asked = [Claim(tuple(a_queue(here + queue) for queue in queues), "w", 60, limit) for queues, limit in claims]
     if at_once:
         answers = await asyncio.gather(*[store.write(c) for c in asked])
     else:
@@ -231,13 +232,13 @@ async def test_two_nodes_never_get_the_same_job(postgres_url: str) -> None:
 async def test_two_nodes_together_never_run_more_than_a_queue_allows(postgres_url: str, limit: int) -> None:
     async with two_nodes(postgres_url) as stores:
         await asyncio.gather(*[submit(stores[0]) for _ in range(40)])
-        await stores[0].write(SetQueue(QueueSettings("q", max_running=limit)))
+        await stores[0].write(SetQueue(QueueSettings(a_queue("q"), max_running=limit)))
         done = most = 0
 
         async def work(store: Store) -> None:
             nonlocal done, most
             while done < 40:
-                for job in (await store.write(Claim(("q", "other"), "w", 60, 2))).jobs:
+                for job in (await store.write(Claim((a_queue("q"), a_queue("other")), "w", 60, 2))).jobs:
                     most = max(most, len(await stores[0].list_jobs(JobFilter(state=State.RUNNING))))
                     assert await move(store, job, "succeed")
                     done += 1
@@ -249,9 +250,9 @@ async def test_two_nodes_together_never_run_more_than_a_queue_allows(postgres_ur
 async def test_a_queue_paused_on_one_node_is_paused_on_all(postgres_url: str) -> None:
     async with two_nodes(postgres_url) as stores:
         await submit_many(stores[0], 3)
-        await stores[0].write(SetQueue(QueueSettings("q", paused=True)))
+        await stores[0].write(SetQueue(QueueSettings(a_queue("q"), paused=True)))
         assert [await claimed_ids(store, limit=3) for store in stores] == [[], []]
-        await stores[1].write(SetQueue(QueueSettings("q")))
+        await stores[1].write(SetQueue(QueueSettings(a_queue("q"))))
         assert len(await claimed_ids(stores[0], limit=3)) == 3
 
 

@@ -308,8 +308,8 @@ async def test_a_delivery_says_what_it_is_about_and_what_its_last_try_came_to(st
     await store.write(a_settle(delivery_id, lease, PENDING, status=503, duration_seconds=2.0))
     found = {told.delivery_id: told for told in await store.subjects([delivery_id, untried, "nobody"])}
     assert found == {
-        delivery_id: Subject(delivery_id, job.kind, job.queue, "queued", "", 503, 2.0),
-        untried: Subject(untried, job.kind, job.queue, "queued", "", None, None),
+        delivery_id: Subject(delivery_id, job.kind, job.queue.name, "queued", "", 503, 2.0),
+        untried: Subject(untried, job.kind, job.queue.name, "queued", "", None, None),
     }
     [lease] = (await store.write(a_take(limit=1))).leases
     await store.write(a_settle(delivery_id, lease))

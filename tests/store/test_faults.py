@@ -23,6 +23,7 @@ from tests.store.given import (
     KILL,
     URL,
     a_job,
+    a_queue,
     a_report,
     a_take,
     claim,
@@ -352,7 +353,7 @@ async def test_a_connection_lost_in_mid_write_is_reported_and_the_next_call_work
     node: Store, postgres_url: str
 ) -> None:
     job_id = await submit(node)
-    await node.write(SetQueue(QueueSettings("q", max_running=5)))
+    await node.write(SetQueue(QueueSettings(a_queue("q"), max_running=5)))
     holder = await asyncpg.connect(postgres_url)
     async with holder.transaction():
         await holder.execute("SELECT 1 FROM queue_settings FOR UPDATE")

@@ -29,7 +29,7 @@ class Ledger:
         self.most_side_by_side = max(self.most_side_by_side, self.side_by_side)
         await asyncio.sleep(0)
         self.side_by_side -= 1
-        jobs = [str(operation.queue) for operation in operations if hasattr(operation, "queue")]
+        jobs = [operation.queue.name for operation in operations if hasattr(operation, "queue")]
         self.commits.append(jobs)
         if "everybody" in jobs:
             raise StoreFull("no room")

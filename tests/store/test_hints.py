@@ -22,10 +22,15 @@ HOSTILE = [
     NODE + "[]",
     NODE + "{",
     NODE + '{"queues": 1, "jobs": {}}',
-    NODE + '{"queues": {"": 0, "/": 0, "task": 0, "task/": 0, "task/default": 0, "task/default/c": -1}}',
-    NODE + '{"queues": {"job/default/q": ' + "9" * 400 + "}}",  # a moment that no clock can wait for
-    NODE + '{"queues": {"task/default/c": ' + "9" * 400 + "}}",
-    NODE + '{"queues": {"job/default/q": 9223372036854775807}}',
+    NODE + '{"queues": {"task/default/c": 0}}',  # as 0.1.0 writes it
+    NODE + '{"queues": [[[], 0]]}',
+    NODE + '{"queues": [[["task"], 0], [["task", "default"], 0]]}',
+    NODE + '{"queues": [[["task", "default", null], 0]]}',
+    NODE + '{"queues": [[["", "", ""], 0], [["task", "", "", "node"], 0]]}',
+    NODE + '{"queues": [[["task", "default", "c"], -1]]}',
+    NODE + '{"queues": [[["job", "default", "q"], ' + "9" * 400 + "]]}",  # a moment that no clock can wait for
+    NODE + '{"queues": [[["task", "default", "c"], ' + "9" * 400 + "]]}",
+    NODE + '{"queues": [[["job", "default", "q"], 9223372036854775807]]}',
     NODE + '{"x": ' + "[" * 7900,
     NODE + '{"jobs": ["\\ud800", "\\u0000", "../.."], "endpoints": ["ep_"], "streams": ["*", ""]}',
     NODE + '{"streams": [' + ",".join(f'"{number:032x}"' for number in range(200)) + "]}",

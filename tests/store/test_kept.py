@@ -8,7 +8,7 @@ from chargehand.engine.moves import Change, Note, Prune
 from chargehand.engine.reads import JobFilter
 from chargehand.engine.store import FinishedJobs, KeptJobs, OldJobs, Store
 from tests.conftest import Clock
-from tests.store.given import TENANT, a_report, get, job_in, move, running, seen, submit, submit_many, take_one
+from tests.store.given import TENANT, a_queue, a_report, get, job_in, move, running, seen, submit, submit_many, take_one
 
 ENDS = {"succeed": State.SUCCEEDED, "fail": State.FAILED, "cancel": State.CANCELLED, "expire": State.FAILED}
 
@@ -152,11 +152,11 @@ async def test_ready_jobs_are_counted_by_priority(store: Store, clock: Clock) ->
     await submit_many(store, 2, priority=0)
     await submit(store, priority=9, delay_seconds=10)
     await submit(store, priority=5, queue="other")
-    assert await store.count_ready("q") == {5: 3, 0: 2}
+    assert await store.count_ready(a_queue("q")) == {5: 3, 0: 2}
     await take_one(store)
     clock.advance(10)
-    assert await store.count_ready("q") == {9: 1, 5: 2, 0: 2}
-    assert await store.count_ready("nobody's") == {}
+    assert await store.count_ready(a_queue("q")) == {9: 1, 5: 2, 0: 2}
+    assert await store.count_ready(a_queue("never")) == {}
 
 
 async def test_stopped_jobs_are_counted_by_queue_and_stage(store: Store) -> None:
@@ -168,10 +168,14 @@ async def test_stopped_jobs_are_counted_by_queue_and_stage(store: Store) -> None
         job = await running(store, queue=queue, tenant=tenant)
         await move(store, job, "fail", stage=stage)
     await move(store, await running(store, queue="a"), "cancel")
-    assert await store.count_stopped(TENANT, "failed:dead") == {"a": 2, "b": 1}
-    assert await store.count_stopped(None, "failed:dead") == {"a": 2, "b": 1, "c": 1}
-    assert await store.count_stopped(TENANT, "failed") == {"a": 1}
-    assert await store.count_stopped(TENANT, "cancelled") == {"a": 1}
+    assert await store.count_stopped(TENANT, "failed:dead") == {a_queue("a"): 2, a_queue("b"): 1}
+    assert await store.count_stopped(None, "failed:dead") == {
+        a_queue("a"): 2,
+        a_queue("b"): 1,
+        a_queue("c", "other"): 1,
+    }
+    assert await store.count_stopped(TENANT, "failed") == {a_queue("a"): 1}
+    assert await store.count_stopped(TENANT, "cancelled") == {a_queue("a"): 1}
 
 
 async def test_a_dead_letter_that_is_requeued_is_not_counted(store: Store) -> None:

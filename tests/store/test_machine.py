@@ -29,7 +29,7 @@ from chargehand.engine.reads import DeliveryFilter, JobFilter
 from chargehand.engine.store import Claim, OldJobs, Store
 from chargehand.store import open_store
 from tests.conftest import Clock
-from tests.store.given import a_job, a_report, a_settle, a_take, new_id, seen
+from tests.store.given import a_job, a_queue, a_report, a_settle, a_take, new_id, seen
 
 T = TypeVar("T")
 CHANGES = ("advance", "succeed", "retry", "park", "fail", "cancel", "requeue")
@@ -85,8 +85,8 @@ class Comparison(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue = new_id()
-        self.url = f"https://receiver.example/{self.queue}"
+        self.queue = a_queue(new_id())
+        self.url = f"https://receiver.example/{self.queue.name}"
         self.settings = QueueSettings(self.queue)
         self.known: dict[str, Model] = {}
 
@@ -209,7 +209,7 @@ class Comparison(RuleBasedStateMachine):
 
     @invariant()
     def the_jobs_are_as_expected(self) -> None:
-        jobs = self.run(self.store.list_jobs(JobFilter(queue=self.queue, limit=1000)))
+        jobs = self.run(self.store.list_jobs(JobFilter(queue=self.queue.name, limit=1000)))
         assert {job.id for job in jobs} == set(self.known)
         for job in jobs:
             model = self.known[job.id]

@@ -10,7 +10,7 @@ from chargehand.engine.job import Job
 from chargehand.engine.moves import Beat, Change, Note, Prune
 from chargehand.engine.store import Claim, Store
 from tests.conftest import Clock
-from tests.store.given import TENANT, get, move, new_id, running, sql, submit, take_one, trace
+from tests.store.given import TENANT, a_queue, get, move, new_id, running, sql, submit, take_one, trace
 
 STRANGERS: list[dict[str, Any]] = [
     {"owner": "somebody else"},
@@ -107,7 +107,7 @@ async def test_a_lease_is_a_count_of_claims_and_a_number_that_the_claimer_chose(
     job_id = new_id()
     await submit(store, id=job_id, queue=job_id)
     for count, chosen in ((1, 7), (2, 2**32 - 1), (3, 0)):
-        [job] = (await store.write(Claim((job_id,), "worker", 60, lease_random=chosen))).jobs
+        [job] = (await store.write(Claim((a_queue(job_id),), "worker", 60, lease_random=chosen))).jobs
         assert (job.claims, job.lease) == (count, count * 2**32 + chosen)
         assert await move(store, job, "park")
 

@@ -13,6 +13,7 @@ import pytest
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, State
 from chargehand.engine.moves import Change
+from chargehand.engine.queue import Queue
 from chargehand.engine.reads import DeliveryFilter, FileFilter, JobFilter
 from chargehand.engine.records import Records
 from chargehand.engine.store import Store
@@ -21,6 +22,7 @@ from chargehand.store.sqlite.session import plan_once
 from tests.conftest import Clock
 from tests.store.given import (
     TENANT,
+    a_queue,
     a_report,
     a_take,
     get,
@@ -36,7 +38,7 @@ from tests.store.given import (
 )
 
 # How a claim looks for work: what these touch must not grow with what is not due, finished, or in other queues.
-CLAIMING = ("due_lanes", "due_jobs", "count_running", "queue_settings")
+CLAIMING = ("due_priorities", "due_jobs", "count_running", "queue_settings")
 FILES = ("get_file", "list_files_of_job", "list_files", "blobs_in_use", "prunable_files", "prune_job_files")
 
 
@@ -71,7 +73,8 @@ def test_a_parameter_used_twice_is_bound_once() -> None:
 def test_the_columns_of_a_job_are_read_in_the_order_of_its_fields() -> None:
     text = " ".join(load_queries("postgres")["get_job"].sql.split())
     columns = text.removeprefix("SELECT ").partition(" FROM ")[0].split(", ")
-    assert [column.partition(".")[2] for column in columns] == list(Job.__struct_fields__)
+    first, _, *fields = Job.__struct_fields__
+    assert [column.partition(".")[2] for column in columns] == [first, "kind", "tenant", "queue", "node", *fields]
 
 
 async def test_looking_for_work_never_scans_or_sorts_the_jobs(tmp_path: Path) -> None:
@@ -132,10 +135,10 @@ async def test_no_statement_is_prepared_anew_for_other_values(tmp_path: Path) ->
 
 
 MANY_JOBS = """
-    INSERT INTO jobs (id, tenant, kind, queue, state, stage, topic, previous, topic_seq, priority, run_at, attempt,
+    INSERT INTO jobs (id, tenant, kind, queue, node, state, stage, topic, previous, topic_seq, priority, run_at, attempt,
                       max_attempts, lease, waiting_for, traceparent, tracestate, reports, seq, created_at, updated_at)
     WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
-    SELECT 'many' || i, 'acme', 'job', 'many/' || (i % 3), 'queued', '', 'queued', '', 1, i / 3 % 10,
+    SELECT 'many' || i, 'acme', 'job', 'many/' || (i % 3), '', 'queued', '', 'queued', '', 1, i / 3 % 10,
            CASE WHEN i / 30 % 2 = 0 THEN i ELSE 9000000000000000 + i END, 0, 1, 0, '', '', '', '', 1, 1, 1
     FROM n"""
 
@@ -148,11 +151,11 @@ async def test_a_scheduler_looks_at_a_hundred_thousand_jobs_as_quickly_as_at_a_f
             for priority in range(10):
                 await submit_many(store, 5, queue=queue, priority=priority)
                 await submit(store, queue=queue, priority=priority, delay_seconds=60)
-        few = await effort(store_url, "queue_heads", prefix="many/", bound=5, now=clock.now)
+        few = await effort(store_url, "queue_heads", kind="job", tenant="acme", bound=5, now=clock.now)
         await sql(store_url, MANY_JOBS)
-        many = await effort(store_url, "queue_heads", prefix="many/", bound=5, now=clock.now)
+        many = await effort(store_url, "queue_heads", kind="job", tenant="acme", bound=5, now=clock.now)
         assert many <= 1.1 * few
-        assert sum(head.ready for head in await store.queue_heads("many/", 100_000)) > 50_000
+        assert sum(head.ready for head in await store.queue_heads("job", 100_000)) > 50_000
 
 
 async def effort(url: str, name: str, **values: Any) -> float:
@@ -229,11 +232,11 @@ async def test_a_few_stopped_jobs_are_found_without_looking_at_the_others(store_
 
 
 async def test_jobs_are_found_by_the_name_in_their_queue(store: Store) -> None:
-    a = await submit(store, queue=f"one/{TENANT}/Alpha", kind="one")
-    b = await submit(store, queue=f"two/{TENANT}/alpha @node", kind="two")
-    c = await submit(store, queue=f"two/{TENANT}/alphabet", kind="two")
-    d = (await job_in(store, State.FAILED, queue=f"two/{TENANT}/alpha", kind="two")).id
-    await submit(store, queue=f"two/{TENANT}/beta/alpha", kind="two")
+    a = await submit(store, queue="Alpha", kind="one")
+    b = await submit(store, queue=Queue("two", TENANT, "alpha", "node"))
+    c = await submit(store, queue="alphabet", kind="two")
+    d = (await job_in(store, State.FAILED, queue="alpha", kind="two")).id
+    await submit(store, queue="beta/alpha", kind="two")
 
     async def listed(*names: str, **by: Any) -> list[str]:
         return [job.id for job in await store.list_jobs(JobFilter(names=names, **by))]
@@ -287,7 +290,7 @@ async def test_text_is_kept_whatever_it_is(store: Store, text: str) -> None:
     job = await running(store, tenant=text, queue=text, kind=text, traceparent=text, idempotency_key=text)
     assert await store.write(Change(Guard.held(job), "fail", text, error=text, failed_step=text, message=text))
     after = await get(store, job.id)
-    assert {after.tenant, after.queue, after.kind, after.traceparent, after.error, after.failed_step} == {text}
+    assert {after.tenant, after.queue.name, after.kind, after.traceparent, after.error, after.failed_step} == {text}
     assert [event.message for event in await store.list_events(job.id)][-1] == text
 
 
@@ -304,9 +307,9 @@ def reads(store: Store, job_id: str) -> list[Callable[[], Awaitable[Any]]]:
         lambda: store.list_jobs(JobFilter(TENANT, kinds=("job",), key="k")),
         lambda: store.list_jobs(JobFilter(late="lease", limit=10)),
         lambda: store.list_jobs(JobFilter(late="deadline", limit=10)),
-        lambda: store.due_queues(["q"], 10),
-        lambda: store.queue_heads("", 10),
-        lambda: store.pulse("q", 0, 10),
+        lambda: store.due_queues([a_queue("q")], 10),
+        lambda: store.queue_heads("job", 10),
+        lambda: store.pulse(a_queue("q"), 0, 10),
         lambda: Records(store).list("thing"),
         lambda: Records(store).due("thing", 10),
         lambda: store.count_queues(),
@@ -359,7 +362,7 @@ class Blocker:
         if url.startswith("sqlite:"):
             file = apsw.Connection(url.removeprefix("sqlite:///"))
             file.execute("BEGIN IMMEDIATE")
-            file.execute("INSERT INTO queue_settings VALUES ('uncommitted', 1, NULL)")
+            file.execute("INSERT INTO queue_settings VALUES ('job', 'acme', 'uncommitted', '', 1, NULL)")
             return cls(file, None)
         connection = await asyncpg.connect(url)
         await connection.execute("BEGIN")

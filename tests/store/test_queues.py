@@ -1,28 +1,30 @@
 """What an operator may set for a queue, and what is told of all of them."""
 
 import asyncio
+from unittest.mock import ANY
 
 from chargehand.engine.job import SECOND, QueueCount, QueueSettings, SetQueue, State
 from chargehand.engine.moves import Change
+from chargehand.engine.queue import Queue
 from chargehand.engine.reads import DueQueue, QueueHead
 from chargehand.engine.store import Store
 from tests.conftest import Clock
-from tests.store.given import claim, claimed_ids, get, job_in, move, seen, submit, submit_many
+from tests.store.given import a_queue, claim, claimed_ids, get, job_in, move, seen, submit, submit_many
 
 
 async def test_a_paused_queue_gives_nothing_until_it_is_resumed(store: Store) -> None:
     job_id = await submit(store)
     free = await submit(store, queue="free")
-    await store.write(SetQueue(QueueSettings("q", paused=True)))
+    await store.write(SetQueue(QueueSettings(a_queue("q"), paused=True)))
     assert await claimed_ids(store, "q", "free", limit=5) == [free]
-    await store.write(SetQueue(QueueSettings("q")))
+    await store.write(SetQueue(QueueSettings(a_queue("q"))))
     assert await claimed_ids(store) == [job_id]
 
 
 async def test_a_paused_queue_takes_jobs_and_lets_running_ones_finish(store: Store) -> None:
     await submit_many(store, 2)
     [job] = (await claim(store)).jobs
-    await store.write(SetQueue(QueueSettings("q", paused=True)))
+    await store.write(SetQueue(QueueSettings(a_queue("q"), paused=True)))
     await submit(store)
     assert await move(store, job, "succeed")
     assert [(count.ready, count.running) for count in await store.count_queues()] == [(2, 0)]
@@ -30,7 +32,7 @@ async def test_a_paused_queue_takes_jobs_and_lets_running_ones_finish(store: Sto
 
 async def test_a_limited_queue_runs_no_more_than_its_limit(store: Store) -> None:
     job_ids = await submit_many(store, 5)
-    await store.write(SetQueue(QueueSettings("q", max_running=2)))
+    await store.write(SetQueue(QueueSettings(a_queue("q"), max_running=2)))
     first = (await claim(store, limit=5)).jobs
     assert [job.id for job in first] == job_ids[:2]
     assert await claimed_ids(store) == []
@@ -40,7 +42,7 @@ async def test_a_limited_queue_runs_no_more_than_its_limit(store: Store) -> None
 
 async def test_claims_of_one_group_share_the_limit(store: Store) -> None:
     await submit_many(store, 9)
-    await store.write(SetQueue(QueueSettings("q", max_running=4)))
+    await store.write(SetQueue(QueueSettings(a_queue("q"), max_running=4)))
     answers = await asyncio.gather(
         *[claimed_ids(store, "q", limit=3), claimed_ids(store, "q", limit=3), claimed_ids(store, "q", "other", limit=3)]
     )
@@ -51,28 +53,31 @@ async def test_the_limit_counts_over_all_priorities_and_leaves_other_queues_alon
     for priority in (9, 5, 0):
         await submit(store, priority=priority)
     free = await submit_many(store, 3, queue="free")
-    await store.write(SetQueue(QueueSettings("q", max_running=2)))
+    await store.write(SetQueue(QueueSettings(a_queue("q"), max_running=2)))
     claimed = (await claim(store, "q", "free", limit=9)).jobs
-    assert [job.priority for job in claimed if job.queue == "q"] == [9, 5]
-    assert [job.id for job in claimed if job.queue == "free"] == free
+    assert [job.priority for job in claimed if job.queue.name == "q"] == [9, 5]
+    assert [job.id for job in claimed if job.queue.name == "free"] == free
 
 
 async def test_a_limit_of_nothing_gives_nothing_and_a_lowered_one_takes_nothing_away(store: Store) -> None:
     await submit_many(store, 3)
     running = (await claim(store, limit=2)).jobs
-    await store.write(SetQueue(QueueSettings("q", max_running=0)))
+    await store.write(SetQueue(QueueSettings(a_queue("q"), max_running=0)))
     assert await claimed_ids(store) == []
     assert all([await move(store, job, "succeed") for job in running])
 
 
 async def test_only_queues_that_differ_are_remembered(store: Store) -> None:
-    await store.write(SetQueue(QueueSettings("b", max_running=3)))
-    await store.write(SetQueue(QueueSettings("a", paused=True)))
-    await store.write(SetQueue(QueueSettings("b", paused=True, max_running=4)))
-    assert await store.list_queue_settings() == [QueueSettings("a", True), QueueSettings("b", True, 4)]
-    await store.write(SetQueue(QueueSettings("b")))
-    await store.write(SetQueue(QueueSettings("never set")))
-    assert await store.list_queue_settings() == [QueueSettings("a", True)]
+    await store.write(SetQueue(QueueSettings(a_queue("b"), max_running=3)))
+    await store.write(SetQueue(QueueSettings(a_queue("a"), paused=True)))
+    await store.write(SetQueue(QueueSettings(a_queue("b"), paused=True, max_running=4)))
+    assert await store.list_queue_settings() == [
+        QueueSettings(a_queue("a"), True),
+        QueueSettings(a_queue("b"), True, 4),
+    ]
+    await store.write(SetQueue(QueueSettings(a_queue("b"))))
+    await store.write(SetQueue(QueueSettings(a_queue("never set"))))
+    assert await store.list_queue_settings() == [QueueSettings(a_queue("a"), True)]
 
 
 async def test_due_queues_say_how_much_is_ready_and_when_there_is_more(store: Store, clock: Clock) -> None:
@@ -81,17 +86,17 @@ async def test_due_queues_say_how_much_is_ready_and_when_there_is_more(store: St
     await submit(store, queue="busy", delay_seconds=60)
     await submit(store, queue="busy", priority=9, delay_seconds=30)
     await submit(store, queue="later", delay_seconds=5)
-    found = await store.due_queues(["busy", "later", "empty"], 100)
+    found = await store.due_queues([a_queue("busy"), a_queue("later"), a_queue("empty")], 100)
     assert sorted(found, key=lambda due: due.queue) == [
-        DueQueue("busy", 4, clock.now + 30 * SECOND),
-        DueQueue("empty", 0, None),
-        DueQueue("later", 0, clock.now + 5 * SECOND),
+        DueQueue(a_queue("busy"), 4, clock.now + 30 * SECOND),
+        DueQueue(a_queue("empty"), 0, None),
+        DueQueue(a_queue("later"), 0, clock.now + 5 * SECOND),
     ]
 
 
 async def test_due_queues_count_no_further_than_they_are_asked_to(store: Store) -> None:
     await submit_many(store, 5)
-    [due] = await store.due_queues(["q"], 2)
+    [due] = await store.due_queues([a_queue("q")], 2)
     assert due.ready == 2
 
 
@@ -99,11 +104,11 @@ async def test_a_queue_that_cannot_give_is_not_due(store: Store) -> None:
     for queue in ("paused", "full"):
         await submit_many(store, 2, queue=queue)
     await claim(store, "full")
-    await store.write(SetQueue(QueueSettings("paused", paused=True)))
-    await store.write(SetQueue(QueueSettings("full", max_running=1)))
-    assert await store.due_queues(["paused", "full"], 10) == []
-    await store.write(SetQueue(QueueSettings("full", max_running=2)))
-    assert [due.ready for due in await store.due_queues(["paused", "full"], 10)] == [1]
+    await store.write(SetQueue(QueueSettings(a_queue("paused"), paused=True)))
+    await store.write(SetQueue(QueueSettings(a_queue("full"), max_running=1)))
+    assert await store.due_queues([a_queue("paused"), a_queue("full")], 10) == []
+    await store.write(SetQueue(QueueSettings(a_queue("full"), max_running=2)))
+    assert [due.ready for due in await store.due_queues([a_queue("paused"), a_queue("full")], 10)] == [1]
 
 
 async def test_queue_heads_say_what_is_most_urgent_and_what_waits_longest(store: Store, clock: Clock) -> None:
@@ -117,35 +122,45 @@ async def test_queue_heads_say_what_is_most_urgent_and_what_waits_longest(store:
     await submit(store, queue="a/only one")
     await job_in(store, State.RUNNING, queue="a/running")
     await job_in(store, State.FAILED, queue="a/failed")
-    assert await store.queue_heads("a/", 100) == [
-        QueueHead("a/busy", 4, 7, oldest, clock.now + 30 * SECOND),
-        QueueHead("a/later", 0, -1, None, clock.now + 5 * SECOND),
-        QueueHead("a/only one", 1, 0, clock.now, None),
+    assert await store.queue_heads("job", 100) == [
+        QueueHead(a_queue("a/busy"), 4, 7, oldest, clock.now + 30 * SECOND),
+        QueueHead(a_queue("a/later"), 0, -1, None, clock.now + 5 * SECOND),
+        QueueHead(a_queue("a/only one"), 1, 0, clock.now, None),
     ]
     clock.advance(60)
-    busy, later, _ = await store.queue_heads("a/", 100)
+    busy, later, _ = await store.queue_heads("job", 100)
     assert (busy.ready, busy.priority, busy.next_at) == (6, 9, None)
     assert (later.ready, later.priority, later.next_at) == (1, 0, None)
 
 
-async def test_queue_heads_are_those_under_the_prefix(store: Store) -> None:
-    names = ["", "A/x", "a", "a-x", "a/", "a/x", "a/é", "a/💥", "a0", "aa/x", "b/x", "é"]
-    for name in names:
-        await submit(store, queue=name)
+async def test_queue_heads_are_those_of_a_kind_and_of_a_tenant(store: Store) -> None:
+    queues = [
+        Queue(kind, tenant, name, node)
+        for kind in ("job", "jobs", "task")
+        for tenant in ("", "A", "acme", "acme-2", "é")
+        for name, node in [("x", ""), ("x", "node-1"), ("x/y", ""), ("💥", ""), ("%", "")]
+    ]
+    for queue in queues:
+        await submit(store, queue=queue)
 
-    async def under(prefix: str) -> list[str]:
-        return sorted(head.queue for head in await store.queue_heads(prefix, 1))
+    async def heads(kind: str, tenant: str | None = None) -> set[Queue]:
+        found = [head.queue for head in await store.queue_heads(kind, 1, tenant)]
+        assert len(found) == len(set(found))
+        return set(found)
 
-    assert await under("a/") == ["a/", "a/x", "a/é", "a/💥"]
-    assert await under("é") == ["é"]
-    assert await under("") == sorted(names)
-    assert await under("a/y") == await under("zzz") == await under("%") == []
+    for kind in ("job", "task"):
+        assert await heads(kind) == {queue for queue in queues if queue.kind == kind}
+        for tenant in ("", "acme", "é"):
+            assert await heads(kind, tenant) == {
+                queue for queue in queues if (queue.kind, queue.tenant) == (kind, tenant)
+            }
+    assert await heads("jo") == await heads("") == await heads("job", "ac") == await heads("%") == set()
 
 
 async def test_queue_heads_count_no_further_than_they_are_asked_to(store: Store) -> None:
     for priority in (0, 5, 9):
         await submit_many(store, 2, priority=priority)
-    assert [[head.ready for head in await store.queue_heads("", bound)] for bound in (1, 3, 6, 9)] == [
+    assert [[head.ready for head in await store.queue_heads("job", bound)] for bound in (1, 3, 6, 9)] == [
         [1],
         [3],
         [6],
@@ -157,13 +172,13 @@ async def test_a_queue_that_cannot_give_has_a_head_with_nothing_ready(store: Sto
     for queue in ("full", "paused"):
         await submit_many(store, 2, queue=queue, priority=4)
     await claim(store, "full")
-    await store.write(SetQueue(QueueSettings("paused", paused=True)))
-    await store.write(SetQueue(QueueSettings("full", max_running=1)))
-    expected = [QueueHead("full", 0, 4, clock.now, None), QueueHead("paused", 0, 4, clock.now, None)]
-    assert await store.queue_heads("", 10) == expected
-    await store.write(SetQueue(QueueSettings("full", max_running=2)))
-    await store.write(SetQueue(QueueSettings("paused")))
-    assert [head.ready for head in await store.queue_heads("", 10)] == [1, 2]
+    await store.write(SetQueue(QueueSettings(a_queue("paused"), paused=True)))
+    await store.write(SetQueue(QueueSettings(a_queue("full"), max_running=1)))
+    expected = [QueueHead(a_queue("full"), 0, 4, clock.now, None), QueueHead(a_queue("paused"), 0, 4, clock.now, None)]
+    assert await store.queue_heads("job", 10) == expected
+    await store.write(SetQueue(QueueSettings(a_queue("full"), max_running=2)))
+    await store.write(SetQueue(QueueSettings(a_queue("paused"))))
+    assert [head.ready for head in await store.queue_heads("job", 10)] == [1, 2]
 
 
 async def test_queues_are_counted_by_what_their_jobs_wait_for(store: Store, clock: Clock) -> None:
@@ -176,9 +191,38 @@ async def test_queues_are_counted_by_what_their_jobs_wait_for(store: Store, cloc
     await submit(store, queue="b/1")
     await claim(store, "b/1")
     await job_in(store, State.SUCCEEDED)
-    assert await store.count_queues() == [QueueCount("a/1", 2, 1, 1, oldest), QueueCount("b/1", 0, 0, 1, None)]
-    assert [count.queue for count in await store.count_queues("b/")] == ["b/1"]
-    assert await store.count_queues("%") == []
+    assert await store.count_queues() == [
+        QueueCount(a_queue("a/1"), 2, 1, 1, oldest),
+        QueueCount(a_queue("b/1"), 0, 0, 1, None),
+    ]
+    await submit(store, queue="a/1", tenant="other", kind="task")
+    assert [count.queue for count in await store.count_queues("task")] == [a_queue("a/1", "other", "task")]
+    assert [count.queue for count in await store.count_queues("job", "acme")] == [a_queue("a/1"), a_queue("b/1")]
+    assert await store.count_queues("%") == await store.count_queues(tenant="job") == []
+
+
+async def test_a_queue_is_counted_with_what_is_there_for_single_nodes(store: Store) -> None:
+    for node in ("", "node-1", "node-2"):
+        await submit(store, queue=Queue("job", "acme", "q", node))
+    await claim(store, Queue("job", "acme", "q", "node-1"))
+    assert await store.count_queues() == [QueueCount(a_queue("q"), 2, 0, 1, ANY)]
+
+
+async def test_only_its_node_claims_from_a_queue_of_a_node(store: Store) -> None:
+    mine = Queue("job", "acme", "q", "node-1")
+    shared, own = await submit(store), await submit(store, queue=mine)
+    assert await claimed_ids(store, Queue("job", "acme", "q", "node-2"), limit=5) == []
+    assert await claimed_ids(store, "q", limit=5) == [shared]
+    assert await claimed_ids(store, mine, limit=5) == [own]
+    assert (await get(store, own)).queue == mine
+
+
+async def test_settings_of_a_queue_are_not_those_of_its_namesakes(store: Store) -> None:
+    queues = [a_queue("q"), a_queue("q", "other"), a_queue("q", kind="task"), Queue("job", "acme", "q", "node-1")]
+    for queue in queues:
+        await submit(store, queue=queue)
+    await store.write(SetQueue(QueueSettings(a_queue("q"), paused=True)))
+    assert [(await claim(store, queue)).jobs != () for queue in queues] == [False, True, True, True]
 
 
 async def test_a_position_counts_those_that_go_first(store: Store, clock: Clock) -> None:

@@ -9,6 +9,7 @@ import pytest
 from chargehand.engine.delivery import DeliveryState, Replay
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, State
+from chargehand.engine.queue import Queue
 from chargehand.engine.reads import DeliveryFilter, JobFilter
 from chargehand.engine.records import Records
 from chargehand.engine.store import Store
@@ -55,9 +56,9 @@ async def another_database(postgres_url: str) -> str:
 
 
 async def jobs_of(store: Store, kind: str, tenant: str, name: str) -> list[Job]:
-    """The jobs of a queue, oldest first, with their payloads."""
-    listed = await store.list_jobs(JobFilter(tenant=tenant, kind=kind, queue=f"{kind}/{tenant}/{name}", exact=True))
-    return [await get(store, job.id) for job in reversed(listed)]
+    """The jobs of a queue for all nodes, oldest first, with their payloads."""
+    listed = await store.list_jobs(JobFilter(tenant, kind, name))
+    return [await get(store, job.id) for job in reversed(listed) if job.queue == Queue(kind, tenant, name)]
 
 
 async def only(store: Store, kind: str, tenant: str, name: str) -> Job:
@@ -66,16 +67,22 @@ async def only(store: Store, kind: str, tenant: str, name: str) -> Job:
 
 
 async def claimed(store: Store, kind: str, tenant: str, name: str) -> list[Job]:
-    return list((await claim(store, f"{kind}/{tenant}/{name}", limit=10)).jobs)
+    return list((await claim(store, Queue(kind, tenant, name), limit=10)).jobs)
 
 
 async def test_every_release_has_a_database_of_both_stores() -> None:
     assert "0.1.0" in RELEASES
 
 
+def flat(queue: Queue) -> str:
+    """As 0.1.0 wrote a queue."""
+    return f"{queue.kind}/{queue.tenant}/{queue.name}" + (f" @{queue.node}" if queue.node else "")
+
+
 async def test_every_job_is_as_it_was(store_url: str, clock: Clock) -> None:
     told = "id, tenant, kind, state, stage, topic, attempt, lease, lease_until, error, idempotency_key, seq"
     rows = await sql(store_url, f"SELECT {told} FROM jobs")
+    queues = dict(await sql(store_url, "SELECT id, queue FROM jobs"))
     payloads = dict(await sql(store_url, "SELECT job_id, payload FROM job_payloads"))
     results = dict(await sql(store_url, "SELECT job_id, result FROM job_results"))
     events = Counter(job_id for [job_id] in await sql(store_url, "SELECT job_id FROM job_events"))
@@ -83,6 +90,7 @@ async def test_every_job_is_as_it_was(store_url: str, clock: Clock) -> None:
         for row in rows:
             job = await get(store, row[0])
             assert tuple(getattr(job, name) for name in told.split(", ")) == row
+            assert flat(job.queue) == queues[job.id]
             assert (job.payload, job.result) == (payloads[job.id], results.get(job.id))
             assert len(await store.list_events(job.id)) == events[job.id]
         assert len(await store.list_jobs(JobFilter(limit=1000))) == len(rows) > 50
@@ -138,9 +146,9 @@ async def test_the_jobs_of_a_queue_are_found_by_its_name(store: Store, tenant: s
 async def test_a_queue_for_one_node_is_beside_the_one_for_all(store: Store) -> None:
     shared = await jobs_of(store, "inference", ACME, HELD)
     assert Counter(job.state for job in shared) == {State.RUNNING: 1, State.QUEUED: 3}
-    everything = await store.list_jobs(JobFilter(tenant=ACME, kind="inference", queue=f"inference/{ACME}/{HELD}"))
-    of_nodes = [job for job in everything if job.id not in {other.id for other in shared}]
+    of_nodes = [job for job in await store.list_jobs(JobFilter(ACME, "inference", HELD)) if job.queue.node]
     assert sorted(job.state for job in of_nodes) == [State.QUEUED, State.RUNNING]
+    assert [len(job.queue.node) for job in of_nodes] == [26, 26]
     assert {job.id for job in await claimed(store, "inference", ACME, HELD)} <= {job.id for job in shared}
 
 
@@ -203,12 +211,12 @@ async def test_a_limit_still_holds(store: Store) -> None:
 
 async def test_keys_are_still_taken(store: Store) -> None:
     keyed = await only(store, "job", ACME, "keyed")
-    again = a_job(tenant=ACME, kind="job", queue=f"job/{ACME}/keyed", idempotency_key="order-17")
+    again = a_job(tenant=ACME, kind="job", queue="keyed", idempotency_key="order-17")
     assert (await store.write(again)).job_id == keyed.id
     unique = await only(store, "task", ACME, "unique")
-    another = a_job(tenant=ACME, kind="task", queue=f"task/{ACME}/unique", unique_key="only-one")
+    another = a_job(tenant=ACME, kind="task", queue="unique", unique_key="only-one")
     assert (await store.write(another)).job_id == unique.id
-    elsewhere = a_job(tenant=ACME, kind="task", queue=f"task/{ACME}/other", unique_key="only-one")
+    elsewhere = a_job(tenant=ACME, kind="task", queue="other", unique_key="only-one")
     assert (await store.write(elsewhere)).created
 
 
@@ -243,3 +251,13 @@ async def test_records_of_doors_are_as_they_were(store_url: str, clock: Clock) -
             assert record is not None
             assert (record.body, record.version, record.due_at) == (body, version, due_at)
     assert {"topic", "schedule", "subscription", "server", "provision-run"} <= {row[0] for row in rows}
+
+
+async def test_settings_are_those_of_the_same_queues(store_url: str, clock: Clock) -> None:
+    rows = await sql(store_url, "SELECT queue, paused, max_running FROM queue_settings")
+    async with opened(store_url, clock) as store:
+        settings = await store.list_queue_settings()
+    assert {(flat(each.queue), each.paused, each.max_running) for each in settings} == {
+        (queue, bool(paused), max_running) for queue, paused, max_running in rows
+    }
+    assert Queue("inference", ACME, AWAY) in {each.queue for each in settings}

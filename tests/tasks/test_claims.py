@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from chargehand.doors.tasks.names import BASE, KIND, task_queue
 from chargehand.doors.tasks.views import CLAIMED
 from chargehand.engine.guard import Guard
-from chargehand.engine.job import FINAL, LEASE_RANDOM_BITS, queue_name
+from chargehand.engine.job import FINAL, LEASE_RANDOM_BITS
 from chargehand.engine.moves import Broke, Change
+from chargehand.engine.queue import Queues
 from chargehand.engine.reads import JobFilter
 from chargehand.errors import Conflict
 from tests.api.serving import Api, serving, until
@@ -137,7 +138,7 @@ class Storm:
 
     async def claim_in_process(self, name: str) -> None:
         engine = self.world.engine
-        every = (queue_name(KIND, self.tenant, "*"),)
+        every = (Queues(KIND, self.tenant),)
         while True:
             lease = self._lease()
             named = tuple(task_queue(self.tenant, command) for command in COMMANDS)
@@ -245,7 +246,7 @@ class Storm:
         await self.produce()
 
         async def over() -> bool:
-            queues = await self.world.engine.jobs.count_queues(queue_name(KIND, self.tenant, ""))
+            queues = await self.world.engine.jobs.count_queues(KIND, self.tenant)
             return not queues and not self.reporting
 
         await until(over, PATIENCE)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chargehand.doors.tasks.names import KIND, task_queue
+from chargehand.doors.tasks.names import KIND, queue_name
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job
@@ -34,7 +34,7 @@ def to(topic: str, **policy: Any) -> dict[str, Any]:
 
 async def copies(store: Store, topic: str = "graveyard", tenant: str = "acme") -> list[Job]:
     """Newest first."""
-    jobs = await store.list_jobs(JobFilter(tenant, KIND, task_queue(tenant, topic), limit=500))
+    jobs = await store.list_jobs(JobFilter(tenant, KIND, queue_name(topic), limit=500))
     found = [await store.get_job(job.id) for job in jobs]
     return [job for job in found if job is not None]
 

@@ -13,6 +13,7 @@ from chargehand.doors.tasks import door, metrics
 from chargehand.doors.tasks.metrics import MAX_HELD, TaskMetrics
 from chargehand.engine.job import QueueCount, State
 from chargehand.engine.moves import Moved
+from chargehand.engine.queue import Queue
 from tests.api.serving import on_sqlite, until
 from tests.tasks.calling import TOKENS, Shop, calling
 from tests.tasks.subscribing import a_token
@@ -335,10 +336,11 @@ async def test_commands_beyond_the_bound_are_counted_together(
 
 def test_what_nobody_reads_is_counted_all_the_same_and_in_bounded_memory() -> None:
     tasks = TaskMetrics(CollectorRegistry())
-    moved = Moved("j", "acme", "task", "task/acme/render", "claim", State.RUNNING, "", 1, 2, 0, 0, 0)
+    moved = Moved("j", Queue("task", "acme", "render"), "claim", State.RUNNING, "", 1, 2, 0, 0, 0)
+    other = Queue("task", "globex", "render")
     for _ in range(MAX_HELD - 1):
         tasks.on_move(moved)
-    assert tasks.strange([QueueCount("task/globex/render", 1, 0, 0, 0)]) == ["task/globex/render"]
+    assert tasks.strange([QueueCount(other, 1, 0, 0, 0)]) == [other]
     for _ in range(3):
         tasks.on_move(moved)
     assert tasks.strange([]) == []
@@ -348,7 +350,7 @@ def test_what_nobody_reads_is_counted_all_the_same_and_in_bounded_memory() -> No
 
 def test_gauges_of_commands_that_were_not_looked_up_yet_are_bounded_too() -> None:
     registry = CollectorRegistry()
-    counts = [QueueCount(f"task/acme/c{n}", 1, 0, 0, None) for n in range(2 * metrics.MAX_COMMANDS)]
+    counts = [QueueCount(Queue("task", "acme", f"c{n}"), 1, 0, 0, None) for n in range(2 * metrics.MAX_COMMANDS)]
     TaskMetrics(registry).show(counts, {}, {("acme", f"s{n}"): 1 for n in range(10)})
     ready = [
         sample for family in registry.collect() for sample in family.samples if sample.labels.get("queue") == "ready"
@@ -363,7 +365,7 @@ def test_gauges_of_commands_that_were_not_looked_up_yet_are_bounded_too() -> Non
 
 def test_jobs_of_other_doors_are_not_among_them() -> None:
     tasks = TaskMetrics(CollectorRegistry())
-    tasks.on_move(Moved("j", "acme", "job", "job/acme/q", "submit", State.QUEUED, "", 0, 1, 0, 0, 0))
+    tasks.on_move(Moved("j", Queue("job", "acme", "q"), "submit", State.QUEUED, "", 0, 1, 0, 0, 0))
     assert tasks.strange([]) == []
     assert [sample for family in tasks.created.collect() for sample in family.samples] == []
 

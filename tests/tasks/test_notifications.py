@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from standardwebhooks.webhooks import Webhook
 
-from chargehand.doors.tasks.names import BASE, KIND, task_queue
+from chargehand.doors.tasks.names import BASE, task_queue
 from chargehand.doors.tasks.notifier import BELL
 from chargehand.engine.job import NewJob
 from chargehand.engine.records import Records
@@ -410,7 +410,7 @@ async def test_a_task_created_on_one_node_is_told_to_a_subscriber_of_another(
         await one.settled(looks=0)
         began = time.monotonic()
         queue = task_queue("default", "render")
-        await two.server.engine.submit(NewJob(two.server.engine.new_id(), "default", KIND, queue, b"{}"))
+        await two.server.engine.submit(NewJob(two.server.engine.new_id(), queue, b"{}"))
         await one.notified()
         assert time.monotonic() - began < 5  # by the hint, not by polling
 

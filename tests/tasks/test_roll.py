@@ -3,9 +3,10 @@ from typing import Any
 import pytest
 
 from chargehand.doors.tasks import roll
-from chargehand.doors.tasks.names import ALL_TENANTS
+from chargehand.doors.tasks.names import ALL_TENANTS, task_queue
 from chargehand.doors.tasks.roll import Roll
 from chargehand.engine.job import SECOND, rfc3339
+from chargehand.engine.queue import Queues
 from chargehand.http.auth import Caller
 
 ANNA = Caller("anna", "acme", worker_group="films")
@@ -31,7 +32,7 @@ def commands(book: Roll, tenant: str = "acme") -> dict[str, Any]:
 
 def test_a_worker_is_here_while_its_claim_is_open(clock: Clock) -> None:
     book, began = Roll(clock), rfc3339(clock.at)
-    with book.asking(ANNA, ("task/acme/render", "task/acme/resize")):
+    with book.asking(ANNA, (task_queue("acme", "render"), task_queue("acme", "resize"))):
         clock.at += 20 * SECOND
         [worker] = book.seen("acme")
         assert (worker.worker_id, worker.worker_group, worker.all_tenants) == ("anna", "films", False)
@@ -45,15 +46,15 @@ def test_a_worker_is_here_while_its_claim_is_open(clock: Clock) -> None:
 
 def test_two_processes_with_one_name_are_one_worker_with_two_claims(clock: Clock) -> None:
     book = Roll(clock)
-    with book.asking(ANNA, ("task/acme/render",)), book.asking(ANNA, ("task/acme/render",)):
+    with book.asking(ANNA, (task_queue("acme", "render"),)), book.asking(ANNA, (task_queue("acme", "render"),)):
         assert commands(book) == {"anna": [("render", 2)]}
-    with book.asking(ANNA, ("task/acme/resize",)):
+    with book.asking(ANNA, (task_queue("acme", "resize"),)):
         assert commands(book) == {"anna": [("render", 0), ("resize", 1)]}
 
 
 def test_a_claim_that_breaks_is_no_longer_open(clock: Clock) -> None:
     book = Roll(clock)
-    with pytest.raises(RuntimeError), book.asking(ANNA, ("task/acme/render",)):
+    with pytest.raises(RuntimeError), book.asking(ANNA, (task_queue("acme", "render"),)):
         raise RuntimeError
     assert commands(book) == {"anna": [("render", 0)]}
 
@@ -68,7 +69,7 @@ def test_a_heartbeat_is_a_sign_of_life_and_no_claim(clock: Clock) -> None:
 def test_a_tenant_sees_its_own_workers_and_those_that_work_for_all(clock: Clock) -> None:
     book = Roll(clock)
     fleet = Caller("fleet", "ops", frozenset({ALL_TENANTS}))
-    with book.asking(ANNA, ("task/acme/render",)), book.asking(fleet, ("task/*/*",)):
+    with book.asking(ANNA, (task_queue("acme", "render"),)), book.asking(fleet, (Queues("task"),)):
         assert commands(book) == {"fleet": [("*", 1)], "anna": [("render", 1)]}
         [worker] = book.seen("other")
     assert (worker.worker_id, worker.all_tenants) == ("fleet", True)
@@ -77,14 +78,14 @@ def test_a_tenant_sees_its_own_workers_and_those_that_work_for_all(clock: Clock)
 def test_whoever_was_silent_for_an_hour_is_forgotten(clock: Clock) -> None:
     book = Roll(clock)
     book.beat(BERT)
-    with book.asking(ANNA, ("task/acme/render",)):
+    with book.asking(ANNA, (task_queue("acme", "render"),)):
         clock.at += (roll.FORGET_SECONDS + 1) * SECOND
         assert list(commands(book)) == ["anna"]
 
 
 def test_a_command_that_is_no_longer_asked_for_is_forgotten(clock: Clock) -> None:
     book = Roll(clock)
-    with book.asking(ANNA, ("task/acme/render",)):
+    with book.asking(ANNA, (task_queue("acme", "render"),)):
         pass
     clock.at += (roll.FORGET_SECONDS + 1) * SECOND
     book.beat(ANNA)
@@ -95,11 +96,11 @@ def test_the_roll_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(roll, "MAX_WORKERS", 2)
     monkeypatch.setattr(roll, "MAX_COMMANDS", 3)
     book = Roll(clock)
-    with book.asking(ANNA, ("task/acme/a",)):
+    with book.asking(ANNA, (task_queue("acme", "a"),)):
         for name in ("b", "c", "d"):
             book.beat(Caller(name, "acme"))
         assert list(commands(book)) == ["d", "c"]
     assert commands(book)["anna"] == [("a", 0)]  # forgotten while it waited: counted anew, never below nothing
-    with book.asking(ANNA, tuple(f"task/acme/{n}" for n in range(9))):
+    with book.asking(ANNA, tuple(task_queue("acme", str(n)) for n in range(9))):
         assert len(commands(book)["anna"]) == 3
     assert all(waiting == 0 for _, waiting in commands(book)["anna"])

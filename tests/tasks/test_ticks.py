@@ -42,7 +42,7 @@ async def test_nothing_happens_before_the_tick_and_one_task_is_made_at_it(one: N
     await one.fire_at("2026-05-01T11:00")
     [found] = await one.jobs()
     job = await one.server.engine.get(found.id)
-    assert (job.queue, job.payload) == ("task/default/render", b'{"n": 12345678901234567890}')
+    assert (str(job.queue), job.payload) == ("task/default/render", b'{"n": 12345678901234567890}')
     assert (job.priority, job.max_attempts, msgspec.json.decode(job.metadata or b"")) == (7, 2, {"command": "Render"})
     assert "http://127.0.0.1:9/done" in job.reports
     shown = await one.show()

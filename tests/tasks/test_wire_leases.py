@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from chargehand.engine.job import NewJob
+from chargehand.engine.queue import Queue
 from tests.api.serving import Answer, on_sqlite, until
 from tests.tasks.calling import NOBODY, Caller, Shop, calling, refused
 
@@ -223,9 +224,9 @@ async def test_without_a_delay_the_policy_says_how_long(store_url: str) -> None:
 @on_sqlite
 async def test_a_job_of_another_door_is_not_there_even_for_a_worker_of_the_same_name(shop: Shop) -> None:
     job_id = await shop.server.engine.submit(
-        NewJob(shop.server.engine.new_id(), "acme", "job", "job/acme/q", b"{}", max_attempts=2)
+        NewJob(shop.server.engine.new_id(), Queue("job", "acme", "q"), b"{}", max_attempts=2)
     )
-    [job] = await shop.server.engine.claim(("job/acme/q",), "worker", 60)
+    [job] = await shop.server.engine.claim((Queue("job", "acme", "q"),), "worker", 60)
     assert job.id == job_id.job_id
     for verb, body in VERBS:
         answer = await shop.worker.on({"id": job.id}, verb, **body)

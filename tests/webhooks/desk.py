@@ -9,8 +9,9 @@ from chargehand.api.views import KIND, render
 from chargehand.config import load_config
 from chargehand.engine.delivery import Delivery, DeliveryState, endpoint_id
 from chargehand.engine.engine import Engine
-from chargehand.engine.job import SECOND, NewJob, Report, queue_name
+from chargehand.engine.job import SECOND, NewJob, Report
 from chargehand.engine.moves import RetryPolicy
+from chargehand.engine.queue import Queue
 from chargehand.engine.reads import DeliveryFilter
 from chargehand.engine.store import Store
 from chargehand.observability.metrics import Metrics
@@ -22,7 +23,7 @@ from tests.api.serving import until
 from tests.conftest import Clock
 from tests.webhooks.receiver import Receiver
 
-QUEUE = queue_name(KIND, "default", "q")
+QUEUE = Queue(KIND, "default", "q")
 
 
 class Desk:
@@ -51,8 +52,7 @@ class Desk:
     async def submit(self, *urls: str, tenant: str = "default", **report: Any) -> str:
         """Submit a job that stays queued and is reported to each URL: one delivery each."""
         reports = tuple(Report(url, endpoint_id(tenant, url), **report) for url in urls)
-        queue = queue_name(KIND, tenant, "q")
-        job = NewJob(self.engine.new_id(), tenant, KIND, queue, b"null", reports=reports)
+        job = NewJob(self.engine.new_id(), Queue(KIND, tenant, "q"), b"null", reports=reports)
         return (await self.engine.submit(job)).job_id
 
     async def delivery(self, job_id: str) -> Delivery:

@@ -24,6 +24,7 @@ from chargehand.engine.delivery import DeliveryState, EndpointState, Take, endpo
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, NewJob, Report
 from chargehand.engine.moves import Broke
+from chargehand.engine.queue import Queue
 from chargehand.engine.store import Store
 from chargehand.http.credentials import hash_password, hash_token, new_token, new_webhook_secret
 from chargehand.observability.logs import configure_logs
@@ -391,7 +392,9 @@ async def test_an_internal_error_is_recorded_with_the_try_and_does_not_open_the_
 ) -> None:
     desk = open_desk(breaker_failures=2, max_attempts=1)
     report = Report(receiver.url(), endpoint_id("default", receiver.url()))
-    jobs = [NewJob(desk.engine.new_id(), "default", "unknown", "q", b"null", reports=(report,)) for _ in range(4)]
+    jobs = [
+        NewJob(desk.engine.new_id(), Queue("unknown", "default", "q"), b"null", reports=(report,)) for _ in range(4)
+    ]
     for job in jobs:
         await desk.engine.submit(job)
         delivery = await desk.dead(job.id)
@@ -518,7 +521,7 @@ async def test_a_delivery_that_was_taken_and_never_settled_is_taken_again_after_
 ) -> None:
     target = endpoint_id("default", receiver.url())
     report = Report(receiver.url(), target)
-    job = NewJob("01M7GN7MRA74BM74N1QCQJG1JM", "default", "job", QUEUE, b"null", reports=(report,))
+    job = NewJob("01M7GN7MRA74BM74N1QCQJG1JM", QUEUE, b"null", reports=(report,))
     await store.write(job)
     taken = await store.write(Take(target, 10, lease_seconds=60))
     assert len(taken.ids) == 1
@@ -536,7 +539,7 @@ async def test_a_restart_on_sqlite_frees_the_leases_of_the_previous_process(tmp_
     target = endpoint_id("default", receiver.url())
     store = await open_store(url)
     report = Report(receiver.url(), target)
-    await store.write(NewJob("01M7GN7MRA74BM74N1QCQJG1JM", "default", "job", QUEUE, b"null", reports=(report,)))
+    await store.write(NewJob("01M7GN7MRA74BM74N1QCQJG1JM", QUEUE, b"null", reports=(report,)))
     taken = await store.write(Take(target, 10, lease_seconds=3600))
     await store.close()
     async with serving(url):
@@ -562,7 +565,7 @@ async def test_a_forbidden_address_is_never_connected_to(tmp_path: Path, receive
 
         # As if the name had resolved elsewhere when the job was submitted.
         report = Report(url, endpoint_id("default", url))
-        job = NewJob(server.engine.new_id(), "default", "job", QUEUE, b"null", reports=(report,))
+        job = NewJob(server.engine.new_id(), QUEUE, b"null", reports=(report,))
         await server.engine.submit(job)
         [delivery] = await api.deliveries(f"job={job.id}&state=dead")
         assert delivery["reason"].startswith("refused by policy: ")

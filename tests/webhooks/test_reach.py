@@ -13,6 +13,7 @@ from chargehand.doors.provisioning.redfish.transport import RedfishTransport
 from chargehand.doors.tasks.names import BASE
 from chargehand.engine.delivery import endpoint_id
 from chargehand.engine.job import NewJob, Report
+from chargehand.engine.queue import Queue
 from chargehand.http.credentials import hash_token
 from chargehand.webhooks.egress import EgressPolicy, networks
 from tests.api.serving import Api, serving, talking, until
@@ -62,7 +63,7 @@ async def test_a_name_of_a_local_address_is_refused_when_it_is_called(tmp_path: 
         # As if the name had resolved elsewhere when the job was submitted, or the job were older than this check.
         url = receiver.url(host="localhost")
         report = Report(url, endpoint_id("default", url))
-        job = NewJob(server.engine.new_id(), "default", "job", "engine/default/q", b"null", reports=(report,))
+        job = NewJob(server.engine.new_id(), Queue("job", "default", "q"), b"null", reports=(report,))
         await server.engine.submit(job)
         [delivery] = await api.deliveries(f"job={job.id}&state=dead")
         assert "webhooks.allow_networks" in delivery["reason"]

@@ -14,12 +14,12 @@ from chargehand.api.views import (
     event_view,
     job_summary,
     job_view,
-    queue_of,
 )
 from chargehand.config import Config
 from chargehand.engine.engine import Engine
-from chargehand.engine.job import Job, NewJob, Report, State, queue_name
+from chargehand.engine.job import Job, NewJob, Report, State
 from chargehand.engine.moves import Moved
+from chargehand.engine.queue import Queue
 from chargehand.engine.reads import JobFilter
 from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, InvalidField, NotFound
 from chargehand.http.inputs import TEN_YEARS, absent, identity, json_object, json_text, run_at_micros
@@ -143,16 +143,14 @@ class JobsApi:
     async def submit_job(self, req: Request, resp: Response) -> None:
         # The job has a copy of the payload: nobody holds the body while the job is written.
         job = self._new_job(req, await read_body(req, self._max_body))
-        self._jobs.accept(resp, await self._jobs.submit(req, job, {"queue": queue_of(job.queue)}))
+        self._jobs.accept(resp, await self._jobs.submit(req, job, {"queue": job.queue.name}))
 
     def _new_job(self, req: Request, body: bytes) -> NewJob:
         asked, tenant = decode(_decoder, body), req.caller.tenant
         key, fingerprint = identity(req, body)
         return NewJob(
             self._engine.new_id(),
-            tenant,
-            KIND,
-            queue_name(KIND, tenant, asked.queue),
+            Queue(KIND, tenant, asked.queue),
             json_text("payload", asked.payload),
             asked.priority,
             asked.max_attempts or self._max_attempts,
@@ -188,7 +186,8 @@ class JobsApi:
             found, following = await self._jobs.list(
                 JobFilter(
                     tenant,
-                    queue=None if by.queue is None else queue_name(by.kind or KIND, tenant, by.queue),
+                    (by.kind or KIND) if by.queue is not None else None,
+                    by.queue,
                     state=by.state,
                     before=cursor(by.cursor),
                     limit=by.limit,
@@ -212,7 +211,7 @@ class JobsApi:
         if job.state is State.QUEUED:
             view.position = await self._engine.jobs.position(job.id, POSITION_BOUND)
             if any(
-                settings.queue == job.queue and settings.paused
+                settings.queue == job.queue.shared and settings.paused
                 for settings in await self._engine.jobs.list_queue_settings()
             ):
                 view.waiting_for = "queue paused"

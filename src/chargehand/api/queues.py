@@ -7,7 +7,8 @@ import msgspec
 
 from chargehand.api.views import Instant, instant
 from chargehand.engine.engine import Engine
-from chargehand.engine.job import QueueCount, QueueSettings, queue_name
+from chargehand.engine.job import QueueCount, QueueSettings
+from chargehand.engine.queue import Queue
 from chargehand.errors import InvalidField
 from chargehand.http.kinds import Kinds
 from chargehand.http.request import Request
@@ -61,7 +62,7 @@ class QueuesApi:
 
     async def list_queues(self, req: Request, resp: Response) -> None:
         caller = req.caller
-        views = await self._views(caller.tenant, "")
+        views = await self._views(caller.tenant)
         reply(resp, AllQueues([view for view in views if self._kinds.may_read(caller, view.kind)]))
 
     async def set_queue(self, req: Request, resp: Response, kind: str, name: str) -> None:
@@ -71,24 +72,23 @@ class QueuesApi:
             raise InvalidField("queue", "must have 1 to 200 printable characters")
         asked = decode(_decoder, await read_body(req, 10_000))
         tenant = req.caller.tenant
-        queue = queue_name(kind, tenant, name)
-        await self._engine.set_queue(QueueSettings(queue, asked.paused, asked.max_running))
-        found = [view for view in await self._views(tenant, queue) if (view.kind, view.queue) == (kind, name)]
-        reply(resp, found[0] if found else QueueView(kind, name, 0, 0, 0, None, asked.paused, asked.max_running))
+        settings = QueueSettings(Queue(kind, tenant, name), asked.paused, asked.max_running)
+        await self._engine.set_queue(settings)
+        counts = [
+            count for count in await self._engine.jobs.count_queues(kind, tenant) if count.queue == settings.queue
+        ]
+        reply(resp, _view(settings.queue, settings, counts[0] if counts else None))
 
-    async def _views(self, tenant: str, prefix: str) -> list[QueueView]:
-        settings = {s.queue: s for s in await self._engine.jobs.list_queue_settings() if s.queue.startswith(prefix)}
-        counts = {count.queue: count for count in await self._engine.jobs.count_queues(prefix)}
-        views = []
-        for queue in sorted(settings.keys() | counts.keys()):
-            kind, owner, name = queue.split("/", 2)
-            if owner == tenant:
-                count = counts.get(queue, QueueCount(queue, 0, 0, 0, None))
-                setting = settings.get(queue, QueueSettings(queue))
-                views.append(
-                    QueueView(
-                        kind, name, count.ready, count.delayed, count.running, instant(count.oldest_at), setting.paused,
-                        setting.max_running,
-                    )
-                )  # fmt: skip
-        return views
+    async def _views(self, tenant: str) -> list[QueueView]:
+        settings = {s.queue: s for s in await self._engine.jobs.list_queue_settings() if s.queue.tenant == tenant}
+        counts = {count.queue: count for count in await self._engine.jobs.count_queues(tenant=tenant)}
+        queues = sorted(settings.keys() | counts.keys())
+        return [_view(queue, settings.get(queue), counts.get(queue)) for queue in queues]
+
+
+def _view(queue: Queue, settings: QueueSettings | None, count: QueueCount | None) -> QueueView:
+    settings, count = settings or QueueSettings(queue), count or QueueCount(queue, 0, 0, 0, None)
+    return QueueView(
+        queue.kind, queue.name, count.ready, count.delayed, count.running, instant(count.oldest_at), settings.paused,
+        settings.max_running,
+    )  # fmt: skip

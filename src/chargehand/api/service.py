@@ -104,11 +104,11 @@ class ServiceApi:
         metrics.queue_jobs.clear()
         metrics.queue_oldest_seconds.clear()
         for count in counts:
-            metrics.queue_jobs.labels(count.queue, "ready").set(count.ready)
-            metrics.queue_jobs.labels(count.queue, "delayed").set(count.delayed)
-            metrics.queue_jobs.labels(count.queue, "running").set(count.running)
+            metrics.queue_jobs.labels(str(count.queue), "ready").set(count.ready)
+            metrics.queue_jobs.labels(str(count.queue), "delayed").set(count.delayed)
+            metrics.queue_jobs.labels(str(count.queue), "running").set(count.running)
             age = 0.0 if count.oldest_at is None else (now - count.oldest_at) / SECOND
-            metrics.queue_oldest_seconds.labels(count.queue).set(age)
+            metrics.queue_oldest_seconds.labels(str(count.queue)).set(age)
 
     async def list_chores(self, _req: Request, resp: Response) -> None:
         reply(resp, ChoreList(self._chores.reports()))

@@ -152,16 +152,11 @@ class EndpointView(msgspec.Struct):
     hour: EndpointHour
 
 
-def queue_of(queue: str) -> str:
-    """Return the name that callers gave the queue."""
-    return queue.split("/", 2)[-1]
-
-
 def _summary(job: Job, now: int) -> dict[str, Any]:
     return {
         "id": job.id,
         "kind": job.kind,
-        "queue": queue_of(job.queue),
+        "queue": job.queue.name,
         "state": job.state,
         "stage": job.stage,
         "previous": job.previous,
@@ -223,7 +218,7 @@ def event_view(e: Event) -> EventView:
 
 def delivery_view(d: Delivery, told: Subject) -> DeliveryView:
     return DeliveryView(
-        d.id, d.job_id, d.seq, told.kind, queue_of(told.queue), topic_of(told.state, told.stage), d.endpoint_id,
+        d.id, d.job_id, d.seq, told.kind, told.queue, topic_of(told.state, told.stage), d.endpoint_id,
         shown_url(d.url), d.dialect, d.state, d.tries, rfc3339(d.due_at), d.reason, told.status,
         told.duration_seconds, rfc3339(d.created_at), rfc3339(d.updated_at),
     )  # fmt: skip
@@ -251,7 +246,7 @@ def render(outgoing: Outgoing) -> bytes:
         rfc3339(event.at),
         WebhookData(
             job.id,
-            queue_of(job.queue),
+            job.queue.name,
             event.state,
             event.stage,
             event.previous,

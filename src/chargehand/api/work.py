@@ -9,8 +9,9 @@ from chargehand.api.views import KIND, Instant, JobView, QueueName, job_view
 from chargehand.config import Config
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
-from chargehand.engine.job import Job, queue_name, rfc3339
+from chargehand.engine.job import Job, rfc3339
 from chargehand.engine.moves import Broke, Note
+from chargehand.engine.queue import Queue
 from chargehand.errors import InvalidField, NotFound, StaleLease
 from chargehand.http.inputs import TEN_YEARS, absent, json_or_absent, json_text
 from chargehand.http.paging import ulid
@@ -155,7 +156,7 @@ class WorkApi:
         owner = asked.owner or caller.subject
         if owner.startswith("@"):
             raise InvalidField("owner", "must not begin with @, which marks the server's own runners")
-        queues = tuple(dict.fromkeys(queue_name(KIND, caller.tenant, name) for name in asked.queues))
+        queues = tuple(dict.fromkeys(Queue(KIND, caller.tenant, name) for name in asked.queues))
         lease = self._lease(asked.lease_seconds)
         jobs: tuple[Job, ...] | None = await self._engine.claim(queues, owner, lease, limit=asked.limit, stage=STAGE)
         if not jobs and (wait := min(asked.wait_seconds, self._config.max_wait_seconds)):

@@ -83,7 +83,7 @@ class _Kept(msgspec.Struct):
 
 def _moved(moved: Moved) -> FeedLine:
     return FeedLine(
-        f"job.{moved.stage or moved.state}", rfc3339(moved.at), moved.kind, moved.job_id, moved.queue, moved.move,
+        f"job.{moved.stage or moved.state}", rfc3339(moved.at), moved.kind, moved.job_id, moved.queue.name, moved.move,
         topic_of(moved.state, moved.stage), moved.attempt,
     )  # fmt: skip
 

@@ -114,15 +114,15 @@ class Overviews:
         waiting: dict[tuple[str, str], int] = {}
         running: dict[tuple[str, str], int] = {}
         for queue in counts.queues:
-            kind, tenant, _ = queue.queue.split("/", 2)
-            waiting[tenant, kind] = waiting.get((tenant, kind), 0) + queue.ready + queue.delayed
+            key = queue.queue.tenant, queue.queue.kind
+            waiting[key] = waiting.get(key, 0) + queue.ready + queue.delayed
         for topic in counts.topics:
             running[topic.tenant, topic.kind] = running.get((topic.tenant, topic.kind), 0) + topic.count
         for tenant, kind in waiting.keys() | running.keys():
             self._minutes.stand(tenant, kind, waiting.get((tenant, kind), 0), running.get((tenant, kind), 0))
 
     def _door(self, tenant: str, kind: str, counts: _Counts) -> DoorNow:
-        queues = [count for count in counts.queues if count.queue.startswith(f"{kind}/{tenant}/")]
+        queues = [count for count in counts.queues if (count.queue.kind, count.queue.tenant) == (kind, tenant)]
         running = {each.topic: each.count for each in counts.topics if (each.tenant, each.kind) == (tenant, kind)}
         oldest = min((count.oldest_at for count in queues if count.oldest_at is not None), default=None)
         return DoorNow(

@@ -14,6 +14,7 @@ from secrets import randbits
 
 from msgspec.structs import replace
 
+from chargehand.engine.due import due_by_tenant, due_queues
 from chargehand.engine.guard import Guard
 from chargehand.engine.hint import Hint
 from chargehand.engine.ids import UlidMaker
@@ -32,7 +33,7 @@ from chargehand.engine.moves import (
     decide,
     expire,
 )
-from chargehand.engine.patterns import due_by_tenant, due_queues, is_pattern
+from chargehand.engine.queue import Queue, Wanted
 from chargehand.engine.reads import JobFilter, JobReads
 from chargehand.engine.records import Records
 from chargehand.engine.store import Claim, Claimed, FinishedJobs, KeptJobs, OldDeliveries, OldJobs, Store
@@ -78,7 +79,7 @@ class Engine:
         self._cancellers: dict[str, Canceller] = {}
         self._served: dict[str, int] = {}  # tenant -> the turn in which a claim for all tenants last served it
         self._turn = 0
-        self._limited: set[str] = set()
+        self._limited: set[Queue] = set()
         self._parking: set[asyncio.Future[Moved]] = set()
         self._open = True
         store.listen(self._heard)
@@ -102,7 +103,7 @@ class Engine:
 
     async def claim(
         self,
-        queues: tuple[str, ...],
+        queues: tuple[Wanted, ...],
         owner: str,
         lease_seconds: float,
         *,
@@ -112,27 +113,28 @@ class Engine:
     ) -> tuple[Job, ...]:
         """Jobs that are due, or nothing when `wait_seconds` are over. In-process runners and remote workers call this alike.
 
-        A queue may be a pattern, `kind/tenant/*` or `kind/*/name` or `kind/*/*`: then tenants are served in turn.
+        Where many queues are meant at once (`Queues`), tenants are served in turn.
 
         A caller that is cancelled while it waits leaves no job behind: what was claimed for it is handed back.
         """
         until = time.monotonic() + wait_seconds
-        claim = Claim(queues, owner, lease_seconds, limit, stage, self._lease_random())
+        named = tuple([queue for queue in queues if isinstance(queue, Queue)])
+        claim = Claim(named, owner, lease_seconds, limit, stage, self._lease_random())
         while self._open:
             if not wait_seconds:
-                return await self._claim_any(claim)
+                return await self._claim_any(queues, claim)
             with self.wakeups.line_up(queues) as waiter:
-                jobs = await self._claim_any(claim)
+                jobs = await self._claim_any(queues, claim)
                 remaining = until - time.monotonic()
                 if jobs or remaining <= 0 or not await waiter.wait(remaining):
                     return jobs
         return ()
 
-    async def _claim_any(self, claim: Claim) -> tuple[Job, ...]:
-        if not any(map(is_pattern, claim.queues)):
+    async def _claim_any(self, wanted: tuple[Wanted, ...], claim: Claim) -> tuple[Job, ...]:
+        if len(claim.queues) == len(wanted):
             return await self._claim(claim)
         jobs: list[Job] = []
-        by_tenant = await due_by_tenant(self._store, claim.queues)
+        by_tenant = await due_by_tenant(self._store, wanted)
         while by_tenant and len(jobs) < claim.limit:
             # The one served longest ago goes first, and then one job each: a tenant with a million waits like one with two.
             tenant = min(by_tenant, key=lambda each: self._served.get(each, 0))
@@ -380,7 +382,8 @@ class Engine:
         self._hint_listeners.append(listener)
 
     def _moved(self, moved: Moved) -> None:
-        queue, run_at = "", 0
+        queue: Queue | None = None
+        run_at = 0
         if moved.state is State.QUEUED:
             queue, run_at = moved.queue, moved.run_at
             self.wakeups.due_at(queue, run_at, self.now)
@@ -400,7 +403,7 @@ class Engine:
             self._moved(moved.successor)
 
     def _heard(self, hint: Hint) -> None:
-        for queue, run_at in hint.queues.items():
+        for queue, run_at in hint.queues:
             self.wakeups.due_at(queue, run_at, self.now)
         for job_id in hint.jobs:
             self._wake_watchers(job_id)
@@ -464,7 +467,7 @@ class Engine:
 
 def _claimed(job: Job, endpoints: Sequence[str]) -> Moved:
     return Moved(
-        job.id, job.tenant, job.kind, job.queue, "claim", job.state, job.stage, job.attempt, job.seq, job.run_at,
+        job.id, job.queue, "claim", job.state, job.stage, job.attempt, job.seq, job.run_at,
         job.updated_at, job.created_at, tuple(endpoints),
     )  # fmt: skip
 

@@ -4,13 +4,15 @@ from typing import Annotated
 
 import msgspec
 
+from chargehand.engine.queue import Queue
+
 Instant = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class Hint(msgspec.Struct, frozen=True, omit_defaults=True):
     """A reason to read the store, never the truth itself."""
 
-    queues: dict[str, Instant] = {}  # queue -> earliest run_at of what was put there
+    queues: tuple[tuple[Queue, Instant], ...] = ()  # with the earliest run_at of what was put there
     jobs: tuple[str, ...] = ()
     endpoints: tuple[str, ...] = ()
     streams: tuple[str, ...] = ()  # names of workers' streams that are to end

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from chargehand.engine.operation import Operation
+from chargehand.engine.queue import Queue
 
 if TYPE_CHECKING:
     from chargehand.engine.moves import Submitted  # noqa: F401 - what the store answers to a NewJob
@@ -55,9 +56,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class NewJob(Operation["Submitted"], frozen=True, array_like=True, tag="submit"):
     id: str
-    tenant: str
-    kind: str
-    queue: str
+    queue: Queue
     payload: bytes
     priority: int = 0
     max_attempts: int = 1
@@ -73,14 +72,20 @@ class NewJob(Operation["Submitted"], frozen=True, array_like=True, tag="submit")
     unique_key: str | None = None  # at most one job of this queue and key is live: another submission finds that one
     keep_seconds: float | None = None  # after its end; None: as long as the server keeps finished jobs
 
+    @property
+    def tenant(self) -> str:
+        return self.queue.tenant
+
+    @property
+    def kind(self) -> str:
+        return self.queue.kind
+
 
 class Job(msgspec.Struct, frozen=True, array_like=True):
     """A row of `jobs`, with the payload and the result where they were asked for."""
 
     id: str
-    tenant: str
-    kind: str
-    queue: str
+    queue: Queue
     state: State
     stage: str
     topic: str  # the last `state:stage` that callers could see
@@ -107,6 +112,14 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
     deadline_at: int | None
     payload: bytes = b""
     result: bytes | None = None
+
+    @property
+    def tenant(self) -> str:
+        return self.queue.tenant
+
+    @property
+    def kind(self) -> str:
+        return self.queue.kind
 
     @property
     def claims(self) -> int:
@@ -137,7 +150,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
-    queue: str
+    queue: Queue
     paused: bool = False
     max_running: int | None = None
 
@@ -147,7 +160,9 @@ class SetQueue(Operation[None], frozen=True, array_like=True, tag="set_queue"):
 
 
 class QueueCount(msgspec.Struct, frozen=True, array_like=True):
-    queue: str
+    """What stands in a queue, with all that is there for single nodes."""
+
+    queue: Queue
     ready: int
     delayed: int
     running: int
@@ -170,11 +185,6 @@ def shown_payload(payload: bytes) -> bytes:
     """The part that is JSON."""
     end = payload.find(NOT_SHOWN)
     return payload if end < 0 else payload[:end]
-
-
-def queue_name(kind: str, tenant: str, name: str) -> str:
-    """Queues are flat names to the engine; this is how doors keep tenants and each other apart."""
-    return f"{kind}/{tenant}/{name}"
 
 
 def rfc3339(at: int) -> str:

@@ -13,6 +13,7 @@ from chargehand.engine.backoff import equal_jitter
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, Job, NewJob, State, topic_of
 from chargehand.engine.operation import Operation
+from chargehand.engine.queue import Queue
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = State
 
@@ -69,9 +70,7 @@ class Moved(msgspec.Struct, frozen=True, array_like=True, tag="moved"):
     """What a move left behind: enough to wake whoever waits for it."""
 
     job_id: str
-    tenant: str
-    kind: str
-    queue: str
+    queue: Queue
     move: str
     state: State
     stage: str
@@ -82,6 +81,14 @@ class Moved(msgspec.Struct, frozen=True, array_like=True, tag="moved"):
     created_at: int
     endpoints: tuple[str, ...] = ()  # where deliveries were put
     successor: "Moved | None" = None  # of the job that was submitted with it
+
+    @property
+    def tenant(self) -> str:
+        return self.queue.tenant
+
+    @property
+    def kind(self) -> str:
+        return self.queue.kind
 
 
 class Change(Operation[Moved | None], frozen=True, array_like=True, tag="change"):

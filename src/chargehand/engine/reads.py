@@ -11,6 +11,7 @@ import msgspec
 from chargehand.engine.delivery import Delivery, Endpoint, Outgoing, Subject, Try
 from chargehand.engine.file import File
 from chargehand.engine.job import Event, Job, QueueCount, QueueSettings, State
+from chargehand.engine.queue import Queue
 from chargehand.engine.record import Record
 
 
@@ -19,14 +20,13 @@ class JobFilter(msgspec.Struct, frozen=True):
 
     tenant: str | None = None
     kind: str | None = None
-    queue: str | None = None
+    queue: str | None = None  # its name
     state: State | None = None
     before: str | None = None  # a job id: the cursor
     limit: int = 50
     topic: str | None = None  # what callers see: `state:stage`
     stopped: bool = False  # failed or cancelled
-    exact: bool = False  # this queue, and no part of it that belongs to a single node
-    names: tuple[str, ...] = ()  # in small letters: one of these is the name in the queue, whichever the kind …
+    names: tuple[str, ...] = ()  # in small letters: one of these is the queue's name …
     starts: bool = False  # … or only how it starts
     kinds: tuple[str, ...] | None = None  # only jobs of these; None: whichever
     key: str | None = None  # the idempotency key; goes with `tenant` and `kinds` alone
@@ -84,7 +84,7 @@ class TopicCount(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DueQueue(msgspec.Struct, frozen=True, array_like=True):
-    queue: str
+    queue: Queue
     ready: int  # counted up to the asked bound
     next_at: int | None  # when the next delayed job becomes ready
 
@@ -92,7 +92,7 @@ class DueQueue(msgspec.Struct, frozen=True, array_like=True):
 class QueueHead(msgspec.Struct, frozen=True, array_like=True):
     """What a scheduler must know of a queue with queued jobs to decide whether to claim from it."""
 
-    queue: str
+    queue: Queue
     ready: int  # due jobs, counted up to the asked bound; 0 where the queue is paused or runs as many as it may
     priority: int  # the highest with a due job; -1: nothing is due
     oldest_at: int | None  # run_at of the due job that waits longest
@@ -121,15 +121,15 @@ class JobReads(Protocol):
     async def last_note(self, job_id: str, step: str) -> Event | None: ...
     async def position(self, job_id: str, bound: int) -> int | None: ...
 
-    async def due_queues(self, queues: Sequence[str], bound: int) -> list[DueQueue]: ...
+    async def due_queues(self, queues: Sequence[Queue], bound: int) -> list[DueQueue]: ...
     async def queue_heads(
-        self, prefix: str, bound: int, wide: bool = False
+        self, kind: str, bound: int, tenant: str | None = None, *, wide: bool = False
     ) -> list[QueueHead]: ...  # wide: many queues
-    async def pulse(self, queue: str, since: int, bound: int) -> Pulse: ...
-    async def count_queues(self, prefix: str = "") -> list[QueueCount]: ...
+    async def pulse(self, queue: Queue, since: int, bound: int) -> Pulse: ...
+    async def count_queues(self, kind: str | None = None, tenant: str | None = None) -> list[QueueCount]: ...
     async def count_topics(self) -> list[TopicCount]: ...
-    async def count_ready(self, queue: str) -> dict[int, int]: ...  # by priority
-    async def count_stopped(self, tenant: str | None, topic: str) -> dict[str, int]: ...  # by queue
+    async def count_ready(self, queue: Queue) -> dict[int, int]: ...  # by priority
+    async def count_stopped(self, tenant: str | None, topic: str) -> dict[Queue, int]: ...
     async def list_queue_settings(self) -> list[QueueSettings]: ...
 
 

@@ -11,6 +11,7 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, Level
 from chargehand.engine.moves import Broke, Change, Note
+from chargehand.engine.queue import Wanted
 from chargehand.errors import BadRequest, Conflict, NotFound, StoreError
 from chargehand.observability.logs import get_logger
 
@@ -175,7 +176,7 @@ class Runner:
         self,
         engine: Engine,
         name: str,
-        queues: tuple[str, ...],
+        queues: tuple[Wanted, ...],
         handler: Handler,
         *,
         concurrency: int = 1,

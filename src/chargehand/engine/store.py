@@ -14,6 +14,7 @@ import msgspec
 from chargehand.engine.hint import Hint
 from chargehand.engine.job import Job
 from chargehand.engine.operation import Operation
+from chargehand.engine.queue import Queue
 from chargehand.engine.reads import FileReads, JobReads, OutboxReads, RecordReads
 
 A = TypeVar("A")
@@ -27,7 +28,7 @@ class Claimed(msgspec.Struct, frozen=True, array_like=True, tag="claimed"):
 class Claim(Operation[Claimed], frozen=True, array_like=True, tag="claim"):
     """Take up to `limit` due jobs of these queues: by priority, then age, over all of them."""
 
-    queues: tuple[str, ...]
+    queues: tuple[Queue, ...]
     owner: str
     lease_seconds: float
     limit: int = 1
@@ -97,6 +98,11 @@ class Store(JobReads, OutboxStore, FileStore, RecordStore, Protocol):
     async def ended(self) -> str: ...  # returns, with the reason, when the store can never serve again
     def listen(self, heard: Callable[[Hint], None]) -> None: ...
     def tell(
-        self, queue: str = "", run_at: int = 0, job_id: str = "", endpoints: tuple[str, ...] = (), stream: str = ""
+        self,
+        queue: Queue | None = None,
+        run_at: int = 0,
+        job_id: str = "",
+        endpoints: tuple[str, ...] = (),
+        stream: str = "",
     ) -> None: ...
     async def close(self) -> None: ...

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from chargehand.engine.job import SECOND
-from chargehand.engine.patterns import is_pattern, patterns_of
+from chargehand.engine.queue import Queue, Queues, Wanted, all_with
 from chargehand.engine.reads import DueQueue
 
 MIN_PAUSE_SECONDS = 0.005
@@ -20,13 +20,13 @@ class Waiter:
 
     __slots__ = ("_news", "_wakeups", "queues", "woken_by")
 
-    def __init__(self, wakeups: "Wakeups", queues: tuple[str, ...]) -> None:
+    def __init__(self, wakeups: "Wakeups", queues: tuple[Wanted, ...]) -> None:
         self.queues = queues
-        self.woken_by: str | None = None
+        self.woken_by: Queue | None = None
         self._wakeups = wakeups
         self._news = asyncio.Event()
 
-    def wake(self, queue: str | None) -> None:
+    def wake(self, queue: Queue | None) -> None:
         self.woken_by = queue
         self._news.set()
 
@@ -51,8 +51,8 @@ class Waiter:
 class Wakeups:
     def __init__(self) -> None:
         # Ordered sets: the one who waits longest is woken first.
-        self._waiting: dict[str, dict[Waiter, None]] = {}
-        self._patterns = 0  # lines that are for a pattern
+        self._waiting: dict[Wanted, dict[Waiter, None]] = {}
+        self._many = 0  # lines that are for many queues at once
         self._soonest: int | None = None
         self._changed = asyncio.Event()
         self._open = True
@@ -61,10 +61,10 @@ class Wakeups:
     def waiting(self) -> int:
         return len({waiter for waiters in self._waiting.values() for waiter in waiters})
 
-    def line_up(self, queues: tuple[str, ...]) -> Waiter:
+    def line_up(self, queues: tuple[Wanted, ...]) -> Waiter:
         return Waiter(self, queues)
 
-    async def wait(self, queues: tuple[str, ...], timeout: float) -> bool:
+    async def wait(self, queues: tuple[Wanted, ...], timeout: float) -> bool:
         with self.line_up(queues) as waiter:
             return await waiter.wait(timeout)
 
@@ -75,7 +75,7 @@ class Wakeups:
         for queue in waiter.queues:
             if queue not in self._waiting:
                 self._waiting[queue] = {}
-                self._patterns += is_pattern(queue)
+                self._many += isinstance(queue, Queues)
             self._waiting[queue][waiter] = None
 
     def leave(self, waiter: Waiter) -> None:
@@ -85,22 +85,22 @@ class Wakeups:
                 waiters.pop(waiter, None)
                 if not waiters:
                     del self._waiting[queue]
-                    self._patterns -= is_pattern(queue)
+                    self._many -= isinstance(queue, Queues)
 
-    def wake(self, queue: str, count: int = 1) -> None:
+    def wake(self, queue: Queue, count: int = 1) -> None:
         while count > 0 and (waiters := self._line(queue)):
             waiter = next(iter(waiters))
             self.leave(waiter)
             waiter.wake(queue)
             count -= 1
 
-    def _line(self, queue: str) -> "dict[Waiter, None] | None":
+    def _line(self, queue: Queue) -> "dict[Waiter, None] | None":
         """Those who wait for this queue, else those who wait for any like it."""
-        if (waiters := self._waiting.get(queue)) is None and self._patterns:
-            waiters = next(filter(None, map(self._waiting.get, patterns_of(queue))), None)
+        if (waiters := self._waiting.get(queue)) is None and self._many:
+            waiters = next(filter(None, map(self._waiting.get, all_with(queue))), None)
         return waiters
 
-    def due_at(self, queue: str, run_at: int, now: Callable[[], int]) -> None:
+    def due_at(self, queue: Queue, run_at: int, now: Callable[[], int]) -> None:
         """A job was put into the queue: wake somebody now, or look when it is due."""
         if self._line(queue) is None:
             return
@@ -116,11 +116,11 @@ class Wakeups:
         for waiter in [waiter for waiters in self._waiting.values() for waiter in waiters]:
             waiter.wake(None)
         self._waiting.clear()
-        self._patterns = 0
+        self._many = 0
 
     # the truth underneath -----------------------------------------------------------------------------------------------
 
-    async def look(self, due: Callable[[Sequence[str], int], Awaitable[Iterable[DueQueue]]]) -> None:
+    async def look(self, due: Callable[[Sequence[Wanted], int], Awaitable[Iterable[DueQueue]]]) -> None:
         queues = list(self._waiting)
         self._soonest = None
         if not queues:

@@ -3,14 +3,16 @@
 Both databases get numbered parameters (`?1`, `$1`), so a call binds a tuple. `:now` is special on PostgreSQL: unless a test
 gives a time, the database's own clock is used, so that nodes whose clocks differ agree on leases.
 
-Two macros keep the files short: `{job j}` is the list of a Job's columns with the alias `j`, in the order of the struct that
-reads them; `{each ids as i}` is a list parameter as a table with one column `value`. PostgreSQL takes an array for it, SQLite JSON.
+Macros keep the files short. `{job j}` is the list of a Job's columns with the alias `j`, in the order of the struct that reads
+them. `{each ids as i}` is a list parameter as a table with one column `value`, `{each queue of queues as q}` a list of queues as
+one with their four columns: PostgreSQL takes arrays for them, SQLite JSON. `{same j q}` compares the four columns of two tables,
+`{same j :}` those of one with parameters.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -18,6 +20,7 @@ import msgspec
 from chargehand.engine.delivery import Delivery, Endpoint, Try
 from chargehand.engine.file import File
 from chargehand.engine.job import Event, Job
+from chargehand.engine.queue import Queue
 from chargehand.engine.record import Record
 
 Dialect = Literal["sqlite", "postgres"]
@@ -29,6 +32,10 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z]\w*)")
 _COMMENT = re.compile(r"^\s*--.*$", re.MULTILINE)
 _COLUMNS = re.compile(r"\{(job|event|delivery|endpoint|try|file|record) (\w+)\}")
 _EACH = re.compile(r"\{each (\w+) as (\w+)\}")
+_EACH_QUEUE = re.compile(r"\{each queue of (\w+) as (\w+)\}")
+_SAME = re.compile(r"\{same (\w+) (\w+|:)\}")
+_QUEUE = ("kind", "tenant", "queue", "node")  # the columns of a queue
+_OF_QUEUES = {f"queues_{column}": attrgetter("name" if column == "queue" else column) for column in _QUEUE}
 _STRUCTS: dict[str, tuple[type[msgspec.Struct], int]] = {
     "job": (Job, 2),  # payload and result are columns of other tables
     "event": (Event, 0),
@@ -51,7 +58,21 @@ class Query(NamedTuple):
         return self.in_order(values)
 
 
+def columns(queue: Queue) -> dict[str, Any]:
+    """The values for `{same j :}`."""
+    return {"kind": queue.kind, "tenant": queue.tenant, "queue": queue.name, "node": queue.node}
+
+
+def queue_from(row: Sequence[Any], at: int = 0) -> Queue:
+    """The queue whose four columns begin there."""
+    return Queue(row[at], row[at + 1], row[at + 2], row[at + 3])
+
+
 def _in_order(parameters: tuple[str, ...], lists: frozenset[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    if not _OF_QUEUES.keys().isdisjoint(parameters):
+        return lambda values: tuple(
+            [[*map(_OF_QUEUES[name], values["queues"])] if name in _OF_QUEUES else values[name] for name in parameters]
+        )
     if lists:
         return lambda values: tuple(
             [_json_list(values[name]) if name in lists else values[name] for name in parameters]
@@ -61,7 +82,7 @@ def _in_order(parameters: tuple[str, ...], lists: frozenset[str]) -> Callable[[M
     return lambda values: tuple([values[name] for name in parameters])
 
 
-def _json_list(values: Sequence[str]) -> str:
+def _json_list(values: Sequence[str | Queue]) -> str:
     return msgspec.json.encode(values).decode()
 
 
@@ -88,8 +109,10 @@ def _compile(name: str, body: str, dialect: Dialect) -> Query:
             return f"?{place}"
         return _POSTGRES_NOW.format(f"${place}") if parameter == "now" else f"${place}"
 
-    body = _COLUMNS.sub(_columns, _COMMENT.sub("", body))
-    lists = frozenset(name for name, _ in _EACH.findall(body)) if dialect == "sqlite" else frozenset[str]()
+    body = _SAME.sub(_same, _COLUMNS.sub(_columns, _COMMENT.sub("", body)))
+    each = _EACH.findall(body) + _EACH_QUEUE.findall(body)
+    lists = frozenset(name for name, _ in each) if dialect == "sqlite" else frozenset[str]()
+    body = _EACH_QUEUE.sub(_queues_in_json if dialect == "sqlite" else _queues_in_arrays, body)
     body = _EACH.sub(r"json_each(:\1) AS \2" if dialect == "sqlite" else r"UNNEST(:\1::TEXT[]) AS \2(value)", body)
     # On one line: the drivers find a prepared statement by its text, of which they read every byte each time.
     sql = " ".join(_PARAMETER.sub(number, body).split()).rstrip(";")
@@ -99,7 +122,23 @@ def _compile(name: str, body: str, dialect: Dialect) -> Query:
 def _columns(match: re.Match[str]) -> str:
     struct, elsewhere = _STRUCTS[match[1]]
     fields = struct.__struct_fields__
-    return ", ".join(f"{match[2]}.{name}" for name in fields[: len(fields) - elsewhere])
+    names = [name for field in fields[: len(fields) - elsewhere] for name in (_QUEUE if field == "queue" else (field,))]
+    return ", ".join(f"{match[2]}.{name}" for name in names)
+
+
+def _queues_in_json(match: re.Match[str]) -> str:
+    parts = ", ".join(f"value ->> {place} AS {name}" for place, name in enumerate(_QUEUE))
+    return f"(SELECT {parts} FROM json_each(:{match[1]})) AS {match[2]}"  # noqa: S608 - of our own files
+
+
+def _queues_in_arrays(match: re.Match[str]) -> str:
+    arrays = ", ".join(f":{match[1]}_{name}::TEXT[]" for name in _QUEUE)
+    return f"UNNEST({arrays}) AS {match[2]}({', '.join(_QUEUE)})"
+
+
+def _same(match: re.Match[str]) -> str:
+    one, other = match[1], ":" if match[2] == ":" else f"{match[2]}."
+    return " AND ".join(f"{one}.{name} = {other}{name}" for name in _QUEUE)
 
 
 class Migration(NamedTuple):

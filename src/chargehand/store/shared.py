@@ -13,6 +13,7 @@ from chargehand.engine.file import DropFiles, File
 from chargehand.engine.job import SECOND, Event, Job, QueueCount, QueueSettings, State
 from chargehand.engine.moves import Prune
 from chargehand.engine.operation import Operation
+from chargehand.engine.queue import Queue
 from chargehand.engine.reads import (
     DeliveryFilter,
     DueQueue,
@@ -28,20 +29,25 @@ from chargehand.engine.record import Record
 from chargehand.engine.store import FinishedJobs, KeptJobs, Old, OldFiles, OldJobs
 from chargehand.store.group import Group
 from chargehand.store.operations import AnyOperation, GiveUp
+from chargehand.store.queries import columns, queue_from
 
 A = TypeVar("A")
 
 Row = Sequence[Any]
 
-_JOB = len(Job.__struct_fields__) - 2
+_JOB = len(Job.__struct_fields__) + 1  # columns: four for the queue, and payload and result are elsewhere
 _DELIVERY = len(Delivery.__struct_fields__)
 _DELIVERY_STATES = {str(state): state for state in DeliveryState}
 _STATES = {str(state): state for state in State}
 
 
 def job_from(row: Row, payload: bytes | None = b"", result: bytes | None = None) -> Job:
-    values: list[Any] = [*row[:4], _STATES[row[4]], *row[5:_JOB], payload or b"", result]
+    values: list[Any] = [row[0], queue_from(row, 1), _STATES[row[5]], *row[6:_JOB], payload or b"", result]
     return Job(*values)
+
+
+def settings_from(row: Row) -> QueueSettings:
+    return QueueSettings(queue_from(row), bool(row[4]), row[5])
 
 
 def event_from(row: Row) -> Event:
@@ -134,7 +140,6 @@ class SharedStore(ABC):
             queue=by.queue,
             state=None if by.state is None else str(by.state),
             topic=by.topic,
-            exact=by.exact,
             unnamed=not by.names,
             names=by.names,
             starts=by.starts,
@@ -155,37 +160,38 @@ class SharedStore(ABC):
         rows = await self._point("last_note", job_id=job_id, step=step)
         return event_from(rows[0]) if rows else None
 
-    async def count_ready(self, queue: str) -> dict[int, int]:
-        return {row[0]: int(row[1]) for row in await self._scan("count_ready", queue=queue, now=self._now())}
+    async def count_ready(self, queue: Queue) -> dict[int, int]:
+        return {row[0]: int(row[1]) for row in await self._scan("count_ready", **columns(queue), now=self._now())}
 
-    async def count_stopped(self, tenant: str | None, topic: str) -> dict[str, int]:
-        return {row[0]: int(row[1]) for row in await self._scan("count_stopped", tenant=tenant, topic=topic)}
+    async def count_stopped(self, tenant: str | None, topic: str) -> dict[Queue, int]:
+        return {queue_from(row): int(row[4]) for row in await self._scan("count_stopped", tenant=tenant, topic=topic)}
 
-    async def due_queues(self, queues: Sequence[str], bound: int) -> list[DueQueue]:
+    async def due_queues(self, queues: Sequence[Queue], bound: int) -> list[DueQueue]:
         rows = await self._scan("due_queues", queues=queues, bound=bound, now=self._now())
-        return [DueQueue(queue, int(ready), next_at) for queue, ready, next_at in rows]
+        return [DueQueue(queue_from(row), int(row[4]), row[5]) for row in rows]
 
-    async def queue_heads(self, prefix: str, bound: int, wide: bool = False) -> list[QueueHead]:
+    async def queue_heads(
+        self, kind: str, bound: int, tenant: str | None = None, *, wide: bool = False
+    ) -> list[QueueHead]:
         read = self._scan if wide else self._point
-        rows = await read("queue_heads", prefix=prefix, bound=bound, now=self._now())
-        return [QueueHead(queue, min(int(ready), bound), *rest) for queue, ready, *rest in rows]
+        rows = await read("queue_heads", kind=kind, tenant=tenant, bound=bound, now=self._now())
+        return [QueueHead(queue_from(row), min(int(row[4]), bound), *row[5:]) for row in rows]
 
-    async def pulse(self, queue: str, since: int, bound: int) -> Pulse:
-        [row] = await self._scan("pulse", queue=queue, since=since, bound=bound, now=self._now())
+    async def pulse(self, queue: Queue, since: int, bound: int) -> Pulse:
+        [row] = await self._scan("pulse", **columns(queue), since=since, bound=bound, now=self._now())
         ready, oldest_at, newest_at, delayed, next_at, paused, at = row
         return Pulse(min(int(ready), bound), oldest_at, newest_at, bool(delayed), next_at, bool(paused), int(at))
 
-    async def count_queues(self, prefix: str = "") -> list[QueueCount]:
-        rows = await self._scan("count_queues", prefix=prefix, now=self._now())
-        return [QueueCount(row[0], int(row[1]), int(row[2]), int(row[3]), row[4]) for row in rows]
+    async def count_queues(self, kind: str | None = None, tenant: str | None = None) -> list[QueueCount]:
+        rows = await self._scan("count_queues", kind=kind, tenant=tenant, now=self._now())
+        return [QueueCount(Queue(*row[:3]), int(row[3]), int(row[4]), int(row[5]), row[6]) for row in rows]
 
     async def count_topics(self) -> list[TopicCount]:
         rows = await self._scan("count_topics")
         return [TopicCount(tenant, kind, topic, int(count)) for tenant, kind, topic, count in rows]
 
     async def list_queue_settings(self) -> list[QueueSettings]:
-        rows = await self._point("list_queue_settings")
-        return [QueueSettings(queue, bool(paused), max_running) for queue, paused, max_running in rows]
+        return [settings_from(row) for row in await self._point("list_queue_settings")]
 
     async def position(self, job_id: str, bound: int) -> int | None:
         rows = await self._scan("position", job_id=job_id, bound=bound)

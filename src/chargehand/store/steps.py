@@ -15,6 +15,7 @@ from chargehand.engine.job import SetQueue
 from chargehand.engine.moves import Prune
 from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.store.operations import Answer, GiveUp
+from chargehand.store.queries import columns
 
 Row = Sequence[Any]
 Statement = tuple[str, dict[str, Any]]
@@ -25,11 +26,12 @@ _OF_A_JOB = ("prune_tries", "prune_deliveries", "prune_events", "prune_payloads"
 
 
 def set_queue(operation: SetQueue) -> Steps:
-    queue, paused, max_running = msgspec.structs.astuple(operation.settings)
-    if paused or max_running is not None:
-        yield "set_queue", {"queue": queue, "paused": int(paused), "max_running": max_running}
+    settings = operation.settings
+    if settings.paused or settings.max_running is not None:
+        values = {"paused": int(settings.paused), "max_running": settings.max_running}
+        yield "set_queue", columns(settings.queue) | values
     else:
-        yield "unset_queue", {"queue": queue}
+        yield "unset_queue", columns(settings.queue)
     return None
 
 

@@ -24,15 +24,9 @@ SHOWN_ERROR = 60
 def jobs_table(jobs: Sequence[ListedJob]) -> list[str]:
     rows = [("JOB", "KIND", "QUEUE", "STATE", "CREATED", "TOOK", "NOTE")]
     rows += [
-        (each.id, each.kind, _queue(each), stands(each), ago(each.created_at), _took(each), _note(each))
-        for each in jobs
+        (each.id, each.kind, each.queue, stands(each), ago(each.created_at), _took(each), _note(each)) for each in jobs
     ]
     return table(rows)
-
-
-def _queue(job: ListedJob) -> str:
-    """Requests whose callers hold a line to one node stand in a queue of that node, which is of no interest here."""
-    return job.queue.partition(" @")[0] if job.kind == "inference" else job.queue
 
 
 def stands(job: ListedJob) -> str:

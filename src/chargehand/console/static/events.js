@@ -1,7 +1,7 @@
 // Lines of the feed in the terms of each door: a chat is done, a task is completed, a server is provisioned.
 
 import { html } from "./dom.js";
-import { empty, fresh, glyph, icon, jobHref, look, nameIn, panel, time } from "./parts.js";
+import { empty, fresh, glyph, icon, jobHref, look, panel, time } from "./parts.js";
 import { host, length, number, own, since } from "./words.js";
 
 const SHOWN = 24; // as many as fit beside the rest of the page
@@ -28,7 +28,7 @@ export function describe(line) {
   if (line.type.startsWith("delivery."))
     return `${host(line.url)}, ${line.status ? `${line.status} in ${length(line.seconds)}` : line.message}`;
   if (line.type.startsWith("target.")) return `${line.name}${line.message ? `, ${line.message}` : ""}`;
-  return `${nameIn(line.queue)}${line.attempt > 1 ? `, attempt ${line.attempt}` : ""}`;
+  return `${line.queue || ""}${line.attempt > 1 ? `, attempt ${line.attempt}` : ""}`;
 }
 
 function hrefOf(line) {

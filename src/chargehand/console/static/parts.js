@@ -134,11 +134,6 @@ export function jobHref(jobId) {
   return `/console/jobs/${encodeURIComponent(jobId)}`;
 }
 
-// The name in a queue "kind/tenant/name": a model, a command, a server.
-export function nameIn(queue) {
-  return queue ? queue.split("/").slice(2).join("/").split(" @")[0] : "";
-}
-
 export function count(value) {
   return number(value);
 }

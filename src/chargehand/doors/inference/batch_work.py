@@ -196,8 +196,6 @@ class BatchWork:
         origin = {"batch_id": batch_name(job.id), "custom_id": line.custom_id}
         return NewJob(
             job_id,
-            job.tenant,
-            LINE_KIND,
             queue_of(job.tenant, line.model),
             encode_request(batch.spec.endpoint, for_target(batch.spec.endpoint, line.body)),
             PRIORITY,

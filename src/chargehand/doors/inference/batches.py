@@ -20,8 +20,9 @@ from chargehand.doors.inference.uploads import PURPOSE, TAG, file_name, file_uli
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.ids import is_ulid
-from chargehand.engine.job import SECOND, Event, Job, NewJob, State, queue_name
+from chargehand.engine.job import SECOND, Event, Job, NewJob, State
 from chargehand.engine.moves import Change, Moved, Note
+from chargehand.engine.queue import Queue
 from chargehand.engine.reads import JobFilter
 from chargehand.engine.runner import Runner
 from chargehand.errors import Conflict, IdempotencyMismatch, InvalidField, NotFound, StoreError
@@ -117,7 +118,7 @@ class Batches:
         self._poll_seconds = config.engine.poll_seconds
         self._files = files
         self._work = BatchWork(engine, config, files)
-        self._queues: set[str] = set()
+        self._queues: set[Queue] = set()
         self._news = asyncio.Event()
         self._stopping: set[asyncio.Task[None]] = set()
 
@@ -147,9 +148,7 @@ class Batches:
         submitted = await self._engine.submit(
             NewJob(
                 self._engine.new_id(),
-                tenant,
-                KIND,
-                queue_name(KIND, tenant, "all"),
+                Queue(KIND, tenant, "all"),
                 msgspec.json.encode(spec),
                 max_attempts=MAX_ATTEMPTS,
                 idempotency_key=key,
@@ -253,15 +252,15 @@ class Batches:
                     async with asyncio.timeout(self._poll_seconds):
                         await self._news.wait()
 
-    async def _waiting(self) -> set[str]:
+    async def _waiting(self) -> set[Queue]:
         try:
-            heads = await self._jobs.queue_heads(f"{KIND}/", 1)
+            heads = await self._jobs.queue_heads(KIND, 1)
         except StoreError as error:
             log.warning("cannot look for batches, will try again", error=str(error))
             return set()
-        return {head.queue for head in heads} - self._queues
+        return {head.queue for head in heads if not head.queue.node} - self._queues
 
-    def _runner(self, queue: str) -> Runner:
+    def _runner(self, queue: Queue) -> Runner:
         return Runner(
             self._engine, KIND, (queue,), self._work.work, concurrency=CONCURRENCY, lease_seconds=self._lease_seconds
         )

@@ -7,7 +7,7 @@ import msgspec
 from chargehand.config import Config
 from chargehand.doors.inference import views
 from chargehand.doors.inference.artifacts import artifact
-from chargehand.doors.inference.names import KIND, TAG, checked, model_of, name_of, node_of, queue_of, spellings
+from chargehand.doors.inference.names import KIND, TAG, checked, model_of, queue_of, spellings
 from chargehand.doors.inference.request import decode_request, encode_request, leaves
 from chargehand.doors.inference.running import RunningAttempts
 from chargehand.doors.inference.scheduler import Scheduler
@@ -106,15 +106,13 @@ class InferenceJobsApi:
     async def submit_job(self, req: Request, resp: Response) -> None:
         # The job has a copy of the body: nobody holds the body while the job is written.
         job = await self._new_job(req, await read_body(req, self._settings.max_body_bytes))
-        self._jobs.accept(resp, await self._jobs.submit(req, job, {"model": name_of(job.queue)}))
+        self._jobs.accept(resp, await self._jobs.submit(req, job, {"model": job.queue.name}))
 
     async def _new_job(self, req: Request, body: bytes) -> NewJob:
         asked, fields = await read_submission(body, self._settings)
         tenant, (key, fingerprint) = req.caller.tenant, identity(req, body)
         return NewJob(
             self._engine.new_id(),
-            tenant,
-            KIND,
             queue_of(tenant, asked.model),
             encode_request(
                 target_path(fields), target_body(fields), leaves=leaves(asked.keep_alive), artifacts=asked.artifacts
@@ -202,7 +200,7 @@ class InferenceJobsApi:
 
     async def retry_job(self, req: Request, resp: Response, job_id: str) -> None:
         job = await self._jobs.get(job_id, req.caller.tenant)
-        if node_of(job.queue):
+        if job.queue.node:
             raise Conflict(f"job {job_id} was a synchronous request: its caller is gone, send the request again")
         await self._jobs.requeue(req, job)
         reply(resp, InferenceMoved(job.id, "queued"))

@@ -2,14 +2,12 @@
 
 from functools import lru_cache
 
-from chargehand.engine.job import queue_name
+from chargehand.engine.queue import Queue
 from chargehand.errors import Forbidden, InvalidField
 
 TAG = "inference"
 KIND = "inference"  # of jobs that a model answers; batches have a kind of their own
-PREFIX = f"{KIND}/"
 MAX_NAME = 200
-AT_NODE = " @"  # model names have no spaces
 
 
 @lru_cache(maxsize=4096)
@@ -35,7 +33,7 @@ def is_cloud(name: str) -> bool:
 
 def checked(field: str, name: str) -> str:
     """Return the name as given, or raise InvalidField."""
-    if not name.strip() or len(name) > MAX_NAME or not name.isprintable() or AT_NODE in name:
+    if not name.strip() or len(name) > MAX_NAME or not name.isprintable():
         raise InvalidField(field, f"must have 1 to {MAX_NAME} printable characters")
     return name
 
@@ -46,25 +44,13 @@ def check_model(model: str, allow_cloud: bool) -> None:
         raise Forbidden(f"{model} would run in the cloud, which is switched off here (inference.allow_cloud)")
 
 
-def queue_of(tenant: str, name: str, node: str = "") -> str:
+def queue_of(tenant: str, name: str, node: str = "") -> Queue:
     """Return the queue for a model as the caller spells it; the scheduler knows which spellings are one model.
 
     With a node: for callers who hold a connection to it, so that no other node claims what only that one can answer.
     """
-    return queue_name(KIND, tenant, name.strip()) + (f"{AT_NODE}{node}" if node else "")
+    return Queue(KIND, tenant, name.strip(), node)
 
 
-def name_of(queue: str) -> str:
-    return shared_queue(queue).split("/", 2)[2]
-
-
-def shared_queue(queue: str) -> str:
-    return queue.partition(AT_NODE)[0]
-
-
-def node_of(queue: str) -> str:
-    return queue.partition(AT_NODE)[2]
-
-
-def model_of(queue: str) -> str:
-    return canonical(name_of(queue))
+def model_of(queue: Queue) -> str:
+    return canonical(queue.name)

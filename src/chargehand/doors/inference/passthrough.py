@@ -131,8 +131,6 @@ class Passthrough:
         traceparent, tracestate = trace_context(trace["traceparent"], trace["tracestate"])
         return NewJob(
             self._engine.new_id(),
-            tenant,
-            KIND,
             queue_of(tenant, asked.model, self._scheduler.node if relay else ""),
             encode_request(
                 path,

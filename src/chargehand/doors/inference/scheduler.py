@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from chargehand.doors.inference.names import KIND, PREFIX, model_of, node_of, shared_queue
+from chargehand.doors.inference.names import KIND, model_of
 from chargehand.doors.inference.residency import (
     BY_HAND,
     Admit,
@@ -28,6 +28,7 @@ from chargehand.doors.inference.target import Target
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, Job, NewJob, State
 from chargehand.engine.moves import Moved
+from chargehand.engine.queue import Queue
 from chargehand.engine.reads import QueueHead
 from chargehand.engine.runner import Hand, Holder, Outcome
 from chargehand.errors import Conflict, StoreError
@@ -97,14 +98,14 @@ class Scheduler:
         self.decisions: dict[str, str] = {}  # target -> the last change of residency and its reason
         self.node = engine.new_id()  # new with each start: callers of the last process are gone
         self._alone = alone
-        self._paused: set[str] = set()
+        self._paused: set[Queue] = set()
         self._engine = engine
         self._work = work
         self._metrics = metrics
         self._holder = Holder(engine, KIND, lease_seconds)
         self._cap_seconds = cap_seconds
         self._poll_seconds = poll_seconds
-        self._queues: dict[str, dict[str, None]] = {}  # model -> its queues, one for each tenant
+        self._queues: dict[str, dict[Queue, None]] = {}  # model -> its queues, one for each tenant
         self._served_at: dict[str, int] = {}  # model -> when it last began or ended a job
         self._expected: set[str] = set()  # jobs that are claimed in the commit of their submission
         self._unserved = True  # a job waits that could not be started when it came
@@ -134,7 +135,7 @@ class Scheduler:
     def expect(self, job: NewJob) -> None:
         """Call right before the job is submitted: if it can run at once, it is claimed in the same commit."""
         model = model_of(job.queue)
-        target = self._with_room(model) if shared_queue(job.queue) not in self._paused else None
+        target = self._with_room(model) if job.queue.shared not in self._paused else None
         if target is not None:
             self._queues.setdefault(model, {})[job.queue] = None
             self._expected.add(job.id)
@@ -198,7 +199,7 @@ class Scheduler:
     async def _read_wants(self) -> None:
         jobs = self._engine.jobs
         self._paused = {settings.queue for settings in await jobs.list_queue_settings() if settings.paused}
-        heads, now = await jobs.queue_heads(PREFIX, READY_BOUND), await jobs.now()
+        heads, now = await jobs.queue_heads(KIND, READY_BOUND), await jobs.now()
         heads = [head for head in heads if head.ready and head.oldest_at and self._is_ours(head, now)]
         self.wants = {}
         if len(self._queues) > MAX_QUEUES:
@@ -215,10 +216,10 @@ class Scheduler:
 
     def _is_ours(self, head: QueueHead, now: int) -> bool:
         """Leave jobs of another node's callers to that node, until it must be gone: then any node ends them."""
-        node = node_of(head.queue)
+        node = head.queue.node
         if not node:
             return True
-        if shared_queue(head.queue) in self._paused:
+        if head.queue.shared in self._paused:
             return False
         return node == self.node or self._alone or now - (head.oldest_at or now) > ORPHANED_SECONDS * SECOND
 
@@ -322,8 +323,8 @@ class Scheduler:
         away = any(not ledger.up and ledger.may_have(model) for ledger in self.ledgers)
         return not away and any(ledger.up for ledger in self.ledgers)
 
-    def explain(self, model: str, queue: str = "") -> WaitReason:
-        if shared_queue(queue) in self._paused:
+    def explain(self, model: str, queue: Queue | None = None) -> WaitReason:
+        if queue is not None and queue.shared in self._paused:
             return WaitReason("queue", "an operator has paused its queue")
         homes = [ledger for ledger in self.ledgers if ledger.offers(model)]
         if not homes:

@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from chargehand.doors.inference.artifacts import InferenceArtifact
-from chargehand.doors.inference.names import name_of
 from chargehand.engine.delivery import Outgoing
 from chargehand.engine.job import Event, Job, State, rfc3339, topic_of
 
@@ -168,7 +167,7 @@ def summary(job: Job, now: int, waiting_for: str | None) -> dict[str, Any]:
         "id": job.id,
         "state": shown_state(job),
         "previous_state": state_of(job.previous),
-        "model": name_of(job.queue),
+        "model": job.queue.name,
         "attempt": attempt_of(job.state, job.attempt),
         "max_attempts": job.max_attempts,
         "priority": job.priority,
@@ -207,7 +206,7 @@ def render(outgoing: Outgoing) -> bytes:
         _STATES[topic_of(event.state, event.stage)],
         state_of(event.previous),
         rfc3339(event.at),
-        name_of(job.queue),
+        job.queue.name,
         attempt_of(event.state, event.attempt),
         event.error,
         msgspec.Raw(job.result) if done and job.result else None,

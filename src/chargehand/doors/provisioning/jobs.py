@@ -188,8 +188,6 @@ class ProvisioningJobs:
         job_id = self._engine.new_id()
         return serial, NewJob(
             job_id,
-            tenant,
-            KIND,
             server_queue(tenant, serial),
             self._orders.seal(job_id, serial, shown, memoryview(asked.recipe)),
             asked.priority,
@@ -221,14 +219,14 @@ class ProvisioningJobs:
 
     async def list_jobs(self, req: Request, resp: Response) -> None:
         by, tenant = query(req, ProvisioningJobQuery), req.caller.tenant
-        queue = None if by.server_serial is None else server_queue(tenant, checked_serial(by.server_serial))
+        queue = None if by.server_serial is None else checked_serial(by.server_serial)
         # Of `complete` there are three topics: those jobs are looked through, and they are nearly all there are.
         topic = None if by.status in (None, "complete") else TOPICS[by.status][0]
         jobs: list[views.ProvisioningJobSummary] = []
         before, more = cursor(by.cursor), True
         while more and len(jobs) < by.limit:
             found = await self._engine.jobs.list_jobs(
-                JobFilter(tenant, KIND, queue, before=before, limit=by.limit, topic=topic, exact=queue is not None)
+                JobFilter(tenant, KIND, queue, before=before, limit=by.limit, topic=topic)
             )
             more = len(found) == by.limit
             for job in found[: by.limit]:

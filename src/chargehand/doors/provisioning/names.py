@@ -2,7 +2,7 @@
 
 import re
 
-from chargehand.engine.job import queue_name
+from chargehand.engine.queue import Queue, Queues
 
 KIND = "provision"
 BASE = "/api/v1"
@@ -14,11 +14,11 @@ SERVERS = "provision:servers"  # who may say which machines there are, and with 
 PULL = "registry:pull"
 PUSH = "registry:push"
 
-QUEUES = f"{KIND}/*/*"  # of all servers of all tenants
+QUEUES = Queues(KIND)  # of all servers of all tenants
 
 SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}")  # safe in a path, in a header and on a screen
 
 
-def server_queue(tenant: str, serial: str) -> str:
+def server_queue(tenant: str, serial: str) -> Queue:
     """A queue for each server: its jobs are found by it, and a paused queue is a server that is left alone."""
-    return queue_name(KIND, tenant, serial)
+    return Queue(KIND, tenant, serial)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from chargehand.doors.provisioning.job.position import position_of
 from chargehand.doors.provisioning.machines import Machines
-from chargehand.doors.provisioning.names import BASE, KIND, READ, SERIAL, SERVERS, TAG, server_queue
+from chargehand.doors.provisioning.names import BASE, KIND, READ, SERIAL, SERVERS, TAG
 from chargehand.doors.provisioning.redfish.errors import RedfishError
 from chargehand.doors.provisioning.redfish.facts import Bmc, MachineFacts
 from chargehand.doors.provisioning.refusals import ProvisioningRefused, write_error
@@ -241,7 +241,7 @@ class Servers:
 
     async def active_job(self, tenant: str, serial: str) -> Job | None:
         """One at most: the newest, or an older one that was started again."""
-        found = await self._jobs.list_jobs(JobFilter(tenant, KIND, server_queue(tenant, serial), limit=1, exact=True))
+        found = await self._jobs.list_jobs(JobFilter(tenant, KIND, serial, limit=1))
         if found and found[0].state not in FINAL:
             return found[0]
         owner = await self.owner(tenant, serial)

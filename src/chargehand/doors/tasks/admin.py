@@ -9,12 +9,13 @@ from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
 from chargehand.doors.tasks.errors import TaskRefused, write_error
 from chargehand.doors.tasks.limits import Limits
-from chargehand.doors.tasks.names import ANY, BASE, KIND, TAG, task_queue
+from chargehand.doors.tasks.names import ANY, BASE, KIND, TAG, queue_name, task_queue
 from chargehand.doors.tasks.resource import get_task
 from chargehand.doors.tasks.roll import Roll, WorkersSeen
 from chargehand.doors.tasks.views import DEAD, DEAD_TOPIC, Task, TaskEvent, task_event, task_view, whole_seconds
 from chargehand.engine.engine import Engine
-from chargehand.engine.job import SECOND, Job, QueueCount, QueueSettings, queue_name
+from chargehand.engine.job import SECOND, Job, QueueCount, QueueSettings
+from chargehand.engine.queue import Queue
 from chargehand.engine.reads import JobFilter
 from chargehand.errors import Conflict, NotFound
 from chargehand.http.inputs import absent
@@ -134,8 +135,7 @@ class AdminApi:
     async def get_queues(self, req: Request, resp: Response) -> None:
         tenant = access.admin(req).tenant
         jobs, counts = self._engine.jobs, {}
-        prefix = queue_name(KIND, tenant, "")
-        for count in await jobs.count_queues(prefix):
+        for count in await jobs.count_queues(KIND, tenant):
             label = _label(count.queue)
             for priority, ready in (await jobs.count_ready(count.queue)).items():
                 counts[f"{label}:pending:{priority}"] = ready
@@ -161,13 +161,13 @@ class AdminApi:
 
     async def _depth(self, tenant: str, command: str) -> Depth:
         jobs, queue = self._engine.jobs, task_queue(tenant, command)
-        counts = [count for count in await jobs.count_queues(queue) if count.queue == queue]
+        counts = [count for count in await jobs.count_queues(KIND, tenant) if count.queue == queue]
         count = counts[0] if counts else QueueCount(queue, 0, 0, 0, None)
         dead = (await jobs.count_stopped(tenant, DEAD_TOPIC)).get(queue, 0)
         settings = await self._settings(queue)
         return Depth(command, count.ready, count.delayed, count.running, dead, settings.paused, settings.max_running)
 
-    async def _settings(self, queue: str) -> QueueSettings:
+    async def _settings(self, queue: Queue) -> QueueSettings:
         known = await self._engine.jobs.list_queue_settings()
         return next((each for each in known if each.queue == queue), QueueSettings(queue))
 
@@ -193,7 +193,7 @@ class AdminApi:
         found, following = await self._letters(tenant, by.command, by.limit, cursor(by.cursor))
         now = await self._engine.jobs.now()
         dead = await self._engine.jobs.count_stopped(tenant, DEAD_TOPIC)
-        counts = {queue.split("/", 2)[2]: count for queue, count in sorted(dead.items())}
+        counts = {queue.name: count for queue, count in sorted(dead.items())}
         reply(resp, Letters([task_view(job, now) for job in found], following, counts))
 
     async def get_letter(self, req: Request, resp: Response, task_id: str) -> None:
@@ -251,9 +251,9 @@ class AdminApi:
     async def _letters(
         self, tenant: str, command: str | None, limit: int, before: str | None = None
     ) -> tuple[list[Job], str | None]:
-        queue = None if command in (None, ANY) else task_queue(tenant, command)
+        queue = None if command in (None, ANY) else queue_name(command)
         return await self._jobs.list(
-            JobFilter(tenant, KIND, queue, before=before, limit=limit, topic=DEAD_TOPIC, stopped=True, exact=True)
+            JobFilter(tenant, KIND, queue, before=before, limit=limit, topic=DEAD_TOPIC, stopped=True)
         )
 
     async def _letter(self, tenant: str, task_id: str) -> Job:
@@ -263,9 +263,8 @@ class AdminApi:
         return job
 
 
-def _label(queue: str) -> str:
-    _, tenant, command = queue.split("/", 2)
-    return f"codeq:q:{command}:{tenant}"
+def _label(queue: Queue) -> str:
+    return f"codeq:q:{queue.name}:{queue.tenant}"
 
 
 def _optional(body: bytes) -> wire.CleanUpTasks:

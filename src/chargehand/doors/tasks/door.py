@@ -97,10 +97,9 @@ class TasksDoor:
             return
         self._gauges_at = time.monotonic()
         jobs = self._engine.jobs
-        counts = await jobs.count_queues(f"{KIND}/")
+        counts = await jobs.count_queues(KIND)
         for queue in self._metrics.strange(counts)[:LOOK_UP]:
-            _, tenant, command = queue.split("/", 2)
-            found = await jobs.list_jobs(JobFilter(tenant, KIND, queue, limit=1))
-            self._metrics.spell(views.command_of(found[0]) if found and found[0].queue == queue else command)
+            found = await jobs.list_jobs(JobFilter(queue.tenant, KIND, queue.name, limit=1))
+            self._metrics.spell(views.command_of(found[0]) if found else queue.name)
         dead = await jobs.count_stopped(None, views.DEAD_TOPIC)
         self._metrics.show(counts, dead, self._notifier.active())

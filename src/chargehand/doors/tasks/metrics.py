@@ -10,13 +10,14 @@ from chargehand.doors.tasks.views import STATUS, command_of
 from chargehand.engine.delivery import DeliveryState, Outgoing, Settle
 from chargehand.engine.job import FINAL, SECOND, QueueCount
 from chargehand.engine.moves import Moved
+from chargehand.engine.queue import Queue
 from chargehand.observability.tally import Tally, TallyCounter
 
 _LATENCY = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 MAX_COMMANDS = 500  # callers invent commands, and each takes memory here and in Prometheus
 OTHER = "other"
 MAX_HELD = 1000  # beyond this a command is labelled in lower case, without looking its spelling up
-QUEUES = ("ready", "delayed", "in_progress", "dlq")
+PARTS = ("ready", "delayed", "in_progress", "dlq")
 
 
 class TaskMetrics:
@@ -35,7 +36,9 @@ class TaskMetrics:
         self.subscriptions = Gauge("codeq_subscriptions_active", "Worker subscriptions that have not expired", ["command"], registry=r)
         # fmt: on
         self._names: dict[str, str] = {}  # a command in lower case -> as a producer first spelt it
-        self._held: list[tuple[str, Callable[[str], None]]] = []  # queues, and what to count once their label is known
+        self._held: list[
+            tuple[Queue, Callable[[str], None]]
+        ] = []  # queues, and what to count once their label is known
 
     def spell(self, command: str) -> str:
         """Return the label of a command and remember how it is spelt: queues have it in lower case only."""
@@ -60,24 +63,24 @@ class TaskMetrics:
         for status in ("COMPLETED", "FAILED"):
             self.completed.at(command, status)
 
-    def strange(self, counts: list[QueueCount]) -> list[str]:
+    def strange(self, counts: list[QueueCount]) -> list[Queue]:
         """Return queues whose spelling is unknown: their producers came before a restart, or to another node."""
         queues = [queue for queue, _ in self._held] + [count.queue for count in counts]
-        return list({_command(queue): queue for queue in queues if self._known(_command(queue)) is None}.values())
+        return list({queue.name: queue for queue in queues if self._known(queue.name) is None}.values())
 
-    def _count(self, queue: str, count: Callable[[str], None]) -> None:
-        label = self._known(_command(queue))
+    def _count(self, queue: Queue, count: Callable[[str], None]) -> None:
+        label = self._known(queue.name)
         if label is not None:
             count(label)
             return
         # A label cannot be changed later, and metrics are read only after `strange` was asked.
         self._held.append((queue, count))
         if len(self._held) >= MAX_HELD:
-            self.spell(_command(queue))
+            self.spell(queue.name)
 
     def on_move(self, moved: Moved) -> None:
         if moved.kind == KIND and (moved.move in ("submit", "claim") or moved.state in FINAL):
-            label = self._known(_command(moved.queue))
+            label = self._known(moved.queue.name)
             if label is not None:
                 self._count_move(moved, label)
             else:
@@ -103,14 +106,14 @@ class TaskMetrics:
             outcome = "success" if settle.state is DeliveryState.DELIVERED else "failure"
             self.count_webhook("task_result", outgoing.job.queue, outcome)
 
-    def count_webhook(self, kind: str, queue: str, outcome: str) -> None:
+    def count_webhook(self, kind: str, queue: Queue, outcome: str) -> None:
         def count(command: str) -> None:
             for each in ("success", "failure"):
                 self.webhooks.labels(kind, command, each).inc(each == outcome)
 
         self._count(queue, count)
 
-    def show(self, counts: list[QueueCount], dead: Mapping[str, int], active: Mapping[tuple[str, str], int]) -> None:
+    def show(self, counts: list[QueueCount], dead: Mapping[Queue, int], active: Mapping[tuple[str, str], int]) -> None:
         """Set the gauges: the tenants of a command are added up."""
         depth: dict[tuple[str, str], int] = {}
         strange: set[str] = set()  # labelled in lower case until their spelling is looked up; bounded like the others
@@ -123,27 +126,23 @@ class TaskMetrics:
             strange.add(command)
             return command
 
-        def add(name: str, queue: str, count: int) -> None:
-            key = label(_command(name)), queue
+        def add(queue: Queue, part: str, count: int) -> None:
+            key = label(queue.name), part
             depth[key] = depth.get(key, 0) + count
 
         for count in counts:
             add(count.queue, "ready", count.ready)
             add(count.queue, "delayed", count.delayed)
             add(count.queue, "in_progress", count.running)
-        for name, number in dead.items():
-            add(name, "dlq", number)
+        for queue, number in dead.items():
+            add(queue, "dlq", number)
         self.depth.clear()
         self.dead.clear()
         # A queue that is empty now is shown as 0, so that an alert on it ends.
         for command in {*self._names.values(), *(command for command, _ in depth)}:
-            for queue in QUEUES:
-                self.depth.labels(command, queue).set(depth.get((command, queue), 0))
+            for part in PARTS:
+                self.depth.labels(command, part).set(depth.get((command, part), 0))
             self.dead.labels(command).set(depth.get((command, "dlq"), 0))
         self.subscriptions.clear()
         for (_, command), number in active.items():
             self.subscriptions.labels(command if command == ANY else label(command)).inc(number)
-
-
-def _command(queue: str) -> str:
-    return queue.split("/", 2)[2]

@@ -1,6 +1,6 @@
 """The names of the tasks door: its kind, its paths, its scopes, and the queue of a command."""
 
-from chargehand.engine.job import queue_name
+from chargehand.engine.queue import Queue
 
 KIND = "task"
 BASE = "/v1/codeq"
@@ -23,6 +23,10 @@ ALL_TENANTS = "codeq:all-tenants"  # ours: a fleet of workers that serves every 
 MAX_COMMAND = 200
 
 
-def task_queue(tenant: str, command: str) -> str:
+def queue_name(command: str) -> str:
     """Ignore upper and lower case, as codeQ's queues do."""
-    return queue_name(KIND, tenant, command.strip().lower())
+    return command.strip().lower()
+
+
+def task_queue(tenant: str, command: str) -> Queue:
+    return Queue(KIND, tenant, queue_name(command))

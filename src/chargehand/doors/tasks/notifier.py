@@ -23,8 +23,9 @@ from chargehand.engine.chores import Chore
 from chargehand.engine.delivery import shown_url
 from chargehand.engine.engine import Engine
 from chargehand.engine.hint import Hint
-from chargehand.engine.job import SECOND, State, queue_name
+from chargehand.engine.job import SECOND, State
 from chargehand.engine.moves import Moved
+from chargehand.engine.queue import Queue
 from chargehand.engine.reads import Pulse, QueueHead
 from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.errors import StoreError
@@ -48,7 +49,7 @@ MAX_TIMER_SECONDS = 3600.0
 TRIES = 5
 
 Key = tuple[str, str]  # tenant and command, the latter in lower case
-Count = Callable[[Literal["queue_ready"], str, Literal["success", "failure"]], None]
+Count = Callable[[Literal["queue_ready"], Queue, Literal["success", "failure"]], None]
 _decoder = msgspec.json.Decoder(Bell)
 
 
@@ -83,7 +84,7 @@ class Notifier:
         self._until: dict[Key, int] = {}  # may be newer than in the stored bell: `until` alone is not worth a write
         self._sent: dict[str, int] = {}  # subscription -> when it was notified last, of any queue
         self._wanted: dict[Key, None] = {}
-        self._seen: dict[str, QueueHead] = {}  # queues as they were at the last check of all of them
+        self._seen: dict[Queue, QueueHead] = {}  # queues as they were at the last check of all of them
         self._news = asyncio.Event()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._sending: set[asyncio.Task[None]] = set()
@@ -101,14 +102,13 @@ class Notifier:
             self._filled(moved.queue, moved.run_at)
 
     def on_hint(self, hint: Hint) -> None:
-        for queue, run_at in hint.queues.items():
-            if queue.startswith(f"{KIND}/") and queue.count("/") >= 2:
+        for queue, run_at in hint.queues:
+            if queue.kind == KIND:
                 self._filled(queue, run_at)
 
-    def _filled(self, queue: str, run_at: int) -> None:
-        _, tenant, command = queue.split("/", 2)
-        if self.book.wanted(tenant, command):
-            self._check_in((tenant, command), (run_at - self._now()) / SECOND)
+    def _filled(self, queue: Queue, run_at: int) -> None:
+        if self.book.wanted(queue.tenant, queue.name):
+            self._check_in((queue.tenant, queue.name), (run_at - self._now()) / SECOND)
 
     def _check_in(self, key: Key, in_seconds: float) -> None:
         if in_seconds <= 0:
@@ -174,15 +174,15 @@ class Notifier:
         tenants = self.book.tenants
         if not tenants:
             return
-        prefix = queue_name(KIND, tenants[0], "") if len(tenants) == 1 else f"{KIND}/"
+        tenant = tenants[0] if len(tenants) == 1 else None
         seen, self._seen = self._seen, {}
-        for head in await self._jobs.queue_heads(prefix, 1, wide=True):
-            _, tenant, command = head.queue.split("/", 2)
-            if self.book.wanted(tenant, command):
+        for head in await self._jobs.queue_heads(KIND, 1, tenant, wide=True):
+            key = head.queue.tenant, head.queue.name
+            if self.book.wanted(*key):
                 self._seen[head.queue] = head
                 # An unchanged queue needs no check: for a unit that is owed a notification there is a timer.
                 if seen.get(head.queue) != head:
-                    self._due((tenant, command))
+                    self._due(key)
 
     async def _keep_checking(self) -> None:
         while True:
@@ -247,8 +247,7 @@ class Notifier:
             return
         commands = {event_type.lower() for event_type in terms.event_types}
         if ANY in commands:
-            heads = await self._jobs.queue_heads(queue_name(KIND, tenant, ""), 1, wide=True)
-            commands |= {head.queue.split("/", 2)[2] for head in heads}
+            commands |= {head.queue.name for head in await self._jobs.queue_heads(KIND, 1, tenant, wide=True)}
         await _some_at_once(self._begin, [(tenant, command) for command in commands - taken - {ANY}])
 
     async def _begin(self, key: Key) -> None:
@@ -261,7 +260,7 @@ class Notifier:
 
     # sending ------------------------------------------------------------------------------------------------------------
 
-    async def _notify(self, key: Key, subscriptions: Sequence[Subscription], queue: str, pulse: Pulse) -> None:
+    async def _notify(self, key: Key, subscriptions: Sequence[Subscription], queue: Queue, pulse: Pulse) -> None:
         depth = pulse.ready
         if depth == FIRST_BOUND:
             depth = max(depth, (await self._jobs.pulse(queue, pulse.at, MAX_DEPTH)).ready)

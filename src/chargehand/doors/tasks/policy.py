@@ -5,7 +5,7 @@ from random import Random
 from msgspec.structs import replace
 
 from chargehand.config import TasksConfig
-from chargehand.doors.tasks.names import KIND, task_queue
+from chargehand.doors.tasks.names import task_queue
 from chargehand.doors.tasks.topics import Topics, attempts, keep_seconds, tier
 from chargehand.doors.tasks.views import DEAD, command_of, metadata
 from chargehand.engine.engine import Engine
@@ -80,8 +80,6 @@ class TaskRetries:
         its_own = self._topics.policy(job.tenant, topic)
         return NewJob(
             self._engine.new_id(),
-            job.tenant,
-            KIND,
             task_queue(job.tenant, topic),
             whole.payload,
             tier(its_own, job.priority),

@@ -9,7 +9,7 @@ from chargehand.doors.tasks import access, wire
 from chargehand.doors.tasks.errors import TaskRefused, write_error
 from chargehand.doors.tasks.limits import Limits
 from chargehand.doors.tasks.metrics import TaskMetrics
-from chargehand.doors.tasks.names import BASE, KIND, MAX_COMMAND, TAG, task_queue
+from chargehand.doors.tasks.names import BASE, MAX_COMMAND, TAG, task_queue
 from chargehand.doors.tasks.resource import ENDS, get_task
 from chargehand.doors.tasks.topics import Topics, attempts, keep_seconds, tier
 from chargehand.doors.tasks.views import STATUS, Task, metadata, task_view
@@ -161,8 +161,6 @@ class ProducerApi:
             keep = max(keep, KEY_SECONDS)
         return NewJob(
             self._engine.new_id(),
-            tenant,
-            KIND,
             task_queue(tenant, command),
             payload,
             tier(policy, min(max(asked.priority or 0, 0), 9)),

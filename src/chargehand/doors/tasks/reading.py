@@ -7,7 +7,7 @@ import msgspec
 from chargehand.doors.tasks import access
 from chargehand.doors.tasks.errors import TaskRefused, write_error
 from chargehand.doors.tasks.holding import tenant_of
-from chargehand.doors.tasks.names import BASE, KIND, TAG, task_queue
+from chargehand.doors.tasks.names import BASE, KIND, TAG, queue_name
 from chargehand.doors.tasks.resource import get_task
 from chargehand.doors.tasks.views import (
     PROGRESS,
@@ -90,9 +90,9 @@ class ReadingApi:
     async def list_tasks(self, req: Request, resp: Response) -> None:
         caller, by = access.either(req), query(req, TaskQuery)
         state, stopped = _state(by.status)
-        queue = None if by.command is None else task_queue(caller.tenant, by.command)
+        queue = None if by.command is None else queue_name(by.command)
         found, following = await self._jobs.list(
-            JobFilter(caller.tenant, KIND, queue, state, cursor(by.cursor), by.limit, stopped=stopped, exact=True)
+            JobFilter(caller.tenant, KIND, queue, state, cursor(by.cursor), by.limit, stopped=stopped)
         )
         now = await self._engine.jobs.now()
         reply(resp, TaskListing([task_view(job, now) for job in found], following))

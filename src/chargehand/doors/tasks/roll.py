@@ -11,7 +11,9 @@ from typing import Annotated
 import msgspec
 
 from chargehand.doors.tasks.holding import owner_of, tenant_of
+from chargehand.doors.tasks.names import ANY
 from chargehand.engine.job import SECOND, rfc3339
+from chargehand.engine.queue import Wanted
 from chargehand.http.auth import Caller
 
 MAX_WORKERS = 2000  # the one that was seen longest ago is dropped
@@ -65,9 +67,9 @@ class Roll:
         self._entries: dict[tuple[str | None, str], _Entry] = {}  # by tenant (None: all of them) and name, latest last
 
     @contextmanager
-    def asking(self, caller: Caller, queues: tuple[str, ...]) -> Iterator[None]:
+    def asking(self, caller: Caller, queues: tuple[Wanted, ...]) -> Iterator[None]:
         """Count the worker as waiting while its claim or stream is open."""
-        commands = [queue.split("/", 2)[2] for queue in queues]
+        commands = [queue.name or ANY for queue in queues]
         asked = self._ask(caller, commands, 1)
         try:
             yield
@@ -77,9 +79,9 @@ class Roll:
                 each.waiting -= 1
             self._ask(caller, commands, 0)
 
-    def asked(self, caller: Caller, queues: tuple[str, ...]) -> None:
+    def asked(self, caller: Caller, queues: tuple[Wanted, ...]) -> None:
         """Note a claim that did not wait."""
-        self._ask(caller, [queue.split("/", 2)[2] for queue in queues], 0)
+        self._ask(caller, [queue.name or ANY for queue in queues], 0)
 
     def beat(self, caller: Caller) -> None:
         entry = self._see(caller)

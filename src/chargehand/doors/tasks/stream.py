@@ -31,6 +31,7 @@ from chargehand.engine.guard import Guard
 from chargehand.engine.hint import Hint
 from chargehand.engine.job import Job, State
 from chargehand.engine.moves import Moved
+from chargehand.engine.queue import Wanted
 from chargehand.errors import Conflict, NotFound, StoreError
 from chargehand.http.auth import Caller
 from chargehand.http.carried import whole
@@ -135,7 +136,7 @@ class Streams:
         return True
 
     async def _on_roll(
-        self, caller: Caller, queues: tuple[str, ...], lines: AsyncGenerator[bytes, None]
+        self, caller: Caller, queues: tuple[Wanted, ...], lines: AsyncGenerator[bytes, None]
     ) -> AsyncGenerator[bytes, None]:
         with self._roll.asking(caller, queues):
             async with contextlib.aclosing(lines):
@@ -143,7 +144,7 @@ class Streams:
                     yield line
 
     async def _lines(
-        self, req: Request, name: str, queues: tuple[str, ...], owner: str, lease: float, bound: int
+        self, req: Request, name: str, queues: tuple[Wanted, ...], owner: str, lease: float, bound: int
     ) -> AsyncGenerator[bytes, None]:
         leaving = req.leaving()
         stream = self._by_name[name] = OpenStream(bound, leaving)

@@ -21,6 +21,7 @@ from chargehand.doors.tasks.names import BASE, MAX_COMMAND, TAG, task_queue
 from chargehand.engine.chores import Chore
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import QueueSettings, rfc3339
+from chargehand.engine.queue import Queue
 from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.errors import BadRequest, TooLarge
 from chargehand.http.request import Request
@@ -219,10 +220,10 @@ class Topics:
             self._known[tenant, name] = (record.version, policy)
             return record, found is None
 
-    async def _settings(self) -> dict[str, QueueSettings]:
+    async def _settings(self) -> dict[Queue, QueueSettings]:
         return {each.queue: each for each in await self._engine.jobs.list_queue_settings()}
 
-    async def _limit(self, settings: dict[str, QueueSettings], tenant: str, name: str, limit: int | None) -> None:
+    async def _limit(self, settings: dict[Queue, QueueSettings], tenant: str, name: str, limit: int | None) -> None:
         queue = task_queue(tenant, name)
         now = settings.get(queue, QueueSettings(queue))
         if now.max_running != limit:

@@ -122,7 +122,7 @@ def _spelt(said: bytes) -> str:
 
 def command_of(job: Job) -> str:
     """Return the command as the producer spelt it."""
-    return (_spelt(job.metadata) if job.metadata else "") or job.queue.split("/", 2)[2]
+    return (_spelt(job.metadata) if job.metadata else "") or job.queue.name
 
 
 def webhook_of(job: Job) -> str:

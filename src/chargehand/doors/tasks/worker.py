@@ -9,12 +9,13 @@ from chargehand.doors.tasks import access, wire
 from chargehand.doors.tasks.errors import TaskRefused, write_error
 from chargehand.doors.tasks.holding import TaskHolder, owner_of, tenant_of
 from chargehand.doors.tasks.limits import Limits
-from chargehand.doors.tasks.names import ABANDON, ANY, BASE, CLAIM, HEARTBEAT, KIND, NACK, TAG, task_queue
+from chargehand.doors.tasks.names import ABANDON, ANY, BASE, CLAIM, HEARTBEAT, KIND, NACK, TAG, queue_name
 from chargehand.doors.tasks.roll import Roll
 from chargehand.doors.tasks.views import CLAIMED, PROGRESS, Task, task_view
 from chargehand.engine.engine import Engine
-from chargehand.engine.job import SECOND, Job, State, queue_name
+from chargehand.engine.job import SECOND, Job, State
 from chargehand.engine.moves import Broke, Note
+from chargehand.engine.queue import Queue, Queues, Wanted
 from chargehand.errors import ChargehandError, Conflict, NotFound, StaleLease
 from chargehand.http.auth import Caller
 from chargehand.http.request import Request
@@ -164,18 +165,21 @@ class WorkerApi:
             reply(resp, Requeued("requeued", max(0, moved.run_at - moved.at) // SECOND))
 
 
-def claim_queues(caller: Caller, asked: wire.ClaimTask) -> tuple[str, ...]:
-    """Return the queues to claim from: patterns for `*` and for a fleet that serves every tenant."""
+def claim_queues(caller: Caller, asked: wire.ClaimTask) -> tuple[Wanted, ...]:
+    """Return the queues to claim from: many at once for a worker of any command, and for a fleet that serves every tenant."""
     commands = tuple(asked.commands or ())
     if any(not command.strip() or "*" in command for command in commands):
         raise TaskRefused(400, "invalid body", detail="commands: must not be blank, nor have a *", field="commands")
     access.check_event_types(caller, commands)
     if not commands and ANY not in caller.event_types:
         commands = tuple(caller.event_types)
-    tenant = tenant_of(caller) or ANY
+    tenant = tenant_of(caller)
     if not commands:
-        return (queue_name(KIND, tenant, ANY),)
-    return tuple(sorted({task_queue(tenant, command) for command in commands}))
+        return (Queues(KIND, tenant),)
+    names = sorted({queue_name(command) for command in commands})
+    if tenant is None:
+        return tuple(Queues(KIND, None, name) for name in names)
+    return tuple(Queue(KIND, tenant, name) for name in names)
 
 
 def _lease_in(body: bytes) -> int | None:

@@ -9,10 +9,12 @@ from chargehand.engine.announce import NewDelivery, announce, encode_reports
 from chargehand.engine.ids import UlidMaker
 from chargehand.engine.job import FINAL, SECOND, Job, NewJob, State, topic_of, visible
 from chargehand.engine.moves import Attempt, Beat, Change, Lease, Move, Moved, Note, Submitted
+from chargehand.engine.queue import Queue
 from chargehand.engine.store import Claim, Claimed
 from chargehand.store.operations import Answer
 from chargehand.store.postgres.transaction import Transaction
-from chargehand.store.shared import job_from
+from chargehand.store.queries import columns, queue_from
+from chargehand.store.shared import job_from, settings_from
 
 new_id = UlidMaker()
 SPARES = (16, 256, 4096)  # candidates beyond those wanted, if others are taking the first
@@ -20,15 +22,11 @@ SPARES = (16, 256, 4096)  # candidates beyond those wanted, if others are taking
 
 async def submit(tx: Transaction, jobs: list[NewJob]) -> list[Answer]:
     # Sorted by key, so that two groups with the same keys wait for each other instead of for each other's other key.
-    order = sorted(
-        jobs, key=lambda job: (job.idempotency_key or "", job.unique_key or "", job.queue, job.tenant, job.kind, job.id)
-    )
+    order = sorted(jobs, key=lambda job: (job.idempotency_key or "", job.unique_key or "", job.queue, job.id))
     reports = {job.id: encode_reports(job.reports) for job in jobs}
     rows = await tx.fetch(
         "submit_jobs",
         ids=[job.id for job in order],
-        tenants=[job.tenant for job in order],
-        kinds=[job.kind for job in order],
         queues=[job.queue for job in order],
         payloads=[job.payload for job in order],
         priorities=[job.priority for job in order],
@@ -56,7 +54,7 @@ async def submit(tx: Transaction, jobs: list[NewJob]) -> list[Answer]:
         deliveries += told
         _, run_at, at = row
         moved = Moved(
-            job.id, job.tenant, job.kind, job.queue, "submit", State.QUEUED, "", 0, 1, run_at, at, at,
+            job.id, job.queue, "submit", State.QUEUED, "", 0, 1, run_at, at, at,
             tuple(d.endpoint_id for d in told),
         )  # fmt: skip
         answers.append(Submitted(job.id, True, job.fingerprint, moved))
@@ -70,9 +68,7 @@ async def _known(tx: Transaction, job: NewJob) -> Answer:
     if known:
         return Submitted(known[0][0], False, known[0][1])
     if job.unique_key is not None:
-        live = await tx.fetch(
-            "job_by_unique_key", tenant=job.tenant, kind=job.kind, queue=job.queue, unique_key=job.unique_key
-        )
+        live = await tx.fetch("job_by_unique_key", **columns(job.queue), unique_key=job.unique_key)
         if live:
             return Submitted(live[0][0], False, job.fingerprint)
     # It ended, or was removed, between the two statements: there is room now.
@@ -81,7 +77,7 @@ async def _known(tx: Transaction, job: NewJob) -> Answer:
 
 async def claim(tx: Transaction, claims: list[Claim]) -> list[Answer]:
     """Claims for the same queues are picked together, then dealt out in the order they came."""
-    together: dict[tuple[str, ...], list[int]] = {}
+    together: dict[tuple[Queue, ...], list[int]] = {}
     for place, claim in enumerate(claims):
         together.setdefault(claim.queues, []).append(place)
     answers: list[Answer] = [None] * len(claims)
@@ -105,7 +101,7 @@ async def claim(tx: Transaction, claims: list[Claim]) -> list[Answer]:
 
 
 async def _pick(
-    tx: Transaction, queues: tuple[str, ...], slots: list[Claim], spare: int
+    tx: Transaction, queues: tuple[Queue, ...], slots: list[Claim], spare: int
 ) -> tuple[list[tuple[Job, bool]], bool]:
     """A job for each slot as far as there are any, whether callers see a change, and whether looking further may help."""
     rooms = await _rooms(tx, queues)
@@ -124,15 +120,15 @@ async def _pick(
     return picked, rows[0][-1] == len(slots) + spare
 
 
-async def _rooms(tx: Transaction, queues: tuple[str, ...]) -> dict[str, int]:
+async def _rooms(tx: Transaction, queues: tuple[Queue, ...]) -> dict[Queue, int]:
     """How many more jobs each queue may run."""
     rooms = dict.fromkeys(queues, sys.maxsize)
-    settings = await tx.fetch("lock_queue_settings", queues=list(queues))
-    limits = {queue: max_running for queue, _, max_running in settings if max_running is not None}
+    settings = [settings_from(row) for row in await tx.fetch("lock_queue_settings", queues=queues)]
+    limits = {each.queue: each.max_running for each in settings if each.max_running is not None}
     if limits:
-        running = {row[0]: row[1] for row in await tx.fetch("count_running", queues=list(limits))}
-        rooms |= {queue: max(0, limit - running.get(queue, 0)) for queue, limit in limits.items()}
-    return rooms | {queue: 0 for queue, paused, _ in settings if paused}
+        rows = await tx.fetch("count_running", queues=list(limits))
+        rooms |= {queue: max(0, limits[queue] - row[-1]) for row in rows for queue in [queue_from(row)]}
+    return rooms | {each.queue: 0 for each in settings if each.paused}
 
 
 async def change(tx: Transaction, changes: list[Change]) -> list[Answer]:
@@ -195,14 +191,15 @@ async def _change_each_once(tx: Transaction, changes: list[tuple[int, Change]]) 
     for (place, change), move in zip(changes, moves, strict=True):
         if (row := moved_rows.get(change.guard.job_id)) is None:
             continue
-        job_id, tenant, kind, queue, attempt, seq, run_at, created_at, at, topic, topic_seq, reports = row
-        told = announce(new_id, tenant, job_id, seq, topic, reports) if topic_seq == seq else []
+        attempt, seq, run_at, created_at, at, topic, topic_seq, reports = row[5:]
+        job_id, queue = row[0], queue_from(row, 1)
+        told = announce(new_id, queue.tenant, job_id, seq, topic, reports) if topic_seq == seq else []
         deliveries += told
         moved.append(
             (
                 place,
                 Moved(
-                    job_id, tenant, kind, queue, change.move, move.to, change.stage, attempt, seq, run_at, at, created_at,
+                    job_id, queue, change.move, move.to, change.stage, attempt, seq, run_at, at, created_at,
                     tuple(d.endpoint_id for d in told),
                     None if change.successor is None else succeeding[change.successor.id],
                 ),

@@ -13,6 +13,7 @@ import msgspec
 
 from chargehand.engine.hint import Hint
 from chargehand.engine.moves import Change
+from chargehand.engine.queue import Queue
 from chargehand.engine.reads import RecordFilter
 from chargehand.engine.record import PutRecord
 from chargehand.errors import (
@@ -96,7 +97,7 @@ class PostgresStore(SharedStore):
         self._node = os.urandom(6).hex()
         self._heard: list[Callable[[Hint], None]] = []
         self._untold: dict[str, tuple[str, ...]] = {}
-        self._untold_queues: dict[str, int] = {}
+        self._untold_queues: dict[Queue, int] = {}
         self._untold_streams: set[str] = set()
         self._tell_soon = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -225,9 +226,14 @@ class PostgresStore(SharedStore):
         self._heard.append(heard)
 
     def tell(
-        self, queue: str = "", run_at: int = 0, job_id: str = "", endpoints: tuple[str, ...] = (), stream: str = ""
+        self,
+        queue: Queue | None = None,
+        run_at: int = 0,
+        job_id: str = "",
+        endpoints: tuple[str, ...] = (),
+        stream: str = "",
     ) -> None:
-        if queue:
+        if queue is not None:
             self._untold_queues[queue] = min(run_at, self._untold_queues.get(queue, sys.maxsize))
         if job_id and len(self._untold) < UNTOLD_JOBS:
             self._untold[job_id] = endpoints
@@ -266,7 +272,7 @@ class PostgresStore(SharedStore):
 
     def _texts(self) -> list[str]:
         """What there is to tell, in as few messages as fit; too much becomes "look everywhere"."""
-        queues, self._untold_queues = self._untold_queues, {}
+        queues, self._untold_queues = tuple(self._untold_queues.items()), {}
         untold, self._untold = self._untold, {}
         jobs = tuple(untold)
         endpoints = tuple(dict.fromkeys(endpoint for told in untold.values() for endpoint in told))

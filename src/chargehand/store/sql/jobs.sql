@@ -11,19 +11,16 @@ WHERE j.id = :job_id AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant);
 -- name: get_job_row
 SELECT {job j} FROM jobs j WHERE j.id = :job_id AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant);
 
--- A queue and, unless just that is meant, under its name and " @" those parts of it that belong to single nodes.
 -- name: list_jobs
 SELECT {job j}
 FROM jobs j
 WHERE (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant)
   AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
   AND (:any_kind OR j.kind IN (SELECT k.value FROM {each kinds as k}))
-  AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue
-    OR (NOT :exact AND SUBSTR(j.queue, 1, LENGTH(:queue) + 2) = :queue || ' @'))
+  AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue)
   AND (:unnamed OR EXISTS (
     SELECT 1 FROM {each names as n}
-    WHERE LOWER(SUBSTR(j.queue, LENGTH(j.kind) + LENGTH(j.tenant) + 3, LENGTH(n.value))) = n.value
-      AND (:starts OR SUBSTR(j.queue, LENGTH(j.kind) + LENGTH(j.tenant) + 3 + LENGTH(n.value), 2) IN ('', ' @'))))
+    WHERE LOWER(SUBSTR(j.queue, 1, LENGTH(n.value))) = n.value AND (:starts OR LENGTH(j.queue) = LENGTH(n.value))))
   AND (CAST(:state AS TEXT) IS NULL OR j.state = :state)
   AND (CAST(:topic AS TEXT) IS NULL OR j.topic = :topic)
   AND (CAST(:before AS TEXT) IS NULL OR j.id < :before)
@@ -38,12 +35,10 @@ WHERE j.state IN ('failed', 'cancelled')
   AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant)
   AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
   AND (:any_kind OR j.kind IN (SELECT k.value FROM {each kinds as k}))
-  AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue
-    OR (NOT :exact AND SUBSTR(j.queue, 1, LENGTH(:queue) + 2) = :queue || ' @'))
+  AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue)
   AND (:unnamed OR EXISTS (
     SELECT 1 FROM {each names as n}
-    WHERE LOWER(SUBSTR(j.queue, LENGTH(j.kind) + LENGTH(j.tenant) + 3, LENGTH(n.value))) = n.value
-      AND (:starts OR SUBSTR(j.queue, LENGTH(j.kind) + LENGTH(j.tenant) + 3 + LENGTH(n.value), 2) IN ('', ' @'))))
+    WHERE LOWER(SUBSTR(j.queue, 1, LENGTH(n.value))) = n.value AND (:starts OR LENGTH(j.queue) = LENGTH(n.value))))
   AND (CAST(:state AS TEXT) IS NULL OR j.state = :state)
   AND (CAST(:topic AS TEXT) IS NULL OR j.topic = :topic)
   AND (CAST(:before AS TEXT) IS NULL OR j.id < :before)
@@ -87,10 +82,10 @@ LIMIT :limit;
 -- Two seeks into the index of queued jobs, each counted up to the bound.
 -- name: position
 SELECT (SELECT COUNT(*) FROM (
-    SELECT 1 FROM jobs a WHERE a.state = 'queued' AND a.queue = j.queue AND a.priority > j.priority LIMIT :bound) above)
+    SELECT 1 FROM jobs a WHERE a.state = 'queued' AND {same a j} AND a.priority > j.priority LIMIT :bound) above)
   + (SELECT COUNT(*) FROM (
     SELECT 1 FROM jobs a
-    WHERE a.state = 'queued' AND a.queue = j.queue AND a.priority = j.priority AND (a.run_at, a.id) < (j.run_at, j.id)
+    WHERE a.state = 'queued' AND {same a j} AND a.priority = j.priority AND (a.run_at, a.id) < (j.run_at, j.id)
     LIMIT :bound) before)
 FROM jobs j WHERE j.id = :job_id AND j.state = 'queued';
 

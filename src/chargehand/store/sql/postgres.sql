@@ -4,17 +4,18 @@
 -- name: submit_jobs
 WITH n AS (
   SELECT *, :now AS at FROM UNNEST(
-    :ids::TEXT[], :tenants::TEXT[], :kinds::TEXT[], :queues::TEXT[], :payloads::BYTEA[], :priorities::INTEGER[],
+    :ids::TEXT[], :queues_kind::TEXT[], :queues_tenant::TEXT[], :queues_queue::TEXT[], :queues_node::TEXT[],
+    :payloads::BYTEA[], :priorities::INTEGER[],
     :max_attempts::INTEGER[], :run_ats::BIGINT[], :delays::BIGINT[], :keys::TEXT[], :fingerprints::TEXT[],
     :traceparents::TEXT[], :tracestates::TEXT[], :reports::TEXT[], :metadata::BYTEA[],
     :deadlines::BIGINT[], :unique_keys::TEXT[], :keeps::BIGINT[]
-  ) AS n(id, tenant, kind, queue, payload, priority, max_attempts, run_at, delay, idempotency_key, fingerprint,
+  ) AS n(id, kind, tenant, queue, node, payload, priority, max_attempts, run_at, delay, idempotency_key, fingerprint,
          traceparent, tracestate, reports, metadata, deadline, unique_key, keep)
 ), inserted AS (
-  INSERT INTO jobs (id, tenant, kind, queue, state, stage, topic, previous, topic_seq, priority, run_at, attempt,
+  INSERT INTO jobs (id, kind, tenant, queue, node, state, stage, topic, previous, topic_seq, priority, run_at, attempt,
                     max_attempts, lease, waiting_for, idempotency_key, fingerprint, traceparent, tracestate, reports,
                     metadata, deadline_at, unique_key, keep, seq, created_at, updated_at)
-  SELECT n.id, n.tenant, n.kind, n.queue, 'queued', '', 'queued', '', 1, n.priority,
+  SELECT n.id, n.kind, n.tenant, n.queue, n.node, 'queued', '', 'queued', '', 1, n.priority,
          GREATEST(n.at, COALESCE(n.run_at, 0)) + n.delay, 0, n.max_attempts, 0, '', n.idempotency_key, n.fingerprint,
          n.traceparent, n.tracestate, n.reports, n.metadata, n.at + n.deadline, n.unique_key, n.keep, 1, n.at, n.at
   FROM n
@@ -34,54 +35,20 @@ WHERE j.tenant = :tenant AND j.kind = :kind AND j.idempotency_key = :idempotency
 
 -- name: job_by_unique_key
 SELECT j.id FROM jobs j
-WHERE j.tenant = :tenant AND j.kind = :kind AND j.queue = :queue AND j.unique_key = :unique_key
+WHERE {same j :} AND j.unique_key = :unique_key
   AND j.state IN ('queued', 'running');
-
--- Differs because the order of text is the database's own: names under a prefix need not stand together, so all are walked.
--- name: queue_heads
-WITH RECURSIVE names(queue) AS (
-  SELECT MIN(j.queue) FROM jobs j WHERE j.state = 'queued'
-  UNION ALL
-  SELECT (SELECT MIN(j.queue) FROM jobs j WHERE j.state = 'queued' AND j.queue > n.queue)
-  FROM names n WHERE n.queue IS NOT NULL
-), lanes AS MATERIALIZED (
-  SELECT n.queue, p.column1 AS priority,
-    (SELECT MIN(j.run_at) FROM jobs j WHERE j.state = 'queued' AND j.queue = n.queue AND j.priority = p.column1) AS first_at
-  FROM names n CROSS JOIN (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p
-  WHERE SUBSTR(n.queue, 1, LENGTH(:prefix::TEXT)) = :prefix
-)
-SELECT l.queue,
-  CASE WHEN EXISTS (
-    SELECT 1 FROM queue_settings s
-    WHERE s.queue = l.queue
-      AND (s.paused = 1
-        OR s.max_running <= (SELECT COUNT(*) FROM jobs j WHERE j.state = 'running' AND j.queue = s.queue)))
-  THEN 0 ELSE SUM(CASE WHEN l.first_at > :now THEN 0 ELSE (
-    SELECT COUNT(*) FROM (
-      SELECT 1 FROM jobs j
-      WHERE j.state = 'queued' AND j.queue = l.queue AND j.priority = l.priority AND j.run_at <= :now LIMIT :bound) d) END) END,
-  MAX(CASE WHEN l.first_at <= :now THEN l.priority ELSE -1 END),
-  MIN(CASE WHEN l.first_at <= :now THEN l.first_at END),
-  MIN(CASE WHEN l.first_at > :now THEN l.first_at ELSE (
-    SELECT MIN(j.run_at) FROM jobs j
-    WHERE j.state = 'queued' AND j.queue = l.queue AND j.priority = l.priority AND j.run_at > :now) END)
-FROM lanes l
-WHERE l.first_at IS NOT NULL
-GROUP BY l.queue
-ORDER BY l.queue;
 
 -- Locked, so that two nodes cannot both count the running jobs of a limited queue and both find room. A statement of its own:
 -- the next one must see what the other node committed while this one waited.
 -- name: lock_queue_settings
-SELECT s.queue, s.paused, s.max_running FROM queue_settings s
-WHERE s.queue IN (SELECT q.value FROM {each queues as q})
-ORDER BY s.queue
+SELECT s.kind, s.tenant, s.queue, s.node, s.paused, s.max_running FROM queue_settings s
+WHERE EXISTS (SELECT 1 FROM {each queue of queues as q} WHERE {same s q})
+ORDER BY s.kind, s.tenant, s.queue, s.node
 FOR UPDATE;
 
 -- name: count_running
-SELECT j.queue, COUNT(*) FROM jobs j
-WHERE j.state = 'running' AND j.queue IN (SELECT q.value FROM {each queues as q})
-GROUP BY j.queue;
+SELECT q.kind, q.tenant, q.queue, q.node, (SELECT COUNT(*) FROM jobs j WHERE j.state = 'running' AND {same j q})
+FROM {each queue of queues as q};
 
 -- Candidates are found without locks, one seek for each queue and priority; then only what is taken is locked. The spare
 -- candidates are for those that another node is taking; the last column says whether there may be more behind them. MATERIALIZED keeps the planner from running the locking part
@@ -90,12 +57,13 @@ GROUP BY j.queue;
 -- name: claim_jobs
 WITH found AS (
   SELECT c.id, c.priority, c.run_at, q.room,
-         ROW_NUMBER() OVER (PARTITION BY q.queue ORDER BY c.priority DESC, c.run_at, c.id) AS place
-  FROM UNNEST(:queues::TEXT[], :rooms::BIGINT[]) AS q(queue, room)
+         ROW_NUMBER() OVER (PARTITION BY q.number ORDER BY c.priority DESC, c.run_at, c.id) AS place
+  FROM UNNEST(:queues_kind::TEXT[], :queues_tenant::TEXT[], :queues_queue::TEXT[], :queues_node::TEXT[], :rooms::BIGINT[])
+    WITH ORDINALITY AS q(kind, tenant, queue, node, room, number)
   CROSS JOIN (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p(priority)
   CROSS JOIN LATERAL (
     SELECT j.id, j.priority, j.run_at FROM jobs j
-    WHERE j.state = 'queued' AND j.queue = q.queue AND j.priority = p.priority AND j.run_at <= :now
+    WHERE j.state = 'queued' AND {same j q} AND j.priority = p.priority AND j.run_at <= :now
     ORDER BY j.run_at, j.id
     LIMIT :limit::INTEGER + :spare::INTEGER
   ) c
@@ -171,9 +139,9 @@ WITH c AS (
     AND (c.deadline_at IS NULL OR j.deadline_at = c.deadline_at)
     AND (NOT c.reset OR j.unique_key IS NULL OR NOT EXISTS (
       SELECT 1 FROM jobs o
-      WHERE o.tenant = j.tenant AND o.kind = j.kind AND o.queue = j.queue AND o.unique_key = j.unique_key
+      WHERE {same o j} AND o.unique_key = j.unique_key
         AND o.state IN ('queued', 'running')))
-  RETURNING j.id, j.tenant, j.kind, j.queue, j.attempt, j.seq, j.run_at, j.created_at, j.updated_at, j.topic, j.previous,
+  RETURNING j.id, j.kind, j.tenant, j.queue, j.node, j.attempt, j.seq, j.run_at, j.created_at, j.updated_at, j.topic, j.previous,
             j.topic_seq, j.reports
 ), payloads AS (
   UPDATE job_payloads p SET payload = c.payload FROM c JOIN moved m ON m.id = c.job_id
@@ -188,7 +156,7 @@ WITH c AS (
          CASE WHEN m.topic_seq = m.seq THEN m.previous ELSE m.topic END, m.attempt, c.step, c.message, c.error, c.data
   FROM c JOIN moved m ON m.id = c.job_id
 )
-SELECT m.id, m.tenant, m.kind, m.queue, m.attempt, m.seq, m.run_at, m.created_at, m.updated_at, m.topic, m.topic_seq, m.reports
+SELECT m.id, m.kind, m.tenant, m.queue, m.node, m.attempt, m.seq, m.run_at, m.created_at, m.updated_at, m.topic, m.topic_seq, m.reports
 FROM moved m;
 
 -- name: beat_jobs

@@ -2,116 +2,129 @@
 
 -- name: count_ready
 SELECT j.priority, COUNT(*) FROM jobs j
-WHERE j.state = 'queued' AND j.queue = :queue AND j.run_at <= :now
+WHERE j.state = 'queued' AND {same j :} AND j.run_at <= :now
 GROUP BY j.priority;
 
 -- name: count_stopped
-SELECT j.queue, COUNT(*) FROM jobs j
+SELECT j.kind, j.tenant, j.queue, j.node, COUNT(*) FROM jobs j
 WHERE j.state IN ('failed', 'cancelled') AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant) AND j.topic = :topic
-GROUP BY j.queue;
+GROUP BY j.kind, j.tenant, j.queue, j.node;
 
 -- name: due_queues
-SELECT q.value,
+SELECT q.kind, q.tenant, q.queue, q.node,
   (SELECT COALESCE(SUM((SELECT COUNT(*) FROM (
       SELECT 1 FROM jobs j
-      WHERE j.state = 'queued' AND j.queue = q.value AND j.priority = p.column1 AND j.run_at <= :now LIMIT :bound) d)), 0)
+      WHERE j.state = 'queued' AND {same j q} AND j.priority = p.column1 AND j.run_at <= :now LIMIT :bound) d)), 0)
    FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p),
   (SELECT MIN((SELECT MIN(j.run_at) FROM jobs j
-      WHERE j.state = 'queued' AND j.queue = q.value AND j.priority = p.column1 AND j.run_at > :now))
+      WHERE j.state = 'queued' AND {same j q} AND j.priority = p.column1 AND j.run_at > :now))
    FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p)
-FROM {each queues as q}
+FROM {each queue of queues as q}
 WHERE NOT EXISTS (
   SELECT 1 FROM queue_settings s
-  WHERE s.queue = q.value
+  WHERE {same s q}
     AND (s.paused = 1
-      OR s.max_running <= (SELECT COUNT(*) FROM jobs j WHERE j.state = 'running' AND j.queue = s.queue)));
+      OR s.max_running <= (SELECT COUNT(*) FROM jobs j WHERE j.state = 'running' AND {same j s})));
 
 -- One seek to find each queue, one for each of its priorities, two more for each that has a job: the first one tells most.
+-- The next queue is what comes behind a priority that no job has: SQLite seeks with >= and would read all jobs of this one. `|| ''`
+-- has it seek by all the columns, where it would use the first alone if it were compared with columns of a table.
 -- name: queue_heads
-WITH RECURSIVE names(queue) AS (
-  SELECT MIN(j.queue) FROM jobs j WHERE j.state = 'queued' AND j.queue >= :prefix
+WITH RECURSIVE queues(kind, tenant, queue, node) AS (
+  SELECT j.kind, j.tenant, j.queue, j.node FROM jobs j WHERE j.id = (
+    SELECT f.id FROM jobs f
+    WHERE f.state = 'queued' AND f.kind = :kind AND f.tenant >= COALESCE(CAST(:tenant AS TEXT), '')
+    ORDER BY f.tenant, f.queue, f.node
+    LIMIT 1)
   UNION ALL
-  SELECT (SELECT MIN(j.queue) FROM jobs j WHERE j.state = 'queued' AND j.queue > n.queue)
-  FROM names n WHERE SUBSTR(n.queue, 1, LENGTH(:prefix)) = :prefix
+  SELECT j.kind, j.tenant, j.queue, j.node FROM queues q CROSS JOIN jobs j WHERE j.id = (
+    SELECT f.id FROM jobs f
+    WHERE f.state = 'queued' AND f.kind = :kind
+      AND (f.tenant, f.queue, f.node, f.priority) > (q.tenant || '', q.queue || '', q.node || '', 10)
+    ORDER BY f.tenant, f.queue, f.node, f.priority
+    LIMIT 1) AND (CAST(:tenant AS TEXT) IS NULL OR q.tenant = :tenant)
 ), lanes AS MATERIALIZED (
-  SELECT n.queue, p.column1 AS priority,
-    (SELECT MIN(j.run_at) FROM jobs j WHERE j.state = 'queued' AND j.queue = n.queue AND j.priority = p.column1) AS first_at
-  FROM names n CROSS JOIN (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p
-  WHERE SUBSTR(n.queue, 1, LENGTH(:prefix)) = :prefix
+  SELECT q.kind, q.tenant, q.queue, q.node, p.column1 AS priority,
+    (SELECT MIN(j.run_at) FROM jobs j WHERE j.state = 'queued' AND {same j q} AND j.priority = p.column1) AS first_at
+  FROM queues q CROSS JOIN (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p
+  WHERE CAST(:tenant AS TEXT) IS NULL OR q.tenant = :tenant
 )
-SELECT l.queue,
+SELECT l.kind, l.tenant, l.queue, l.node,
   CASE WHEN EXISTS (
     SELECT 1 FROM queue_settings s
-    WHERE s.queue = l.queue
+    WHERE {same s l}
       AND (s.paused = 1
-        OR s.max_running <= (SELECT COUNT(*) FROM jobs j WHERE j.state = 'running' AND j.queue = s.queue)))
+        OR s.max_running <= (SELECT COUNT(*) FROM jobs j WHERE j.state = 'running' AND {same j s})))
   THEN 0 ELSE SUM(CASE WHEN l.first_at > :now THEN 0 ELSE (
     SELECT COUNT(*) FROM (
       SELECT 1 FROM jobs j
-      WHERE j.state = 'queued' AND j.queue = l.queue AND j.priority = l.priority AND j.run_at <= :now LIMIT :bound) d) END) END,
+      WHERE j.state = 'queued' AND {same j l} AND j.priority = l.priority AND j.run_at <= :now LIMIT :bound) d) END) END,
   MAX(CASE WHEN l.first_at <= :now THEN l.priority ELSE -1 END),
   MIN(CASE WHEN l.first_at <= :now THEN l.first_at END),
   MIN(CASE WHEN l.first_at > :now THEN l.first_at ELSE (
     SELECT MIN(j.run_at) FROM jobs j
-    WHERE j.state = 'queued' AND j.queue = l.queue AND j.priority = l.priority AND j.run_at > :now) END)
+    WHERE j.state = 'queued' AND {same j l} AND j.priority = l.priority AND j.run_at > :now) END)
 FROM lanes l
 WHERE l.first_at IS NOT NULL
-GROUP BY l.queue
-ORDER BY l.queue;
+GROUP BY l.kind, l.tenant, l.queue, l.node
+ORDER BY l.kind, l.tenant, l.queue, l.node;
 
 -- A few seeks for each priority. Whether a job was put in for later stands in its row, so only the newest are looked at.
 -- name: pulse
 SELECT
   (SELECT COALESCE(SUM((SELECT COUNT(*) FROM (
       SELECT 1 FROM jobs j
-      WHERE j.state = 'queued' AND j.queue = :queue AND j.priority = p.column1 AND j.run_at <= :now LIMIT :bound) d)), 0)
+      WHERE j.state = 'queued' AND {same j :} AND j.priority = p.column1 AND j.run_at <= :now LIMIT :bound) d)), 0)
    FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p),
   (SELECT MIN((SELECT MIN(j.run_at) FROM jobs j
-      WHERE j.state = 'queued' AND j.queue = :queue AND j.priority = p.column1 AND j.run_at <= :now))
+      WHERE j.state = 'queued' AND {same j :} AND j.priority = p.column1 AND j.run_at <= :now))
    FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p),
   (SELECT MAX((SELECT MAX(j.run_at) FROM jobs j
-      WHERE j.state = 'queued' AND j.queue = :queue AND j.priority = p.column1 AND j.run_at <= :now))
+      WHERE j.state = 'queued' AND {same j :} AND j.priority = p.column1 AND j.run_at <= :now))
    FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p),
   EXISTS (
     SELECT 1 FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p
     WHERE EXISTS (
       SELECT 1 FROM (
         SELECT j.run_at, j.updated_at FROM jobs j
-        WHERE j.state = 'queued' AND j.queue = :queue AND j.priority = p.column1 AND j.run_at > :since AND j.run_at <= :now
+        WHERE j.state = 'queued' AND {same j :} AND j.priority = p.column1 AND j.run_at > :since AND j.run_at <= :now
         ORDER BY j.run_at DESC
         LIMIT 1000) d
       WHERE d.run_at > d.updated_at)),
   (SELECT MIN((SELECT MIN(j.run_at) FROM jobs j
-      WHERE j.state = 'queued' AND j.queue = :queue AND j.priority = p.column1 AND j.run_at > :now))
+      WHERE j.state = 'queued' AND {same j :} AND j.priority = p.column1 AND j.run_at > :now))
    FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p),
-  (SELECT s.paused FROM queue_settings s WHERE s.queue = :queue),
+  (SELECT s.paused FROM queue_settings s WHERE {same s :}),
   :now;
 
+-- With what is there for single nodes.
 -- name: count_queues
-SELECT c.queue, SUM(c.ready), SUM(c.queued - c.ready), SUM(c.running), MIN(c.ready_at)
+SELECT c.kind, c.tenant, c.queue, SUM(c.ready), SUM(c.queued - c.ready), SUM(c.running), MIN(c.ready_at)
 FROM (
-  SELECT j.queue, CASE WHEN j.run_at <= :now THEN 1 ELSE 0 END AS ready, 1 AS queued, 0 AS running,
+  SELECT j.kind, j.tenant, j.queue, CASE WHEN j.run_at <= :now THEN 1 ELSE 0 END AS ready, 1 AS queued, 0 AS running,
          CASE WHEN j.run_at <= :now THEN j.run_at END AS ready_at
   FROM jobs j WHERE j.state = 'queued'
   UNION ALL
-  SELECT j.queue, 0, 0, 1, NULL FROM jobs j WHERE j.state = 'running'
+  SELECT j.kind, j.tenant, j.queue, 0, 0, 1, NULL FROM jobs j WHERE j.state = 'running'
 ) c
-WHERE SUBSTR(c.queue, 1, LENGTH(CAST(:prefix AS TEXT))) = :prefix
-GROUP BY c.queue
-ORDER BY c.queue;
+WHERE (CAST(:kind AS TEXT) IS NULL OR c.kind = :kind) AND (CAST(:tenant AS TEXT) IS NULL OR c.tenant = :tenant)
+GROUP BY c.kind, c.tenant, c.queue
+ORDER BY c.kind, c.tenant, c.queue;
 
 -- name: count_topics
 SELECT j.tenant, j.kind, j.topic, COUNT(*) FROM jobs j WHERE j.state = 'running' GROUP BY j.tenant, j.kind, j.topic;
 
 -- name: list_queue_settings
-SELECT s.queue, s.paused, s.max_running FROM queue_settings s ORDER BY s.queue;
+SELECT s.kind, s.tenant, s.queue, s.node, s.paused, s.max_running FROM queue_settings s
+ORDER BY s.kind, s.tenant, s.queue, s.node;
 
 -- name: set_queue
-INSERT INTO queue_settings (queue, paused, max_running) VALUES (:queue, :paused, :max_running)
-ON CONFLICT (queue) DO UPDATE SET paused = excluded.paused, max_running = excluded.max_running;
+INSERT INTO queue_settings (kind, tenant, queue, node, paused, max_running)
+VALUES (:kind, :tenant, :queue, :node, :paused, :max_running)
+ON CONFLICT (kind, tenant, queue, node) DO UPDATE SET paused = excluded.paused, max_running = excluded.max_running;
 
 -- name: unset_queue
-DELETE FROM queue_settings WHERE queue = :queue;
+DELETE FROM queue_settings WHERE {same queue_settings :};
 
 -- name: queue_settings
-SELECT s.paused, s.max_running FROM queue_settings s WHERE s.queue = :queue;
+SELECT s.paused, s.max_running FROM queue_settings s WHERE {same s :};

@@ -3,10 +3,10 @@
 -- more than the write. The row is read before or after instead; between the two nobody else can write.
 
 -- name: insert_job
-INSERT INTO jobs (id, tenant, kind, queue, state, stage, topic, previous, topic_seq, priority, run_at, attempt, max_attempts,
+INSERT INTO jobs (id, kind, tenant, queue, node, state, stage, topic, previous, topic_seq, priority, run_at, attempt, max_attempts,
                   lease, waiting_for, idempotency_key, fingerprint, traceparent, tracestate, reports, metadata,
                   deadline_at, unique_key, keep, seq, created_at, updated_at)
-VALUES (:id, :tenant, :kind, :queue, 'queued', '', 'queued', '', 1, :priority, :run_at, 0, :max_attempts,
+VALUES (:id, :kind, :tenant, :queue, :node, 'queued', '', 'queued', '', 1, :priority, :run_at, 0, :max_attempts,
         0, '', :idempotency_key, :fingerprint, :traceparent, :tracestate, :reports, :metadata,
         :deadline_at, :unique_key, :keep, 1, :now, :now)
 ON CONFLICT DO NOTHING;
@@ -37,25 +37,26 @@ WHERE j.tenant = :tenant AND j.kind = :kind AND j.idempotency_key = :idempotency
 
 -- name: job_by_unique_key
 SELECT j.id FROM jobs j
-WHERE j.tenant = :tenant AND j.kind = :kind AND j.queue = :queue AND j.unique_key = :unique_key
+WHERE {same j :} AND j.unique_key = :unique_key
   AND j.state IN ('queued', 'running');
 
--- The pairs of queue and priority that have something due, the most urgent first: one seek for each, no sort of jobs.
--- name: due_lanes
-SELECT q.value, p.column1
-FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p, {each queues as q}
-WHERE EXISTS (SELECT 1 FROM jobs j
-              WHERE j.state = 'queued' AND j.queue = q.value AND j.priority = p.column1 AND j.run_at <= :now)
-ORDER BY p.column1 DESC;
+-- The priorities of a queue that have something due: one seek for each from the highest to the lowest that is queued, and one
+-- alone where nothing is.
+-- name: due_priorities
+SELECT p.column1
+FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p
+WHERE p.column1 <= (SELECT MAX(j.priority) FROM jobs j WHERE j.state = 'queued' AND {same j :})
+  AND p.column1 >= (SELECT MIN(j.priority) FROM jobs j WHERE j.state = 'queued' AND {same j :})
+  AND EXISTS (SELECT 1 FROM jobs j WHERE j.state = 'queued' AND {same j :} AND j.priority = p.column1 AND j.run_at <= :now);
 
 -- name: due_jobs
 SELECT j.run_at, j.id FROM jobs j
-WHERE j.state = 'queued' AND j.queue = :queue AND j.priority = :priority AND j.run_at <= :now
+WHERE j.state = 'queued' AND {same j :} AND j.priority = :priority AND j.run_at <= :now
 ORDER BY j.run_at, j.id
 LIMIT :limit;
 
 -- name: count_running
-SELECT COUNT(*) FROM jobs j WHERE j.state = 'running' AND j.queue = :queue;
+SELECT COUNT(*) FROM jobs j WHERE j.state = 'running' AND {same j :};
 
 -- In the order of the list. The writer reads on only while it has room for what it gets.
 -- name: claimable_jobs
@@ -96,11 +97,11 @@ WHERE id = :job_id AND INSTR(:source, state) > 0
   AND (:deadline_at IS NULL OR deadline_at = :deadline_at)
   AND (NOT :reset OR unique_key IS NULL OR NOT EXISTS (
     SELECT 1 FROM jobs o
-    WHERE o.tenant = jobs.tenant AND o.kind = jobs.kind AND o.queue = jobs.queue AND o.unique_key = jobs.unique_key
+    WHERE {same o jobs} AND o.unique_key = jobs.unique_key
       AND o.state IN ('queued', 'running')));
 
 -- name: changed_job
-SELECT j.tenant, j.kind, j.queue, j.attempt, j.seq, j.run_at, j.created_at, j.topic, j.previous, j.topic_seq, j.reports
+SELECT j.kind, j.tenant, j.queue, j.node, j.attempt, j.seq, j.run_at, j.created_at, j.topic, j.previous, j.topic_seq, j.reports
 FROM jobs j WHERE j.id = :job_id;
 
 -- name: beat_job

@@ -11,8 +11,10 @@ from msgspec.structs import replace
 from chargehand.engine.announce import NewDelivery, announce, encode_reports
 from chargehand.engine.job import FINAL, LEASE_RANDOM_BITS, SECOND, Job, NewJob, State, topic_of, visible
 from chargehand.engine.moves import TABLE, Attempt, Beat, Change, Lease, Move, Moved, Note, Submitted
+from chargehand.engine.queue import Queue
 from chargehand.engine.store import Claim, Claimed
 from chargehand.store.operations import GROUP_BYTES, Answer
+from chargehand.store.queries import columns
 from chargehand.store.sqlite.session import LARGE, Row, Session
 
 # What a move writes, whoever makes it.
@@ -41,7 +43,7 @@ def submit(db: Session, jobs: list[NewJob]) -> list[Answer]:
         reports = encode_reports(job.reports)
         # In the order of the statement's parameters.
         row = (
-            job.id, job.tenant, job.kind, job.queue, job.priority, run_at, job.max_attempts, job.idempotency_key,
+            job.id, job.queue.kind, job.queue.tenant, job.queue.name, job.queue.node, job.priority, run_at, job.max_attempts, job.idempotency_key,
             job.fingerprint, job.traceparent, job.tracestate, reports, job.metadata, deadline_at,
             job.unique_key, None if job.keep_seconds is None else int(job.keep_seconds * SECOND), db.now,
         )  # fmt: skip
@@ -58,7 +60,7 @@ def submit(db: Session, jobs: list[NewJob]) -> list[Answer]:
         told = announce(db.new_id, job.tenant, job.id, 1, "queued", reports)
         deliveries += told
         moved = Moved(
-            job.id, job.tenant, job.kind, job.queue, "submit", State.QUEUED, "", 0, 1, run_at, db.now, db.now,
+            job.id, job.queue, "submit", State.QUEUED, "", 0, 1, run_at, db.now, db.now,
             tuple([d.endpoint_id for d in told]),
         )  # fmt: skip
         answers.append(Submitted(job.id, True, job.fingerprint, moved))
@@ -77,7 +79,7 @@ def _insert_once(db: Session, job: NewJob, row: Row) -> Submitted | None:
     known = db.one("job_by_key", tenant=job.tenant, kind=job.kind, idempotency_key=job.idempotency_key)
     if known:
         return Submitted(known[0], False, known[1])
-    known = db.one("job_by_unique_key", tenant=job.tenant, kind=job.kind, queue=job.queue, unique_key=job.unique_key)
+    known = db.one("job_by_unique_key", **columns(job.queue), unique_key=job.unique_key)
     return Submitted(known[0] if known else job.id, False, job.fingerprint)
 
 
@@ -90,7 +92,7 @@ def _event_row(
 
 def claim(db: Session, claims: list[Claim]) -> list[Answer]:
     """Claims for the same queues are picked together, then dealt out in the order they came."""
-    together: dict[tuple[str, ...], list[int]] = {}
+    together: dict[tuple[Queue, ...], list[int]] = {}
     for place, claim in enumerate(claims):
         together.setdefault(claim.queues, []).append(place)
     answers: list[Answer] = [None] * len(claims)
@@ -117,32 +119,37 @@ def claim(db: Session, claims: list[Claim]) -> list[Answer]:
     return answers
 
 
-def _pick(db: Session, queues: tuple[str, ...], limit: int) -> list[str]:
-    lanes = db.all("due_lanes", queues=list(dict.fromkeys(queues)), now=db.now)
+def _pick(db: Session, queues: tuple[Queue, ...], limit: int) -> list[str]:
+    levels: dict[int, list[Queue]] = {}  # priority -> the queues where something of it is due
+    due_priorities = db.queries["due_priorities"].sql
+    for queue in dict.fromkeys(queues):
+        # In the order of the statement's parameters: a claim may name a hundred queues, most of them empty.
+        values = queue.kind, queue.tenant, queue.name, queue.node, db.now
+        for (priority,) in db.connection.execute(due_priorities, values):
+            levels.setdefault(priority, []).append(queue)
     picked: list[str] = []
-    room: dict[str, int] = {}
-    while lanes and len(picked) < limit:
-        priority = lanes[0][1]
-        level = [queue for queue, p in lanes if p == priority]
-        lanes = lanes[len(level) :]
-        candidates: list[tuple[int, str, str]] = []
-        for queue in level:
+    room: dict[Queue, int] = {}
+    for priority in sorted(levels, reverse=True):
+        candidates: list[tuple[int, str, Queue]] = []
+        for queue in levels[priority]:
             if queue not in room:
                 room[queue] = _room(db, queue)
             want = min(limit - len(picked), room[queue])
             if want > 0:
-                due = db.all("due_jobs", queue=queue, priority=priority, now=db.now, limit=want)
+                due = db.all("due_jobs", **columns(queue), priority=priority, now=db.now, limit=want)
                 candidates += [(run_at, job_id, queue) for run_at, job_id in due]
-        if len(level) > 1:
+        if len(levels[priority]) > 1:
             candidates.sort()
         for _, job_id, queue in candidates[: limit - len(picked)]:
             room[queue] -= 1
             picked.append(job_id)
+        if len(picked) == limit:
+            break
     return picked
 
 
-def _room(db: Session, queue: str) -> int:
-    settings = db.one("queue_settings", queue=queue)
+def _room(db: Session, queue: Queue) -> int:
+    settings = db.one("queue_settings", **columns(queue))
     if settings is None:
         return sys.maxsize
     paused, max_running = settings
@@ -150,11 +157,11 @@ def _room(db: Session, queue: str) -> int:
         return 0
     if max_running is None:
         return sys.maxsize
-    [(running,)] = db.all("count_running", queue=queue)
+    [(running,)] = db.all("count_running", **columns(queue))
     return max(0, int(max_running) - int(running))
 
 
-def _picked(db: Session, queues: tuple[str, ...], limit: int) -> apsw.Cursor:
+def _picked(db: Session, queues: tuple[Queue, ...], limit: int) -> apsw.Cursor:
     """The rows of due jobs, each read when it is asked for."""
     query = db.queries["claimable_jobs"]
     return db.connection.execute(query.sql, query.bind(ids=_pick(db, queues, limit)))
@@ -167,7 +174,7 @@ def _grant(db: Session, claim: Claim, picked: apsw.Cursor, spare: int) -> list[J
         row = next(picked, None)
         if row is None:
             break
-        job = _taken(db, Job(*row), claim)
+        job = _taken(db, Job(row[0], Queue(row[1], row[2], row[3], row[4]), *row[5:]), claim)
         jobs.append(job)
         spare -= len(job.payload)
     return jobs
@@ -218,7 +225,7 @@ def change(db: Session, changes: list[Change]) -> list[Answer]:
             continue
         move = Move.by_name[change.move]
         [row] = db.all("changed_job", job_id=job_id)
-        tenant, kind, queue, attempt, seq, run_at, created_at, topic, previous, topic_seq, reports = row
+        kind, tenant, name, node, attempt, seq, run_at, created_at, topic, previous, topic_seq, reports = row
         changed = topic_seq == seq
         if change.payload is not None:
             db.put_blob("put_payload", "payload", job_id, change.payload)
@@ -234,8 +241,8 @@ def change(db: Session, changes: list[Change]) -> list[Answer]:
         deliveries += told
         answers.append(
             Moved(
-                job_id, tenant, kind, queue, change.move, move.to, change.stage, attempt, seq, run_at, db.now,
-                created_at, tuple([d.endpoint_id for d in told]), _submit_successor(db, change.successor),
+                job_id, Queue(kind, tenant, name, node), change.move, move.to, change.stage, attempt, seq, run_at,
+                db.now, created_at, tuple([d.endpoint_id for d in told]), _submit_successor(db, change.successor),
             )
         )  # fmt: skip
     _put_results(db, results)

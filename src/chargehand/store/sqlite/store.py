@@ -15,6 +15,7 @@ import apsw
 import msgspec
 
 from chargehand.engine.hint import Hint
+from chargehand.engine.queue import Queue
 from chargehand.errors import (
     BadRequest,
     ChargehandError,
@@ -220,7 +221,12 @@ class SqliteStore(SharedStore):
         """One process, one file: there is nobody else to hear from."""
 
     def tell(
-        self, queue: str = "", run_at: int = 0, job_id: str = "", endpoints: tuple[str, ...] = (), stream: str = ""
+        self,
+        queue: Queue | None = None,
+        run_at: int = 0,
+        job_id: str = "",
+        endpoints: tuple[str, ...] = (),
+        stream: str = "",
     ) -> None:
         pass
 

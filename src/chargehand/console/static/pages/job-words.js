@@ -10,11 +10,6 @@ const WORDS = {
 const NOUNS = { inference: "model", task: "command", provision: "server", batch: "batch", job: "queue" };
 export const FINAL = new Set(["succeeded", "failed", "cancelled"]);
 
-// A queue's part that belongs to one node (" @" and its id) is of no interest to a reader.
-export function plain(job) {
-  return { ...job, queue: job.queue.split(" @")[0] };
-}
-
 // A model's name with its tag, as targets list it.
 export function canonical(model) {
   const lower = model.toLowerCase();

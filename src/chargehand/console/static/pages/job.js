@@ -15,7 +15,7 @@ import { phasesOf } from "./job-phases.js";
 import { steps } from "./job-steps.js";
 import { timeline, totals } from "./job-timeline.js";
 import { waitPanel } from "./job-wait.js";
-import { FINAL, PARKED, nounOf, plain, shapeOf, wordOf } from "./job-words.js";
+import { FINAL, PARKED, nounOf, shapeOf, wordOf } from "./job-words.js";
 
 const LINE = 100; // a longer queue is not shown job by job
 const DOOR_PATHS = { inference: "/jobs/", provision: "/api/v1/jobs/", task: "/v1/codeq/tasks/" };
@@ -28,7 +28,7 @@ export default {
   titleOf: ({ job }) => `${job.queue}, ${wordOf(job)}`,
   async load(context) {
     const id = context.argument.toUpperCase();
-    const job = plain(await get(`/engine/jobs/${encodeURIComponent(id)}`));
+    const job = await get(`/engine/jobs/${encodeURIComponent(id)}`);
     const queued = job.state === "queued" || (job.state === "running" && wordOf(job) === "queued");
     const [door, events, told, around] = await Promise.all([
       DOOR_PATHS[job.kind] ? getOr(`${DOOR_PATHS[job.kind]}${job.id}`, null) : null,

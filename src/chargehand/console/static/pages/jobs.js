@@ -4,7 +4,7 @@ import { flag, html } from "../dom.js";
 import { get, getOr } from "../api.js";
 import { DOORS, curl, empty, fresh, glyph, head, icon, id, jobHref, look, time } from "../parts.js";
 import { number, own } from "../words.js";
-import { nounOf, plain, shapeOf, tookOf, whereOf, wordOf } from "./job-words.js";
+import { nounOf, shapeOf, tookOf, whereOf, wordOf } from "./job-words.js";
 
 const LIMIT = 50;
 const ULID = /^[0-7][0-9A-HJKMNP-TV-Z]{25}$/i;
@@ -55,7 +55,7 @@ export default {
     return {
       asked,
       queues: queues.queues,
-      jobs: page.jobs.map(plain),
+      jobs: page.jobs,
       next: page.next,
       why: await reasons(page.jobs, asked, queues.queues),
     };

@@ -9,7 +9,7 @@ import { clock, now, number, plural } from "../words.js";
 import { events } from "../events.js";
 import { slotsOf } from "../slots.js";
 import { welcome } from "../welcome.js";
-import { canonical, plain, shapeOf, whereOf } from "./job-words.js";
+import { canonical, shapeOf, whereOf } from "./job-words.js";
 
 const SHOWN = 4; // of each short list
 const SERVERS = 25; // at most so many are counted: each costs the server a query
@@ -37,8 +37,8 @@ export default {
       overview,
       targets: targets.targets,
       endpoints: endpoints.endpoints,
-      running: running.jobs.map(plain),
-      queues: queues.queues.map((queue) => ({ ...plain(queue), key: `${queue.kind}/${queue.queue}` })),
+      running: running.jobs,
+      queues: queues.queues.map((queue) => ({ ...queue, key: `${queue.kind}/${queue.queue}` })),
       workers: workers && workers.workers.length,
       servers: servers && servers.servers.length,
     };

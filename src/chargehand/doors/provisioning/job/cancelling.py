@@ -50,6 +50,6 @@ class Cancelling:
 
 def _moved(job: Job) -> Moved:
     return Moved(
-        job.id, job.tenant, job.kind, job.queue, "advance", job.state, job.stage, job.attempt, job.seq, job.run_at,
+        job.id, job.queue, "advance", job.state, job.stage, job.attempt, job.seq, job.run_at,
         job.updated_at, job.created_at,
     )  # fmt: skip

@@ -4,17 +4,19 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chargehand.engine.due import due_queues
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, NewJob, QueueSettings, State
 from chargehand.engine.moves import Broke, Change, Lapsed
 from chargehand.engine.operation import Operation
-from chargehand.engine.patterns import due_queues, is_pattern, matches, patterns_of, prefix_of
+from chargehand.engine.queue import Queue, Queues, Wanted, all_with
 from chargehand.engine.store import Claim, Store
 from chargehand.engine.wakeups import Wakeups
 from chargehand.errors import StoreUnavailable
@@ -24,7 +26,7 @@ from tests.store.given import a_job, opened, sql
 
 PATTERNS = ("k/acme/*", "k/*/render", "k/*/*")
 LISTENERS = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
-OTHERS = ("k/other/send", "k/acme2/send", "other/acme/render", "k/acme", "kk/acme/render")
+OTHERS = ("k/other/send", "k/acme2/send", "other/acme/render", "kk/acme/render")
 
 
 class LookingEngine(Engine):
@@ -32,8 +34,8 @@ class LookingEngine(Engine):
 
     looks = 0
 
-    async def _claim_any(self, claim: Claim) -> tuple[Job, ...]:
-        jobs = await super()._claim_any(claim)
+    async def _claim_any(self, wanted: tuple[Wanted, ...], claim: Claim) -> tuple[Job, ...]:
+        jobs = await super()._claim_any(wanted, claim)
         self.looks += 1
         return jobs
 
@@ -47,23 +49,40 @@ def an_engine(store: Store) -> LookingEngine:
     return LookingEngine(store, policy=POLICY, random=Random(0))
 
 
-def in_queue(queue: str, **fields: object) -> NewJob:
-    kind, tenant, *_ = queue.split("/")
-    return a_job(queue=queue, kind=kind, tenant=tenant, **fields)
+def queue(text: str) -> Queue:
+    return Queue(*text.split("/", 2))
 
 
-async def put(engine: Engine, *queues: str, **fields: object) -> list[str]:
-    return [(await engine.submit(in_queue(queue, **fields))).job_id for queue in queues]
+def wanted(text: str) -> Wanted:
+    """`k/acme/render` is a queue; a star stands for any tenant or any name."""
+    kind, tenant, name = text.split("/", 2)
+    if "*" not in (tenant, name):
+        return queue(text)
+    return Queues(kind, None if tenant == "*" else tenant, None if name == "*" else name)
+
+
+def means(text: str, other: str) -> bool:
+    meant = wanted(text)
+    assert isinstance(meant, Queues)
+    return meant.has(queue(other))
+
+
+def in_queue(text: str, **fields: Any) -> NewJob:
+    return a_job(queue(text), **fields)
+
+
+async def put(engine: Engine, *queues: str, **fields: Any) -> list[str]:
+    return [(await engine.submit(in_queue(each, **fields))).job_id for each in queues]
 
 
 async def claim(engine: Engine, *queues: str, limit: int = 1) -> list[Job]:
-    return list(await engine.claim(queues, "worker", 60, limit=limit))
+    return list(await engine.claim(tuple(map(wanted, queues)), "worker", 60, limit=limit))
 
 
 async def waiting(engine: LookingEngine, *queues: str) -> "asyncio.Task[tuple[Job, ...]]":
     """A claim that found nothing and waits by now."""
     before = engine.looks
-    task = asyncio.create_task(engine.claim(queues, "waiter", 60, wait_seconds=LONG))
+    task = asyncio.create_task(engine.claim(tuple(map(wanted, queues)), "waiter", 60, wait_seconds=LONG))
     await until(lambda: engine.looks > before)
     assert not task.done()
     return task
@@ -77,21 +96,24 @@ async def woken(task: "asyncio.Task[tuple[Job, ...]]") -> list[str]:
 # The words --------------------------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.text("ab/* ", max_size=4), min_size=3, max_size=3))
-def test_a_queue_is_meant_by_its_patterns_and_begins_like_them(parts: list[str]) -> None:
-    kind, tenant = (part.replace("/", "").replace("*", "") for part in parts[:2])
-    queue = f"{kind}/{tenant}/{parts[2].replace('*', '')}"
-    for pattern in patterns_of(queue):
-        assert is_pattern(pattern)
-        assert matches(pattern, queue)
-        assert queue.startswith(prefix_of(pattern))
-    assert matches(queue, queue)
-    assert not any(matches(pattern, queue + "x") for pattern in (queue, f"{kind}x/{tenant}/*", f"{kind}/*/y"))
+TEXTS = st.text("ab/* ", max_size=4)
 
 
-def test_names_without_three_parts_have_no_patterns() -> None:
-    assert patterns_of("q") == patterns_of("k/q") == ()
-    assert not any(map(is_pattern, ("q", "k/t/q", "k/t/q*", "k*/t/q", "k/t*/q")))
+@given(TEXTS, TEXTS, TEXTS)
+def test_a_queue_is_among_those_of_its_tenant_of_its_name_and_of_its_kind(kind: str, tenant: str, name: str) -> None:
+    meant = all_with(Queue(kind, tenant, name))
+    assert meant == (Queues(kind, tenant), Queues(kind, None, name), Queues(kind))
+    assert all(each.has(Queue(kind, tenant, name)) for each in meant)
+    assert not Queues(kind, tenant).has(Queue(kind, tenant + "x", name))
+    assert not Queues(kind, None, name).has(Queue(kind, tenant, name + "x"))
+    assert not any(each.has(Queue(kind + "x", tenant, name)) for each in meant)
+
+
+def test_a_queue_of_a_single_node_is_among_no_others() -> None:
+    own = Queue("k", "acme", "render", "node-1")
+    assert all_with(own) == ()
+    assert not any(each.has(own) for each in all_with(own.shared))
+    assert own.shared == Queue("k", "acme", "render") != own
 
 
 # Claims -----------------------------------------------------------------------------------------------------------------
@@ -100,7 +122,7 @@ def test_names_without_three_parts_have_no_patterns() -> None:
 @pytest.mark.parametrize("pattern", PATTERNS)
 async def test_a_pattern_finds_what_it_means_and_nothing_else(engine: Engine, pattern: str) -> None:
     [wanted] = await put(engine, "k/acme/render")
-    others = await put(engine, *[queue for queue in OTHERS if not matches(pattern, queue)])
+    others = await put(engine, *[other for other in OTHERS if not means(pattern, other)])
     assert [job.id for job in await claim(engine, pattern, limit=50)] == [wanted]
     assert await claim(engine, pattern, limit=50) == []
     for job_id in others:
@@ -124,11 +146,13 @@ async def test_for_one_tenant_all_names_are_served_by_priority_and_then_age(engi
 
 async def test_paused_and_full_queues_are_left_out(engine: Engine) -> None:
     await put(engine, "k/acme/paused", "k/acme/full", "k/acme/full", "k/acme/open")
-    await engine.set_queue(QueueSettings("k/acme/paused", paused=True))
-    await engine.set_queue(QueueSettings("k/acme/full", max_running=1))
+    await engine.set_queue(QueueSettings(queue("k/acme/paused"), paused=True))
+    await engine.set_queue(QueueSettings(queue("k/acme/full"), max_running=1))
     for pattern in PATTERNS[::2]:
         found = await claim(engine, pattern, limit=10)
-        assert sorted(job.queue for job in found) == (["k/acme/full", "k/acme/open"] if pattern == PATTERNS[0] else [])
+        assert sorted(str(job.queue) for job in found) == (
+            ["k/acme/full", "k/acme/open"] if pattern == PATTERNS[0] else []
+        )
 
 
 # In turn ----------------------------------------------------------------------------------------------------------------
@@ -185,7 +209,7 @@ async def test_a_claim_takes_as_many_as_it_asked_for_even_if_others_take_some_fi
 @pytest.mark.parametrize("pattern", PATTERNS)
 async def test_a_pattern_that_waits_is_woken_by_what_it_means(engine: LookingEngine, pattern: str) -> None:
     task = await waiting(engine, pattern)
-    await put(engine, *[queue for queue in OTHERS if not matches(pattern, queue)])
+    await put(engine, *[other for other in OTHERS if not means(pattern, other)])
     assert not task.done()
     assert await put(engine, "k/acme/render") == await woken(task)
     assert engine.wakeups.waiting == 0
@@ -194,17 +218,17 @@ async def test_a_pattern_that_waits_is_woken_by_what_it_means(engine: LookingEng
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("back", ["retry", "park", "requeue", "resume", "room"])
 async def test_a_pattern_that_waits_is_woken_by_what_comes_back(engine: LookingEngine, pattern: str, back: str) -> None:
-    queue = "k/acme/render"
-    ids = await put(engine, queue, max_attempts=2)
-    [job] = await claim(engine, queue)
+    name = "k/acme/render"
+    ids = await put(engine, name, max_attempts=2)
+    [job] = await claim(engine, name)
     if back in ("requeue", "resume"):
         await engine.change(Change(Guard.held(job), "fail"))
     if back == "resume":
-        await engine.set_queue(QueueSettings(queue, paused=True))
+        await engine.set_queue(QueueSettings(job.queue, paused=True))
         await engine.requeue(Guard.seen(job))
     elif back == "room":
-        await engine.set_queue(QueueSettings(queue, max_running=1))
-        ids = await put(engine, queue)
+        await engine.set_queue(QueueSettings(job.queue, max_running=1))
+        ids = await put(engine, name)
     task = await waiting(engine, pattern)
     match back:
         case "retry":
@@ -214,14 +238,14 @@ async def test_a_pattern_that_waits_is_woken_by_what_comes_back(engine: LookingE
         case "requeue":
             await engine.requeue(Guard.seen(job))
         case "resume":
-            await engine.set_queue(QueueSettings(queue))
+            await engine.set_queue(QueueSettings(job.queue))
         case "room":
             await engine.succeed(Guard.held(job), b"1")
     assert await woken(task) == ids
 
 
 async def test_one_job_wakes_one_of_those_who_wait_for_it_by_name_or_pattern(engine: LookingEngine) -> None:
-    tasks = [await waiting(engine, queue) for queue in ("k/acme/render", *PATTERNS)]
+    tasks = [await waiting(engine, each) for each in ("k/acme/render", *PATTERNS)]
     for left in (3, 2, 1, 0):
         await put(engine, "k/acme/render")
         await until(lambda left=left: sum(not task.done() for task in tasks) == left)  # type: ignore[misc]
@@ -264,8 +288,8 @@ async def test_looking_wakes_as_many_as_there_are_jobs(store: Store, clock: Cloc
     """Jobs that nobody told of, as another node's may be: only the look finds them."""
     engine = LookingEngine(store, policy=POLICY, random=Random(0), now=clock)
     tasks = [await waiting(engine, pattern) for pattern in (*PATTERNS, "k/acme/render", "k/other/*")]
-    for queue in ("k/acme/render", "k/acme/render", "k/other/send"):
-        await store.write(in_queue(queue))
+    for text in ("k/acme/render", "k/acme/render", "k/other/send"):
+        await store.write(in_queue(text))
     for _ in range(3):
         await engine.look_for_due()
         await asyncio.sleep(0)
@@ -280,8 +304,8 @@ async def test_looking_for_patterns_finds_each_queue_that_is_meant_once_and_no_o
 ) -> None:
     engine = LookingEngine(store, policy=POLICY, random=Random(0), now=clock)
     await put(engine, "k/acme/render", "k/acme/send", "k/other/send", delay_seconds=5)
-    due = await due_queues(store, ["k/*/render", "k/acme/*", "k/acme/render"], 10)
-    assert sorted((each.queue, each.ready) for each in due if each.next_at) == [
+    due = await due_queues(store, [*map(wanted, ("k/*/render", "k/acme/*", "k/acme/render"))], 10)
+    assert sorted((str(each.queue), each.ready) for each in due if each.next_at) == [
         ("k/acme/render", 0),
         ("k/acme/send", 0),
     ]
@@ -313,9 +337,9 @@ class StuckStore:
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
 
-    async def write(self, operation: Operation[object]) -> object:
+    async def write(self, operation: Operation[Any]) -> object:
         self._good -= isinstance(operation, Claim)
-        if not isinstance(operation, Claim) or self._good >= 0:
+        if self._good >= 0 or not isinstance(operation, Claim):
             return await self._store.write(operation)
         self.stuck.set()
         if self._error is not None:
@@ -347,15 +371,16 @@ async def test_a_claim_that_fails_in_the_middle_of_its_turns_gives_what_it_has(s
 
 async def test_lines_for_patterns_are_counted_right_whoever_comes_and_goes() -> None:
     wakeups = Wakeups()
-    for queues in [("k/a/*",), ("k/a/*", "k/*/b"), ("k/a/b", "k/*/*")] * 2:
+    for texts in [("k/a/*",), ("k/a/*", "k/*/b"), ("k/a/b", "k/*/*")] * 2:
+        queues = tuple(map(wanted, texts))
         with wakeups.line_up(queues), wakeups.line_up(queues):
             pass
-    assert (wakeups.waiting, wakeups._patterns) == (0, 0)
-    with wakeups.line_up(("k/a/*",)) as waiter:
-        wakeups.wake("k/a/b")
+    assert (wakeups.waiting, wakeups._many) == (0, 0)
+    with wakeups.line_up((Queues("k", "a"),)) as waiter:
+        wakeups.wake(queue("k/a/b"))
         assert await waiter.wait(0) is True
-        assert wakeups._patterns == 0
-    assert wakeups._patterns == 0
+        assert wakeups._many == 0
+    assert wakeups._many == 0
 
 
 # A door's own judge -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,32 @@
+-- A queue is four columns: the kind and the tenant, which jobs have already, its name, and the node where there is but one that can
+-- finish its jobs. It was one text, `kind/tenant/name`, with ` @` and the 26 characters of the node behind it.
+
+DROP INDEX jobs_queued;
+DROP INDEX jobs_running;
+DROP INDEX jobs_dead;
+DROP INDEX jobs_unique;
+
+ALTER TABLE jobs ADD COLUMN node TEXT NOT NULL DEFAULT '';
+UPDATE jobs SET queue = SUBSTR(queue, LENGTH(kind) + LENGTH(tenant) + 3)
+WHERE SUBSTR(queue, 1, LENGTH(kind) + LENGTH(tenant) + 2) = kind || '/' || tenant || '/';
+UPDATE jobs SET queue = SUBSTR(queue, 1, LENGTH(queue) - 28), node = SUBSTR(queue, LENGTH(queue) - 25)
+WHERE kind = 'inference' AND LENGTH(queue) > 28 AND SUBSTR(queue, LENGTH(queue) - 27, 2) = ' @';
+-- Without a default an older node that is still there cannot submit a job under a spelling from which nobody claims.
+ALTER TABLE jobs ALTER COLUMN node DROP DEFAULT;
+
+-- A claim seeks here once for each priority: what is not due sorts behind what is, so it is never skipped over.
+CREATE INDEX jobs_queued ON jobs (kind, tenant, queue, node, priority, run_at, id) WHERE state = 'queued';
+CREATE INDEX jobs_running ON jobs (kind, tenant, queue, node, lease_until) WHERE state = 'running';
+CREATE INDEX jobs_dead ON jobs (topic, kind, tenant, queue, node, state) WHERE state IN ('failed', 'cancelled');
+CREATE UNIQUE INDEX jobs_unique ON jobs (kind, tenant, queue, node, unique_key)
+  WHERE unique_key IS NOT NULL AND state IN ('queued', 'running');
+
+ALTER TABLE queue_settings DROP CONSTRAINT queue_settings_pkey;
+ALTER TABLE queue_settings ADD COLUMN kind TEXT NOT NULL DEFAULT '', ADD COLUMN tenant TEXT NOT NULL DEFAULT '',
+  ADD COLUMN node TEXT NOT NULL DEFAULT '';
+UPDATE queue_settings SET kind = SPLIT_PART(queue, '/', 1), tenant = SPLIT_PART(queue, '/', 2),
+  queue = SUBSTR(queue, LENGTH(SPLIT_PART(queue, '/', 1)) + LENGTH(SPLIT_PART(queue, '/', 2)) + 3);
+UPDATE queue_settings SET queue = SUBSTR(queue, 1, LENGTH(queue) - 28), node = SUBSTR(queue, LENGTH(queue) - 25)
+WHERE kind = 'inference' AND LENGTH(queue) > 28 AND SUBSTR(queue, LENGTH(queue) - 27, 2) = ' @';
+ALTER TABLE queue_settings ALTER COLUMN kind DROP DEFAULT, ALTER COLUMN tenant DROP DEFAULT, ALTER COLUMN node DROP DEFAULT;
+ALTER TABLE queue_settings ADD PRIMARY KEY (kind, tenant, queue, node);
