@@ -1,4 +1,4 @@
-"""The command line as people and scripts meet it: a process, its output and its exit code."""
+"""The command line as a process: its output and its exit codes."""
 
 import os
 import re
@@ -66,7 +66,7 @@ def one_line(failed: subprocess.CompletedProcess[str]) -> str:
 # ── help ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     told = run("--version")
     assert (told.returncode, told.stdout, told.stderr) == (0, f"chargehand {__version__}\n", "")
 
@@ -124,7 +124,7 @@ def test_a_webhook_secret_is_one_that_libraries_accept() -> None:
     assert standard_secret(secret) == secret
 
 
-def test_a_token_for_a_tenant_that_cannot_be_is_not_made() -> None:
+def test_a_token_for_an_invalid_tenant_is_refused() -> None:
     refused = run("token", "--tenant", "Not This")
     assert (refused.returncode, refused.stdout) == (2, "")
 
@@ -142,7 +142,7 @@ def test_a_token_opens_the_server_that_knows_its_hash(tmp_path: Path) -> None:
         assert session.get(f"{url}/engine/jobs", headers=bearer, timeout=10).json() == {"jobs": [], "next": None}
 
 
-def test_a_program_is_told_where_the_server_is(tmp_path: Path) -> None:
+def test_with_json_serve_prints_its_url(tmp_path: Path) -> None:
     command = [COMMAND, "serve", "--json", "--listen", "127.0.0.1:0", "--data", str(tmp_path), "--no-embedded-model"]
     with subprocess.Popen(command, env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -157,7 +157,7 @@ def test_a_program_is_told_where_the_server_is(tmp_path: Path) -> None:
     assert {"ts", "level", "event"} <= set.intersection(*(set(msgspec.json.decode(line)) for line in log.splitlines()))
 
 
-def test_a_port_that_somebody_else_has_is_refused(tmp_path: Path) -> None:
+def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         refused = one_line(run("serve", "--listen", address, "--data", str(tmp_path)))

@@ -1,4 +1,4 @@
-"""The command line: one tree, on which the commands of `commands/` hang. Each is one file there."""
+"""The command line: the table of all commands, each of which is a file or a room in `commands/`."""
 
 import os
 import sys
@@ -30,11 +30,11 @@ app = typer.Typer(
     help="Chargehand takes jobs in, hands them to whoever can do them, and reports back by signed webhooks.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,  # `completion` prints the script, and changes no file
+    add_completion=False,  # `completion` prints the script; typer's own options write into users' files
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-# In the order in which somebody meets them.
+# In the order of --help: what a new user needs first comes first.
 PANELS = {
     "Begin": (serve, demo, doctor),
     "Jobs": (submit, watch),

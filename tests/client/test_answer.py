@@ -1,4 +1,4 @@
-"""Tokens that come again are told once, whatever breaks in between."""
+"""Repeated tokens are passed on once, whatever breaks in between."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,28 +12,28 @@ def heard(telling: StreamedAnswer, *texts: str) -> list[tuple[str, bool]]:
     return [(token.text, token.restarted) for token in told if token is not None]
 
 
-def test_what_comes_again_is_not_told_again() -> None:
+def test_a_repeated_token_is_not_passed_on_again() -> None:
     telling = StreamedAnswer()
     assert heard(telling, "a", "b") == [("a", False), ("b", False)]
     telling.restart()
     assert heard(telling, "a", "b", "c") == [("c", False)]
 
 
-def test_another_attempt_is_told_from_its_beginning_once_it_differs() -> None:
+def test_another_answer_replaces_the_first_from_its_beginning() -> None:
     telling = StreamedAnswer()
     heard(telling, "a", "b", "c")
     telling.restart()
     assert heard(telling, "a", "x", "y") == [("ax", True), ("y", False)]
 
 
-def test_thinking_counts_as_what_was_said() -> None:
+def test_thinking_is_compared_as_text_is() -> None:
     telling = StreamedAnswer()
     assert telling.add(Token("", "hm")) == Token("", "hm")
     telling.restart()
     assert telling.add(Token("", "ah")) == Token("", "ah", restarted=True)
 
 
-def test_the_kept_answer_completes_or_replaces_what_was_told() -> None:
+def test_the_answer_of_the_job_completes_or_replaces_the_tokens() -> None:
     telling = StreamedAnswer()
     heard(telling, "a", "b")
     assert telling.complete(Token("ab")) is None
@@ -46,7 +46,7 @@ words = st.lists(st.sampled_from(["a", "b", "ab", ""]), max_size=6)
 
 
 @given(st.lists(words, max_size=5), words)
-def test_whoever_puts_the_tokens_together_has_the_answer_in_the_end(attempts: list[list[str]], last: list[str]) -> None:
+def test_the_tokens_add_up_to_the_answer(attempts: list[list[str]], last: list[str]) -> None:
     telling, text = StreamedAnswer(), ""
 
     def put(token: Token | None) -> None:
@@ -62,7 +62,7 @@ def test_whoever_puts_the_tokens_together_has_the_answer_in_the_end(attempts: li
     assert text == "".join(last)
 
 
-def test_both_shapes_of_an_answer_are_read_and_others_say_nothing() -> None:
+def test_both_shapes_of_an_answer_are_read_and_others_are_empty() -> None:
     assert token_of({"message": {"content": "x", "thinking": "y"}}) == Token("x", "y")
     assert token_of({"response": "x"}) == Token("x")
     assert token_of({"choices": []}) == token_of([]) == token_of(None) == Token()

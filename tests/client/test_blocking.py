@@ -1,4 +1,4 @@
-"""The client without a loop: the same calls with the same types, in any number of threads, and in forked processes."""
+"""The blocking client: the same calls with the same types, in any number of threads, and in forked processes."""
 
 import asyncio
 import gc
@@ -103,7 +103,7 @@ def test_a_job_of_the_engine_from_its_submission_to_its_webhook(client: Client, 
         client.engine.fail(claimed.id, claimed.lease, "too late")
 
 
-def test_what_a_worker_gives_back_and_an_operator_stops(client: Client) -> None:
+def test_a_job_is_parked_retried_paused_and_cancelled(client: Client) -> None:
     job_id = client.engine.submit("given-back", None, max_attempts=1).job_id
     [first] = client.engine.claim(["given-back"])
     client.engine.park(job_id, first.lease, "the printer")
@@ -123,7 +123,7 @@ def test_what_a_worker_gives_back_and_an_operator_stops(client: Client) -> None:
     assert [event.move for event in client.engine.events(job_id)][-2:] == ["requeue", "cancel"]
 
 
-def test_what_died_is_found_and_sent_once_more(client: Client, server: ChargehandServer) -> None:
+def test_dead_deliveries_are_found_and_sent_again(client: Client, server: ChargehandServer) -> None:
     server.receiver.answer(500)
     job_id = client.engine.submit("told", None, webhook=server.receiver.url + "dying").job_id
     server.receiver.wait_for(lambda each: each.path == "/dying" and each.answered == 500)
@@ -142,7 +142,7 @@ def test_what_died_is_found_and_sent_once_more(client: Client, server: Chargehan
     client.engine.cancel(job_id)
 
 
-def test_a_list_is_longer_than_a_page_and_is_read_as_far_as_is_wanted(client: Client) -> None:
+def test_a_list_is_read_page_by_page_as_far_as_the_caller_goes(client: Client) -> None:
     ids = [client.engine.submit("many", n).job_id for n in range(120)]
     found = client.engine.jobs(queue="many")
     assert next(found).id == ids[-1]
@@ -163,7 +163,7 @@ def test_many_threads_share_one_client(client: Client) -> None:
     assert sum(thread.name == "chargehand client" for thread in threading.enumerate()) <= 2
 
 
-def test_a_call_from_within_a_call_is_refused_and_does_not_hang(server: ChargehandServer) -> None:
+def test_a_call_within_a_call_raises_and_does_not_hang(server: ChargehandServer) -> None:
     with Client(server.url, retries=0) as client:
         job_id = client.engine.submit("nested", None).job_id
 
@@ -186,7 +186,7 @@ def test_a_closed_client_opens_again_for_another_call(server: ChargehandServer) 
     assert "chargehand serve" in lost.value.advice
 
 
-def test_whoever_waits_while_the_client_is_closed_is_told(server: ChargehandServer) -> None:
+def test_a_call_that_waits_while_the_client_is_closed_raises(server: ChargehandServer) -> None:
     client = Client(server.url)
     task = client.tasks.create("closed", {})
     begun = threading.Event()
@@ -204,7 +204,7 @@ def test_whoever_waits_while_the_client_is_closed_is_told(server: ChargehandServ
             waiting.result(SECONDS)
 
 
-def test_whoever_reads_on_while_the_client_is_being_closed_is_told() -> None:
+def test_an_iterator_raises_when_the_client_is_closed() -> None:
     ending, late = threading.Event(), threading.Event()
 
     async def farewell() -> None:
@@ -229,7 +229,7 @@ def test_whoever_reads_on_while_the_client_is_being_closed_is_told() -> None:
             reading.result(SECONDS)
 
 
-def test_nobody_waits_for_a_loop_that_has_gone_however_late_the_call() -> None:
+def test_a_call_to_a_loop_that_has_ended_raises_however_late_it_comes() -> None:
     """One of many is between finding the loop and asking it when another thread closes it."""
 
     async def farewell() -> None:
@@ -296,7 +296,7 @@ def test_a_client_may_be_closed_again_and_again_while_others_call(server: Charge
     client.close()
 
 
-def test_a_client_that_everybody_forgot_takes_its_thread_along(server: ChargehandServer) -> None:
+def test_a_client_that_is_garbage_ends_its_thread(server: ChargehandServer) -> None:
     def threads() -> set[threading.Thread]:
         return {thread for thread in threading.enumerate() if thread.name == "chargehand client"}
 
@@ -364,7 +364,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_forked_processes_use_the_client_of_their_parent_and_disturb_nobody(server: ChargehandServer) -> None:
+def test_forked_processes_use_the_client_of_their_parent_and_do_not_disturb_it(server: ChargehandServer) -> None:
     command = [sys.executable, "-W", "error", "-c", FORKING, server.url]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.stdout.splitlines(), ended.stderr, ended.returncode) == (["[0, 1, 2, 3]", "['cancel']"], "", 0)
@@ -381,7 +381,7 @@ def test_ctrl_c_ends_a_wait_and_the_client_goes_on(server: ChargehandServer) -> 
     assert waiting.returncode == 0
 
 
-def test_a_client_does_not_bring_the_server_with_it(tmp_path: Path) -> None:
+def test_importing_the_client_does_not_import_the_server(tmp_path: Path) -> None:
     script = "import sys, chargehand.client; print(*sorted(sys.modules))"
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True)
     loaded = set(said.stdout.split())

@@ -1,4 +1,4 @@
-"""The calls of a client against the real server, and what it does when there is no answer."""
+"""The calls of a client against the real server, and when there is no answer."""
 
 import asyncio
 import socket
@@ -29,7 +29,7 @@ from chargehand.client.transport.backoff import pause
 from chargehand.config import load_config
 from chargehand.webhooks.signature import Dialect, Keys, sign
 from tests.api.serving import serving
-from tests.client.stub import Stub, stub
+from tests.client.stub_server import Stub, stub
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ async def test_nack_abandon_and_fail(client: AsyncClient) -> None:
     assert (ended[0].status, ended[0].attempts, ended[1].error) == ("FAILED", 2, "for good")
 
 
-async def test_an_old_lease_is_refused_with_the_servers_words(client: AsyncClient) -> None:
+async def test_an_old_lease_is_refused_with_the_servers_text(client: AsyncClient) -> None:
     task_id = (await client.tasks.create("work", {})).id
     old = await client.tasks.claim(["work"])
     assert old is not None
@@ -95,14 +95,14 @@ async def test_an_old_lease_is_refused_with_the_servers_words(client: AsyncClien
     assert "somebody else has the task now" in refused.value.detail
 
 
-async def test_keys_find_the_task_that_is_there(client: AsyncClient) -> None:
+async def test_the_same_key_returns_the_same_task(client: AsyncClient) -> None:
     first = await client.tasks.create("work", {"n": 1}, idempotency_key="order-1")
     assert (await client.tasks.create("work", {"n": 1}, idempotency_key="order-1")).id == first.id
     unique = await client.tasks.create("work", {}, unique_key="only")
     assert (await client.tasks.create("work", {}, unique_key="only")).id == unique.id != first.id
 
 
-async def test_many_are_created_in_their_order_and_each_on_its_own(client: AsyncClient) -> None:
+async def test_tasks_of_a_batch_are_created_in_order_and_each_may_fail_alone(client: AsyncClient) -> None:
     made = await client.tasks.create_many([NewTask("work" if n != 120 else " ", n) for n in range(150)])
     assert [each.task.payload if each.task else None for each in made] == [*range(120), None, *range(121, 150)]
     assert made[120].error.startswith("invalid command")
@@ -117,7 +117,7 @@ async def test_a_task_for_later_is_not_claimed_now(client: AsyncClient) -> None:
     assert await client.tasks.claim_many(5, ["work"]) == []
 
 
-async def test_a_cancelled_task_is_nobodys(client: AsyncClient) -> None:
+async def test_a_cancelled_task_cannot_be_claimed_or_finished(client: AsyncClient) -> None:
     task_id = (await client.tasks.create("work", {})).id
     task = await client.tasks.claim(["work"])
     assert task is not None
@@ -127,7 +127,7 @@ async def test_a_cancelled_task_is_nobodys(client: AsyncClient) -> None:
     assert refused.value.lease_lost
 
 
-async def test_what_is_not_there_is_said_in_the_servers_words(client: AsyncClient) -> None:
+async def test_an_unknown_task_raises_not_found_with_the_servers_text(client: AsyncClient) -> None:
     with pytest.raises(ClientError, match="404") as refused:
         await client.tasks.get("there/is no such?task")
     assert refused.value.status == 404
@@ -143,7 +143,7 @@ async def faulty() -> AsyncIterator[Stub]:
 
 
 @pytest.mark.parametrize("given", ["", "mine"])
-async def test_a_creation_whose_answer_is_lost_is_asked_for_again_with_the_same_key(faulty: Stub, given: str) -> None:
+async def test_a_create_whose_answer_is_lost_is_repeated_with_the_same_key(faulty: Stub, given: str) -> None:
     faulty.faults["tasks"] = ["drop"]
     async with AsyncClient(faulty.url) as client:
         await client.tasks.create("work", {}, idempotency_key=given)
@@ -153,7 +153,7 @@ async def test_a_creation_whose_answer_is_lost_is_asked_for_again_with_the_same_
     assert (first == given) == (other == given) == bool(given)
 
 
-async def test_a_call_that_may_have_been_heard_at_first_says_so_though_nobody_was_there_at_last() -> None:
+async def test_an_error_says_that_an_earlier_try_may_have_arrived_though_the_last_did_not() -> None:
     async def hear_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         listener.close()
@@ -170,7 +170,7 @@ async def test_a_call_that_may_have_been_heard_at_first_says_so_though_nobody_wa
     assert "may have done it" in lost.value.advice
 
 
-async def test_what_could_be_done_twice_is_not_asked_for_again(faulty: Stub) -> None:
+async def test_a_call_that_could_be_done_twice_is_not_repeated(faulty: Stub) -> None:
     faulty.faults["claim"] = ["drop"]
     async with AsyncClient(faulty.url) as client:
         with pytest.raises(NoAnswer, match="no answer") as lost:
@@ -181,14 +181,14 @@ async def test_what_could_be_done_twice_is_not_asked_for_again(faulty: Stub) -> 
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_a_busy_server_is_asked_again_when_it_says_so(faulty: Stub, status: int) -> None:
+async def test_a_busy_server_is_called_again_after_the_pause_that_it_asks_for(faulty: Stub, status: int) -> None:
     faulty.faults["tasks"] = [status, status]
     async with AsyncClient(faulty.url) as client:
         await client.tasks.create("work", {})
     assert (faulty.calls["tasks"], len(faulty.tasks)) == (3, 1)
 
 
-async def test_tries_have_an_end(faulty: Stub) -> None:
+async def test_a_call_gives_up_after_its_retries(faulty: Stub) -> None:
     faulty.faults["tasks"] = [429] * 10
     async with AsyncClient(faulty.url, retries=2) as client:
         with pytest.raises(ClientError, match="429 not now: a test"):
@@ -196,7 +196,7 @@ async def test_tries_have_an_end(faulty: Stub) -> None:
     assert faulty.calls["tasks"] == 3
 
 
-async def test_a_server_that_is_not_there_is_waited_for_whatever_is_asked(faulty: Stub) -> None:
+async def test_any_call_is_repeated_while_no_server_is_there(faulty: Stub) -> None:
     await faulty.stop()
     async with AsyncClient(faulty.url, retries=1) as client:
         since = time.monotonic()
@@ -299,7 +299,7 @@ def nobody(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
-async def test_a_wait_ends_in_time_though_nobody_answers(
+async def test_a_wait_ends_at_its_timeout_though_the_server_does_not_answer(
     nobody: str, wait: Callable[[AsyncClient], Awaitable[object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chargehand.client.transport.calls.LAST_READ_SECONDS", 0.1)
@@ -326,7 +326,7 @@ async def test_a_token_from_a_file_may_have_a_line_break_at_its_end(faulty: Stub
         assert (await client.tasks.create("work", {})).status == "PENDING"
 
 
-async def test_what_no_header_can_hold_is_refused_as_everything_else_is(faulty: Stub) -> None:
+async def test_a_token_or_key_with_a_control_character_raises_a_client_error(faulty: Stub) -> None:
     async with AsyncClient(faulty.url, "to\nken") as client:
         with pytest.raises(BadRequest, match="Authorization cannot be sent"):
             await client.tasks.create("work", {})
@@ -359,7 +359,7 @@ def test_a_server_may_run_where_the_variables_of_clients_are_set() -> None:
 
 
 @pytest.mark.parametrize("codeq_only", [False, True])
-def test_a_webhook_is_believed_only_with_a_good_signature(codeq_only: bool) -> None:
+def test_a_webhook_is_accepted_only_with_a_good_signature(codeq_only: bool) -> None:
     body = msgspec.json.encode({"taskId": "1"})
     headers: dict[str, Any] = sign("codeq", Keys("secret"), "id", 1000, body)
     dialect: Dialect = "standard"
@@ -375,7 +375,7 @@ def test_a_webhook_is_believed_only_with_a_good_signature(codeq_only: bool) -> N
         verify_webhook("secret", {}, body, dialect=dialect, now=1010)
 
 
-def test_a_webhook_that_was_seen_once_is_not_believed_under_another_id() -> None:
+def test_a_recorded_webhook_is_not_accepted_under_another_id() -> None:
     seen = sign("codeq", Keys("secret"), "id", 1000, b"{}")
     assert verify_webhook("secret", seen, b"{}", now=1010) == {}
     with pytest.raises(SignatureError, match="no signature matches"):

@@ -1,4 +1,4 @@
-"""Models through the client: against the real server, with a target that does what it is told."""
+"""The calls for models against the real server, with a target that does what the test says."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ import pytest
 
 from chargehand.client import AsyncClient, BadRequest, Conflict, JobFailed, NotDone, NotFound, Token, Wish
 from tests.api.serving import until
-from tests.client.cutting import cutting
+from tests.client.proxy import cutting
 from tests.inference.conformance import Answer, OllamaTarget
 from tests.inference.stories import Place, a_place, some_targets, told
 from tests.webhooks.receiver import receiving
@@ -60,7 +60,7 @@ async def test_a_chat_is_submitted_waited_for_and_read(client: AsyncClient, targ
     assert (seen.name, seen.state, [each.model for each in seen.resident]) == ("laptop", "up", ["a:latest"])
 
 
-async def test_the_states_of_a_job_are_told_where_the_caller_wants_them(client: AsyncClient) -> None:
+async def test_the_states_of_a_job_go_to_its_webhook(client: AsyncClient) -> None:
     async with receiving() as receiver:
         made = await client.submit("a", "hello", webhook=receiver.url(), webhook_events=["done"], metadata={"n": 1})
         job = await client.wait(made.job_id, timeout=10)
@@ -78,7 +78,7 @@ async def test_the_same_key_is_the_same_job_and_a_lost_answer_makes_no_second_on
     assert listed == [again[0].job_id, made.job_id]
 
 
-async def test_tokens_come_as_they_are_said(client: AsyncClient, target: OllamaTarget) -> None:
+async def test_tokens_come_as_the_model_writes_them(client: AsyncClient, target: OllamaTarget) -> None:
     hold = asyncio.Event()
     target.script("a", Answer(chunks=["x", "y", "z"], hold=hold, hold_after=2))
     made = await client.submit("a", "go")
@@ -104,7 +104,7 @@ async def test_a_stream_that_is_cut_goes_on_where_it_was(place: Place) -> None:
     assert len(resumed) == 3
 
 
-async def test_an_attempt_that_breaks_is_taken_back_and_the_next_one_told(
+async def test_the_answer_of_another_attempt_replaces_that_of_a_broken_one(
     client: AsyncClient, target: OllamaTarget
 ) -> None:
     go = asyncio.Event()
@@ -136,7 +136,7 @@ async def test_a_job_that_fails_says_why_and_how_to_go_on(client: AsyncClient, t
         await client.cancel(job_id)
 
 
-async def test_whoever_waits_no_longer_is_told_what_the_job_waits_for(client: AsyncClient) -> None:
+async def test_a_timeout_says_what_the_job_waits_for(client: AsyncClient) -> None:
     with pytest.raises(NotDone, match=r"queued: not before .* \(run_at\)") as waited:
         await client.chat("a", "go", delay_seconds=3600, timeout=0.2)
     assert isinstance(waited.value, TimeoutError)
@@ -155,7 +155,7 @@ async def test_files_that_a_job_kept_are_fetched(client: AsyncClient, target: Ol
         await client.artifact(job.id, "another")
 
 
-async def test_a_refusal_has_the_code_and_the_words_of_the_server(client: AsyncClient) -> None:
+async def test_a_refusal_has_the_code_and_the_text_of_the_server(client: AsyncClient) -> None:
     with pytest.raises(BadRequest, match="give either messages") as refused:
         await client.submit("a")
     assert (refused.value.status, refused.value.code) == (400, "request.invalid_field")

@@ -1,4 +1,4 @@
-"""`client.provisioning` against a real server: what is asked, what comes back typed, and what a bad network cannot spoil."""
+"""`client.provisioning` against a real server, also over a bad network."""
 
 import asyncio
 from pathlib import Path
@@ -9,7 +9,7 @@ from chargehand.client import AsyncClient, ClientError, JobFailed, NotDone
 from chargehand.client.transport.sse import MAX_EVENT, EventParser, TooLong
 from chargehand.client.types.provisioning import StatusWebhook
 from tests.api.serving import on_sqlite
-from tests.client.cutting import cutting
+from tests.client.proxy import cutting
 from tests.provisioning.bmc_habits import PASSWORD, USER
 from tests.provisioning.guest import Script
 from tests.provisioning.lab import RECIPE, SERIAL, lab
@@ -120,7 +120,7 @@ async def test_a_lost_answer_makes_no_second_job_and_a_cut_stream_loses_and_repe
 
 
 @on_sqlite
-async def test_whoever_does_not_want_to_wait_for_a_server_says_so(store_url: str, tmp_path: Path) -> None:
+async def test_a_caller_may_stop_waiting_for_a_server_that_is_away(store_url: str, tmp_path: Path) -> None:
     class Enough(Exception):
         pass
 

@@ -1,4 +1,4 @@
-"""However a stream is cut on its way, the same tasks come out of it."""
+"""Tasks out of a stream of bytes."""
 
 import itertools
 
@@ -15,7 +15,7 @@ TEXT = b'\n{"id":"1","command":"a","payload":"{\\"n\\":1}"}\n\n\r\n{"id":"2","le
 
 
 @given(st.lists(st.integers(0, len(TEXT)), max_size=8))
-def test_any_cut_gives_the_same_tasks(cuts: list[int]) -> None:
+def test_the_tasks_are_the_same_however_their_bytes_arrive(cuts: list[int]) -> None:
     places = [0, *sorted(cuts), len(TEXT)]
     lines = TaskLines()
     found = [task for begin, end in itertools.pairwise(places) for task in lines.tasks(TEXT[begin:end])]
@@ -26,7 +26,7 @@ def test_any_cut_gives_the_same_tasks(cuts: list[int]) -> None:
     ]
 
 
-def test_a_line_of_a_mebibyte_is_a_line() -> None:
+def test_a_line_may_have_a_mebibyte() -> None:
     line = msgspec.json.encode({"id": "1", "payload": msgspec.json.encode("x" * (1 << 20)).decode()})
     lines = TaskLines()
     assert lines.tasks(line) == []
@@ -34,12 +34,12 @@ def test_a_line_of_a_mebibyte_is_a_line() -> None:
     assert task.payload == "x" * (1 << 20)
 
 
-def test_what_is_not_a_task_is_an_error_of_the_server() -> None:
+def test_a_line_that_is_no_task_raises_a_server_fault() -> None:
     with pytest.raises(ClientError, match="502 a line of the stream is not a task"):
         TaskLines().tasks(b"<html>\n")
 
 
 @given(st.integers(0, 10_000), st.floats(0, 1, exclude_max=True))
-def test_pauses_grow_to_five_seconds_and_are_never_none(failures: int, chance: float) -> None:
+def test_pauses_grow_to_five_seconds_and_are_never_zero(failures: int, chance: float) -> None:
     assert 0.1 <= pause(failures, lambda: chance) <= LONGEST_SECONDS
     assert pause(failures, lambda: 0.0) <= pause(failures + 1, lambda: 0.0)

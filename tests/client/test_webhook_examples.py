@@ -97,12 +97,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChargehandServe
         yield started
 
 
-def test_there_is_one_for_each_that_was_promised() -> None:
+def test_every_framework_on_the_page_has_an_example() -> None:
     assert [script.stem for script in EXAMPLES] == ["django_app", "fastapi_app", "flask_app", "wsgi_app"]
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
-def test_an_example_takes_what_the_server_sends_once_and_nothing_else(script: Path, server: ChargehandServer) -> None:
+def test_an_example_handles_each_webhook_of_the_server_once_and_no_others(
+    script: Path, server: ChargehandServer
+) -> None:
     client = server.client
     with running(script, server.secret) as example:
         # One of each dialect, all from the server itself.
@@ -175,7 +177,7 @@ print("again:", {deliver(number) for number in range(1000)}, len(handled))
 """
 
 
-def test_django_answers_well_only_when_a_webhook_was_handled_and_remembers_it() -> None:
+def test_django_answers_200_only_after_it_has_handled_and_recorded_a_webhook() -> None:
     environ = {**os.environ, "CHARGEHAND_WEBHOOKS_SECRET": "secret"}
     said = subprocess.run(
         [sys.executable, "-c", BUSY, str(EXAMPLES[0].parent)], env=environ, capture_output=True, text=True, check=True
@@ -189,7 +191,7 @@ def test_django_answers_well_only_when_a_webhook_was_handled_and_remembers_it() 
 
 
 @pytest.mark.parametrize("dialect", ["standard", "codeq", "foreman"])
-def test_each_dialect_is_verified_and_only_its_own(dialect: Dialect) -> None:
+def test_each_dialect_is_verified_by_its_own_rules_only(dialect: Dialect) -> None:
     body = b'{"n": 1}'
     own = {"standard": "webhook-", "codeq": "x-codeq-", "foreman": "x-foreman-"}[dialect]
     signed = sign(dialect, Keys("whsec_c2VjcmV0"), "id", 1000, body)
@@ -203,7 +205,7 @@ def test_each_dialect_is_verified_and_only_its_own(dialect: Dialect) -> None:
             verify_webhook("whsec_c2VjcmV0", headers, body, dialect=other, now=1010)  # type: ignore[arg-type]
 
 
-def test_a_webhook_without_its_timestamp_is_believed_only_by_those_who_ask_for_that() -> None:
+def test_a_webhook_without_a_timestamp_is_accepted_only_in_the_foreman_dialect() -> None:
     body = b"{}"
     signed = sign("foreman", Keys("secret"), "id", 1000, body)
     assert verify_webhook("secret", signed, body, now=1010) == {}

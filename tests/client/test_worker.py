@@ -1,4 +1,4 @@
-"""What a worker promises to its functions and to the server, against a server of this wire that does what the test says."""
+"""A worker against a small tasks server that does what the test says."""
 
 import asyncio
 import logging
@@ -14,8 +14,8 @@ import pytest
 from chargehand.client import ClientError, Fail, Held, Retry, TaskEnded, Worker
 from chargehand.webhooks.signature import Keys, sign
 from tests.api.serving import until
-from tests.client.stub import Stub, stub
-from tests.client.working import Log, working
+from tests.client.running_worker import Log, working
+from tests.client.stub_server import Stub, stub
 
 both_ways = pytest.mark.parametrize("stream", [True, False], ids=["stream", "poll"])
 
@@ -65,7 +65,7 @@ async def test_200_tasks_are_done_exactly_once_and_never_more_than_8_at_once(ser
     assert all(result and result["result"] == {"value": number**2} for number, result in results.items())
 
 
-async def test_against_codeq_itself_it_polls_and_sends_no_lease() -> None:
+async def test_with_codeq_a_worker_polls_and_sends_no_lease() -> None:
     async with stub(codeq=True) as codeq:
         for number in range(30):
             codeq.add("GENERATE_MASTER", number)
@@ -222,7 +222,7 @@ async def test_a_result_that_is_not_json_fails_with_a_clear_text(server: Stub) -
     assert task.error.startswith("the result cannot be written as JSON: ")
 
 
-async def test_a_result_that_the_server_refuses_fails_with_its_words(server: Stub) -> None:
+async def test_a_task_whose_result_the_server_refuses_fails_with_the_servers_text(server: Stub) -> None:
     task = server.add("work")
     server.faults["result"] = [413]
     worker = Worker(server.url)
@@ -233,7 +233,7 @@ async def test_a_result_that_the_server_refuses_fails_with_its_words(server: Stu
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
-async def test_sys_exit_in_a_function_is_the_end_of_that_task_only(server: Stub, kind: str) -> None:
+async def test_sys_exit_in_a_function_ends_that_task_only(server: Stub, kind: str) -> None:
     bad, good = server.add("bad"), server.add("good")
     worker = Worker(server.url)
 
@@ -308,7 +308,7 @@ async def test_a_lost_lease_cancels_the_coroutine_and_nothing_is_sent(server: St
     assert [server.calls[word] for word in ("result", "results", "nack", "abandon")] == [0, 0, 0, 0]
 
 
-async def test_a_thread_with_a_lost_lease_is_told_and_its_result_is_dropped(server: Stub) -> None:
+async def test_a_thread_sees_that_its_lease_is_lost_and_its_result_is_dropped(server: Stub) -> None:
     task, other = server.add("work"), server.add("other")
     ended: list[TaskEnded] = []
     worker = Worker(server.url, watch=ended.append)
@@ -330,7 +330,7 @@ async def test_a_thread_with_a_lost_lease_is_told_and_its_result_is_dropped(serv
     assert [end.word for end in ended] == ["lost", "completed"]
 
 
-async def test_a_result_is_sent_until_it_is_heard(server: Stub, log: Log) -> None:
+async def test_a_result_is_sent_until_the_server_answers(server: Stub, log: Log) -> None:
     task = server.add("work")
     server.faults["result"] = [503, 500, 429, 502]
     worker = Worker(server.url)
@@ -341,7 +341,7 @@ async def test_a_result_is_sent_until_it_is_heard(server: Stub, log: Log) -> Non
     assert log.lines == [f"{server.url} is away, trying again: 503 not now: a test", f"{server.url} is back"]
 
 
-async def test_a_result_whose_answer_was_lost_is_known_to_have_been_heard(server: Stub) -> None:
+async def test_a_result_whose_answer_was_lost_counts_if_the_server_has_it(server: Stub) -> None:
     task = server.add("work")
     server.faults["result"] = ["drop"]
     ended: list[TaskEnded] = []
@@ -388,7 +388,9 @@ async def test_stop_lets_running_tasks_end_and_takes_no_new_ones(server: Stub, s
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
-async def test_what_does_not_end_within_the_grace_is_given_back_at_no_cost(server: Stub, kind: str) -> None:
+async def test_a_task_that_outlasts_the_grace_is_given_back_and_its_attempt_does_not_count(
+    server: Stub, kind: str
+) -> None:
     task = server.add("work")
     ended: list[TaskEnded] = []
     worker = Worker(server.url, grace_seconds=0.1, watch=ended.append)
@@ -428,7 +430,7 @@ async def test_a_second_stop_cuts_the_grace_short(server: Stub) -> None:
 
 
 @both_ways
-async def test_a_server_that_goes_and_comes_back_finds_the_worker_waiting(server: Stub, log: Log, stream: bool) -> None:
+async def test_a_worker_waits_for_a_server_that_goes_away_and_comes_back(server: Stub, log: Log, stream: bool) -> None:
     before = server.add("work")
     worker = Worker(server.url, concurrency=2, stream=stream)
     worker.task("work")(lambda _: None)
@@ -442,7 +444,7 @@ async def test_a_server_that_goes_and_comes_back_finds_the_worker_waiting(server
         assert [line.removeprefix(server.url)[:8] for line in log.lines] == [" is away", " is back"]
 
 
-async def test_a_stream_that_breaks_while_tasks_run_never_makes_them_too_many(server: Stub) -> None:
+async def test_a_broken_stream_never_leads_to_more_tasks_than_places(server: Stub) -> None:
     """The server has forgotten what it sent over the old stream, and would send as many again."""
     for _ in range(12):
         server.add("work")
@@ -512,7 +514,7 @@ async def test_a_worker_started_before_its_server_waits_for_it(server: Stub, log
         await until(lambda: task.status == "COMPLETED")
 
 
-async def test_a_server_that_asks_for_no_pause_is_not_trampled(server: Stub) -> None:
+async def test_a_worker_pauses_though_the_server_asks_for_no_pause(server: Stub) -> None:
     """The stub is busy with `Retry-After: 0`."""
     server.faults["claim"] = [429, 429, 429]
     task = server.add("work")
@@ -527,7 +529,7 @@ async def test_a_server_that_asks_for_no_pause_is_not_trampled(server: Stub) -> 
 # ── rung ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_only_the_server_can_ring_a_bell_that_has_a_secret(server: Stub) -> None:
+async def test_with_a_secret_only_signed_notifications_are_accepted(server: Stub) -> None:
     worker = Worker(server.url, wake_port=0, wake_secret="s3cret")
     worker.task("work")(lambda _: None)
     async with working(worker), aiohttp.ClientSession() as http:
@@ -557,7 +559,7 @@ async def test_only_the_server_can_ring_a_bell_that_has_a_secret(server: Stub) -
     assert server.calls["sub-1"] == 1, "it unsubscribes when it stops"
 
 
-async def test_a_subscription_that_the_server_has_forgotten_is_made_anew(
+async def test_a_worker_subscribes_again_when_the_server_lost_its_subscription(
     server: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chargehand.client.worker.notifications.TTL_SECONDS", 0.15)

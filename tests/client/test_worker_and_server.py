@@ -1,4 +1,4 @@
-"""Workers and the real server: what is promised to tasks when either of them dies, stops or comes back."""
+"""Workers against the real server: no task is lost or done twice when either of them dies, stops or comes back."""
 
 import asyncio
 import sys
@@ -16,7 +16,7 @@ from chargehand.client import AsyncClient, ClientError, Fail, Held, NewTask, Res
 from chargehand.http.credentials import hash_token
 from chargehand.testing import ChargehandServer
 from tests.api.serving import serving, until
-from tests.client.working import working
+from tests.client.running_worker import working
 from tests.e2e.server import Server
 
 both_ways = pytest.mark.parametrize("stream", [True, False], ids=["stream", "poll"])
@@ -79,7 +79,7 @@ async def test_200_tasks_are_done_exactly_once(server: InProcess, stream: bool) 
     assert peak <= 8
 
 
-async def test_how_a_function_ends_is_what_the_producer_reads(server: InProcess) -> None:
+async def test_the_producer_reads_how_the_function_ended(server: InProcess) -> None:
     worker = Worker(server.url, concurrency=4)
 
     @worker.task("fails")
@@ -118,9 +118,7 @@ async def test_how_a_function_ends_is_what_the_producer_reads(server: InProcess)
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["returns", "fails"])
-async def test_files_that_the_server_will_not_have_end_the_task_in_its_first_run(
-    server: InProcess, fails: bool
-) -> None:
+async def test_a_task_whose_files_the_server_refuses_fails_at_its_first_attempt(server: InProcess, fails: bool) -> None:
     worker = Worker(server.url, lease_seconds=1)
 
     @worker.task("attaches")
@@ -140,7 +138,7 @@ WORKER_SCOPES = [f"codeq:{verb}" for verb in ("claim", "heartbeat", "abandon", "
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-async def test_the_token_of_a_worker_is_enough_for_a_worker_and_a_wrong_one_is_refused(store_url: str) -> None:
+async def test_a_worker_needs_only_a_worker_token_and_a_wrong_one_is_refused(store_url: str) -> None:
     tokens = [
         {"name": "maker", "hash": hash_token("maker"), "scopes": ["codeq:produce"]},
         {"name": "doer", "hash": hash_token("doer"), "scopes": WORKER_SCOPES, "event_types": ["work"]},
@@ -184,7 +182,7 @@ async def test_a_task_that_its_producer_cancels_is_cancelled_in_the_worker(serve
     assert [end.word for end in ends] == ["lost"]
 
 
-async def test_a_worker_that_is_rung_gets_what_was_there_before_and_what_comes(server: InProcess) -> None:
+async def test_a_notified_worker_claims_old_and_new_tasks(server: InProcess) -> None:
     done: list[str] = []
     worker = Worker(server.url, concurrency=2, wake_port=0)
 
@@ -200,7 +198,7 @@ async def test_a_worker_that_is_rung_gets_what_was_there_before_and_what_comes(s
             await until(lambda: sorted(done) == sorted([before, *after]))
 
 
-def test_a_worker_runs_beside_a_program_without_a_loop(tmp_path: Path) -> None:
+def test_a_worker_runs_in_a_thread_of_a_program_without_a_loop(tmp_path: Path) -> None:
     with ChargehandServer(tmp_path) as server:
         worker = Worker(server.url, concurrency=2)
         threads = set()
@@ -276,7 +274,7 @@ async def test_the_task_of_a_worker_that_was_killed_goes_to_another(tmp_path: Pa
 
 
 @pytest.mark.xdist_group("processes")
-async def test_sigterm_lets_tasks_end_and_gives_back_what_does_not(tmp_path: Path) -> None:
+async def test_after_sigterm_tasks_may_end_and_the_others_are_given_back(tmp_path: Path) -> None:
     async with Server(f"sqlite:///{tmp_path}/chargehand.db", tmp_path) as server, AsyncClient(server.url) as client:
         patient = await process(server, tmp_path, "patient", grace=20)
         one = (await client.tasks.create("work", {})).id

@@ -1,4 +1,4 @@
-"""A worker that stops owes the server every task that was on its way to it."""
+"""A worker that stops gives back the tasks that were on their way to it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -67,7 +67,7 @@ async def late_server(knows_goodbye: bool) -> AsyncIterator[LateServer]:
 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["the server ends the stream", "the server knows no goodbye"])
-async def test_what_a_stream_still_brings_after_the_stop_is_given_back(heard: bool) -> None:
+async def test_tasks_that_a_stream_brings_after_the_stop_are_given_back(heard: bool) -> None:
     async with late_server(heard) as server:
         begun: list[str] = []
         worker = Worker(server.url, concurrency=2, grace_seconds=0)
@@ -86,7 +86,7 @@ async def test_what_a_stream_still_brings_after_the_stop_is_given_back(heard: bo
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streams", "polls"])
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-async def test_a_worker_leaves_nothing_behind_when_it_stops_under_load(store_url: str, stream: bool) -> None:
+async def test_a_worker_that_stops_under_load_keeps_no_task(store_url: str, stream: bool) -> None:
     async with serving(store_url) as server, AsyncClient(server.url) as client:
         made = await client.tasks.create_many(NewTask("work", n) for n in range(300))
         done: list[str] = []

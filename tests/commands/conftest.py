@@ -1,4 +1,4 @@
-"""The server of a test runs in the same process as its commands, whose output is what is looked at: its log is no part of that."""
+"""Silence the log of the server, which runs in the same process as the commands whose output is tested."""
 
 import logging
 from collections.abc import Iterator

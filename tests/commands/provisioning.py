@@ -1,12 +1,12 @@
-"""`chargehand provision` as people and scripts meet it."""
+"""Run `chargehand provision` in tests."""
 
 from asyncio.subprocess import Process
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from tests.commands.commanding import Told, ended, hear_ctrl_c, invoked
-from tests.commands.commanding import running as any_running
+from tests.commands.running import Told, ended, hear_ctrl_c, invoked
+from tests.commands.running import running as any_running
 
 __all__ = ["Told", "ended", "hear_ctrl_c", "provision", "running"]
 

@@ -1,4 +1,4 @@
-"""A terminal for a process: what it shows is seen, and something can be typed."""
+"""A pseudo-terminal for a process: the test reads its output and types into it."""
 
 import asyncio
 import contextlib

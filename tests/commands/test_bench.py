@@ -10,7 +10,7 @@ from chargehand.commands.bench.report import rate
 from chargehand.commands.bench.run import NotMeasured, first_token
 from chargehand.http.credentials import hash_token
 from tests.api.serving import on_sqlite, serving, talking
-from tests.commands.commanding import invoked
+from tests.commands.running import invoked
 from tests.inference.conformance import OllamaTarget
 from tests.inference.stories import MODELS, a_place
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.serving import on_sqlite, serving, talking
-from tests.commands.commanding import CHARGEHAND, ENVIRON, chargehand, invoked
+from tests.commands.running import CHARGEHAND, ENVIRON, chargehand, invoked
 
 pytestmark = pytest.mark.xdist_group("processes")
 NOWHERE = "http://127.0.0.1:9"
@@ -37,7 +37,7 @@ async def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
 
 
 @on_sqlite
-async def test_ids_of_jobs_are_offered_with_what_they_are(store_url: str) -> None:
+async def test_ids_of_jobs_are_completed_with_kind_queue_and_state(store_url: str) -> None:
     async with serving(store_url) as server, talking(server) as api:
         job_id = await api.submit()
         asked = f"chargehand watch {job_id[:12]}"
@@ -50,7 +50,7 @@ async def test_ids_of_jobs_are_offered_with_what_they_are(store_url: str) -> Non
             assert "job q: queued" in told.out.replace("\\", "")
 
 
-async def test_a_server_that_is_away_offers_nothing_and_breaks_nothing() -> None:
+async def test_without_a_server_nothing_is_completed_and_nothing_fails() -> None:
     environ = {"_CHARGEHAND_COMPLETE": "complete_bash", "COMP_WORDS": "chargehand watch 01", "COMP_CWORD": "2"}
     told = await chargehand(NOWHERE, environ=environ)
     assert (told.code, told.out.strip(), told.err) == (0, "", "")

@@ -1,17 +1,17 @@
-"""`chargehand deliveries`: what was told, what was given up, and once more."""
+"""`chargehand deliveries`: list, show, replay, pause and resume."""
 
 import json
 from typing import Any
 
 from tests.api.serving import on_sqlite, serving, talking, until
-from tests.commands.commanding import invoked
+from tests.commands.running import invoked
 from tests.webhooks.receiver import answer, receiving
 
 GIVES_UP = {"webhooks.max_attempts": 1}
 
 
 @on_sqlite
-async def test_what_was_given_up_is_found_read_and_sent_again(store_url: str) -> None:
+async def test_dead_deliveries_are_listed_shown_and_sent_again(store_url: str) -> None:
     async with serving(store_url, GIVES_UP) as server, talking(server) as api, receiving() as receiver:
         url, hook = server.url, receiver.url("/broken")
         assert "submit --webhook URL" in (await invoked(url, "deliveries", "list")).good().out
@@ -48,7 +48,7 @@ async def test_what_was_given_up_is_found_read_and_sent_again(store_url: str) ->
 
 
 @on_sqlite
-async def test_one_that_is_refused_does_not_keep_the_others(store_url: str) -> None:
+async def test_a_refused_id_does_not_stop_the_others(store_url: str) -> None:
     async with serving(store_url, GIVES_UP) as server, talking(server) as api, receiving() as receiver:
         receiver.otherwise = answer(500)
         for _ in range(2):
@@ -79,7 +79,7 @@ async def test_an_endpoint_is_paused_and_resumed_by_its_url_or_id(store_url: str
 
 
 @on_sqlite
-async def test_what_is_not_there_leads_to_the_list(store_url: str) -> None:
+async def test_an_unknown_id_names_the_command_that_lists(store_url: str) -> None:
     async with serving(store_url) as server:
         unknown = (await invoked(server.url, "deliveries", "show", "01M7HYHB0CBN67BKJPQJM86ZZZ")).good(2)
         assert unknown.err.endswith("to see what there is: chargehand deliveries list\n")

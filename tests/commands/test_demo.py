@@ -1,13 +1,13 @@
-"""`chargehand demo` where things do not happen as they should. That it works is shown elsewhere."""
+"""`chargehand demo` when a scene fails; the tests of the documents run it whole."""
 
 import pytest
 
 from chargehand.commands.demo import scenes
 from chargehand.doors.inference.embedded.process import Embedded
-from tests.commands.commanding import invoked
+from tests.commands.running import invoked
 
 
-async def test_a_machine_that_is_too_slow_is_told_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_machine_that_is_too_slow_gets_one_line_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     if reason := Embedded.available():
         pytest.skip(reason)
     monkeypatch.setattr(scenes, "PATIENCE_SECONDS", 0.0)
@@ -17,7 +17,7 @@ async def test_a_machine_that_is_too_slow_is_told_so_in_one_line(monkeypatch: py
 
 
 async def test_a_job_that_failed_is_not_waited_for() -> None:
-    receiver = scenes.DemoReceiver("", scenes.Teller(as_json=True))
-    receiver._told["1"] = [{"state": "failed", "error": "out of memory"}]
+    receiver = scenes.DemoReceiver("", scenes.Printer(as_json=True))
+    receiver._received["1"] = [{"state": "failed", "error": "out of memory"}]
     with pytest.raises(scenes.GaveUp, match="out of memory"):
         await receiver.until("1", "done")

@@ -1,4 +1,4 @@
-"""`chargehand doctor`: each thing that can be wrong is found, and what to do is said."""
+"""`chargehand doctor` finds what is wrong and says what to do."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ from chargehand.engine.ids import UlidMaker
 from chargehand.http.credentials import hash_token
 from chargehand.store import open_store
 from tests.api.serving import on_sqlite, serving, talking, until
-from tests.commands.commanding import invoked
+from tests.commands.running import invoked
 from tests.http.test_tls import Certificates, Pair
 from tests.inference.conformance import OllamaTarget
 from tests.inference.stories import MODELS
@@ -84,7 +84,7 @@ async def test_schemas_of_other_versions_and_clocks_that_were_set_back_are_seen(
     is_found((await examined(tmp_path))["schema"], "warning", "version 3 of")
 
 
-async def test_somebody_else_than_the_server_is_told_to_be_it(tmp_path: Path) -> None:
+async def test_another_user_is_advised_to_run_it_as_the_one_that_serves(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     store = await open_store(f"sqlite:///{folder}/chargehand.db")
     await store.close()
@@ -113,7 +113,7 @@ def somebody_else(folder: Path) -> Iterator[None]:
         folder.chmod(0o700)
 
 
-async def test_a_database_that_is_not_there_is_said_without_its_password(tmp_path: Path) -> None:
+async def test_the_url_of_an_absent_database_is_shown_without_its_password(tmp_path: Path) -> None:
     found = await examined(tmp_path, store__url="postgresql://a:hush@127.0.0.1:9/x")
     is_found(found["store"], "failed", "PostgreSQL")
     assert "hush" not in str(found)
@@ -123,7 +123,7 @@ async def test_a_database_that_is_not_there_is_said_without_its_password(tmp_pat
 
 
 @on_sqlite
-async def test_a_server_that_runs_is_asked_how_it_is(store_url: str, tmp_path: Path) -> None:
+async def test_a_running_server_is_checked(store_url: str, tmp_path: Path) -> None:
     gives_up = {"webhooks.max_attempts": 1}
     async with serving(store_url, gives_up) as server, talking(server) as api, receiving() as receiver:
         listen = server.url.removeprefix("http://")
@@ -173,7 +173,7 @@ def test_a_chore_that_is_late_is_a_warning() -> None:
 
 
 @on_sqlite
-async def test_a_server_is_known_by_its_certificate_whatever_name_that_is_for(store_url: str, tmp_path: Path) -> None:
+async def test_the_server_is_recognised_by_its_certificate_whatever_name_it_has(store_url: str, tmp_path: Path) -> None:
     def of(pair: Pair) -> dict[str, str]:
         return {"server.tls_certificate": str(pair.certificate_path), "server.tls_key": str(pair.key_path)}
 
@@ -201,7 +201,7 @@ async def test_a_server_that_wants_a_token_says_so(store_url: str, tmp_path: Pat
         assert "deliveries" not in await examined(tmp_path, token="ch_reader", server__listen=listen)
 
 
-async def test_a_port_that_somebody_else_has_is_found(tmp_path: Path) -> None:
+async def test_a_port_in_use_is_found(tmp_path: Path) -> None:
     async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 
@@ -308,7 +308,7 @@ async def test_the_maintenance_image_is_looked_at(tmp_path: Path) -> None:
     is_found(gone["maintenance image"], "failed", "No such file")
 
 
-def test_a_certificate_is_known_to_end(tmp_path: Path) -> None:
+def test_a_certificate_that_expires_soon_is_a_warning(tmp_path: Path) -> None:
     made = Certificates(tmp_path).server
     given = {"server.tls_certificate": str(made.certificate_path), "server.tls_key": str(made.key_path)}
     config = load_config(environ={}, overrides=given)
@@ -332,7 +332,7 @@ def test_a_certificate_is_known_to_end(tmp_path: Path) -> None:
         ({**A_TOKEN, "webhooks.allow_networks": ["::/0"]}, "warning", "and to ::/0"),
     ],
 )
-def test_it_says_what_webhooks_may_reach(settings: dict[str, Any], state: str, text: str) -> None:
+def test_the_report_says_what_webhooks_may_reach(settings: dict[str, Any], state: str, text: str) -> None:
     found = {each.check: each for each in egress(load_config(environ={}, overrides=settings), {})}
     is_found(found["egress"], state, text)
 
@@ -344,7 +344,7 @@ def test_a_proxy_that_would_not_be_used_is_named() -> None:
     is_found(found["signatures"], "ok", "signed")
 
 
-async def test_settings_that_cannot_be_used_end_the_examination(tmp_path: Path) -> None:
+async def test_invalid_settings_end_the_checks(tmp_path: Path) -> None:
     file = tmp_path / "chargehand.toml"
     file.write_text("[server]\nlissten = '127.0.0.1:0'\n")
     told = (await invoked("", "doctor", "--config", str(file))).good(1)

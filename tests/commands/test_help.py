@@ -1,4 +1,4 @@
-"""The help teaches: each command says in a sentence what it does, and shows it; what it shows would be understood."""
+"""Each command's help has a sentence and examples, which are valid."""
 
 import shlex
 from collections.abc import Iterator
@@ -27,14 +27,14 @@ def examples(command: Any) -> list[str]:
     return [part.removeprefix("Example: ") for part in parts if part.startswith("Example: ")]
 
 
-def test_every_command_has_an_example_and_a_form_for_programs() -> None:
+def test_every_command_has_an_example_and_json_output() -> None:
     assert {name for name, command in commands() if not examples(command)} == set()
     options = {name: {param.name for param in command.params} for name, command in commands()}
     assert {name for name, named in options.items() if "json" not in named} == set()
     assert {name for name, command in commands() if not all(param.help for param in command.params)} == set()
 
 
-def test_every_example_would_be_understood() -> None:
+def test_every_example_is_valid() -> None:
     for name, command in commands():
         for example in examples(command):
             words = shlex.split(example.replace("source <(", "").rstrip(")"))
@@ -45,7 +45,7 @@ def test_every_example_would_be_understood() -> None:
             command.make_context(name, words[start + len(path) : end])
 
 
-def test_every_door_can_be_asked_for() -> None:
+def test_jobs_list_takes_the_kind_of_every_door() -> None:
     assert tuple(TABLE) == KINDS
 
 

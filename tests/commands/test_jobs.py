@@ -1,4 +1,4 @@
-"""`chargehand jobs` and `targets`: what there is, whichever door it came by."""
+"""`chargehand jobs`, for jobs of all doors, and `targets`."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import aiohttp
 
 from tests.api.serving import on_sqlite, serving, talking, until
-from tests.commands.commanding import ended, invoked, running
+from tests.commands.running import ended, invoked, running
 from tests.inference.conformance import OllamaTarget
 from tests.inference.stories import MODELS, a_place
 
@@ -63,7 +63,7 @@ async def test_a_job_is_shown_cancelled_and_tried_again(store_url: str) -> None:
 
 
 @on_sqlite
-async def test_one_that_is_refused_does_not_keep_the_others(store_url: str) -> None:
+async def test_a_refused_id_does_not_stop_the_others(store_url: str) -> None:
     async with serving(store_url) as server, talking(server) as api:
         first, second = await api.submit(), await api.submit()
         (await invoked(server.url, "jobs", "cancel", first, "123")).good(2)
@@ -108,7 +108,7 @@ async def test_a_cancelled_task_gets_its_attempts_again(store_url: str) -> None:
 
 
 @on_sqlite
-async def test_an_unknown_job_leads_to_the_list(store_url: str) -> None:
+async def test_an_unknown_job_names_the_command_that_lists(store_url: str) -> None:
     async with serving(store_url) as server:
         for words in (("watch",), ("jobs", "show"), ("jobs", "cancel"), ("jobs", "retry")):
             refused = (await invoked(server.url, *words, UNKNOWN)).good(2)
@@ -117,7 +117,7 @@ async def test_an_unknown_job_leads_to_the_list(store_url: str) -> None:
             assert "is not the id of a job" in (await invoked(server.url, *words, "123")).good(2).err
 
 
-async def test_a_chat_is_shown_as_what_was_said(tmp_path: Path) -> None:
+async def test_a_chat_is_shown_by_its_messages_and_answer(tmp_path: Path) -> None:
     async with OllamaTarget(MODELS) as target, a_place(tmp_path, target) as place:
         done = await place.run(text="one two")
         shown = (await invoked(place.url, "jobs", "show", done["id"])).good().out
@@ -142,7 +142,7 @@ async def test_a_chat_is_shown_as_what_was_said(tmp_path: Path) -> None:
         assert "waits for  laptop is away" in shown
 
 
-async def test_a_batch_is_a_job_like_others_but_for_a_second_try(tmp_path: Path) -> None:
+async def test_a_batch_is_shown_and_cancelled_as_any_job_and_cannot_be_retried(tmp_path: Path) -> None:
     async with OllamaTarget(MODELS) as target, a_place(tmp_path, target) as place:
         body = {"model": "a", "messages": [{"role": "user", "content": "one"}]}
         line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": body}
@@ -159,7 +159,7 @@ async def test_a_batch_is_a_job_like_others_but_for_a_second_try(tmp_path: Path)
 
 
 @on_sqlite
-async def test_without_targets_it_is_said_how_to_get_one(store_url: str) -> None:
+async def test_without_targets_the_command_says_how_to_add_one(store_url: str) -> None:
     async with serving(store_url) as server:
         assert "chargehand serve --target http" in (await invoked(server.url, "targets")).good().out
     async with serving(store_url, {"inference.enabled": False}) as server:

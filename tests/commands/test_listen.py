@@ -1,4 +1,4 @@
-"""`chargehand listen`: it prints each webhook whole, and ends when it should."""
+"""`chargehand listen` prints each webhook whole, and ends when it should."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from tests.commands.commanding import chargehand, ended, running
+from tests.commands.running import chargehand, ended, running
 
 pytestmark = [pytest.mark.xdist_group("processes"), pytest.mark.timeout(60)]
 
@@ -22,7 +22,7 @@ async def where(process: Process) -> str:
     return found[0]
 
 
-async def test_it_ends_when_nobody_reads_it_any_more() -> None:
+async def test_listen_ends_when_its_output_is_closed() -> None:
     reading, writing = os.pipe()
     async with running("", "listen", "--port", "0", stdout=writing) as process, aiohttp.ClientSession() as session:
         url = await where(process)
@@ -35,7 +35,7 @@ async def test_it_ends_when_nobody_reads_it_any_more() -> None:
     assert told.err == "", "no traceback"
 
 
-async def test_of_many_at_once_it_takes_as_many_as_it_was_asked_to() -> None:
+async def test_listen_stops_after_count_webhooks_though_more_come_at_once() -> None:
     body = json.dumps({"filling": "x" * 5000}).encode()
     head = f"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     async with running("", "listen", "--port", "0", "--count", "3", "--json") as process:
@@ -61,7 +61,7 @@ async def rest(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
-async def test_a_port_that_cannot_be_is_refused() -> None:
+async def test_an_invalid_port_is_refused() -> None:
     told = (await chargehand("", "listen", "--port", "70000")).good(2)
     assert "invalid value for '--port': Input should be less than or equal to 65535" in told.err
     assert told.err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""What was sent and not answered may have been done: that is said, with how to find out, and has an exit code of its own."""
+"""A command whose answer is lost says that it may have been done and how to find out, with exit code 4."""
 
 import json
 import re
@@ -11,8 +11,8 @@ from aiohttp import web
 
 from chargehand.commands.exit_codes import UNSURE
 from tests.api.serving import on_sqlite, serving, talking
-from tests.commands.commanding import invoked
-from tests.commands.wire import wire
+from tests.commands.proxy import wire
+from tests.commands.running import invoked
 from tests.provisioning.lab import RECIPE
 
 KEY = re.compile(r"the same command with --idempotency-key (\S+) makes no second job\n")
@@ -20,7 +20,7 @@ KEY = re.compile(r"the same command with --idempotency-key (\S+) makes no second
 
 @on_sqlite
 @pytest.mark.parametrize("then_gone", [False, True], ids=["the answer is lost", "and then the server is gone"])
-async def test_a_job_whose_answer_is_lost_is_submitted_again_with_the_key_that_is_told(
+async def test_a_submit_whose_answer_is_lost_can_be_repeated_with_the_printed_key(
     store_url: str, then_gone: bool
 ) -> None:
     async with serving(store_url) as server, talking(server) as api, wire(server.url) as line:
@@ -36,7 +36,7 @@ async def test_a_job_whose_answer_is_lost_is_submitted_again_with_the_key_that_i
 
 
 @on_sqlite
-async def test_a_program_is_told_the_key_by_its_name(store_url: str) -> None:
+async def test_with_json_the_key_is_a_field(store_url: str) -> None:
     async with serving(store_url) as server, talking(server) as api, wire(server.url) as line:
         line.loses = b"POST /v1/codeq/tasks "
         told = (await invoked(line.url, "submit", "--command", "resize", "1", "--json")).good(UNSURE)
@@ -48,7 +48,7 @@ async def test_a_program_is_told_the_key_by_its_name(store_url: str) -> None:
 
 @on_sqlite
 @pytest.mark.parametrize("lost", [b"POST ", b"GET "], ids=["the answer is lost", "the look afterwards is lost"])
-async def test_of_a_job_that_may_have_been_cancelled_it_is_said_where_to_look(store_url: str, lost: bytes) -> None:
+async def test_a_cancel_whose_answer_is_lost_says_where_to_look(store_url: str, lost: bytes) -> None:
     async with serving(store_url) as server, talking(server) as api, wire(server.url) as line:
         job_id = await api.submit()
         line.loses, line.since = lost, b"POST "
@@ -58,7 +58,7 @@ async def test_of_a_job_that_may_have_been_cancelled_it_is_said_where_to_look(st
 
 
 @on_sqlite
-async def test_a_question_whose_answer_is_lost_has_done_nothing(store_url: str) -> None:
+async def test_a_read_whose_answer_is_lost_is_a_plain_refusal(store_url: str) -> None:
     async with serving(store_url) as server, wire(server.url) as line:
         line.loses = b"GET "
         told = (await invoked(line.url, "jobs", "list")).good(2)
@@ -95,7 +95,7 @@ async def broken() -> AsyncIterator[Broken]:
         await runner.cleanup()
 
 
-async def test_a_recipe_that_broke_the_server_is_submitted_again_with_the_key_that_is_told(tmp_path: Path) -> None:
+async def test_a_recipe_on_which_the_server_failed_can_be_submitted_again_with_the_printed_key(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.json"
     recipe.write_text(json.dumps(RECIPE))
     async with broken() as server:
@@ -107,7 +107,7 @@ async def test_a_recipe_that_broke_the_server_is_submitted_again_with_the_key_th
             assert json.loads(mine.err)["idempotency_key"] == "mine"
 
 
-async def test_a_server_that_asks_to_come_back_later_has_done_nothing() -> None:
+async def test_a_503_with_retry_after_is_a_plain_refusal() -> None:
     async with broken() as server:
         server.status, server.headers = 503, {"Retry-After": "0"}
         told = (await invoked(server.url, "submit", "--queue", "q", "1")).good(2)
@@ -115,7 +115,7 @@ async def test_a_server_that_asks_to_come_back_later_has_done_nothing() -> None:
         assert len(server.asked) == 3
 
 
-async def test_a_bmc_that_takes_its_time_is_not_asked_again() -> None:
+async def test_a_slow_probe_is_not_repeated() -> None:
     async with broken() as server:
         (await invoked(server.url, "provision", "server", "probe", "SN-1")).good(2)
         assert server.asked == ["POST"]

@@ -1,4 +1,4 @@
-"""What `chargehand provision` says when it cannot do what it is asked, and how it says the rest."""
+"""Refusals and texts of `chargehand provision`."""
 
 import json
 import time
@@ -13,8 +13,8 @@ from chargehand.commands.provision.job_text import job_lines, ordinal
 from chargehand.commands.text import clock, day
 from chargehand.http.credentials import hash_token
 from tests.api.serving import on_sqlite
-from tests.commands.commanding import chargehand
 from tests.commands.provisioning import provision
+from tests.commands.running import chargehand
 from tests.e2e.server import Server
 from tests.http.test_tls import Certificates
 from tests.provisioning.lab import RECIPE, SERIAL, lab
@@ -71,7 +71,7 @@ async def test_a_job_for_a_server_that_is_not_there_says_how_to_register_it(
 
 
 @on_sqlite
-async def test_a_certificate_that_is_not_trusted_and_the_wrong_scheme_are_told_with_what_to_do(
+async def test_an_untrusted_certificate_and_a_wrong_scheme_are_refused_with_advice(
     store_url: str, tmp_path: Path
 ) -> None:
     own = Certificates(tmp_path)
@@ -121,7 +121,7 @@ async def test_a_recipe_that_the_server_refuses_is_explained_field_by_field(stor
         (("--keep-password", "--password-stdin"), "say one of them"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_words_before_a_server_is_asked(words: tuple[str, ...], why: str) -> None:
+def test_invalid_arguments_are_refused_before_a_server_is_called(words: tuple[str, ...], why: str) -> None:
     given = words if words[0] == "a/b" else (SERIAL, *words)
     told = CliRunner().invoke(app, ["provision", "server", "add", *given, "--url", "http://127.0.0.1:9"])
     assert told.exit_code == 2
@@ -164,7 +164,7 @@ def test_a_long_log_says_how_much_of_it_is_shown_and_a_warning_what_to_do() -> N
     assert lines[at + 2] == "warning: of which nothing is known"
 
 
-def test_times_say_where_they_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_have_their_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC-05:30")
     time.tzset()
     try:
@@ -178,7 +178,7 @@ def test_times_say_where_they_are_counted(monkeypatch: pytest.MonkeyPatch) -> No
         time.tzset()
 
 
-def test_tries_are_counted_as_people_count() -> None:
+def test_tries_have_ordinal_numbers() -> None:
     assert [ordinal(number) for number in (2, 3, 4, 11, 12, 21, 112)] == [
         "2nd",
         "3rd",

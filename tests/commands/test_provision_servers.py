@@ -1,4 +1,4 @@
-"""`chargehand provision server` against a real server and a BMC on a socket."""
+"""`chargehand provision server` against a real server and a simulated BMC."""
 
 import re
 import termios
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.api.serving import on_sqlite, until
-from tests.commands.commanding import chargehand
 from tests.commands.provisioning import Told, ended, provision, running
+from tests.commands.running import chargehand
 from tests.commands.terminal import own_the_terminal, terminal
 from tests.provisioning.bmc_habits import CD_AND_USB, ONE_CD, PASSWORD, USER, Habits
 from tests.provisioning.lab import SERIAL, Lab, lab
@@ -77,7 +77,7 @@ async def test_a_probe_says_what_the_drives_of_a_bmc_mean_for_a_job(
 
 
 @on_sqlite
-async def test_a_bmc_that_does_not_let_us_in_is_told_with_exit_code_1(store_url: str, tmp_path: Path) -> None:
+async def test_a_bmc_that_refuses_the_password_ends_with_exit_code_1(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path) as room:
         await room.register(bmc_password="another than it has")
         told = await provision(room.server.url, "server", "probe", SERIAL)
@@ -112,7 +112,7 @@ async def test_a_bmc_that_does_not_let_us_in_is_told_with_exit_code_1(store_url:
     ],
     ids=["no-serial", "other-serial", "neither"],
 )
-async def test_a_bmc_of_another_machine_is_told_with_what_to_do(
+async def test_a_bmc_of_another_machine_is_reported_with_advice(
     store_url: str, tmp_path: Path, habits: Habits, advice: str
 ) -> None:
     async with lab(store_url, tmp_path, habits) as room:
@@ -123,7 +123,7 @@ async def test_a_bmc_of_another_machine_is_told_with_what_to_do(
 
 
 @on_sqlite
-async def test_a_server_is_changed_and_what_is_not_said_stays(store_url: str, tmp_path: Path) -> None:
+async def test_changing_a_server_keeps_what_is_not_given(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path) as room:
         url = room.server.url
 

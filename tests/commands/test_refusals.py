@@ -1,4 +1,4 @@
-"""What is refused is said in one line with the fix, and as JSON to programs; exit code 2."""
+"""A refusal is one line with the fix, or JSON with --json, and exit code 2."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 from chargehand.http.credentials import hash_token
 from tests.api.serving import on_sqlite, serving
-from tests.commands.commanding import chargehand, invoked
+from tests.commands.running import chargehand, invoked
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -49,7 +49,7 @@ async def test_a_refusal_is_one_line_that_says_what_to_do(words: tuple[str, ...]
 
 
 @on_sqlite
-async def test_who_may_not_is_told_how_one_may(store_url: str) -> None:
+async def test_a_caller_without_the_scope_is_told_which_one_to_get(store_url: str) -> None:
     reader = {"name": "reader", "hash": hash_token("ch_reader"), "scopes": ["jobs:read"]}
     async with serving(store_url, {"auth.tokens": [reader]}) as server:
         nobody = (await invoked(server.url, "jobs", "list")).good(2)
@@ -64,7 +64,7 @@ async def test_who_may_not_is_told_how_one_may(store_url: str) -> None:
 
 
 @on_sqlite
-async def test_a_program_is_told_the_code_that_is_stable(store_url: str) -> None:
+async def test_with_json_a_refusal_has_the_stable_code(store_url: str) -> None:
     async with serving(store_url) as server:
         unknown = (await invoked(server.url, "jobs", "show", "01M7HYHB0CBN67BKJPQJM86ZZZ", "--json")).good(2)
         assert json.loads(unknown.err)["error"] == "not_found"
@@ -75,7 +75,7 @@ async def test_a_program_is_told_the_code_that_is_stable(store_url: str) -> None
 
 
 @pytest.mark.xdist_group("processes")
-async def test_what_is_not_understood_is_one_line_too() -> None:
+async def test_a_usage_error_is_one_line_too() -> None:
     for words, told in (
         (("submit", "--modl", "x"), "no such option: --modl"),
         (("jbs",), "did you mean 'jobs'? `chargehand --help` says more"),

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.api.serving import Api, on_sqlite, serving, talking, until
-from tests.commands.commanding import chargehand, ended, invoked, running
-from tests.commands.wire import wire
+from tests.commands.proxy import wire
+from tests.commands.running import chargehand, ended, invoked, running
 from tests.e2e.server import Server
 from tests.inference.conformance import Habits, OllamaTarget
 from tests.inference.stories import MODELS, a_place
@@ -34,7 +34,7 @@ async def a_task(api: Api, command: str) -> dict[str, Any]:
 # chats ------------------------------------------------------------------------------------------------------------------
 
 
-async def test_of_a_chat_the_answer_goes_to_stdout_and_what_happens_to_stderr(tmp_path: Path) -> None:
+async def test_the_answer_of_a_chat_goes_to_stdout_and_its_events_to_stderr(tmp_path: Path) -> None:
     async with OllamaTarget(MODELS) as target, a_place(tmp_path, target) as place:
         words = ("submit", "--model", "a", "-", "--system", "Be brief.", "--option", "temperature=0", "--watch")
         told = await chargehand(place.url, *words, stdin=b"one two three")
@@ -65,7 +65,7 @@ async def test_of_a_chat_the_answer_goes_to_stdout_and_what_happens_to_stderr(tm
         assert again.out == f"{tokens}\n"
 
 
-async def test_a_connection_that_is_lost_repeats_no_word(tmp_path: Path) -> None:
+async def test_a_lost_connection_repeats_no_token(tmp_path: Path) -> None:
     async with (
         OllamaTarget(MODELS, Habits(token_seconds=0.1, tokens=20)) as target,
         a_place(tmp_path, target) as place,
@@ -122,7 +122,7 @@ async def test_a_task_is_watched_with_its_progress_and_its_outcome_is_the_exit_c
 
 
 @on_sqlite
-async def test_a_job_comes_from_a_file_is_told_by_webhook_and_made_once(store_url: str, tmp_path: Path) -> None:
+async def test_a_job_from_a_file_has_a_webhook_and_is_made_once(store_url: str, tmp_path: Path) -> None:
     file = tmp_path / "payload.json"
     file.write_text('{"a": [1, 2]}')
     async with serving(store_url) as server, talking(server) as api, receiving() as receiver:

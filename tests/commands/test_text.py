@@ -1,4 +1,4 @@
-"""Text for people: nothing that a terminal would obey, and lengths that can be read at a glance."""
+"""Text for people: without control characters, with short times."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -7,7 +7,7 @@ import pytest
 from chargehand.commands.text import ago, clean, clean_lines, columns, plural
 
 
-def test_what_others_say_cannot_draw() -> None:
+def test_control_characters_are_removed() -> None:
     assert clean("a\033[2Jb\r\nc\x9b") == "a [2Jb  c"
     assert clean_lines("one\n\ttwo\033]0;x\a") == "one\n\ttwo ]0;x "
     assert columns([("a\nb", "c"), ("d", "\033")]) == ["a b  c", "d"]
@@ -23,7 +23,7 @@ def test_how_long_ago_it_was(seconds: float, text: str) -> None:
     assert ago(None) == ago("nonsense") == "-"
 
 
-def test_one_is_one() -> None:
+def test_plural_leaves_one_alone() -> None:
     assert [plural(count, word) for count, word in ((1, "delivery"), (2, "delivery"), (0, "warning"))] == [
         "1 delivery",
         "2 deliveries",

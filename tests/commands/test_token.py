@@ -1,4 +1,4 @@
-"""`chargehand token --user`: a password comes from a terminal or a pipe, and is not shown."""
+"""`chargehand token --user` reads the password from a terminal or a pipe, and does not show it."""
 
 import functools
 import json
@@ -9,7 +9,7 @@ import pytest
 
 from chargehand.http.credentials import verify_password
 from tests.api.serving import until
-from tests.commands.commanding import chargehand, ended, invoked, running
+from tests.commands.running import chargehand, ended, invoked, running
 from tests.commands.terminal import own_the_terminal, terminal
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -33,7 +33,7 @@ async def test_a_person_is_asked_twice_and_stdout_has_nothing_but_json() -> None
     assert b"open sesame" not in b"".join(seen)
 
 
-async def test_of_a_line_from_windows_the_password_is_what_stands_on_it() -> None:
+async def test_a_password_line_may_end_as_on_windows() -> None:
     told = (await chargehand("", "token", "--user", "--json", stdin=b"open sesame\r\n")).good()
     assert verify_password("open sesame", told.json["password_hash"])
 

@@ -1,4 +1,4 @@
-"""`chargehand worker` as people and scripts meet it: a process that runs real programs."""
+"""`chargehand worker` as a process that runs real programs."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from tests.api.serving import until
-from tests.client.stub import Stub, stub
+from tests.client.stub_server import Stub, stub
 
 CHARGEHAND = str(Path(sys.executable).with_name("chargehand"))
 ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith("CHARGEHAND_")}
@@ -110,7 +110,7 @@ async def test_a_program_does_not_get_the_token_of_its_worker(
     assert "a-secret" not in str(result_of(task))
 
 
-async def test_lines_of_progress_are_told_and_are_no_part_of_the_reason(server: Stub, tmp_path: Path) -> None:
+async def test_progress_lines_are_reported_and_are_no_part_of_the_reason(server: Stub, tmp_path: Path) -> None:
     task = server.add("work", {})
     steps = "echo progress 10 begun >&2; sleep 0.2; echo progress 99.5 >&2; echo why >&2; exit 4"
     async with worker(server, "--fail-on", "3", "--fail-on", "4", script(tmp_path, steps)):
@@ -148,7 +148,7 @@ async def test_output_beyond_a_mebibyte_is_cut_with_a_note(server: Stub, tmp_pat
     assert (len(result["output"]), result["note"]) == (1 << 20, "cut at 1048576 of 9000000 bytes")
 
 
-async def test_a_payload_that_nobody_reads_is_no_error(server: Stub) -> None:
+async def test_a_program_need_not_read_its_payload(server: Stub) -> None:
     task = server.add("work", "x" * 1_000_000)
     async with worker(server, "true"):
         await until(lambda: task.status == "COMPLETED", 20)
@@ -230,7 +230,7 @@ async def test_sigterm_lets_the_program_end_and_ctrl_c_does_not_reach_it(server:
         (["cat"], "the server refuses this worker: 401"),
     ],
 )
-async def test_what_cannot_work_is_said_in_one_line(server: Stub, words: list[str], text: str) -> None:
+async def test_a_worker_that_cannot_work_is_refused_in_one_line(server: Stub, words: list[str], text: str) -> None:
     server.faults["stream"] = [401, 401]
     process = await started(server.url, *words)
     _, errors = await asyncio.wait_for(process.communicate(), 20)

@@ -1,4 +1,4 @@
-"""The fixture that others use in their tests, used in tests of others."""
+"""The pytest fixture `chargehand_server`, in test suites of others."""
 
 import os
 import signal
@@ -61,7 +61,7 @@ def test_that_fails(chargehand_server):
 """
 
 
-def test_a_suite_gets_a_server_for_each_test_and_is_shown_what_came(
+def test_each_test_gets_a_server_and_a_failed_wait_shows_what_came(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # ours take seconds to load
@@ -74,7 +74,7 @@ def test_a_suite_gets_a_server_for_each_test_and_is_shown_what_came(
     assert running == []
 
 
-def test_who_does_not_name_it_does_not_have_it() -> None:
+def test_the_plugin_is_loaded_only_where_it_is_named() -> None:
     """pytest finds its plugins by these."""
     assert [each for each in entry_points(group="pytest11") if each.value.startswith("chargehand")] == []
 
@@ -94,7 +94,7 @@ def test_a_server_that_is_stopped_or_killed_comes_back_with_what_it_had(tmp_path
     assert "draining" in server.log
 
 
-def test_a_setting_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_an_unknown_setting_is_refused_in_one_line(tmp_path: Path) -> None:
     server = ChargehandServer(tmp_path, {"tasks.max_atempts": 1})
     with pytest.raises(RuntimeError, match=r"did you mean tasks\.max_attempts"), server:
         pass
@@ -102,7 +102,7 @@ def test_a_setting_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
         _ = server.url
 
 
-def test_a_server_that_never_starts_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_never_starts_ends_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chargehand.testing.server.START_SECONDS", 3)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # a database that takes connections and says nothing
         url = f"postgresql://nobody:x@127.0.0.1:{silent.getsockname()[1]}/x"
@@ -129,11 +129,11 @@ def test_a_server_does_not_outlive_the_run_that_started_it(tmp_path: Path) -> No
         assert not server.is_running()
 
 
-def test_the_receiver_believes_nobody_else() -> None:
+def test_the_receiver_refuses_other_signatures() -> None:
     receiver = Receiver("secret")
     body = b'{"n": 1}'
     signed = sign("standard", Keys("secret"), "id", int(time.time()), body)
-    assert receiver._take("/", signed, b'{"n": 2}') == 401
+    assert receiver._receive("/", signed, b'{"n": 2}') == 401
     assert receiver.received == []
-    assert receiver._take("/", signed, body) == 200
+    assert receiver._receive("/", signed, body) == 200
     assert [each.body for each in receiver.received] == [{"n": 1}]

@@ -1,4 +1,4 @@
-"""`chargehand completion`: the script that makes a shell complete commands, options and ids of jobs."""
+"""`chargehand completion`: print the script that makes a shell complete commands, options and ids of jobs."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -9,7 +9,7 @@ from chargehand.commands.options import Json, show_json
 
 app = typer.Typer()
 PROGRAM = "chargehand"
-VARIABLE = "_CHARGEHAND_COMPLETE"  # by which the shell asks; the name is made from the program's
+VARIABLE = "_CHARGEHAND_COMPLETE"  # set by the shell when it asks; typer derives it from the program's name
 
 
 class Shell(StrEnum):
@@ -41,7 +41,7 @@ def completion(
 
 
 def prepare() -> None:
-    """Has typer answer shells, which it does by itself only together with options that write into people's files."""
+    """Let typer answer shells. It does so by itself only with its own options, which write into users' files."""
     from typer._completion_classes import completion_init
 
     completion_init()

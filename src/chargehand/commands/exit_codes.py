@@ -1,4 +1,4 @@
-"""What the exit codes mean: the same for every command, so that scripts can rely on them."""
+"""The exit codes, which mean the same for every command."""
 
 SUCCEEDED = 0
 FAILED = 1

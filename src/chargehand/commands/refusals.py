@@ -1,4 +1,4 @@
-"""What a refusal says: to a person in one line with what to do about it, in the words of these commands; to a program as JSON."""
+"""Refuse a command: in one line with what to do about it, or with --json as an object. Errors of the client become such refusals."""
 
 import contextlib
 import re
@@ -11,20 +11,22 @@ import typer
 from chargehand.commands.exit_codes import FAILED, INTERRUPTED, REFUSED, SUCCEEDED, UNSURE
 from chargehand.commands.text import clean
 
-if TYPE_CHECKING:  # what talks to servers is loaded by those commands that do
+if TYPE_CHECKING:  # only commands that call a server load the client
     from chargehand.client import ClientError
     from chargehand.client.errors import ErrorDetail
 
 ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
-MISUNDERSTOOD: type[Exception] = typer.BadParameter.__mro__[1]  # of all that typer refuses; it has no public name there
-USAGE = "usage"  # the key of what these commands refuse themselves
+MISUNDERSTOOD: type[Exception] = typer.BadParameter.__mro__[
+    1
+]  # the base of typer's usage errors, which has no public name
+USAGE = "usage"  # the `error` of a refusal by the command itself
 LOOK = "look before you do it again"
 
 _for_programs: ContextVar[bool] = ContextVar("for_programs", default=False)
 
 
 def for_programs(wanted: bool) -> bool:
-    """The option --json says so as it is read, so that what is refused far below knows."""
+    """The callback of --json: refusals are JSON from now on."""
     _for_programs.set(wanted)
     return wanted
 
@@ -37,7 +39,7 @@ def refuse(
     code: int = REFUSED,
     facts: Mapping[str, str] = {},
 ) -> NoReturn:
-    """Ends the command. `facts` are for programs, which should not have to read them out of the message."""
+    """End the command. `facts` are fields for programs, which should not have to parse the message."""
     if _for_programs.get():
         import msgspec
 
@@ -50,7 +52,7 @@ def refuse(
 
 
 def each_of(ids: Iterable[str], do: Callable[[str], None]) -> None:
-    """Goes on past what is refused: that has been said. The exit code is what all have in common."""
+    """Do it for each id, also after a refusal, which is printed. The exit code is that of all, if they agree."""
     codes = []
     for each in dict.fromkeys(ids):
         try:
@@ -63,7 +65,7 @@ def each_of(ids: Iterable[str], do: Callable[[str], None]) -> None:
 
 
 def misunderstood(error: Any, as_json: bool) -> int:
-    """What typer refuses, in the same shape as all the rest: one line, and where to read on. Returns the exit code."""
+    """Print a usage error of typer as any refusal, and return the exit code."""
     if type(error).__name__ == "NoArgsIsHelpError":
         typer.echo(error.format_message(), err=True, nl=False)
         return REFUSED
@@ -78,7 +80,7 @@ def misunderstood(error: Any, as_json: bool) -> int:
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-    """What a user can mend is said in one line; a fault of ours keeps its traceback."""
+    """Refuse in one line what a user can correct; a bug keeps its traceback."""
     from chargehand.errors import ChargehandError
 
     try:
@@ -89,7 +91,7 @@ def one_line_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interruptible(message: str) -> Iterator[None]:
-    """Ctrl-C ends the command and nothing else: the message says what goes on."""
+    """On Ctrl-C, end the command with a message that says what goes on without it."""
     try:
         yield
     except (KeyboardInterrupt, typer.Abort):
@@ -98,7 +100,7 @@ def interruptible(message: str) -> Iterator[None]:
 
 
 def job_id_of(text: str, what: str = "a job", how_to_list: str = "chargehand jobs list") -> str:
-    """OpenAI's clients know a batch by its job's id with a word before it."""
+    """The id, checked. OpenAI's clients write `batch_` before the id of a batch's job."""
     found = text.removeprefix("batch_").upper()
     if not ID.fullmatch(found):
         refuse(f"{text[:80]!r} is not the id of {what}: it has 26 characters, as `{how_to_list}` shows them")
@@ -114,9 +116,9 @@ def explain(
     in_doubt: str = "",
     facts: Mapping[str, str] = {},
 ) -> NoReturn:
-    """What the server refused; of what it does not know, `how_to_list` says how to find it.
+    """Refuse with the server's reason. `how_to_list` is the command that lists what was not found.
 
-    `in_doubt` says what to do about something that was sent and may have been done; empty: nothing was.
+    `in_doubt` says what to do if the server may have done what was asked; empty: it did not.
     """
     key = key_of(error)
     told = error.detail or error.text
@@ -128,7 +130,7 @@ def explain(
         told = unknown_caller(told, token)
     elif error.status == 403:
         told = f"{told}; your token needs that scope: `chargehand token --help` lists them"
-    elif error.status == 404 and not _said_why(error):
+    elif error.status == 404 and not _by_a_door(error):
         why = "is it a Chargehand, and is that door switched on (`enabled` in its section of the settings)?"
         told = f"{url} knows nothing of this ({told}): {why}"
     elif error.status == 404 and how_to_list:
@@ -137,14 +139,14 @@ def explain(
 
 
 def key_of(error: "ClientError") -> str:
-    """The code of the server, which is stable; some doors say it in place of a title."""
+    """The server's stable code of the error; some doors have it in place of a title."""
     if error.status == 0:
         return error.cause or "no_answer"
     return error.code or (error.text if " " not in error.text else f"http.{error.status}")
 
 
-def _said_why(error: "ClientError") -> bool:
-    """Whether a door answered: of what is not there it says more than a title. A path that nobody serves has a code of its own."""
+def _by_a_door(error: "ClientError") -> bool:
+    """Whether a 404 is a door's, about a thing, and not the server's about a path: only a door gives a detail."""
     return error.code != "http.404" and (bool(error.detail) or error.text.endswith("not found"))
 
 
@@ -177,7 +179,7 @@ def same_again(key: str) -> str:
 
 
 def _why(detail: str) -> str:
-    """asyncio's words for a port at which nobody listens are nobody else's."""
+    """Replace asyncio's text for a port on which nothing listens by the usual one."""
     return "connection refused" if "Connect call failed" in detail else detail
 
 

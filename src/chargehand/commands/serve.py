@@ -1,4 +1,4 @@
-"""`chargehand serve`: the server itself."""
+"""`chargehand serve`: start the server."""
 
 import os
 import sys
@@ -60,16 +60,16 @@ def serve(
         settings = load_config(config, overrides={**overrides, "inference.targets": target or None})
         form = "json" if json else "human" if settings.log.format == "text" else settings.log.format
         configure_logs(settings.log.level, form)
-        raise typer.Exit(uvloop.run(serve_app(settings, _tell_where if json else _say_where)))
+        raise typer.Exit(uvloop.run(serve_app(settings, _print_ready if json else _print_banner)))
 
 
-def _tell_where(server: "Server") -> None:
-    """For programs: with --listen HOST:0 the port is read from here."""
+def _print_ready(server: "Server") -> None:
+    """For programs, which read the port of --listen HOST:0 here."""
     auth = server.config.has_auth
     show_json({"type": "ready", "version": __version__, "url": server.url, "pid": os.getpid(), "auth": auth})
 
 
-def _say_where(server: "Server") -> None:
+def _print_banner(server: "Server") -> None:
     """For people at a terminal."""
     config = server.config
     kind = "PostgreSQL" if not config.store_url.startswith("sqlite:") else config.store_url.removeprefix("sqlite:///")
@@ -92,7 +92,7 @@ def _say_where(server: "Server") -> None:
 
 
 def _machines(server: "Server") -> list[str]:
-    """Only for whoever means to provision: a maintenance image says so."""
+    """Nothing without a maintenance image: then this server provisions no machines."""
     settings = server.config.provisioning
     if not settings.enabled or not settings.maintenance_iso:
         return []

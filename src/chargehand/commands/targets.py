@@ -1,4 +1,4 @@
-"""`chargehand targets`: the model servers behind this one."""
+"""`chargehand targets`: show the model servers behind this server."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

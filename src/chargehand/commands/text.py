@@ -1,4 +1,4 @@
-"""Text for people: plain columns that look the same on a terminal, in a pipe and in a ticket; colours only on a terminal."""
+"""Text for people: plain columns, which are the same on a terminal and in a pipe; colours on a terminal only; times."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from typing import IO
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
-# The colour of a word wherever it stands as one.
+# The colour of a state, wherever it is a cell of its own.
 OF_WORDS = {
     "succeeded": "green",
     "done": "green",
@@ -28,17 +28,17 @@ OF_WORDS = {
 
 
 def clean(text: str) -> str:
-    """One line without anything that a terminal would obey: what others say is not to be trusted with that."""
+    """One line without control characters: text from elsewhere must not control the terminal."""
     return "".join(each if each.isprintable() else " " for each in text).rstrip()
 
 
 def clean_lines(text: str) -> str:
-    """The same for text that may have lines."""
+    """`clean` for text of several lines."""
     return "".join(each if each.isprintable() or each in "\n\t" else " " for each in text)
 
 
 def columns(rows: Iterable[Sequence[str]], indent: str = "", styles: Mapping[str, str] = {}) -> list[str]:
-    """Left-aligned, two spaces between; the last column is as long as it is. A cell's first word may have a style."""
+    """Left-aligned columns, two spaces apart; the last is not padded. `styles` has the style of a cell by its first word."""
     cleaned = [[clean(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cleaned, strict=True)]
     lines = []
@@ -51,7 +51,7 @@ def columns(rows: Iterable[Sequence[str]], indent: str = "", styles: Mapping[str
 
 
 def table(rows: Iterable[Sequence[str]]) -> list[str]:
-    """The first row is the head."""
+    """Columns with a heading, the first row."""
     head, *lines = columns(rows, styles=OF_WORDS)
     return [paint(head, "bold"), *lines]
 
@@ -60,7 +60,7 @@ def table(rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def colourful(out: IO[str]) -> bool:
-    """As no-color.org asks: any NO_COLOR that is not empty means none."""
+    """Whether to use colours: not if NO_COLOR is set and not empty (no-color.org)."""
     return out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") != "dumb"
 
 
@@ -80,7 +80,7 @@ def moment(text: str | None) -> datetime | None:
 
 
 def clock(text: str | None) -> str:
-    """The time of the day where the reader is, and where that is: in a ticket it is read elsewhere."""
+    """The local time of day with its offset, as it may be read elsewhere."""
     return day(text).partition(" ")[2]
 
 
@@ -98,13 +98,13 @@ def lasted(seconds: float) -> str:
 
 
 def between(began: str | None, ended: str | None) -> float:
-    """Until now, if it has not ended."""
+    """Seconds between two instants; until now if there is no second."""
     first, last = moment(began), moment(ended) or datetime.now(UTC)
     return max(0.0, (last - first).total_seconds()) if first else 0.0
 
 
 def ago(text: str | None) -> str:
-    """How long it is since then, or how long it is until then; short, for a column."""
+    """How long ago an instant was, or in how long it will be; short, for a column."""
     at = moment(text)
     if at is None:
         return "-"

@@ -1,4 +1,4 @@
-"""`chargehand token`: credentials, made here and stored nowhere."""
+"""`chargehand token`: make a token, a user or a webhook secret, and store none of them."""
 
 import sys
 from typing import Annotated
@@ -78,14 +78,14 @@ def token(
 
 
 def _password() -> str:
-    """On a terminal it is asked for there, and twice: what is typed cannot be seen, and stdout may go into a file."""
+    """Asked for twice on a terminal, where what is typed is not shown; else a line of standard input."""
     if sys.stdin.isatty():
         return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
     return sys.stdin.readline().rstrip("\r\n") or refuse("the password is empty: give it as a line on standard input")
 
 
 def _quoted(text: str) -> str:
-    """A string of JSON is one of TOML too."""
+    """A JSON string is a TOML string too."""
     import msgspec
 
     return msgspec.json.encode(text).decode()

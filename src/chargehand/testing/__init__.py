@@ -1,11 +1,11 @@
-"""A real server for your tests, in a folder of its own and gone afterwards. In the `conftest.py` at the root of your tests:
+"""A real server for your tests, in a temporary folder. In the `conftest.py` at the root of your tests:
 
     pytest_plugins = ["chargehand.testing"]
 
 Then ask for the fixture `chargehand_server`: `url`, a `client`, and a `receiver` of webhooks to assert on.
 
-It is named by those who want it and is no entry point: pytest would load that in every run in whose environment Chargehand is
-installed, and rewrite the assertions of the whole package, for nobody's good.
+It is no entry point, which pytest would load in every run of an environment with Chargehand installed, rewriting the assertions of the
+whole package.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""The server that a test started. Its settings come as one line of JSON on stdin, and it says on stdout where it listens.
+"""The process of a test's server. It reads its settings as a line of JSON from stdin, and prints its URL.
 
-Stdin stays open as long as somebody wants the server: when the test run dies, however it dies, that pipe closes and the server ends.
+It ends when stdin closes, and so with the test run, however that ends.
 """
 
 import os
@@ -24,10 +24,10 @@ def main() -> None:
         sys.exit(f"chargehand: {error}")
     configure_logs(config.log.level, "human" if config.log.format == "text" else config.log.format)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
-    sys.exit(uvloop.run(serve(config, _say_where)))
+    sys.exit(uvloop.run(serve(config, _print_url)))
 
 
-def _say_where(server: Server) -> None:
+def _print_url(server: Server) -> None:
     print(server.url, flush=True)
 
 

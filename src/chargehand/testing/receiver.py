@@ -31,7 +31,7 @@ class Received:
 class Receiver:
     def __init__(self, secret: str) -> None:
         self._secret = secret
-        self._news = threading.Condition()
+        self._arrived = threading.Condition()
         self._received: list[Received] = []
         self._answers: deque[int] = deque()
         self._server: ThreadingHTTPServer | None = None
@@ -45,18 +45,18 @@ class Receiver:
 
     @property
     def received(self) -> list[Received]:
-        with self._news:
+        with self._arrived:
             return list(self._received)
 
     def answer(self, *statuses: int) -> None:
-        """How the next ones are answered, one after the other; after that with 200 again."""
-        with self._news:
+        """Answer the next webhooks with these statuses, in order, and all others with 200."""
+        with self._arrived:
             self._answers.extend(statuses)
 
     def wait_for(self, match: Callable[[Received], bool] = lambda _: True, timeout: float = 10.0) -> Received:
-        """The first that matches, of those that came and those that come; an AssertionError that shows them if none does."""
+        """The first webhook that matches, once it has come. After the timeout, an AssertionError that shows those that came."""
         until = time.monotonic() + timeout
-        with self._news:
+        with self._arrived:
             while True:
                 for each in self._received:
                     if match(each):
@@ -65,7 +65,7 @@ class Receiver:
                 if left <= 0:
                     came = "".join(f"\n  {each.path} {each.body}" for each in self._received[-20:]) or " none"
                     raise AssertionError(f"no such webhook came within {timeout:g} s; these did:{came}")
-                self._news.wait(left)
+                self._arrived.wait(left)
 
     def start(self) -> None:
         receiver = self
@@ -80,7 +80,7 @@ class Receiver:
                     self.close_connection = True
                     status = 413
                 else:
-                    status = receiver._take(self.path, dict(self.headers.items()), self.rfile.read(length))
+                    status = receiver._receive(self.path, dict(self.headers.items()), self.rfile.read(length))
                 self.send_response(status)
                 self.send_header("content-length", "0")
                 self.end_headers()
@@ -100,14 +100,14 @@ class Receiver:
             server.shutdown()
             server.server_close()
 
-    def _take(self, path: str, headers: Mapping[str, str], body: bytes) -> int:
+    def _receive(self, path: str, headers: Mapping[str, str], body: bytes) -> int:
         try:
             content = verify_webhook(self._secret, headers, body)
         except SignatureError:
             return 401
         named = {name.lower(): value for name, value in headers.items()}
-        with self._news:
+        with self._arrived:
             status = self._answers.popleft() if self._answers else 200
             self._received.append(Received(path, named, content, status))
-            self._news.notify_all()
+            self._arrived.notify_all()
         return status

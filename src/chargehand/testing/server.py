@@ -1,4 +1,4 @@
-"""`chargehand serve` for a test: a process of its own, on a free port, with its database in a folder of the test's."""
+"""A server for a test: a process of its own, on a free port, with its database in a folder of the test."""
 
 import os
 import secrets
@@ -20,7 +20,7 @@ from chargehand.testing.receiver import Receiver
 
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
-# In a hurry: what a server does after seconds or minutes, a test need not wait for.
+# Short pauses, so that tests need not wait for what a server does after seconds or minutes.
 QUICK: Mapping[str, Any] = {
     "server.listen": "127.0.0.1:0",
     "server.drain_seconds": 1,
@@ -37,9 +37,9 @@ QUICK: Mapping[str, Any] = {
 
 
 class ChargehandServer:
-    """To be used with `with`. `settings` are those of docs/reference/settings.md, and go over what is made for tests.
+    """Use it with `with`. `settings` are those of docs/reference/settings.md, and override those for tests.
 
-    Webhooks are signed with `secret`, and `receiver` takes only such.
+    The server signs webhooks with `secret`, and `receiver` accepts no others.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any] = {}) -> None:
@@ -66,7 +66,7 @@ class ChargehandServer:
 
     @property
     def client(self) -> Client:
-        """A client without a loop. In a coroutine, make an `AsyncClient(server.url)`."""
+        """A blocking client. In a coroutine, make an `AsyncClient(server.url)`."""
         if self._client is None:
             self._client = Client(self.url, "")
         return self._client
@@ -76,7 +76,7 @@ class ChargehandServer:
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     def start(self) -> None:
-        """Returns when it is ready. After `stop` or `kill` it comes back at the same place, with what it had."""
+        """Return when the server is ready. After `stop` or `kill` it starts with the same URL and data."""
         if self._process is not None:
             raise RuntimeError("the server runs already")
         with open(self.log_file, "ab", opener=_for_us_alone) as log:
@@ -91,7 +91,7 @@ class ChargehandServer:
         if process.stdin is None or process.stdout is None:
             raise AssertionError("both are pipes")
         since = time.monotonic()
-        deadline = threading.Timer(START_SECONDS, process.kill)  # then there is an end to read
+        deadline = threading.Timer(START_SECONDS, process.kill)  # which ends the wait for its first line
         deadline.start()
         try:
             with suppress(BrokenPipeError):  # its log says why it is gone
@@ -108,7 +108,7 @@ class ChargehandServer:
         self._settings["server.listen"] = urlsplit(where).netloc
 
     def stop(self) -> None:
-        """SIGTERM: what runs is handed back."""
+        """Stop with SIGTERM: running jobs go back to their queues."""
         if self._process is None:
             return
         self._process.terminate()
@@ -119,7 +119,7 @@ class ChargehandServer:
         self._gone()
 
     def kill(self) -> None:
-        """SIGKILL: as when the power fails."""
+        """Stop with SIGKILL, as a power failure would."""
         if self._process is not None:
             self._process.kill()
             self._gone()
@@ -147,7 +147,7 @@ class ChargehandServer:
         try:
             if self._client is not None:
                 self._client.close()
-            self.kill()  # nobody will ask for what it has
+            self.kill()  # its data is not needed any more
         finally:
             self.receiver.stop()
 

@@ -1,4 +1,4 @@
-"""`chargehand demo`: everything at once, for half a minute."""
+"""`chargehand demo`: show a server, a model and webhooks for half a minute."""
 
 import typer
 
@@ -17,13 +17,12 @@ def demo(json: Json = False) -> None:
     """
     import uvloop
 
-    from chargehand.commands.demo.scenes import GaveUp
-    from chargehand.commands.demo.scenes import demo as show
+    from chargehand.commands.demo.scenes import GaveUp, play
     from chargehand.observability.logs import configure_logs
 
     with one_line_errors():
         configure_logs("error", "human")
         try:
-            uvloop.run(show(json))
+            uvloop.run(play(json))
         except GaveUp as error:
             refuse(str(error), "demo", code=FAILED)

@@ -1,7 +1,6 @@
-"""`chargehand demo`: a real server, a real small model and a real receiver of webhooks in one terminal, for half a minute.
+"""The scenes of the demo, with a real server, a real small model and a real receiver of webhooks.
 
-Nothing is staged: the states are printed when their webhooks arrive and their signatures have been checked, and the target goes
-away because its process is killed.
+A state is printed when its webhook arrives and its signature was checked, and the target goes away because its process is killed.
 """
 
 import asyncio
@@ -33,11 +32,11 @@ PROMPT = "Tell me a short story about a little dog."
 
 
 class GaveUp(Exception):
-    """What was to be shown did not happen. Says what, for people."""
+    """A scene did not happen in time; the text says which."""
 
 
 @contextlib.asynccontextmanager
-async def patience(what: str) -> AsyncIterator[None]:
+async def in_time(what: str) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             yield
@@ -46,8 +45,8 @@ async def patience(what: str) -> AsyncIterator[None]:
         raise GaveUp(f"the demo has waited {PATIENCE_SECONDS:g} s for {what}: {advice}") from None
 
 
-class Teller:
-    """What is shown: lines for people, or one JSON object a line."""
+class Printer:
+    """Prints what happens: lines for people, or one JSON object a line."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
@@ -64,13 +63,13 @@ class Teller:
 
 
 class DemoReceiver:
-    """Takes state webhooks, checks each signature, and knows which states a job has told."""
+    """Receives state webhooks, checks their signatures, and remembers the states of each job."""
 
-    def __init__(self, secret: str, teller: Teller) -> None:
+    def __init__(self, secret: str, printer: Printer) -> None:
         self._secret = secret
-        self._teller = teller
-        self._told: dict[str, list[dict[str, Any]]] = {}
-        self._news = asyncio.Event()
+        self._printer = printer
+        self._received: dict[str, list[dict[str, Any]]] = {}
+        self._arrived = asyncio.Event()
 
     async def start(self) -> str:
         app = web.Application()
@@ -91,34 +90,34 @@ class DemoReceiver:
             verify("foreman", [self._secret], request.headers, body, time.time())
             verify("standard", [self._secret], request.headers, body, time.time())
         except SignatureError as error:
-            self._teller.say("webhook", f"a webhook with a bad signature was refused: {error}")
+            self._printer.say("webhook", f"a webhook with a bad signature was refused: {error}")
             return web.Response(status=401)
         told = msgspec.json.decode(body)
-        self._told.setdefault(told["job_id"], []).append(told)
+        self._received.setdefault(told["job_id"], []).append(told)
         before = f"{told['previous_state']} -> " if told["previous_state"] else ""
-        self._teller.say(
+        self._printer.say(
             "webhook", f"webhook, signature good: {before}{told['state']}, attempt {told['attempt']}", body=told
         )
-        self._news.set()
+        self._arrived.set()
         return web.Response()
 
     async def until(self, job_id: str, state: str) -> dict[str, Any]:
-        async with patience(f"job {job_id} to be {state}"):
+        async with in_time(f"job {job_id} to be {state}"):
             while True:
-                heard = {told["state"]: told for told in self._told.get(job_id, ())}
+                heard = {told["state"]: told for told in self._received.get(job_id, ())}
                 if state in heard:
                     return heard[state]
                 if "failed" in heard:
                     raise GaveUp(f"the demo's job {job_id} failed: {heard['failed'].get('error')}")
-                self._news.clear()
-                await self._news.wait()
+                self._arrived.clear()
+                await self._arrived.wait()
 
 
-async def demo(as_json: bool) -> None:
+async def play(as_json: bool) -> None:
     if reason := Embedded.available():
         raise ConfigError(f"the demo needs the embedded model, which cannot run here: {reason}")
-    teller, secret = Teller(as_json), new_webhook_secret()
-    receiver = DemoReceiver(secret, teller)
+    printer, secret = Printer(as_json), new_webhook_secret()
+    receiver = DemoReceiver(secret, printer)
     hook = await receiver.start()
     with tempfile.TemporaryDirectory(prefix="chargehand-demo-") as directory:
         config = load_config(
@@ -137,7 +136,7 @@ async def demo(as_json: bool) -> None:
         try:
             await server.start()
             async with aiohttp.ClientSession(server.url) as http:
-                await Demo(server, http, receiver, teller, hook).run()
+                await Demo(server, http, receiver, printer, hook).run()
         finally:
             await server.close()
             await receiver.stop()
@@ -145,12 +144,12 @@ async def demo(as_json: bool) -> None:
 
 class Demo:
     def __init__(
-        self, server: Server, http: aiohttp.ClientSession, receiver: DemoReceiver, teller: Teller, hook: str
+        self, server: Server, http: aiohttp.ClientSession, receiver: DemoReceiver, printer: Printer, hook: str
     ) -> None:
         self._server = server
         self._http = http
         self._receiver = receiver
-        self._say: Callable[..., None] = teller.say
+        self._say: Callable[..., None] = printer.say
         self._hook = hook
 
     async def run(self) -> None:
@@ -165,8 +164,8 @@ class Demo:
         self._say("step", f"That was all, in {time.monotonic() - began:.0f} s. `make run` starts a server that stays.")
 
     async def _model(self) -> str:
-        """The better of the two, if it is installed."""
-        async with patience("the embedded model"):
+        """The better of the two embedded models, if it is installed."""
+        async with in_time("the embedded model"):
             while True:
                 names: list[str] = [each["name"] for each in (await self._get("/api/tags")).get("models") or []]
                 if names:
@@ -239,7 +238,7 @@ class Demo:
         batch = await self._post("/v1/batches", {"input_file_id": file["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"})  # fmt: skip
         self._say("call", f"POST /v1/batches -> {batch['id']}", batch=batch)
         shown = -1
-        async with patience("the batch"):
+        async with in_time("the batch"):
             while batch["status"] not in ("completed", "failed", "expired", "cancelled"):
                 counts = batch["request_counts"]
                 if counts["completed"] // 4 > shown:

@@ -1,4 +1,4 @@
-"""`chargehand doctor`: what is well, what is not, and what to do about it. It looks, and changes nothing."""
+"""`chargehand doctor`: check everything that a server needs, and change nothing."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

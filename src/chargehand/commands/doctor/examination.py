@@ -1,4 +1,4 @@
-"""All checks, in the order in which somebody would mend things."""
+"""All checks, in the order in which to fix what they find."""
 
 import asyncio
 from collections.abc import Mapping

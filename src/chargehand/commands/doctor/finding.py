@@ -1,4 +1,4 @@
-"""What a check found: whether it is well, what was seen, and what to do if it is not."""
+"""The result of a check: its state, what it saw, and what to do."""
 
 from enum import StrEnum
 

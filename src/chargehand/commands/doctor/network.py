@@ -1,4 +1,4 @@
-"""What can be judged only by calling: the server, if it runs, its targets, and whether their clocks agree with ours."""
+"""Checks that need a call: the server, if it runs, its targets, and whether their clocks agree with this machine's."""
 
 import asyncio
 import contextlib
@@ -23,17 +23,17 @@ APART_SECONDS = 5.0  # a Date has whole seconds, and the answer takes a moment
 MAX_ANSWER = 8 << 20
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HttpAnswer(msgspec.Struct, frozen=True):
     status: int
     body: Any
     apart_seconds: float | None  # how far its clock is ahead of ours
 
 
 class NoTls(str):
-    """Why there is no answer: somebody is there, but not with the TLS that was expected."""
+    """Why there is no answer: a server listens, but without the TLS that was expected."""
 
 
-async def call(session: aiohttp.ClientSession, url: str, token: str = "") -> Answer | str:
+async def call(session: aiohttp.ClientSession, url: str, token: str = "") -> HttpAnswer | str:
     """An answer, or why there is none."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
@@ -42,7 +42,7 @@ async def call(session: aiohttp.ClientSession, url: str, token: str = "") -> Ans
             told = None
             with contextlib.suppress(msgspec.DecodeError, RecursionError):
                 told = msgspec.json.decode(body)
-            return Answer(response.status, told, _apart(response.headers, time.time()))
+            return HttpAnswer(response.status, told, _apart(response.headers, time.time()))
     except TimeoutError:
         return f"no answer within {PATIENCE_SECONDS:g} s"
     except aiohttp.ServerFingerprintMismatch:
@@ -61,7 +61,7 @@ def _apart(headers: Mapping[str, str], now: float) -> float | None:
 
 
 async def network(config: Config, url: str, token: str) -> list[Finding]:
-    """`url`: another server than the one that the settings are for."""
+    """`url`: of another server than the one of the settings; empty: that one."""
     own = "https" if config.server.tls_certificate else "http"
     async with _session() as others, _session(True if url or own == "http" else _pin(config)) as session:
         server, targets = await asyncio.gather(
@@ -84,7 +84,7 @@ def _session(trust: aiohttp.Fingerprint | bool = True) -> aiohttp.ClientSession:
 
 
 def _pin(config: Config) -> aiohttp.Fingerprint | bool:
-    """By its address the server's certificate may be nobody's: it is for the name by which others call it."""
+    """Trust the configured certificate itself: it is for the server's name, and the server is called by its address."""
     from cryptography import x509
     from cryptography.hazmat.primitives.hashes import SHA256
 
@@ -96,7 +96,7 @@ def _pin(config: Config) -> aiohttp.Fingerprint | bool:
 
 
 def _callable(listen: str) -> str:
-    """0.0.0.0 is listened on and not called."""
+    """The address to call: 0.0.0.0 can only be listened on."""
     host, _, port = listen.rpartition(":")
     return f"{ {'0.0.0.0': '127.0.0.1', '[::]': '[::1]'}.get(host, host) }:{port}"  # noqa: S104 - it is not bound
 

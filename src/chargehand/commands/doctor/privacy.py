@@ -1,4 +1,4 @@
-"""Which files others on this machine can read, though there are secrets in them."""
+"""Checks for files with secrets that others on this machine can read."""
 
 import os
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What can be judged from the settings alone: who may come in, what goes out, the certificate, the parts on this machine."""
+"""Checks of the settings alone: access, egress, the certificate, the embedded model, the maintenance image."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -72,7 +72,7 @@ def egress(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator[
 
 
 def _reach(config: Config) -> Finding:
-    """What the URLs of callers may reach, as webhooks/egress.py judges it."""
+    """What webhooks may reach, by the rules of webhooks/egress.py."""
     from chargehand.webhooks.egress import EgressPolicy
 
     policy = EgressPolicy.of(config)

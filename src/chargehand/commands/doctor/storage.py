@@ -1,4 +1,4 @@
-"""The store and the disks beneath it."""
+"""Checks of the store and of the disks."""
 
 import os
 import shutil

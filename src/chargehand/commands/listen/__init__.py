@@ -1,4 +1,4 @@
-"""`chargehand listen`: a receiver of webhooks to try things with."""
+"""`chargehand listen`: receive webhooks, check their signatures and print them."""
 
 from typing import Annotated
 
@@ -36,7 +36,7 @@ def listen(
         try:
             receive("127.0.0.1", port, secret, as_json=json, count=count, answer=answer)
         except BrokenPipeError:
-            raise  # typer ends quietly then
+            raise  # typer then ends without a message
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on 127.0.0.1:{port}: {error.strerror}; choose another with --port"

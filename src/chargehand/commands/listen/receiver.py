@@ -1,4 +1,4 @@
-"""`chargehand listen`: a receiver for trying webhooks out. Prints each one and whether its signature is good."""
+"""An HTTP server that prints each webhook and whether its signature is good."""
 
 import sys
 import threading
@@ -26,9 +26,9 @@ def verdict(headers: dict[str, str], body: bytes, secret: str, now: float) -> st
 def listen(
     host: str, port: int, secret: str, *, as_json: bool, count: int, answer: int, out: IO[str] = sys.stdout
 ) -> None:
-    """Until `count` webhooks have come (0: for ever), nobody reads what is printed (BrokenPipeError), or Ctrl-C."""
+    """Listen until `count` webhooks have come (0: no limit), stdout is closed (BrokenPipeError), or Ctrl-C."""
     received = 0
-    turn = threading.Lock()  # senders come at once: what is printed is printed whole, and counted once
+    turn = threading.Lock()  # requests run in threads: each prints and counts alone
     reader_gone: BrokenPipeError | None = None
 
     class PrintingHandler(BaseHTTPRequestHandler):
@@ -41,7 +41,7 @@ def listen(
             with turn:
                 if reader_gone or (count and received >= count):
                     self.close_connection = True
-                    return  # unanswered: whoever sent it tries again, elsewhere or later
+                    return  # without an answer: its sender tries again later
                 self.send_response(answer)
                 self.send_header("content-length", "0")
                 self.end_headers()

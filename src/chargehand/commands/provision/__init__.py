@@ -1,7 +1,4 @@
-"""`chargehand provision`: machines, recipes and jobs from a terminal.
-
-Everything is asked of a server over HTTP, but for recipes, which are checked on the spot. What the exit codes mean is in `exits`.
-"""
+"""`chargehand provision`: register servers, check recipes, submit jobs and watch them. Recipes are checked without a server."""
 
 import typer
 

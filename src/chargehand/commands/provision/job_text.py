@@ -1,4 +1,4 @@
-"""Jobs of machines as text."""
+"""Provisioning jobs as text."""
 
 import contextlib
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def _age(job: Job) -> str:
 
 
 def took_this_try(job: Job) -> str:
-    """A retry begins anew, perhaps days later: its time is counted from its first step."""
+    """A retry may come days later, so its time is counted from its first step."""
     if job.attempt == 1:
         return lasted(between(job.created_at, job.finished_at))
     began = min((step.began_at for step in job.progress.steps), default=None)
@@ -64,7 +64,7 @@ def ordinal(number: int) -> str:
 
 
 def warning_lines(job: Job) -> list[str]:
-    """Each with what to do, which the key that it begins with knows."""
+    """Warnings, each with the advice of the key that it begins with."""
     lines = []
     for text in job.warnings:
         lines.append(f"warning: {clean(text)}")

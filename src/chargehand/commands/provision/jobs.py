@@ -1,4 +1,4 @@
-"""`chargehand provision submit`, and everything about a job once it is there."""
+"""`chargehand provision submit`, watch, list, show, cancel, retry and events."""
 
 import sys
 import uuid

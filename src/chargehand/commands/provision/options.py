@@ -1,4 +1,4 @@
-"""The options of `server add` that have a form, and the BMC's password, which is no option."""
+"""Check the options of `server add`, and get the BMC's password, which is no option."""
 
 import os
 import re
@@ -38,7 +38,7 @@ def _check_address(bmc: str) -> None:
 
 
 def tls(text: str | None) -> str | None:
-    """With colons too, as `openssl x509 -fingerprint` prints it."""
+    """The fingerprint may have colons, as `openssl x509 -fingerprint` prints it."""
     if text is None:
         return None
     kind, _, digest = text.partition(":")
@@ -60,7 +60,7 @@ def label(text: str) -> tuple[str, str]:
 
 
 def password(user: str | None, from_stdin: bool, keep: bool) -> str | None:
-    """None: it stays as it is."""
+    """The BMC's password; None: the server keeps the one it has."""
     if keep:
         return refuse("--keep-password and --password-stdin: say one of them") if from_stdin else None
     if from_stdin:

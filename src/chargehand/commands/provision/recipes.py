@@ -1,4 +1,4 @@
-"""`chargehand provision recipe`: is it good, and what may stand in it? Both without a server: the rules are the server's own code."""
+"""`chargehand provision recipe`: validate a recipe, or print the schema, by the server's own code and without a server."""
 
 from typing import Annotated
 

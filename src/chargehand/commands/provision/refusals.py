@@ -1,4 +1,4 @@
-"""What a refusal says about machines, recipes and their jobs, in the words of these commands."""
+"""Refusals about servers, recipes and their jobs, which name the options of these commands."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from chargehand.commands.exit_codes import UNSURE
 from chargehand.commands.refusals import key_of, no_answer, perhaps_done, refuse, unknown_caller
 
-if TYPE_CHECKING:  # what talks to servers is loaded by those commands that do
+if TYPE_CHECKING:  # only commands that call a server load the client
     from chargehand.client import ClientError
     from chargehand.client.errors import ErrorDetail
 
@@ -15,9 +15,9 @@ SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}")
 
 _SCOPES = "provision:read to look, provision:write for jobs, provision:servers for servers"
 _SCHEMA = "validation.schema"
-_RECIPE = "/recipe"  # where in the request the recipe stands
+_RECIPE = "/recipe"  # the pointer to the recipe in a request
 
-# How the wire calls what people here know as options.
+# Names in the API, and the options of these commands.
 _WORDS = {
     "bmc_address": "--bmc",
     "bmc_username": "--user",
@@ -29,16 +29,16 @@ _WORDS = {
 
 
 class About(NamedTuple):
-    """What was asked, as far as a refusal may be about it."""
+    """What a refusal may have to name."""
 
     url: str
     token: str = ""
     serial: str = ""
-    file: str = ""  # what the recipe is called
+    file: str = ""  # of the recipe
 
 
 def check(about: About) -> None:
-    """What could not even be asked for."""
+    """Refuse a serial that no server can have."""
     if about.serial and not SERIAL.fullmatch(about.serial):
         refuse(
             f"{about.serial[:80]!r} is not a serial: it has 1 to 64 letters, digits and . _ : + -, "
@@ -47,7 +47,7 @@ def check(about: About) -> None:
 
 
 def explain(error: "ClientError", about: About, *, in_doubt: str = "", facts: Mapping[str, str] = {}) -> NoReturn:
-    """`in_doubt` says what to do about something that was sent and may have been done; empty: nothing was."""
+    """Refuse with the server's reason. `in_doubt` says what to do if the server may have done what was asked; empty: it did not."""
     key = key_of(error)
     told = in_our_words(error.detail or error.text)
     if in_doubt and error.away:
@@ -86,7 +86,7 @@ def _unknown_server(serial: str) -> str:
 
 
 def _in_the_file(details: "Sequence[ErrorDetail]") -> "list[ErrorDetail]":
-    """Pointers that lead through the request lead through the file that its recipe came from."""
+    """Turn pointers into the request into pointers into the recipe's file."""
     from chargehand.client.errors import ErrorDetail
 
     return [ErrorDetail(each.path.removeprefix(_RECIPE), each.code, each.message) for each in details]

@@ -1,4 +1,4 @@
-"""The picture of a job on a terminal: how far it is, its steps with their times, what is still to come, the last words about it."""
+"""A live picture of a job on a terminal: its steps with their times, the steps to come, and the last events."""
 
 from collections import deque
 from types import TracebackType
@@ -15,9 +15,9 @@ from chargehand.commands.provision.job_text import stands, step_word
 from chargehand.commands.text import between, clean, clock, lasted
 from chargehand.doors.provisioning.job.run import RunStep as Known
 
-PLAN = tuple(str(step) for step in Known if step is not Known.DONE)  # what the controller does, in its order
+PLAN = tuple(str(step) for step in Known if step is not Known.DONE)  # the steps of the controller, in order
 WAIT = str(Known.WAIT)
-SAID = 3  # words that are kept in sight
+SHOWN_EVENTS = 3
 BAR = 24
 STYLES = {"done": "green", "failed": "bold red", "running": "bold cyan", "stopped": "yellow", "": "dim"}
 MARKS = {"done": "ok", "failed": "!!", "running": ">>", "stopped": "--", "": ""}
@@ -26,8 +26,8 @@ MARKS = {"done": "ok", "failed": "!!", "running": ">>", "stopped": "--", "": ""}
 class Screen:
     def __init__(self, job: Job, console: Console | None = None) -> None:
         self.job = job
-        self.away = ""  # why the server cannot be asked
-        self._said: deque[str] = deque(maxlen=SAID)
+        self.away = ""  # why the server cannot be reached
+        self._events: deque[str] = deque(maxlen=SHOWN_EVENTS)
         self._live = Live(
             console=console or Console(stderr=True, highlight=False), refresh_per_second=4, get_renderable=self.picture
         )
@@ -43,15 +43,15 @@ class Screen:
 
     def heard(self, event: Event) -> None:
         step, message = clean(event.step), clean(event.message)
-        self._said.append("  ".join([clock(event.time), *([] if message.startswith(step) else [step]), message]))
+        self._events.append("  ".join([clock(event.time), *([] if message.startswith(step) else [step]), message]))
 
     def picture(self) -> RenderableType:
-        """Everything is text, never markup: what a machine says cannot draw."""
+        """Text without markup: nothing that a machine says can draw."""
         job = self.job
         parts: list[RenderableType] = [self._head(job), _overall(job), _steps(job)]
-        if not job.finished:  # then they stand below, with what to do
+        if not job.finished:  # of a finished job they are printed below, with what to do
             parts += [Text(f"warning: {clean(text)}", style="yellow") for text in job.warnings]
-        parts += [Text(f"  {line}", style="dim", overflow="ellipsis", no_wrap=True) for line in self._said]
+        parts += [Text(f"  {line}", style="dim", overflow="ellipsis", no_wrap=True) for line in self._events]
         if self.away:
             parts.append(Text(f"the server is away ({self.away}); the job is safe, trying again", style="yellow"))
         return Group(*parts)
@@ -76,7 +76,7 @@ def _overall(job: Job) -> RenderableType:
 
 
 def _steps(job: Job) -> Table:
-    """The machine's own steps stand under the one in which the controller waits for it."""
+    """The machine's steps are shown under the step in which the controller waits for it."""
     table = Table.grid(padding=(0, 1))
     begun = [step for step in job.progress.steps if step.where == "controller"]
     machine = [step for step in job.progress.steps if step.where != "controller"]
@@ -86,7 +86,7 @@ def _steps(job: Job) -> Table:
             for each in machine:
                 _row(table, each, job, "  ")
             machine = []
-    for each in machine:  # a machine that spoke before it was waited for
+    for each in machine:  # a machine that reported before the controller waited for it
         _row(table, each, job, "  ")
     seen = {step.step for step in begun}
     if not job.finished:

@@ -1,4 +1,4 @@
-"""Servers, and what their BMCs said, as text."""
+"""Servers and the reports of their BMCs, as text."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ NOT_TRUSTED = "certificate not trusted"
 OTHER_MACHINE = "other machine"
 OTHER = "failed"
 
-# By which words of a problem it is known which of them it is.
+# A part of the text of a problem, and which kind that is.
 _SIGNS = {
     "user name and password": WRONG_PASSWORD,
     "the BMC answered 401": WRONG_PASSWORD,
@@ -54,7 +54,7 @@ def server_lines(server: RegisteredServer) -> list[str]:
 
 
 def what_failed(probe: ProbeReport) -> str:
-    """In a word or two: what it takes to mend it differs."""
+    """The kind of the problem: each has its own advice."""
     return next((kind for sign, kind in _SIGNS.items() if sign in probe.problem), OTHER)
 
 
@@ -75,7 +75,7 @@ def _failed(probe: ProbeReport, serial: str) -> list[str]:
 
 
 def probe_lines(probe: ProbeReport, serial: str) -> list[str]:
-    """What the BMC can do, and what that means for jobs."""
+    """The report of a BMC, and what it means for jobs."""
     if not probe.ok or probe.facts is None:
         return _failed(probe, serial)
     facts = probe.facts

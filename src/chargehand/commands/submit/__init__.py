@@ -98,7 +98,7 @@ def submit(
 def _given(text: str, is_file: bool, is_prompt: bool) -> bytes:
     if text == "-" or is_file:
         return read_file(text)
-    if text.startswith("@") and not is_prompt:  # no JSON begins so, but a prompt may
+    if text.startswith("@") and not is_prompt:  # no JSON begins with @, but a prompt may
         return read_file(text[1:])
     return text.encode("utf-8", "surrogateescape")
 

@@ -1,4 +1,4 @@
-"""`chargehand worker`: any program as a worker of tasks."""
+"""`chargehand worker`: run a program for each task."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`chargehand worker`: any program as a worker. It gets the payload on stdin and gives the result on stdout.
+"""Run a program as a worker: it gets the payload on stdin and writes the result to stdout.
 
 | the program …                   | the task …                                                        |
 |---------------------------------|-------------------------------------------------------------------|
@@ -7,7 +7,7 @@
 | exits with a code of --fail-on  | is FAILED                                                         |
 | exits with any other code       | is tried again, while it has attempts; the end of stderr says why |
 
-A line `progress 42 text` on stderr tells how far it is. There is never a shell between: arguments arrive as they are.
+A line `progress 42 text` on stderr reports progress. No shell is involved: the program gets its arguments as they are.
 """
 
 import asyncio
@@ -30,26 +30,26 @@ from chargehand.client import ClientError, Fail, Held, Retry, TaskEnded, Worker
 from chargehand.errors import ConfigError
 
 TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h
-MAX_OBJECT = 8 << 20  # a result that is an object is not cut, but more than this is not kept
+MAX_OBJECT = 8 << 20  # a longer result is kept as text, not as an object
 MAX_TEXT = 1 << 20
 MAX_REASON = 4 << 10
 KILL_SECONDS = 10.0
 CHUNK = 64 << 10
-LEFT_OPEN_SECONDS = 2.0  # for output that a program leaves to others when it exits
+LEFT_OPEN_SECONDS = 2.0  # for output of processes that the program leaves behind
 
 _PROGRESS = re.compile(r"progress\s+(\d{1,3}(?:\.\d+)?)%?(?:\s+(.*))?")
 
 
 @dataclass(frozen=True)
 class Program:
-    """How a task is done by a program of its own."""
+    """A worker's function: it runs the program once for each task."""
 
     words: Sequence[str]
     timeout_seconds: float | None = None
     fail_on: Collection[int] = ()
 
     async def __call__(self, task: Held) -> dict[str, Any]:
-        # Whatever the program does, it does not do it in the worker's name.
+        # The program does not get the worker's token.
         environ = {name: value for name, value in os.environ.items() if name != "CHARGEHAND_TOKEN"} | {
             "CHARGEHAND_TASK_ID": task.id,
             "CHARGEHAND_COMMAND": task.command,
@@ -61,7 +61,7 @@ class Program:
             )
         except (OSError, ValueError) as error:
             raise Retry(None, f"{self.words[0]} cannot be started: {error}") from None
-        output, errors = Output(), Errors(task)
+        output, errors = StandardOutput(), StandardError(task)
         try:
             async with asyncio.timeout(self.timeout_seconds):
                 await _talk(process, task.task.payload_json.encode(), output, errors)
@@ -71,9 +71,9 @@ class Program:
         except BaseException:
             await _surely_end_group(process)  # the lease was lost, or the worker stops
             raise
-        return self._judged(process.returncode or 0, output, errors)
+        return self._outcome(process.returncode or 0, output, errors)
 
-    def _judged(self, code: int, output: "Output", errors: "Errors") -> dict[str, Any]:
+    def _outcome(self, code: int, output: "StandardOutput", errors: "StandardError") -> dict[str, Any]:
         if code == 0:
             return output.result()
         if code < 0:
@@ -83,8 +83,8 @@ class Program:
         raise Retry(None, errors.reason(f"exit code {code}"))
 
 
-class Output:
-    """What the program wrote on stdout, up to a bound; the rest is counted."""
+class StandardOutput:
+    """The beginning of stdout, up to a limit, and its whole length."""
 
     def __init__(self) -> None:
         self._kept = bytearray()
@@ -95,7 +95,7 @@ class Output:
         self._kept += chunk[: MAX_OBJECT - len(self._kept)]
 
     def result(self) -> dict[str, Any]:
-        """An object is the result; anything else is text in one."""
+        """The JSON object on stdout; any other output is the text in one."""
         if self._length == len(self._kept):
             with contextlib.suppress(msgspec.DecodeError, RecursionError):
                 value = msgspec.json.decode(self._kept)
@@ -107,8 +107,8 @@ class Output:
         return {"output": text, "note": f"cut at {MAX_TEXT} of {self._length} bytes"}
 
 
-class Errors:
-    """What the program wrote on stderr: progress, and for the rest the end of it."""
+class StandardError:
+    """Reports the progress lines of stderr, and keeps the end of the others."""
 
     def __init__(self, task: Held) -> None:
         self._task = task
@@ -122,9 +122,9 @@ class Errors:
             self._line(line)
         self._begun = self._begun[-MAX_REASON:]
 
-    def reason(self, what: str) -> str:
+    def reason(self, otherwise: str) -> str:
         tail = b"\n".join([*self._lines, self._begun])[-MAX_REASON:].decode("utf-8", "replace").strip()
-        return tail or what
+        return tail or otherwise
 
     def _line(self, line: bytes) -> None:
         if said := _PROGRESS.fullmatch(line.decode("utf-8", "replace").strip()):
@@ -136,8 +136,8 @@ class Errors:
             self._size -= len(self._lines.popleft()) + 1
 
 
-async def _talk(process: Process, payload: bytes, output: Output, errors: Errors) -> None:
-    """Until the program has exited and what it wrote has been read."""
+async def _talk(process: Process, payload: bytes, output: StandardOutput, errors: StandardError) -> None:
+    """Write the payload and read the output until the program has exited."""
     assert process.stdin and process.stdout and process.stderr  # noqa: S101, PT018 - they are pipes, see above
     reading = [
         asyncio.create_task(_read(process.stdout, output)),
@@ -146,7 +146,7 @@ async def _talk(process: Process, payload: bytes, output: Output, errors: Errors
     ]
     try:
         await process.wait()
-        # Something that it started may hold its output for ever.
+        # A process that it started may keep its output open.
         await asyncio.wait(reading, timeout=LEFT_OPEN_SECONDS)
     finally:
         for task in reading:
@@ -154,7 +154,7 @@ async def _talk(process: Process, payload: bytes, output: Output, errors: Errors
         await asyncio.gather(*reading, return_exceptions=True)
 
 
-async def _read(stream: asyncio.StreamReader, into: Output | Errors) -> None:
+async def _read(stream: asyncio.StreamReader, into: StandardOutput | StandardError) -> None:
     while chunk := await stream.read(CHUNK):
         into.add(chunk)
 
@@ -169,7 +169,7 @@ async def _write(stream: asyncio.StreamWriter, payload: bytes) -> None:
 
 
 async def _surely_end_group(process: Process) -> None:
-    """Also when this is cancelled once more."""
+    """End the group even if this is cancelled again meanwhile."""
     ending = asyncio.create_task(_end_group(process))
     while not ending.done():
         with contextlib.suppress(asyncio.CancelledError):
@@ -177,7 +177,7 @@ async def _surely_end_group(process: Process) -> None:
 
 
 async def _end_group(process: Process) -> None:
-    """The program and all that it started: asked to end, and after a while made to."""
+    """Send SIGTERM to the program and all that it started, and SIGKILL after a while."""
     if not _signal_group(process.pid, signal.SIGTERM):
         return
     until = time.monotonic() + KILL_SECONDS
@@ -190,18 +190,18 @@ async def _end_group(process: Process) -> None:
 
 
 def _signal_group(group: int, number: int) -> bool:
-    """Whether there is anybody in it."""
+    """Send a signal; return whether the group has any process."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True  # somebody in it has changed its user; the rest got the signal
+        return True  # a process in it runs as another user; the others got the signal
     return True
 
 
-def said(ended: TaskEnded, as_json: bool, out: IO[str]) -> None:
-    """One line for each task."""
+def print_ended(ended: TaskEnded, as_json: bool, out: IO[str]) -> None:
+    """Print a line for a task that has ended."""
     task = ended.task
     if as_json:
         line = {
@@ -232,7 +232,7 @@ async def work(
     as_json: bool,
     out: IO[str] | None = None,
 ) -> None:
-    """Until a signal comes. What cannot work at all is a ConfigError."""
+    """Work until a signal. ConfigError if the program cannot be run or the server refuses the worker."""
     if shutil.which(program.words[0]) is None:
         raise ConfigError(f"{program.words[0]} is not a program that can be run")
     out = out or (sys.stdout if as_json else sys.stderr)
@@ -242,7 +242,7 @@ async def work(
         concurrency=concurrency,
         lease_seconds=lease_seconds,
         grace_seconds=grace_seconds,
-        watch=lambda ended: said(ended, as_json, out),
+        watch=lambda ended: print_ended(ended, as_json, out),
     )
     for command in {command.strip().lower(): command for command in commands}.values():
         worker.task(command)(program)

@@ -1,4 +1,4 @@
-"""`chargehand provision` against a real server, a BMC on a socket and a machine that does what its medium says."""
+"""Jobs of `chargehand provision` against a real server, a simulated BMC and a machine that runs its medium."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""`chargehand` as people and scripts meet it: a process with arguments, an environment, and a terminal or none."""
+"""Run `chargehand` in tests: as a process, or without one."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A small server of this wire in memory, for what the real one does not do on demand: lose answers, be busy, be codeQ.
+"""A small tasks server in memory, for what the real one does not do on demand: lose answers, be busy, be codeQ.
 
 `Stub(codeq=True)` has no streams, no lease numbers, no progress and no cancel, like codeQ.
 """

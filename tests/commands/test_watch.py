@@ -1,4 +1,4 @@
-"""On a terminal: tokens as they come, colours unless they are not wanted, and a spinner that leaves nothing behind."""
+"""`watch` on a terminal: tokens as they come, colours unless NO_COLOR, and a spinner that leaves nothing behind."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.api.serving import on_sqlite, serving, talking, until
-from tests.commands.commanding import ended, invoked, running
+from tests.commands.running import ended, invoked, running
 from tests.commands.terminal import terminal
 from tests.e2e.server import Server
 from tests.inference.conformance import Habits, OllamaTarget

@@ -1,4 +1,4 @@
-"""A wire between a command and its server, on which answers are lost when a test says so."""
+"""A proxy between a command and its server, which loses answers when a test says so."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A bad network."""
+"""A proxy that loses answers and cuts streams."""
 
 import asyncio
 from collections.abc import AsyncIterator
