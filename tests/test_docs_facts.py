@@ -87,3 +87,23 @@ def test_every_test_that_is_named_as_a_proof_is_there(page: str, least: int) -> 
         if not (ROOT / "tests" / file).is_file() or (test and f"def {test}(" not in (ROOT / "tests" / file).read_text())
     ]
     assert missing == []
+
+
+def test_every_file_that_the_walk_through_the_code_names_is_there() -> None:
+    """A newcomer finds a place by this page alone. Paths begin at the project, the package, or the room that is described."""
+    named = set(re.findall(r"`((?:[\w.-]+/)+[\w.-]*)(?:::\w+)?`", (ROOT / "docs/internals.md").read_text()))
+    package = ROOT / "src" / "chargehand"
+    described = (
+        "store",
+        "store/sql",
+        "doors/inference",
+        "doors/provisioning",
+        "client",
+        "commands",
+        "console",
+        "console/static",
+    )
+    rooms = [ROOT, package, *(package / room for room in described)]
+    assert len(named) > 60
+    stands_for_many = {name for name in named if re.search("[A-Z]{4}", name)}
+    assert [name for name in sorted(named - stands_for_many) if not any((room / name).exists() for room in rooms)] == []

@@ -154,7 +154,7 @@ async def test_an_unexpected_error_ends_neither_its_chore_nor_the_others_and_is_
 # the engine's own -------------------------------------------------------------------------------------------------------
 
 
-def test_lapses_and_deadlines_are_looked_for_often_enough() -> None:
+def test_lapses_and_deadlines_are_checked_often_enough() -> None:
     assert max(LAPSE_SECONDS, EXPIRE_SECONDS) <= 2
 
 

@@ -152,7 +152,7 @@ async def test_a_delayed_job_is_claimed_when_it_is_due(store_url: str) -> None:
             assert job.updated_at >= job.run_at
 
 
-async def test_a_delayed_job_from_before_is_found_by_looking(store_url: str) -> None:
+async def test_a_delayed_job_from_before_is_found_by_polling(store_url: str) -> None:
     async with opened(store_url) as store:
         engine = an_engine(store)
         job_id = await submit(store, delay_seconds=0.3)
@@ -212,7 +212,7 @@ async def test_a_job_handed_back_goes_to_whoever_waits(engine: Engine) -> None:
         assert [job.id for job in await staying] == [job_id]
 
 
-async def test_a_waiter_that_leaves_as_it_is_woken_does_not_keep_the_news_to_itself(engine: CountingEngine) -> None:
+async def test_a_waiter_that_leaves_as_it_is_woken_passes_the_wake_up_on(engine: CountingEngine) -> None:
     leaving, staying = await claiming(engine), await claiming(engine)
 
     def leave(_: Moved) -> None:
@@ -243,7 +243,7 @@ async def test_a_job_submitted_while_a_claim_is_under_way_wakes_it(postgres_url:
             assert [job.id for job in await claims[0]] == [job_id]
 
 
-async def test_draining_sends_waiters_home_and_claims_nothing_more(engine: CountingEngine) -> None:
+async def test_draining_ends_all_waiting_and_claims_nothing_more(engine: CountingEngine) -> None:
     waiter = await claiming(engine)
     engine.drain()
     assert await waiter == ()

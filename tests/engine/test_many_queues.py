@@ -275,7 +275,7 @@ async def test_a_delayed_job_is_claimed_by_pattern_when_it_is_due(store_url: str
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-async def test_a_delayed_job_from_before_is_found_by_looking(store_url: str, pattern: str) -> None:
+async def test_a_delayed_job_from_before_is_found_by_polling(store_url: str, pattern: str) -> None:
     async with opened(store_url) as store:
         engine = an_engine(store)
         [job_id] = await put(engine, "k/acme/render", delay_seconds=0.3)

@@ -400,7 +400,7 @@ async def test_a_runner_survives_a_store_that_is_away_for_a_moment(postgres_url:
             assert not runner.done()
 
 
-async def test_an_outcome_is_told_as_soon_as_the_store_is_back(postgres_url: str, tmp_path: Path) -> None:
+async def test_an_outcome_is_reported_as_soon_as_the_store_is_back(postgres_url: str, tmp_path: Path) -> None:
     """The work is done and the lease is held: nobody should have to do it again."""
     go_on = asyncio.Event()
 
@@ -448,7 +448,7 @@ async def test_a_job_that_is_handed_back_to_rest_shows_callers_what_they_saw_bef
     assert (job.state, job.stage, job.topic) == (State.QUEUED, "resting", "running:building")
 
 
-async def test_a_job_that_goes_on_after_a_rest_tells_nobody_a_second_time(store: Store, clock: Clock) -> None:
+async def test_a_job_that_continues_after_a_rest_announces_nothing_a_second_time(store: Store, clock: Clock) -> None:
     engine = an_engine(store, clock)
     await engine.submit(a_job(id="1"))
     [first] = await engine.claim((a_queue("q"),), "one", LONG)

@@ -39,7 +39,7 @@ async def test_whoever_waits_longest_is_woken_first_and_the_others_sleep_on() ->
     assert wakeups.waiting == 0
 
 
-async def test_news_of_another_queue_wakes_nobody() -> None:
+async def test_a_job_in_another_queue_wakes_nobody() -> None:
     wakeups = Wakeups()
     task = await waiting(wakeups, "a", "b")
     wakeups.wake(a_queue("c"))
@@ -62,7 +62,7 @@ async def test_waiting_ends_with_its_time() -> None:
     assert wakeups.waiting == 0
 
 
-async def test_news_for_somebody_who_leaves_goes_to_the_next() -> None:
+async def test_a_wake_up_for_a_waiter_who_leaves_goes_to_the_next() -> None:
     wakeups = Wakeups()
     leaving, staying = await waiting(wakeups), await waiting(wakeups)
     leaving.cancel()
@@ -70,7 +70,7 @@ async def test_news_for_somebody_who_leaves_goes_to_the_next() -> None:
     assert await settled(staying) == [True]
 
 
-async def test_news_that_somebody_takes_along_when_leaving_goes_to_the_next() -> None:
+async def test_a_wake_up_that_a_leaving_waiter_did_not_use_goes_to_the_next() -> None:
     wakeups = Wakeups()
     leaving, staying = await waiting(wakeups), await waiting(wakeups)
     wakeups.wake(a_queue("q"))
@@ -78,7 +78,7 @@ async def test_news_that_somebody_takes_along_when_leaving_goes_to_the_next() ->
     assert await settled(staying) == [True]
 
 
-async def test_news_that_comes_when_the_time_is_just_over_goes_to_the_next() -> None:
+async def test_a_wake_up_that_comes_just_after_the_timeout_goes_to_the_next() -> None:
     wakeups = Wakeups()
     late = await waiting(wakeups, timeout=0.01)
     staying = await waiting(wakeups)
@@ -87,7 +87,7 @@ async def test_news_that_comes_when_the_time_is_just_over_goes_to_the_next() -> 
     assert await settled(staying) == [True] or await late, "somebody must hear of it"
 
 
-async def test_closing_sends_everybody_home() -> None:
+async def test_closing_ends_all_waiting() -> None:
     wakeups = Wakeups()
     tasks = [await waiting(wakeups), await waiting(wakeups, "a", "b")]
     wakeups.close()
@@ -95,7 +95,7 @@ async def test_closing_sends_everybody_home() -> None:
     assert await wakeups.wait((a_queue("q"),), LONG) is False
 
 
-async def test_a_look_wakes_as_many_as_there_are_jobs() -> None:
+async def test_a_poll_wakes_as_many_waiters_as_there_are_jobs() -> None:
     wakeups = Wakeups()
     a, a2, b = await waiting(wakeups, "a"), await waiting(wakeups, "a"), await waiting(wakeups, "b")
     asked: list[tuple[Sequence[Wanted], int]] = []
@@ -110,7 +110,7 @@ async def test_a_look_wakes_as_many_as_there_are_jobs() -> None:
     wakeups.close()
 
 
-async def test_nobody_waiting_means_nothing_to_look_for() -> None:
+async def test_a_poll_reads_nothing_while_nobody_waits() -> None:
     async def due(queues: Sequence[Wanted], bound: int) -> list[DueQueue]:
         raise AssertionError("asked")
 
@@ -141,7 +141,7 @@ async def test_a_pause_is_cut_short_by_a_job_that_is_due_sooner() -> None:
     wakeups.close()
 
 
-async def test_a_clock_ahead_of_the_database_does_not_make_the_look_spin() -> None:
+async def test_a_clock_ahead_of_the_database_does_not_make_the_poll_spin() -> None:
     wakeups = Wakeups()
     await waiting(wakeups)
 

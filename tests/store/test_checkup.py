@@ -41,7 +41,7 @@ async def test_version_and_newest_job_are_seen_beside_a_server(store_url: str) -
         await store.close()
 
 
-async def test_what_is_no_store_of_ours_is_said(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_store_of_ours_is_reported(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("this is no database" * 100)
     with pytest.raises(StoreCorrupt):
         await look(f"sqlite:///{tmp_path}/text.db")

@@ -79,7 +79,7 @@ async def test_age_counts_from_when_a_job_was_due(store: Store, clock: Clock) ->
     assert await claimed_ids(store, limit=2) == [early, late]
 
 
-async def test_what_is_not_due_does_not_stand_in_the_way(store: Store) -> None:
+async def test_delayed_jobs_do_not_hide_due_ones(store: Store) -> None:
     await submit_many(store, 50, priority=9, delay_seconds=60)
     due = await submit(store, priority=0)
     assert await claimed_ids(store, limit=10) == [due]
@@ -120,7 +120,7 @@ async def test_claims_of_one_group_are_dealt_out_in_the_order_they_came(store: S
     assert [{job.lease_owner for job in answer.jobs} for answer in answers] == [{"a"}, {"b"}, {"c"}]
 
 
-async def test_claims_of_one_group_for_different_queues_do_not_meet(store: Store) -> None:
+async def test_claims_of_one_group_for_different_queues_get_only_their_own_jobs(store: Store) -> None:
     for queue in ("a", "b", "c"):
         await submit_many(store, 3, queue=queue)
     wanted = [("a", "b"), ("b", "c"), ("b",), ("a", "b", "c")]

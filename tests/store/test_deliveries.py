@@ -90,7 +90,7 @@ async def test_a_delivery_is_due_at_once_and_knows_its_event(store: Store, clock
     assert (endpoint.id, endpoint.url, endpoint.state) == (HERE, URL, EndpointState.ACTIVE)
 
 
-async def test_each_report_hears_what_it_asked_for(store: Store) -> None:
+async def test_each_report_gets_the_topics_it_asked_for(store: Store) -> None:
     reports = (
         a_report(URL),
         a_report(OTHER + "ends", "succeeded", "failed"),
@@ -106,7 +106,7 @@ async def test_each_report_hears_what_it_asked_for(store: Store) -> None:
 
 
 @pytest.mark.parametrize("step", ["succeed", "fail", "retry", "cancel"])
-async def test_a_move_and_its_deliveries_are_one(store: Store, step: str) -> None:
+async def test_a_move_and_its_deliveries_are_committed_together(store: Store, step: str) -> None:
     job = await running(store, max_attempts=2, reports=(a_report(URL), a_report(OTHER)))
     await move(store, job, "advance", stage="working")
     moved = await move(store, job, step)
@@ -148,7 +148,7 @@ async def test_tenants_do_not_share_a_receiver(store: Store) -> None:
 # taking -----------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_was_taken_is_not_taken_again_until_its_lease_is_over(store: Store, clock: Clock) -> None:
+async def test_a_taken_delivery_is_not_taken_again_until_its_lease_is_over(store: Store, clock: Clock) -> None:
     ids = await pending(store, 3)
     first = await store.write(a_take(limit=2))
     assert (first.ids, first.leases) == (tuple(ids[:2]), (1, 1))
@@ -192,7 +192,7 @@ async def test_the_longest_due_is_taken_first(store: Store, clock: Clock) -> Non
     ]  # fmt: skip
 
 
-async def test_taking_nothing_tells_when_there_will_be_something(store: Store, clock: Clock) -> None:
+async def test_an_empty_take_says_when_the_next_delivery_is_due(store: Store, clock: Clock) -> None:
     for wait in (20, 10):
         delivery_id, lease = await taken(store)
         await store.write(a_settle(delivery_id, lease, PENDING, retry_seconds=wait))
@@ -383,7 +383,7 @@ async def test_what_is_too_old_is_given_up_unless_it_is_being_sent(store: Store,
     assert await store.prune(OldDeliveries(100), 10) == 0
 
 
-async def test_a_replayed_delivery_is_young_again(store: Store, clock: Clock) -> None:
+async def test_the_age_of_a_replayed_delivery_starts_again(store: Store, clock: Clock) -> None:
     delivery_id, lease = await taken(store)
     await store.write(a_settle(delivery_id, lease, DEAD))
     clock.advance(1000)

@@ -137,7 +137,7 @@ async def test_a_nul_in_text_is_kept_or_refused_and_troubles_nobody(store: Store
 
 
 @pytest.mark.parametrize("text", ["a\x00b", "\ud800"], ids=["NUL", "half a character"])
-async def test_a_question_that_cannot_be_asked_is_answered_in_our_words(store: Store, text: str) -> None:
+async def test_a_value_that_cannot_be_looked_up_is_a_bad_request(store: Store, text: str) -> None:
     with suppress(BadRequest):
         assert await store.get_job(text) is None
     with suppress(BadRequest):
@@ -235,7 +235,9 @@ async def test_a_raised_limit_makes_room(file_url: str) -> None:
 
 
 @pytest.mark.parametrize("priority", [99, 2**70], ids=["refused", "unsendable"])
-async def test_who_is_told_that_the_store_is_full_has_nothing_in_it(file_url: str, priority: int) -> None:
+async def test_a_write_refused_by_a_full_store_leaves_nothing_behind_for_its_caller(
+    file_url: str, priority: int
+) -> None:
     """Also when the group was taken apart because somebody else's operation was bad."""
     async with opened(file_url, max_bytes=SMALL) as store:
         jobs = [a_job(), a_job(priority=priority), a_job(payload=bytes(SMALL)), a_job()]
@@ -249,13 +251,13 @@ async def test_who_is_told_that_the_store_is_full_has_nothing_in_it(file_url: st
 # SQLite: a bad place, a damaged file ------------------------------------------------------------------------------------
 
 
-async def test_a_file_in_place_of_the_directory_is_said_plainly(tmp_path: Path) -> None:
+async def test_a_file_in_place_of_the_directory_is_named_in_the_error(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("not a directory")
     with pytest.raises(StoreUnavailable, match="data"):
         await open_store(f"sqlite:///{tmp_path}/data/chargehand.db")
 
 
-async def test_a_directory_in_place_of_the_file_is_said_plainly(directory: Path) -> None:
+async def test_a_directory_in_place_of_the_file_is_named_in_the_error(directory: Path) -> None:
     with pytest.raises(StoreUnavailable):
         await open_store(f"sqlite:///{directory}")
 
@@ -300,7 +302,7 @@ def kill_writer(store: Store) -> None:
     os.kill(cast(SqliteStore, store)._process.pid, signal.SIGKILL)
 
 
-async def test_when_the_writer_dies_callers_and_server_learn_it(file_url: str) -> None:
+async def test_when_the_writer_dies_callers_and_server_get_an_error(file_url: str) -> None:
     async with opened(file_url) as store:
         job_id = await submit(store)
         ended = asyncio.create_task(store.ended())

@@ -87,12 +87,12 @@ async def test_a_group_is_bounded_in_bytes_too() -> None:
     assert ledger.commits == [["0", "1"], ["2", "3"], ["4"]]
 
 
-async def test_who_is_refused_is_refused_alone() -> None:
+async def test_a_refused_operation_is_refused_alone() -> None:
     answers = await outcomes(Group(Ledger().commit, size=10), "a", "alone", "b")
     assert [type(answer) for answer in answers] == [Submitted, BadRequest, Submitted]
 
 
-async def test_when_a_commit_fails_all_of_its_callers_learn_it_and_the_next_is_tried() -> None:
+async def test_when_a_commit_fails_all_of_its_callers_get_the_error_and_the_next_is_tried() -> None:
     group = Group(Ledger().commit, size=10)
     answers = await outcomes(group, "a", "everybody", "b")
     assert [type(answer) for answer in answers] == [StoreFull] * 3

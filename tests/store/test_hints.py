@@ -96,7 +96,7 @@ async def test_another_user_of_the_database_cannot_find_the_channel(
         await works(server, api)
 
 
-async def test_hints_that_nobody_of_us_wrote_break_move_and_grow_nothing(postgres_url: str) -> None:
+async def test_forged_hints_break_and_move_nothing_and_take_no_memory(postgres_url: str) -> None:
     broken: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: broken.append(context))
     connection = await asyncpg.connect(postgres_url)
@@ -126,7 +126,7 @@ async def test_hints_that_nobody_of_us_wrote_break_move_and_grow_nothing(postgre
     assert broken == []
 
 
-async def test_what_is_told_is_small_and_holds_no_payload(postgres_url: str) -> None:
+async def test_a_hint_is_small_and_holds_no_payload(postgres_url: str) -> None:
     """Whatever names callers choose. PostgreSQL takes 8,000 bytes at once."""
     connection = await asyncpg.connect(postgres_url)
     async with node(postgres_url) as (_, api, channel):

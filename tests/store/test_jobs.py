@@ -289,7 +289,7 @@ async def test_another_tenant_cannot_move_a_job(store: Store) -> None:
         assert await attempt(store, step.name, job, job.lease, None), step.name
 
 
-async def test_one_of_many_at_once_finishes_a_job_and_the_others_learn_it(store: Store) -> None:
+async def test_one_of_many_at_once_finishes_a_job_and_the_others_lose_the_race(store: Store) -> None:
     job = await running(store)
     ways: Sequence[str] = ("succeed", "fail", "retry", "park", "cancel") * 4
     moved = [m for m in await asyncio.gather(*[move(store, job, way) for way in ways]) if m is not None]
@@ -448,7 +448,7 @@ async def test_the_log_counts_without_gaps_and_says_what_callers_saw_before(stor
     assert (await get(store, job_id)).seq == len(log)
 
 
-async def test_a_job_tells_what_callers_see_and_saw_before(store: Store) -> None:
+async def test_a_job_says_what_callers_see_and_saw_before(store: Store) -> None:
     job = await running(store)
     seen = [(job.topic, job.previous)]
     for stage in ("loading", "loading", "working"):

@@ -64,7 +64,7 @@ async def test_a_requeued_job_has_its_whole_time_again_after_its_next_end(store:
     assert await store.prune(KeptJobs(), 10) == 1
 
 
-async def test_a_callback_that_is_still_to_be_sent_keeps_its_job(store: Store, clock: Clock) -> None:
+async def test_a_job_with_a_pending_callback_is_kept(store: Store, clock: Clock) -> None:
     job = await running(store, keep_seconds=1, reports=(a_report(),))
     await move(store, job, "succeed")
     clock.advance(100)

@@ -156,7 +156,7 @@ async def test_five_nodes_can_open_an_empty_database_at_once(postgres_url: str, 
         await asyncio.gather(*[store.close() for store in stores])
 
 
-async def test_a_database_where_nothing_may_be_made_is_refused_in_our_words(postgres_url: str) -> None:
+async def test_a_database_without_the_right_to_make_tables_is_refused_in_our_words(postgres_url: str) -> None:
     await sql(postgres_url, "DO $$ BEGIN CREATE ROLE guest LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
     with pytest.raises(StoreError, match="permission denied"):
         await open_store(postgres_url.replace("postgres:@", "guest:@"))
@@ -192,6 +192,6 @@ async def test_the_next_server_waits_for_the_last_one_to_finish(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("url", ["", "mysql://localhost/db", "sqlite:relative.db", "sqlite:///"])
-async def test_an_address_nobody_understands_is_refused(url: str) -> None:
+async def test_an_unknown_kind_of_store_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"store\.url"):
         await open_store(url)

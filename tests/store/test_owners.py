@@ -33,7 +33,7 @@ async def act(store: Store, job: Job, verb: str, **guards: Any) -> bool:
 
 
 @pytest.mark.parametrize("verb", ["beat", "note", "succeed", "fail", "retry", "park", "advance"])
-async def test_the_owner_may_and_nobody_else(store: Store, verb: str) -> None:
+async def test_only_the_owner_may_move_a_job(store: Store, verb: str) -> None:
     job = await running(store)
     before = await trace(store, job.id)
     for stranger in STRANGERS:
@@ -43,7 +43,7 @@ async def test_the_owner_may_and_nobody_else(store: Store, verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["beat", "note", "succeed", "fail", "retry", "park"])
-async def test_who_lost_the_job_may_not_although_it_is_the_last_who_had_it(store: Store, verb: str) -> None:
+async def test_an_owner_that_lost_the_job_may_not_move_it(store: Store, verb: str) -> None:
     job = await running(store)
     assert await move(store, job, "retry")
     before = await trace(store, job.id)
@@ -52,7 +52,7 @@ async def test_who_lost_the_job_may_not_although_it_is_the_last_who_had_it(store
 
 
 @pytest.mark.parametrize("verb", ["beat", "note", "succeed", "fail", "retry", "park"])
-async def test_the_lease_tells_an_owner_from_its_older_self(store: Store, verb: str) -> None:
+async def test_a_second_claim_by_the_same_owner_has_another_lease(store: Store, verb: str) -> None:
     old = await running(store)
     assert await move(store, old, "retry")
     new = await take_one(store, old.queue)

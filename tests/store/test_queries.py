@@ -77,7 +77,7 @@ def test_the_columns_of_a_job_are_read_in_the_order_of_its_fields() -> None:
     assert [column.partition(".")[2] for column in columns] == [first, "kind", "tenant", "queue", "node", *fields]
 
 
-async def test_looking_for_work_never_scans_or_sorts_the_jobs(tmp_path: Path) -> None:
+async def test_a_claim_never_scans_or_sorts_the_jobs(tmp_path: Path) -> None:
     """On SQLite, whose plan follows from the schema alone; PostgreSQL looks at what is in the table."""
     async with opened(f"sqlite:///{tmp_path}/jobs.db"):
         with apsw.Connection(f"{tmp_path}/jobs.db") as reader:
@@ -88,7 +88,7 @@ async def test_looking_for_work_never_scans_or_sorts_the_jobs(tmp_path: Path) ->
                 assert query.name != "due_jobs" or not [step for step in steps if "TEMP B-TREE" in step]
 
 
-async def test_looking_for_files_never_scans_them(tmp_path: Path) -> None:
+async def test_finding_files_never_scans_them(tmp_path: Path) -> None:
     async with opened(f"sqlite:///{tmp_path}/files.db"):
         with apsw.Connection(f"{tmp_path}/files.db") as reader:
             for query in (load_queries("sqlite")[name] for name in FILES):
@@ -143,7 +143,7 @@ MANY_JOBS = """
     FROM n"""
 
 
-async def test_a_scheduler_looks_at_a_hundred_thousand_jobs_as_quickly_as_at_a_few(
+async def test_queue_heads_of_a_hundred_thousand_jobs_are_read_as_quickly_as_of_a_few(
     store_url: str, clock: Clock
 ) -> None:
     async with opened(store_url, clock) as store:

@@ -67,7 +67,7 @@ async def test_a_limit_of_nothing_gives_nothing_and_a_lowered_one_takes_nothing_
     assert all([await move(store, job, "succeed") for job in running])
 
 
-async def test_only_queues_that_differ_are_remembered(store: Store) -> None:
+async def test_only_queues_with_settings_have_a_row(store: Store) -> None:
     await store.write(SetQueue(QueueSettings(a_queue("b"), max_running=3)))
     await store.write(SetQueue(QueueSettings(a_queue("a"), paused=True)))
     await store.write(SetQueue(QueueSettings(a_queue("b"), paused=True, max_running=4)))

@@ -56,7 +56,7 @@ async def test_what_is_not_there_is_not_found(store: Store) -> None:
     assert await Records(store).due(KIND, 10) == []
 
 
-async def test_a_record_is_its_kinds_and_its_tenants(store: Store) -> None:
+async def test_a_record_belongs_to_one_kind_and_one_tenant(store: Store) -> None:
     mine = await put(store)
     others = await put(store, tenant="other", body=b"2"), await put(store, kind="else", body=b"3")
     assert [record.version for record in (mine, *others)] == [1, 1, 1]
@@ -74,7 +74,7 @@ async def test_a_record_that_must_be_new_is_not_made_twice(store: Store) -> None
     assert (await put(store, expected=0)).version == 1
 
 
-async def test_a_change_of_a_version_that_is_over_changes_nothing(store: Store) -> None:
+async def test_a_change_of_an_old_version_changes_nothing(store: Store) -> None:
     first = await put(store)
     second = await put(store, body=b"second", expected=first.version)
     for expected in (first.version, second.version + 1):
@@ -174,7 +174,7 @@ async def test_a_record_that_no_database_can_hold_is_refused_alone(store: Store)
     assert [type(answer) for answer in answers] == [Record, BadRequest, Record]
 
 
-async def test_looking_for_records_never_scans_them(tmp_path: Path) -> None:
+async def test_finding_records_never_scans_them(tmp_path: Path) -> None:
     """On SQLite, whose plan follows from the schema alone."""
     async with opened(f"sqlite:///{tmp_path}/records.db"):
         with apsw.Connection(f"{tmp_path}/records.db") as reader:

@@ -76,7 +76,7 @@ async def test_a_finished_job_is_kept_to_its_last_moment(store: Store, clock: Cl
     assert await store.get_job(job_id) is None
 
 
-async def test_a_job_is_kept_while_somebody_still_has_to_be_told(store: Store, clock: Clock) -> None:
+async def test_a_job_is_kept_while_a_delivery_of_it_is_pending(store: Store, clock: Clock) -> None:
     job = await job_in(store, State.SUCCEEDED, reports=(a_report(),))
     clock.advance(1000)
     assert await store.prune(OldJobs(100), 10) == 0

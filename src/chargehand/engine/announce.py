@@ -1,4 +1,4 @@
-"""Which deliveries a move makes: pure, and the same for both databases."""
+"""Decide which deliveries a move makes. Pure, and the same for both databases."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -32,7 +32,7 @@ def decode_reports(text: str) -> tuple[Report, ...]:
 
 
 def announce(new_id: UlidMaker, tenant: str, job_id: str, seq: int, topic: str, reports: str) -> list[NewDelivery]:
-    """The deliveries of an event that gave the job a new topic."""
+    """Return the deliveries of an event that gave the job a new topic."""
     if not reports:
         return []
     return [

@@ -1,7 +1,7 @@
-"""A delivery: one event of one job, to be told to one endpoint. The row refers to the event; the body is made when it is sent.
+"""A delivery: one event of one job, to be sent to one endpoint. The row refers to the event; the body is made when it is sent.
 
 Nothing is copied: an event never changes and a result is written once, so every try of a delivery renders the same body, and
-a result of megabytes is stored once however many endpoints hear of it.
+a result of megabytes is stored once however many endpoints it is sent to.
 """
 
 import base64
@@ -76,7 +76,7 @@ class Try(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Subject(msgspec.Struct, frozen=True, array_like=True):
-    """What a delivery is about, and what its last try came to, without what the job carries."""
+    """What a delivery is about, and how its last try ended, without the job's payload and result."""
 
     delivery_id: str
     kind: str = ""
@@ -98,7 +98,7 @@ class Outgoing(msgspec.Struct, frozen=True):
 class Taken(msgspec.Struct, frozen=True, array_like=True, tag="taken"):
     ids: tuple[str, ...]
     leases: tuple[int, ...]
-    next_due_at: int | None  # when the endpoint next has something to do; None: nothing pending
+    next_due_at: int | None  # when the endpoint's next delivery is due; None: nothing is pending
     blocked: bool = False  # paused or disabled
 
 
@@ -122,18 +122,18 @@ class Settle(Operation[bool], frozen=True, array_like=True, tag="settle"):
     duration_seconds: float
     error: str
     answer: str
-    disable_endpoint: str = ""  # the endpoint's id, when it said that it is gone
+    disable_endpoint: str = ""  # the endpoint's id, when it answered 410
 
 
 class Release(Operation[None], frozen=True, array_like=True, tag="release"):
-    """Deliveries that were taken and will not be sent from here now."""
+    """Give back deliveries that were taken and will not be sent by this node now."""
 
     ids: tuple[str, ...]
     leases: tuple[int, ...]
 
 
 class Replay(Operation[int], frozen=True, array_like=True, tag="replay"):
-    """Make due again one delivery by its id, or the dead ones of an endpoint; of this tenant. The answer is how many."""
+    """Make one delivery due again by its id, or the dead ones of an endpoint; the answer is how many."""
 
     tenant: str
     delivery_id: str = ""
@@ -150,13 +150,13 @@ class SetEndpoint(Operation[bool], frozen=True, array_like=True, tag="set_endpoi
 
 @lru_cache(maxsize=4096)  # callers name the same few again and again
 def shown_url(url: str) -> str:
-    """The URL as every view and log line shows it: without user, password, query and fragment, which may be secret."""
+    """Return the URL as every view and log line shows it: without user, password, query and fragment, which may be secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path or '/'}"
 
 
 @lru_cache(maxsize=4096)
 def endpoint_id(tenant: str, url: str) -> str:
-    """Made from what it stands for, so that nobody has to look it up before writing a delivery."""
+    """Return the id of the tenant's endpoint, made from both, so that a delivery is written without a lookup."""
     digest = hashlib.sha256(f"{tenant}\n{shown_url(url)}".encode()).digest()
     return "ep_" + base64.b32encode(digest[:15]).decode().lower()

@@ -40,12 +40,12 @@ from chargehand.engine.store import Claim, Claimed, FinishedJobs, KeptJobs, OldD
 from chargehand.engine.wakeups import Wakeups
 from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease, StoreError
 
-MAX_TEXT = 10_000  # of an error or a message; longer ones are cut, the rest belongs into a result
-WATCH_PAGE = 100  # events, each up to 64 KiB, in the hands of one that may read slowly
-WATCH_POLL_SECONDS = 5.0  # underneath the wake-ups of a watched job
+MAX_TEXT = 10_000  # characters of an error or a message; longer ones are cut
+WATCH_PAGE = 100  # events, each up to 64 KiB, held for a watcher that may read slowly
+WATCH_POLL_SECONDS = 5.0  # how often a watched job is read besides, should a wake-up be lost
 SWEEP_BATCH = 200
 PURGE_BATCH = 500
-MAX_TENANTS = 100_000  # of which is remembered when they were served
+MAX_TENANTS = 100_000  # whose last turn is remembered
 
 Judge = Callable[[Job, Broke | Lapsed], Awaitable[Change]]
 Canceller = Callable[[Job, str], Awaitable[Moved]]
@@ -111,11 +111,11 @@ class Engine:
         wait_seconds: float = 0.0,
         stage: str = "",
     ) -> tuple[Job, ...]:
-        """Jobs that are due, or nothing when `wait_seconds` are over. In-process runners and remote workers call this alike.
+        """Claim due jobs; return none when `wait_seconds` have passed. In-process runners and remote workers call this alike.
 
         Where many queues are meant at once (`Queues`), tenants are served in turn.
 
-        A caller that is cancelled while it waits leaves no job behind: what was claimed for it is handed back.
+        If the caller is cancelled while it waits, what was claimed for it is handed back.
         """
         until = time.monotonic() + wait_seconds
         named = tuple([queue for queue in queues if isinstance(queue, Queue)])
@@ -136,7 +136,7 @@ class Engine:
         jobs: list[Job] = []
         by_tenant = await due_by_tenant(self._store, wanted)
         while by_tenant and len(jobs) < claim.limit:
-            # The one served longest ago goes first, and then one job each: a tenant with a million waits like one with two.
+            # The tenant served longest ago goes first, and each gets one job: a tenant with a million jobs waits like one with two.
             tenant = min(by_tenant, key=lambda each: self._served.get(each, 0))
             self._turn += 1
             self._served[tenant] = self._turn
@@ -149,7 +149,7 @@ class Engine:
             except StoreError:
                 if not jobs:
                     raise
-                break  # what was claimed before is somebody's to do
+                break  # the jobs claimed before must be returned, or nobody would do them
             if len(found) < limit:
                 del by_tenant[tenant]
             jobs += found
@@ -205,7 +205,7 @@ class Engine:
         return await self.change(Change(guard, "succeed", result=result, message=message, data=data))
 
     async def broke(self, guard: Guard, outcome: Broke) -> Moved:
-        """The attempt counts: again after a backoff while attempts are left, else the job has failed."""
+        """Count the attempt as broken: retry after a backoff while attempts are left, else fail the job."""
         job = await self._store.get_job(guard.job_id, guard.tenant)
         if job is None or job.state is not State.RUNNING or not _with_holder(guard, "retry").admits(job):
             raise await self._lost(guard, "retry")
@@ -245,7 +245,7 @@ class Engine:
         return await self.change(Change(guard, "requeue", message=message, payload=payload))
 
     async def lapse(self, job: Job) -> Moved | None:
-        """A lapsed lease is an outcome like any other. None: the owner, or another node, was quicker."""
+        """Retry or fail a job whose lease has lapsed; return None if its owner or another node moved it first."""
         moved = await self._store.write(_cut(await self._judge(job, Lapsed())))
         if moved is not None:
             self._moved(moved)
@@ -254,18 +254,18 @@ class Engine:
         return moved
 
     async def expire(self, job: Job) -> Moved | None:
-        """None: it ended before, or was requeued without a deadline."""
+        """Fail a job whose deadline has passed; return None if it ended before, or was requeued without one."""
         moved = await self._store.write(_cut(expire(job)))
         if moved is not None:
             self._moved(moved)
         return moved
 
     def judge_by(self, kind: str, judge: "Judge") -> None:
-        """A door may have its own mind about what comes of a broken attempt, and of a lapsed lease."""
+        """Let a door decide what follows a broken attempt or a lapsed lease of its jobs."""
         self._judges[kind] = judge
 
     def cancel_by(self, kind: str, canceller: "Canceller") -> None:
-        """For a door whose jobs leave something behind that must be put in order first."""
+        """Let a door cancel its own jobs, because they need cleaning up first."""
         self._cancellers[kind] = canceller
 
     async def _judge(self, job: Job, outcome: Broke | Lapsed) -> Change:
@@ -273,7 +273,7 @@ class Engine:
         return decide(job, outcome, self._policy, self._random) if judge is None else await judge(job, outcome)
 
     async def change(self, change: Change) -> Moved:
-        """One guarded move. All of the above end here."""
+        """Make one guarded move. All of the above end here."""
         if Move.by_name[change.move].needs_holder and change.seen_stage is None:
             _with_holder(change.guard, change.move)
         moved = await self._store.write(_cut(change))
@@ -307,7 +307,7 @@ class Engine:
         return job is not None and job.state is State.RUNNING and job.lease == lease
 
     async def watch(self, job_id: str, after: int = 0, tenant: str | None = None) -> AsyncIterator[Event]:
-        """The job's events from `after` on, then those to come, until the last one of a finished job."""
+        """Yield the job's events after `after`, then new ones as they come, until the job has finished."""
         await self.get(job_id, tenant)
         news = asyncio.Event()
         stop = self.watching(job_id, news)
@@ -338,7 +338,7 @@ class Engine:
         await self.refresh_limits()
 
     async def refresh_limits(self) -> None:
-        """Queues where a finished job makes room for a waiting one."""
+        """Read again which queues have a limit: there a finished job makes room for a waiting one."""
         self._limited = {s.queue for s in await self._store.list_queue_settings() if s.max_running is not None}
 
     # removing -----------------------------------------------------------------------------------------------------------
@@ -369,16 +369,16 @@ class Engine:
     # waking whoever waits -----------------------------------------------------------------------------------------------
 
     def on_move(self, listener: Callable[[Moved], None], kind: str = "") -> None:
-        """Tell the listener of every move, or of those of one kind of jobs."""
+        """Call the listener after every move, or after those of one kind of jobs."""
         self._listeners.append((listener, kind))
         self._listeners_of.clear()
 
     def on_lapse(self, listener: Callable[[Moved], None]) -> None:
-        """Told of what came of a lapsed lease, by the one node that found it."""
+        """Call the listener after a lapse was handled, on the node that found it."""
         self._lapse_listeners.append(listener)
 
     def on_hint(self, listener: Callable[[Hint], None]) -> None:
-        """For what happens on other nodes."""
+        """Call the listener with every hint of another node."""
         self._hint_listeners.append(listener)
 
     def _moved(self, moved: Moved) -> None:
@@ -415,7 +415,7 @@ class Engine:
             news.set()
 
     def watching(self, job_id: str, news: asyncio.Event) -> Callable[[], None]:
-        """Sets `news` whenever something happens to the job; call what is returned to stop."""
+        """Set `news` whenever something happens to the job; call the returned function to stop."""
         watchers = self._watchers.setdefault(job_id, set())
         watchers.add(news)
 
@@ -429,7 +429,7 @@ class Engine:
     # periodic -----------------------------------------------------------------------------------------------------------
 
     async def lapse_all(self, owner_prefix: str = "") -> int:
-        """Leases that ran out, or all of owners that are known to be gone."""
+        """Retry or fail all jobs whose lease has lapsed, or whose owner is known to be gone; return how many."""
         return await self._sweep(JobFilter(late="lease", owner_prefix=owner_prefix, limit=SWEEP_BATCH), self.lapse)
 
     async def expire_all(self) -> int:
@@ -457,7 +457,7 @@ class Engine:
         await self._store.check()
 
     def drain(self) -> None:
-        """No new claims, and nobody waits any longer. What runs may still report."""
+        """Refuse new claims and end all waiting. Running jobs may still report."""
         self._open = False
         self.wakeups.close()
         for watchers in self._watchers.values():
@@ -473,14 +473,14 @@ def _claimed(job: Job, endpoints: Sequence[str]) -> Moved:
 
 
 def _with_holder(guard: Guard, move: str) -> Guard:
-    """A guard that names nobody would let anybody move the job: that is a fault of ours, and no caller's."""
+    """Return the guard if it names a lease or an owner; without one anybody could move the job, which is a bug of ours."""
     if not guard.has_holder:
         raise ValueError(f"{move} needs a lease or an owner in its guard")
     return guard
 
 
 def _cut(change: Change) -> Change:
-    """Bounds on what workers say, and no NUL, which PostgreSQL cannot keep in text."""
+    """Cut long texts of workers, and replace NUL, which PostgreSQL cannot store in text."""
     if not (change.error or change.message or change.waiting_for or change.failed_step or change.step):
         return change
     return replace(

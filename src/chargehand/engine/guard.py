@@ -1,4 +1,4 @@
-"""Who may move a job: the part of every moving statement that compares the mover with the job's row."""
+"""Who may move a job: every statement that moves a job compares this with the job's row."""
 
 import msgspec
 
@@ -8,9 +8,9 @@ EVERY_TENANT = None  # for a fleet whose token serves all tenants, and for nobod
 
 
 class Guard(msgspec.Struct, frozen=True, array_like=True):
-    """A job moves only if its row agrees with all of this.
+    """A job moves only if its row matches all of these fields.
 
-    No field has a default: whoever moves a job says whose it is, which door's, and by what the mover holds it.
+    No field has a default: the mover must say whose job it is, which door's, and by which lease or owner it is held.
     """
 
     job_id: str
@@ -21,12 +21,12 @@ class Guard(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def held(cls, job: Job) -> "Guard":
-        """For whoever claimed the job and has it in hand."""
+        """Return the guard for a mover that has claimed the job."""
         return cls(job.id, job.tenant, job.kind, job.lease, job.lease_owner)
 
     @classmethod
     def seen(cls, job: Job) -> "Guard":
-        """For a move that needs no holder (cancel, requeue, expire), of a job that was read as the caller's own."""
+        """Return the guard for a move that needs no lease (cancel, requeue, expire), of a job that the caller may read."""
         return cls(job.id, job.tenant, job.kind, None, None)
 
     @property
@@ -34,7 +34,7 @@ class Guard(msgspec.Struct, frozen=True, array_like=True):
         return self.lease is not None or self.owner is not None
 
     def admits(self, job: Job) -> bool:
-        """The same comparison as in the statement, for a job that was just read."""
+        """Return whether the statement would match this job, as it was just read."""
         return (
             job.id == self.job_id
             and job.kind == self.kind

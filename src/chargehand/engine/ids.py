@@ -21,7 +21,7 @@ class UlidMaker:
         self._last = 0
 
     def __call__(self) -> str:
-        """A fresh random part each millisecond; within one, or when the clock steps back, the last id plus one."""
+        """Return a new id: a fresh random part each millisecond; within one, or when the clock steps back, the last id plus one."""
         value = self._now_ms() << 80
         if value >> 80 > self._last >> 80:
             # The top bit of the random part stays free, so that counting up cannot overflow into the time.
@@ -37,7 +37,7 @@ def is_ulid(text: str) -> bool:
 
 
 def made_at(ulid: str) -> float:
-    """When it was made, by the clock of whoever made it: seconds since the epoch."""
+    """Return when the id was made, by its maker's clock: seconds since the epoch."""
     value = 0
     for character in ulid[:10]:
         value = value << 5 | _ALPHABET.index(character)

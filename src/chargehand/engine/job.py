@@ -2,7 +2,7 @@
 
 Instants (`…_at`) are whole microseconds since the epoch, lengths (`…_seconds`) are seconds. Payloads and results are JSON as
 the caller sent it: the engine never looks inside, so no digit of a large number is lost. Behind the JSON of a payload a door
-may keep bytes that are shown to nobody.
+may keep bytes that are never shown.
 """
 
 from datetime import UTC, datetime
@@ -32,15 +32,15 @@ class State(StrEnum):
 FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 PRIORITIES = range(10)  # 9 is served first
 LEASE_RANDOM_BITS = 32  # of a lease, below the count of claims; two million claims stay below 2**53, JavaScript's bound
-RESTING = "resting"  # the stage of a queued job whose owner is gone: callers go on seeing what they saw
+RESTING = "resting"  # the stage of a queued job whose owner is gone: callers still see its last state
 
-NOT_SHOWN = b"\0"  # which JSON cannot have: where the part of a payload begins that is shown to nobody
+NOT_SHOWN = b"\0"  # which JSON cannot contain: it begins the part of a payload that is never shown
 
 Level = Literal["info", "warn", "error"]
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a job's changes are told, and in which dialect. `on` filters by state or `state:stage`; empty means all."""
+    """Where a job's changes are sent, and in which dialect. `on` filters by state or `state:stage`; empty means all."""
 
     url: str
     endpoint_id: str
@@ -123,7 +123,7 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def claims(self) -> int:
-        """How often the job was claimed."""
+        """Return how often the job was claimed."""
         return self.lease >> LEASE_RANDOM_BITS or self.lease  # 0.1.0 wrote the count alone
 
     @property
@@ -174,15 +174,15 @@ def topic_of(state: str, stage: str) -> str:
 
 
 def visible(state: str, stage: str) -> bool:
-    """A job that was taken but of which nothing was observed yet shows no new state: nobody is told a guess.
+    """Return whether callers see this state. A claimed job of which nothing was observed yet shows no new one.
 
-    One that is queued in a stage rests: its owner is gone and another will go on, so callers see what they saw before.
+    A job queued in a stage rests: its owner is gone and another will continue, so callers still see its last state.
     """
     return (stage != "") if state == State.RUNNING else (state != State.QUEUED or stage == "")
 
 
 def shown_payload(payload: bytes) -> bytes:
-    """The part that is JSON."""
+    """Return the part of a payload that is JSON."""
     end = payload.find(NOT_SHOWN)
     return payload if end < 0 else payload[:end]
 

@@ -44,7 +44,7 @@ class Move(msgspec.Struct, frozen=True):
 
     @property
     def needs_holder(self) -> bool:
-        """Whether only somebody who holds the job may move it so."""
+        """Return whether only the holder of the job may make this move."""
         return self.source == frozenset({State.RUNNING})
 
 
@@ -67,7 +67,7 @@ Move.by_name.update({move.name: move for move in TABLE})
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True, tag="moved"):
-    """What a move left behind: enough to wake whoever waits for it."""
+    """The job after a move: enough to wake whoever waits for it."""
 
     job_id: str
     queue: Queue
@@ -106,10 +106,10 @@ class Change(Operation[Moved | None], frozen=True, array_like=True, tag="change"
     step: str = ""
     message: str = ""
     data: bytes | None = None
-    lease_until: int | None = None  # what a lapse was judged by: a beat that came after it keeps the job
-    deadline_at: int | None = None  # what an expiry was judged by: a job that was requeued after it has none
+    lease_until: int | None = None  # the lease's end as a lapse saw it: a later beat keeps the job
+    deadline_at: int | None = None  # the deadline as an expiry saw it: a job requeued since has none
     payload: bytes | None = None  # in place of the job's own, for another start
-    seen_stage: str | None = None  # what the mover saw, where it holds no lease: of two who saw the same, one moves
+    seen_stage: str | None = None  # the stage as a mover without a lease saw it: of two who saw the same, one moves
     successor: NewJob | None = None  # submitted with the move, in the same commit, or not at all
 
 
@@ -149,7 +149,7 @@ class Prune(Operation[int], frozen=True, array_like=True, tag="prune"):
 
 
 class Broke(msgspec.Struct, frozen=True):
-    """The work began and broke. The attempt counts."""
+    """The work began and failed. The attempt counts."""
 
     error: str
     failed_step: str | None = None
@@ -159,7 +159,7 @@ class Broke(msgspec.Struct, frozen=True):
 
 
 class Lapsed(msgspec.Struct, frozen=True):
-    """The owner was not heard of until its lease ran out."""
+    """The owner sent no beat until its lease ran out."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
@@ -168,7 +168,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 
 def decide(job: Job, outcome: Broke | Lapsed, policy: RetryPolicy, random: Random) -> Change:
-    """Attempts left? Then again after a backoff, else the end."""
+    """Retry after a backoff if attempts are left, else fail."""
     lease_until = None
     step = None
     if isinstance(outcome, Lapsed):
@@ -213,7 +213,7 @@ def try_again(job: Job, broke: Broke, delay: float, lease_until: int | None, ste
 
 
 def expire(job: Job) -> Change:
-    """The end of a job whose deadline passed, wherever it was then."""
+    """Return the change that fails a job whose deadline has passed."""
     seconds = ((job.deadline_at or job.created_at) - job.created_at) / SECOND
     error = f"the deadline of {f'{seconds:.3f}'.rstrip('0').rstrip('.')} s passed"
     waiting = f", waiting for {job.waiting_for}" if job.waiting_for else ""

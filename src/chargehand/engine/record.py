@@ -1,6 +1,6 @@
 """A record: something small that a door remembers besides jobs (a subscription, a schedule), by kind, tenant and name.
 
-The body is the door's own business. The version is what two nodes race with: a write says which one it saw.
+The body is the door's own business. A write names the version that it saw; of two nodes that saw the same, one wins.
 """
 
 import msgspec
@@ -14,7 +14,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, tag="record"):
     name: str
     body: bytes
     version: int  # 1 when it is made, and one more with each change
-    due_at: int | None  # when the door must look at it
+    due_at: int | None  # when the door must handle it
     created_at: int
     updated_at: int
 

@@ -24,9 +24,9 @@ class Records:
     async def list(
         self, kind: str, tenant: str | None = None, *, after: str = "", limit: int = 1000
     ) -> Sequence[Record]:
-        """By tenant and name; `after` is a name, and needs a tenant."""
+        """Return records by tenant and name; `after` is a name, and needs a tenant."""
         return await self._store.list_records(RecordFilter(kind, tenant, after=after, limit=limit))
 
     async def due(self, kind: str, limit: int) -> Sequence[Record]:
-        """Those whose time has come, the longest due first."""
+        """Return the records that are due, the longest due first."""
         return await self._store.list_records(RecordFilter(kind, limit=limit, due=True))

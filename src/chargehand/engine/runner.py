@@ -1,4 +1,4 @@
-"""In-process workers: claim -> handler -> outcome. They claim through the same call as a remote worker and own nothing else."""
+"""In-process workers: claim -> handler -> outcome. They claim through the same call as a remote worker."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from chargehand.engine.queue import Wanted
 from chargehand.errors import BadRequest, Conflict, NotFound, StoreError
 from chargehand.observability.logs import get_logger
 
-IN_PROCESS = "@"  # how the owners of in-process leases begin: no remote worker may call itself so
+IN_PROCESS = "@"  # prefix of the owners of in-process leases: no remote worker may use it
 STORE_PAUSE_SECONDS = 1.0
 CLEAN_UP_SECONDS = 0.5
 
@@ -23,7 +23,7 @@ log = get_logger(__name__)
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The handler's good end: a result as JSON."""
+    """The handler succeeded: its result as JSON."""
 
     result: bytes
     message: str = ""
@@ -31,7 +31,7 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class Parked(msgspec.Struct, frozen=True):
-    """Nobody's fault: come back later, the attempt does not count."""
+    """The job cannot run now: try later; the attempt does not count."""
 
     waiting_for: str
     delay_seconds: float = 0.0
@@ -62,14 +62,12 @@ class Holder:
 
     def __init__(self, engine: Engine, owner_name: str, lease_seconds: float = 30.0, resting_stage: str = "") -> None:
         self._engine = engine
-        self._resting_stage = (
-            resting_stage  # of a job that is handed back: with one, callers go on seeing what they saw
-        )
+        self._resting_stage = resting_stage  # of a job that is handed back: with one, callers still see its last state
         self.owner = f"{IN_PROCESS}{owner_name}"  # claim under this name
         self.lease_seconds = lease_seconds
 
     async def hold(self, job: Job, handler: Handler) -> None:
-        """Until the outcome is told. A handler whose lease is lost is stopped and its outcome dropped.
+        """Run the handler and report its outcome. If the lease is lost, stop the handler and drop its outcome.
 
         Cancelling this stops the handler and hands the job back.
         """
@@ -80,7 +78,7 @@ class Holder:
             if work.done():
                 await self._tell(job, self._outcome(job, work))
             else:
-                await self._stop(work)  # whoever took the job, or cancelled it, has written that down
+                await self._stop(work)  # the job's log already says who took or cancelled it
         except asyncio.CancelledError:
             await self._stop(work)
             await self._hand_back(job)
@@ -89,7 +87,7 @@ class Holder:
             beats.cancel()
 
     async def _tell(self, job: Job, outcome: Outcome) -> None:
-        """Until the store has it or the lease is lost: what was done must not be done again for a moment's trouble."""
+        """Report the outcome until the store has it or the lease is lost, so that a short outage repeats no work."""
         while True:
             try:
                 return await self._report(job, outcome)
@@ -103,7 +101,7 @@ class Holder:
                 await asyncio.sleep(STORE_PAUSE_SECONDS)
 
     async def _stop(self, work: "asyncio.Future[Outcome]") -> None:
-        """It may clean up, but not for ever."""
+        """Cancel the handler, and give it a moment to clean up."""
         work.cancel()
         await asyncio.wait({work}, timeout=CLEAN_UP_SECONDS)
 
@@ -144,7 +142,7 @@ class Holder:
             )
 
     async def _beat(self, job: Job) -> None:
-        """Ends when the lease is lost. A beat each third of it, so that two may be missed; when something happened, a look."""
+        """Extend the lease each third of its length, so that two beats may be missed; return when it is lost."""
         news = asyncio.Event()
         stop = self._engine.watching(job.id, news)
         beat_at = time.monotonic() + self.lease_seconds / 3
@@ -164,13 +162,13 @@ class Holder:
                 except (Conflict, NotFound):
                     return
                 except StoreError:
-                    continue  # the lease has two more beats of patience
+                    continue  # two more beats may fail before the lease lapses
         finally:
             stop()
 
 
 class Runner:
-    """Claims for as many handlers as may work at once, with one claim under way."""
+    """Claims jobs for as many handlers as may run at once, with one claim in flight."""
 
     def __init__(
         self,
@@ -193,7 +191,7 @@ class Runner:
         self._poll_seconds = poll_seconds
 
     async def run(self) -> None:
-        """Until cancelled or the engine drains; then what runs is parked, so that nobody waits for a lease to lapse."""
+        """Run until cancelled or the engine drains; then park running jobs, so that nobody waits for a lease to lapse."""
         async with asyncio.TaskGroup() as group:
             while not self._engine.draining:
                 for job in await self._claim():

@@ -1,7 +1,7 @@
-"""Who waits for work, and who is told that there is some. Nobody polls while the news is in this process.
+"""Who waits for work, and who is woken for it. Nobody polls for what happens in this process.
 
-A submitted, retried or parked job wakes as many waiters of its queue as there are jobs, not all of them. Underneath, one look at
-the store each second for all waiters together is the truth: it finds what other nodes did and what became due.
+A submitted, retried or parked job wakes as many waiters of its queue as there are jobs, not all of them. Besides, the
+store is read once a second for all waiters together: that finds what other nodes did and what became due.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ MIN_PAUSE_SECONDS = 0.005
 
 
 class Waiter:
-    """A place in the line of one or more queues, taken before looking for work, so that no news is missed in between."""
+    """A place in the line of one or more queues, taken before the first claim, so that no wake-up is missed in between."""
 
     __slots__ = ("_news", "_wakeups", "queues", "woken_by")
 
@@ -31,7 +31,7 @@ class Waiter:
         self._news.set()
 
     async def wait(self, timeout: float) -> bool:
-        """True when there may be work, False when the time is over or the server is stopping."""
+        """Return True when there may be work, False when the time is over or the server is stopping."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._news.wait()
@@ -45,7 +45,7 @@ class Waiter:
     def __exit__(self, *_: object) -> None:
         self._wakeups.leave(self)
         if self.woken_by is not None:
-            self._wakeups.wake(self.woken_by)  # news that was not needed, or came too late, is for the next in line
+            self._wakeups.wake(self.woken_by)  # a wake-up that was not used goes to the next in line
 
 
 class Wakeups:
@@ -95,13 +95,13 @@ class Wakeups:
             count -= 1
 
     def _line(self, queue: Queue) -> "dict[Waiter, None] | None":
-        """Those who wait for this queue, else those who wait for any like it."""
+        """Return the waiters for this queue, else those for many queues of which it is one."""
         if (waiters := self._waiting.get(queue)) is None and self._many:
             waiters = next(filter(None, map(self._waiting.get, all_with(queue))), None)
         return waiters
 
     def due_at(self, queue: Queue, run_at: int, now: Callable[[], int]) -> None:
-        """A job was put into the queue: wake somebody now, or look when it is due."""
+        """Wake a waiter for a job that was put into the queue, now or when it is due."""
         if self._line(queue) is None:
             return
         if run_at <= now():
@@ -111,7 +111,7 @@ class Wakeups:
             self._changed.set()
 
     def close(self) -> None:
-        """The server is stopping: every waiter goes home with nothing."""
+        """End all waiting with no work, because the server is stopping."""
         self._open = False
         for waiter in [waiter for waiters in self._waiting.values() for waiter in waiters]:
             waiter.wake(None)
@@ -132,7 +132,7 @@ class Wakeups:
                 self._soonest = queue.next_at
 
     async def pause(self, poll_seconds: float, now: Callable[[], int]) -> None:
-        """Until the next look: at most the poll interval, less when a delayed job is due before."""
+        """Wait until the next poll: at most the interval, less when a delayed job is due before."""
         wait = poll_seconds
         if self._soonest is not None:
             # Never at once: a node whose clock is ahead of the database's would spin until the database agrees.

@@ -1,4 +1,4 @@
-"""A look at a store from outside, which changes nothing: no migration, no writer, no lock. For `chargehand doctor`."""
+"""Examine a store without changing it: no migration, no writer, no lock. For `chargehand doctor`."""
 
 import asyncio
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class Checkup(NamedTuple):
 
 
 async def look(url: str) -> Checkup:
-    """Raises a StoreError that says what is wrong."""
+    """Raise a StoreError that says what is wrong."""
     return await asyncio.to_thread(_sqlite, url) if url.startswith("sqlite:") else await _postgres(url)
 
 
@@ -69,6 +69,6 @@ async def _postgres(url: str) -> Checkup:
     except TimeoutError:
         raise StoreUnavailable(f"PostgreSQL: no answer within {PATIENCE_SECONDS:g} s") from None
     except ValueError:
-        # Not with the driver's words: where it cannot tell the parts of the URL, it quotes the password.
+        # Without the driver's text: where it cannot parse the URL, it quotes the password.
         raise StoreUnavailable("PostgreSQL: store.url cannot be understood") from None
     return Checkup(version, newest, newest_job, now)

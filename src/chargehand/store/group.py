@@ -39,7 +39,7 @@ class Group:
         self._waiting.append((operation, future))
         if self._free_lanes and not self._scheduled:
             self._scheduled = True
-            # Not at once: whatever else becomes ready in this turn of the loop rides along.
+            # Not at once, so that what else becomes ready in this turn of the loop is in the same group.
             loop.call_soon(self._start)
         return future
 
@@ -52,7 +52,7 @@ class Group:
             task.add_done_callback(self._running.discard)
 
     def _batch(self) -> "list[tuple[AnyOperation, asyncio.Future[Answer]]]":
-        """As many as wait, up to a number and to a size: a group is held in memory more than once."""
+        """Take the waiting operations, up to a number and a size, since a group is held in memory more than once."""
         batch = [self._waiting.popleft()]
         size = _bytes(batch[0][0])
         while self._waiting and len(batch) < self._size:
@@ -98,7 +98,7 @@ class Group:
                 future.set_result(answer)
 
     async def close(self, error: StoreError) -> None:
-        """What was put before is still committed; what comes after is rejected."""
+        """Commit what was put before; reject what comes after."""
         while self._waiting or self._running:
             self._start()
             # Not `gather`: from Python 3.12 on that gives no turn to the callbacks of tasks that are done already.
@@ -106,7 +106,7 @@ class Group:
         self._closed = error
 
     def fail(self, error: StoreError) -> None:
-        """The store is gone for good: nobody may wait for it."""
+        """Fail all waiting operations, because the store can never serve again."""
         self._closed = error
         while self._waiting:
             _, future = self._waiting.popleft()

@@ -1,4 +1,4 @@
-"""SQL lives in files under `-- name: claim_jobs` headings with `:name` parameters; this is the loader.
+"""Load the SQL, which is in files under `-- name: claim_jobs` headings with `:name` parameters.
 
 Both databases get numbered parameters (`?1`, `$1`), so a call binds a tuple. `:now` is special on PostgreSQL: unless a test
 gives a time, the database's own clock is used, so that nodes whose clocks differ agree on leases.
@@ -87,7 +87,7 @@ def _json_list(values: Sequence[str | Queue]) -> str:
 
 
 def load_queries(dialect: Dialect) -> dict[str, Query]:
-    """The shared files, overridden by the dialect's own."""
+    """Return the queries of the shared files, overridden by the dialect's own."""
     queries: dict[str, Query] = {}
     for name in (*SHARED, dialect):
         text = (files("chargehand.store") / "sql" / f"{name}.sql").read_text()
@@ -148,7 +148,7 @@ class Migration(NamedTuple):
 
 
 def load_migrations(dialect: Dialect) -> list[Migration]:
-    """Those for both databases, and those for this one, which say so in their names: `0006_quick_checks.sqlite.sql`."""
+    """Return the migrations for both databases and for this one; the latter have it in their name: `0006_quick_checks.sqlite.sql`."""
     found = []
     for file in (files("chargehand.store") / "sql" / "migrations").iterdir():
         name, _, only = file.name.removesuffix(".sql").partition(".")

@@ -65,7 +65,7 @@ def endpoint_from(row: Row) -> Endpoint:
 
 
 def _pruning(old: Old) -> tuple[str, dict[str, Any], Callable[[tuple[str, ...]], Operation[int]]]:
-    """The read that finds what is too old, and the operation that removes it."""
+    """Return the read that finds what is too old, and the operation that removes it."""
     if isinstance(old, KeptJobs):
         return "prunable_kept", {}, lambda ids: Prune(ids, 0)
     if isinstance(old, FinishedJobs):
@@ -150,7 +150,7 @@ class SharedStore(ABC):
     async def list_events(
         self, job_id: str, after: int = 0, limit: int = 1000, max_bytes: int | None = None
     ) -> list[Event]:
-        """At least one, if there is one, and more while all before have less than `max_bytes`."""
+        """Return at least one event, if there is one, and more while those before have less than `max_bytes`."""
         if max_bytes is not None:
             sizes = [int(row[0]) for row in await self._point("event_sizes", job_id=job_id, after=after, limit=limit)]
             limit = bisect_left([0, *accumulate(sizes)], max_bytes, hi=len(sizes))

@@ -1,7 +1,7 @@
 """The operations that both databases apply alike, each written once.
 
 Each is a generator: it yields a statement with its values and gets the rows back. SQLite's writer runs it in one go,
-PostgreSQL's awaits each statement. What is asked often enough to be written for each database is in its own room.
+PostgreSQL's awaits each statement. Operations that must be fast are written for each database, in its own room.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -104,7 +104,7 @@ STEPS: dict[type, Callable[[Any], Steps]] = {
 
 
 def in_order(operations: Sequence[Any]) -> list[int]:
-    """The places of operations of one kind, in the order in which they are applied.
+    """Return the places of operations of one kind in the order in which they are applied.
 
     Records are sorted, so that two groups with the same records wait for each other instead of for each other's other record.
     """

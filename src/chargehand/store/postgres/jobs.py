@@ -63,7 +63,7 @@ async def submit(tx: Transaction, jobs: list[NewJob]) -> list[Answer]:
 
 
 async def _known(tx: Transaction, job: NewJob) -> Answer:
-    """The job that stood in the way: made before with the idempotency key, or the live one of the unique key."""
+    """Return the job that prevented the insert: the one of the idempotency key, or the live one of the unique key."""
     known = await tx.fetch("job_by_key", tenant=job.tenant, kind=job.kind, idempotency_key=job.idempotency_key)
     if known:
         return Submitted(known[0][0], False, known[0][1])
@@ -71,12 +71,12 @@ async def _known(tx: Transaction, job: NewJob) -> Answer:
         live = await tx.fetch("job_by_unique_key", **columns(job.queue), unique_key=job.unique_key)
         if live:
             return Submitted(live[0][0], False, job.fingerprint)
-    # It ended, or was removed, between the two statements: there is room now.
+    # It ended, or was removed, between the two statements: nothing prevents the insert now.
     return (await submit(tx, [job]))[0]
 
 
 async def claim(tx: Transaction, claims: list[Claim]) -> list[Answer]:
-    """Claims for the same queues are picked together, then dealt out in the order they came."""
+    """Pick the jobs of all claims for the same queues together, then deal them out in the order the claims came."""
     together: dict[tuple[Queue, ...], list[int]] = {}
     for place, claim in enumerate(claims):
         together.setdefault(claim.queues, []).append(place)
@@ -103,7 +103,7 @@ async def claim(tx: Transaction, claims: list[Claim]) -> list[Answer]:
 async def _pick(
     tx: Transaction, queues: tuple[Queue, ...], slots: list[Claim], spare: int
 ) -> tuple[list[tuple[Job, bool]], bool]:
-    """A job for each slot as far as there are any, whether callers see a change, and whether looking further may help."""
+    """Return a job for each slot while there are any, whether callers see a change, and whether more candidates may help."""
     rooms = await _rooms(tx, queues)
     rows = await tx.fetch(
         "claim_jobs",
@@ -121,7 +121,7 @@ async def _pick(
 
 
 async def _rooms(tx: Transaction, queues: tuple[Queue, ...]) -> dict[Queue, int]:
-    """How many more jobs each queue may run."""
+    """Return how many more jobs each queue may run."""
     rooms = dict.fromkeys(queues, sys.maxsize)
     settings = [settings_from(row) for row in await tx.fetch("lock_queue_settings", queues=queues)]
     limits = {each.queue: each.max_running for each in settings if each.max_running is not None}

@@ -7,7 +7,7 @@ from chargehand.store.postgres.transaction import Transaction
 
 
 async def take(tx: Transaction, takes: list[Take]) -> list[Answer]:
-    """Takes for the same endpoint are taken together, then dealt out in the order they came."""
+    """Take the deliveries of all takes for the same endpoint together, then deal them out in the order the takes came."""
     counts: dict[str, int] = {}
     for take in takes:
         counts[take.endpoint_id] = counts.get(take.endpoint_id, 0) + take.limit

@@ -54,7 +54,7 @@ _GONE = (
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """A driver's errors become ours here, and lose whatever they might say of the password."""
+    """Raise the driver's errors as ours, without the password that they may quote."""
     try:
         yield
     except asyncpg.DiskFullError as error:
@@ -106,7 +106,7 @@ class PostgresStore(SharedStore):
     async def open(
         cls, url: str, *, pool_size: int = 6, group_size: int = 256, clock: Callable[[], int] | None = None
     ) -> "PostgresStore":
-        # One connection listens and tells; of the others, half may commit while the rest read.
+        # One connection is for hints; of the others, half may commit while the rest read.
         store = cls(url, clock, group_size, lanes=max(1, (pool_size - 1) // 2))
         try:
             with translated():
@@ -122,7 +122,7 @@ class PostgresStore(SharedStore):
             await store._close_pool()
             raise StoreUnavailable(f"PostgreSQL: {error}; the database is left as it was") from None
         except ValueError:
-            # Not with the driver's words: where it cannot tell the parts of the URL, it quotes the password.
+            # Without the driver's text: where it cannot parse the URL, it quotes the password.
             raise ConfigError(
                 "store.url: not a URL of PostgreSQL; it looks like postgresql://user:password@host:5432/database, "
                 "with special characters in user and password percent-encoded"
@@ -139,7 +139,7 @@ class PostgresStore(SharedStore):
             except _BAD as error:
                 if isinstance(error, (*_GONE, asyncpg.DiskFullError, asyncpg.SyntaxOrAccessError)):
                     raise
-        # Somebody's operation broke the statement it was in: each alone, so that only the culprit is refused.
+        # One operation broke its statement: each is tried alone, so that only that one is refused.
         return [await self._commit_alone(operation) for operation in operations]
 
     async def _commit_alone(self, operation: AnyOperation) -> Answer | Rejected:
@@ -184,14 +184,14 @@ class PostgresStore(SharedStore):
             raise StoreTooNew(f"PostgreSQL: schema version {version}; this version knows up to {self.schema_version}")
 
     async def ended(self) -> str:
-        """Never: a database that went away may come back."""
+        """Never return: a database that went away may come back."""
         await asyncio.get_running_loop().create_future()
         raise AssertionError("unreachable")
 
     # migrations -------------------------------------------------------------------------------------------------------
 
     async def _migrate(self) -> None:
-        """Under the lock of a row, so that nodes can start together on anything that speaks PostgreSQL."""
+        """Migrate under the lock of a row, so that nodes can start together on anything that speaks PostgreSQL."""
         migrations = load_migrations("postgres")
         self.schema_version = migrations[-1].version
         async with self._pool.acquire() as connection:
@@ -215,7 +215,7 @@ class PostgresStore(SharedStore):
     # hints between nodes ----------------------------------------------------------------------------------------------
 
     async def _shared_channel(self) -> str:
-        """The channel of all nodes. Any user of the database may listen and notify on a channel whose name they know."""
+        """Return the secret name of the channel: any user of the database may listen and notify on a channel that they can name."""
         key = ("channel", "", "hints")
         await self.write(PutRecord(*key, secrets.token_hex(16).encode(), expected=0))  # unless there is one
         for record in await self.list_records(RecordFilter(*key)):
@@ -242,7 +242,7 @@ class PostgresStore(SharedStore):
         self._tell_soon.set()
 
     async def _keep_listening(self) -> None:
-        """Hints only: while the connection is down the others' polling finds what was done here."""
+        """Send and receive hints. While the connection is down, the other nodes find by polling what was done here."""
         while True:
             with contextlib.suppress(asyncpg.PostgresError, *_GONE):
                 async with self._listener() as connection:
@@ -271,13 +271,13 @@ class PostgresStore(SharedStore):
                 connection.terminate()
 
     def _texts(self) -> list[str]:
-        """What there is to tell, in as few messages as fit; too much becomes "look everywhere"."""
+        """Return the pending hints in as few messages as fit; what does not fit is found by polling."""
         queues, self._untold_queues = tuple(self._untold_queues.items()), {}
         untold, self._untold = self._untold, {}
         jobs = tuple(untold)
         endpoints = tuple(dict.fromkeys(endpoint for told in untold.values() for endpoint in told))
         streams, self._untold_streams = self._untold_streams, set()
-        # Nobody polls for streams, so they go by themselves: no more than fit.
+        # Nobody polls for streams, so they have a message of their own.
         texts = [self._text(Hint(streams=tuple(streams)))] if streams else []
         # Jobs are many and their watchers poll anyway; queues and endpoints are what somebody waits for at once.
         for hint in (Hint(queues, jobs, endpoints), Hint(queues, (), endpoints)):
@@ -312,7 +312,7 @@ class PostgresStore(SharedStore):
 
 
 async def _prepare(connection: Connection) -> None:
-    """Acknowledged means on disk: a database set to answer before that is asked not to, for our sessions."""
+    """Make the session acknowledge a commit only when it is on disk, whatever the database's default is."""
     if await connection.fetchval("SHOW synchronous_commit") == "off":
         await connection.execute("SET synchronous_commit = on")
 

@@ -72,7 +72,7 @@ def submit(db: Session, jobs: list[NewJob]) -> list[Answer]:
 
 
 def _insert_once(db: Session, job: NewJob, row: Row) -> Submitted | None:
-    """None when it was inserted, else the job that the idempotency key made before, or the live one of its unique key."""
+    """Insert the job; return None, or the job that prevented it: the one of its idempotency key, or the live one of its unique key."""
     db.connection.execute(db.queries["insert_job"].sql, row)
     if db.connection.changes():
         return None
@@ -91,7 +91,7 @@ def _event_row(
 
 
 def claim(db: Session, claims: list[Claim]) -> list[Answer]:
-    """Claims for the same queues are picked together, then dealt out in the order they came."""
+    """Pick the jobs of all claims for the same queues together, then deal them out in the order the claims came."""
     together: dict[tuple[Queue, ...], list[int]] = {}
     for place, claim in enumerate(claims):
         together.setdefault(claim.queues, []).append(place)
@@ -162,13 +162,13 @@ def _room(db: Session, queue: Queue) -> int:
 
 
 def _picked(db: Session, queues: tuple[Queue, ...], limit: int) -> apsw.Cursor:
-    """The rows of due jobs, each read when it is asked for."""
+    """Return a cursor over the rows of due jobs, each read when it is asked for."""
     query = db.queries["claimable_jobs"]
     return db.connection.execute(query.sql, query.bind(ids=_pick(db, queues, limit)))
 
 
 def _grant(db: Session, claim: Claim, picked: apsw.Cursor, spare: int) -> list[Job]:
-    """One whatever its size, and more while the answers of the group stay small enough to be sent in one piece."""
+    """Grant one job whatever its size, and more while the answers of the group stay small enough for one message."""
     jobs: list[Job] = []
     while len(jobs) < claim.limit and (spare > 0 or not jobs):
         row = next(picked, None)
@@ -181,7 +181,7 @@ def _grant(db: Session, claim: Claim, picked: apsw.Cursor, spare: int) -> list[J
 
 
 def _taken(db: Session, job: Job, claim: Claim) -> Job:
-    """The job as it is once it is claimed. Without a stage callers see no change: nothing was observed yet."""
+    """Return the job as it is once it is claimed. Without a stage callers see no change: nothing was observed yet."""
     stage = claim.stage
     return replace(
         job,

@@ -39,14 +39,14 @@ def receive(connection: socket.socket, count: int) -> bytearray | None:
 
 
 def receive_batch(connection: socket.socket, decoder: "msgspec.msgpack.Decoder[Batch]") -> Batch | None:
-    """None when the server is gone. What was received is not kept: a batch may be large."""
+    """Return the next batch, or None when the server is gone. The received bytes are not kept: a batch may be large."""
     head = receive(connection, LENGTH.size)
     body = None if head is None else receive(connection, LENGTH.unpack(head)[0])
     return None if body is None else decoder.decode(body)
 
 
 def frame(value: msgspec.Struct, encoder: msgspec.msgpack.Encoder) -> bytearray:
-    """The value with its length before it, in one piece of memory."""
+    """Return the encoded value with its length before it, in one buffer."""
     data = bytearray(LENGTH.size)
     encoder.encode_into(value, data, LENGTH.size)
     LENGTH.pack_into(data, 0, len(data) - LENGTH.size)
@@ -54,7 +54,7 @@ def frame(value: msgspec.Struct, encoder: msgspec.msgpack.Encoder) -> bytearray:
 
 
 def hold(path: str, patience_seconds: float) -> int:
-    """The lock that keeps a second server off the file; the one before may need a moment to finish its last commit."""
+    """Lock the file against a second server; the one before may need a moment to finish its last commit."""
     lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until = time.monotonic() + patience_seconds
     while True:

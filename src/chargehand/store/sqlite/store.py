@@ -132,7 +132,7 @@ class SqliteStore(SharedStore):
     async def _commit(self, operations: Sequence[AnyOperation]) -> Sequence[Answer | Rejected]:
         reply = await self._exchange(operations)
         if reply.error_code == UNREADABLE:
-            # Somebody's operation cannot even be sent: each alone, so that only the culprit is refused.
+            # One operation cannot be sent: each is tried alone, so that only that one is refused.
             return [await self._commit_alone(operation) for operation in operations]
         if reply.error_code:
             raise _error(reply.error_code, reply.error)
@@ -201,7 +201,7 @@ class SqliteStore(SharedStore):
         return self._clock()
 
     async def check(self) -> None:
-        """Reachable, current, and the writer alive: an operation that does nothing goes all the way and back."""
+        """Check that the writer answers, by an operation that does nothing, and that the schema is current."""
         try:
             async with asyncio.timeout(CHECK_SECONDS):
                 await self._group.put(Ping())
@@ -218,7 +218,7 @@ class SqliteStore(SharedStore):
         return f"the process that writes to SQLite (process {self._process.pid}) ended with {self._process.returncode}"
 
     def listen(self, heard: Callable[[Hint], None]) -> None:
-        """One process, one file: there is nobody else to hear from."""
+        """Do nothing: there are no other nodes at a SQLite file."""
 
     def tell(
         self,
@@ -231,7 +231,7 @@ class SqliteStore(SharedStore):
         pass
 
     async def close(self) -> None:
-        """Readers first: whoever closes last tidies up, and only the writer may write."""
+        """Close the readers first: the last connection to close checkpoints the file, and only the writer may write."""
         await self._group.close(StoreUnavailable("the server is stopping"))
         self._closing = True
         self._threads.shutdown()

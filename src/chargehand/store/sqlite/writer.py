@@ -101,7 +101,7 @@ class Writer:
             self._session.endpoints.clear()  # what was rolled back may be among them
             if code := error_code(error):
                 return Reply([], code, str(error))
-        # Somebody's operation broke the statement it was in: each alone, so that only the culprit is refused.
+        # One operation broke its statement: each is tried alone, so that only that one is refused.
         answers: list[Answer | Rejected] = []
         for operation in batch.operations:
             try:
