@@ -13,7 +13,7 @@ import msgspec
 from chargehand.client.types.tasks import Task, TaskArtifact
 
 
-class ProgressNote(msgspec.Struct, frozen=True):
+class ReportedProgress(msgspec.Struct, frozen=True):
     percent: float | None
     message: str | None
     data: Any
@@ -22,7 +22,7 @@ class ProgressNote(msgspec.Struct, frozen=True):
 class Held:
     """A task that this worker holds. Functions in threads may use all of it."""
 
-    def __init__(self, task: Task, report: Callable[[ProgressNote], "asyncio.Future[None]"]) -> None:
+    def __init__(self, task: Task, report: Callable[[ReportedProgress], "asyncio.Future[None]"]) -> None:
         self.task = task
         self.id = task.id
         self.command = task.command
@@ -43,7 +43,7 @@ class Held:
     ) -> Awaitable[None]:
         """Report progress. It is sent whether or not you await it; awaiting waits until it was. Of several that wait to be sent,
         the newest is. Progress never makes a task fail."""
-        note = ProgressNote(percent, message, data)
+        note = ReportedProgress(percent, message, data)
         if self._in_the_loop():
             return self._report(note)
         self._loop.call_soon_threadsafe(self._report, note)

@@ -6,7 +6,7 @@ import logging
 from chargehand.client.errors import ClientError
 from chargehand.client.tasks import TaskCalls
 from chargehand.client.types.tasks import Task
-from chargehand.client.worker.held import ProgressNote
+from chargehand.client.worker.held import ReportedProgress
 
 log = logging.getLogger("chargehand.client")
 
@@ -15,12 +15,12 @@ class ProgressSender:
     def __init__(self, tasks: TaskCalls, task: Task) -> None:
         self._tasks = tasks
         self._task = task
-        self._newest: ProgressNote | None = None
+        self._newest: ReportedProgress | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self._sender: asyncio.Task[None] | None = None
         self._closed = False
 
-    def report(self, note: ProgressNote) -> "asyncio.Future[None]":
+    def report(self, note: ReportedProgress) -> "asyncio.Future[None]":
         """The future is done once this or a newer report was sent or dropped."""
         done = asyncio.get_running_loop().create_future()
         if self._closed:
@@ -52,7 +52,7 @@ class ProgressSender:
                 _release(waiting)
         self._sender = None
 
-    async def _submit(self, note: ProgressNote) -> None:
+    async def _submit(self, note: ReportedProgress) -> None:
         try:
             await self._tasks.progress(
                 self._task.id, note.percent, note.message, note.data, lease=self._task.lease, retries=0

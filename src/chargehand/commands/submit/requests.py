@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from chargehand.client import Client
-from chargehand.client.types.inference import Wishes
 from chargehand.commands.refusals import refuse
 
 
@@ -37,19 +36,16 @@ def chat(model: str, asked: SubmitOptions) -> Submission:
     messages = [{"role": "user", "content": prompt}]
     if asked.system:
         messages.insert(0, {"role": "system", "content": asked.system})
-    wishes: Wishes = {"webhook": asked.webhook}
-    if asked.options:
-        wishes["options"] = dict(_option(each) for each in asked.options)
-    if asked.priority is not None:
-        wishes["priority"] = asked.priority
-    if asked.max_attempts is not None:
-        wishes["max_attempts"] = asked.max_attempts
-    if asked.delay:
-        wishes["delay_seconds"] = asked.delay
+    wishes: dict[str, Any] = {
+        "webhook": asked.webhook,
+        "options": dict(_option(each) for each in asked.options) or None,
+        "priority": asked.priority,
+        "max_attempts": asked.max_attempts,
+        "delay_seconds": asked.delay or None,
+    }
 
     def send(client: Client, key: str) -> str:
-        with_key: Wishes = {**wishes, "idempotency_key": key}
-        return client.submit(model, messages, **with_key).job_id
+        return client.submit(model, messages, **wishes, idempotency_key=key).job_id
 
     return Submission("inference", send)
 
