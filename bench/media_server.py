@@ -13,8 +13,9 @@ import uvloop
 from chargehand.app import Server
 from chargehand.collector import calm_collector
 from chargehand.config import load_config
-from chargehand.doors.provisioning.media.serving import MediaServer, MediaUrls
+from chargehand.doors.provisioning.media.serving import MediaServer
 from chargehand.doors.provisioning.media.source import MediaSource
+from chargehand.doors.provisioning.media.urls import MediaUrls
 from chargehand.observability.logs import configure_logs
 
 

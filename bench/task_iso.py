@@ -15,6 +15,7 @@ from bench.bench import Bench
 from bench.provisioning import RECIPE
 from bench.report import Row, Sample, Target
 from chargehand.commands.bench.load import quantiles
+from chargehand.doors.provisioning.media.contents import recipe_files
 from chargehand.doors.provisioning.media.iso import LABEL, MAX_BYTES, build_task_iso
 from chargehand.doors.provisioning.recipe.recipe import Recipe
 
@@ -28,7 +29,7 @@ TARGET_MS = 1_000
 
 async def task_iso(bench: Bench) -> AsyncIterator[Row]:
     user_data = "#cloud-config\n" + "# and what else a machine should have\n" * (USER_DATA_BYTES // 38)
-    usual = Recipe.of({**RECIPE, "user_data": user_data}).files(JOB_ID)
+    usual = recipe_files(Recipe.of({**RECIPE, "user_data": user_data}), JOB_ID)
     large = {**usual, "filler": os.urandom(MAX_BYTES - OVERHEAD_BYTES)}
     xorriso = shutil.which("xorriso")
     if xorriso is None:

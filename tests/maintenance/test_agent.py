@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from chargehand.doors.provisioning.media.combined import Combined
+from chargehand.doors.provisioning.media.contents import recipe_files
 from chargehand.doors.provisioning.media.iso import build_task_iso
 from chargehand.doors.provisioning.recipe.recipe import Recipe
 from provision.errors import Exit
@@ -127,7 +128,10 @@ def plain_task(tmp_path: Path, **changes: bytes | None) -> dict[str, bytes]:
         "status_url": "http://127.0.0.1:1/s",
         "progress_url": "http://127.0.0.1:1/p",
     }
-    files: dict[str, bytes | None] = {**Recipe.of(RECIPE).files("j"), "report.json": json.dumps(report).encode()}
+    files: dict[str, bytes | None] = {
+        **recipe_files(Recipe.of(RECIPE), "j"),
+        "report.json": json.dumps(report).encode(),
+    }
     files |= {name.replace("__", "."): data for name, data in changes.items()}
     given = {name: data for name, data in files.items() if data is not None}
     return {"sr1": build_task_iso(tmp_path / "plain.iso", given, epoch=1_800_000_000).path.read_bytes()}

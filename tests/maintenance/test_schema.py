@@ -7,6 +7,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from chargehand.doors.provisioning.media.contents import recipe_files
 from chargehand.doors.provisioning.recipe.recipe import Recipe
 from chargehand.doors.provisioning.recipe.schema import SCHEMA
 from provision.schema import Schema, UnknownSchema
@@ -28,7 +29,7 @@ def problems(schema: dict[str, Any], document: Any) -> list[str]:
 
 def on_medium(path: Any) -> dict[str, Any]:
     """Return the recipe as it is on a task medium."""
-    document: dict[str, Any] = json.loads(Recipe.of(json.loads(path.read_bytes())).files("job")["recipe.json"])
+    document: dict[str, Any] = json.loads(recipe_files(Recipe.of(json.loads(path.read_bytes())), "job")["recipe.json"])
     return document
 
 

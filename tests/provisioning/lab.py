@@ -15,6 +15,7 @@ from tests.provisioning.guest import Guest, Script, task_files
 
 SERIAL = "SN-1"
 SECRET = "the shared secret of all machines"
+FAILED = {"status": "failed", "failed_step": "partition.service"}
 MAINTENANCE = b"the maintenance system's image, as far as these tests are concerned" * 100
 RECIPE: dict[str, Any] = {
     "task_target": "install-linux.target",
@@ -160,3 +161,21 @@ async def lab(
         server = await life.enter_async_context(serving(store_url, given))
         api = await stack.enter_async_context(talking(server, token))
         yield Lab(server, api, bmc, guest, lambda: serving(store_url, given), life)
+
+
+async def failed(room: Lab) -> str:
+    job_id = await room.waiting()
+    (await with_its_token(room, FAILED)).good()
+    await room.reaches(job_id, "complete")
+    return job_id
+
+
+async def as_machine(room: Lab, said: dict[str, Any], where: str = "") -> Answer:
+    """Without the token of a tenant."""
+    machine = Api(room.api.url, room.api.session)
+    return await machine.post(f"/api/v1/status-webhook/{SERIAL}{where}", said, {"X-Webhook-Secret": SECRET})
+
+
+async def with_its_token(room: Lab, said: dict[str, Any]) -> Answer:
+    machine = room.api.of((await room.on_medium())["token"])
+    return await machine.post(f"/api/v1/status-webhook/{SERIAL}", said)

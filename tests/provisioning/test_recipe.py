@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from chargehand.doors.provisioning.media.contents import recipe_files
 from chargehand.doors.provisioning.recipe.partitions import bytes_of
-from chargehand.doors.provisioning.recipe.recipe import MAX_PROBLEMS, Recipe, check
+from chargehand.doors.provisioning.recipe.recipe import MAX_PROBLEMS, Recipe, check, judge
 from chargehand.doors.provisioning.recipe.schema import FIELDS, SCHEMA, SCHEMA_BYTES, SCHEMA_ID
 from chargehand.doors.provisioning.refusals import ProvisioningRefused
 from tests.provisioning.recipes import (
@@ -126,7 +127,7 @@ def test_payloads_become_files_as_they_were_given() -> None:
             network_config={"content": ""},
         )
     )
-    files = recipe.files("job-1")
+    files = recipe_files(recipe, "job-1")
     assert (files["user-data"], files["meta-data"], files["network-config"]) == (binary, "é: 1\r\n".encode(), b"")
     on_medium = json.loads(files["recipe.json"])
     assert [on_medium[name] for name in ("user_data", "meta_data", "network_config")] == [
@@ -136,27 +137,27 @@ def test_payloads_become_files_as_they_were_given() -> None:
     ]
     assert files["recipe.schema.json"] == SCHEMA_BYTES
     assert list(files) == sorted(files)
-    assert accepted(example("windows")).files("j")["unattend.xml"].startswith(b"<?xml")
-    assert accepted(example("esxi")).files("j")["ks.cfg"].startswith(b"vmaccepteula")
-    assert "meta-data" not in accepted(example("esxi")).files("j")
+    assert recipe_files(accepted(example("windows")), "j")["unattend.xml"].startswith(b"<?xml")
+    assert recipe_files(accepted(example("esxi")), "j")["ks.cfg"].startswith(b"vmaccepteula")
+    assert "meta-data" not in recipe_files(accepted(example("esxi")), "j")
 
 
 def test_meta_data_is_made_of_the_job_and_the_host_name() -> None:
-    made = accepted(linux(hostname="1e3")).files('01"J')["meta-data"]
+    made = recipe_files(accepted(linux(hostname="1e3")), '01"J')["meta-data"]
     assert yaml.safe_load(made) == {"instance-id": '01"J', "local-hostname": "1e3"}
-    assert yaml.safe_load(accepted(linux(hostname=GONE)).files("01J")["meta-data"]) == {"instance-id": "01J"}
+    assert yaml.safe_load(recipe_files(accepted(linux(hostname=GONE)), "01J")["meta-data"]) == {"instance-id": "01J"}
 
 
 def test_the_same_recipe_gives_the_same_files() -> None:
     document = linux()
     turned = dict(reversed(document.items()))
-    assert accepted(document).files("j") == accepted(turned).files("j")
+    assert recipe_files(accepted(document), "j") == recipe_files(accepted(turned), "j")
 
 
 def test_what_is_shown_holds_no_secret() -> None:
     document = linux(user_data="hunter2", env={"USER_A": "hunter2"}, meta_data={"base64": "aHVudGVyMg=="})
     recipe = accepted(document)
-    public = recipe.public()
+    public = judge(json.dumps(document).encode()).plain
     assert "hunter2" not in str(public)
     assert "aHVudGVyMg" not in str(public)
     assert public["user_data"] == {"redacted": True, "bytes": 7}
@@ -164,8 +165,8 @@ def test_what_is_shown_holds_no_secret() -> None:
     assert public["env"] == {"redacted": True, "bytes": len('{"USER_A":"hunter2"}')}
     assert public["partition_layout"] == document["partition_layout"]
     assert recipe.plain == document
-    signed = accepted(example("supermicro-update", firmware_url="https://h/x?sig=hunter2"))
-    assert signed.public()["firmware_url"] == "https://h/x?redacted"
+    signed = example("supermicro-update", firmware_url="https://h/x?sig=hunter2")
+    assert judge(json.dumps(signed).encode()).plain["firmware_url"] == "https://h/x?redacted"
 
 
 def test_a_recipe_that_was_let_in_is_taken_up_again_without_judgement() -> None:

@@ -8,8 +8,9 @@ import yaml  # type: ignore[import-untyped]
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chargehand.doors.provisioning.media.contents import recipe_files
 from chargehand.doors.provisioning.recipe.payloads import aliases, searchable
-from chargehand.doors.provisioning.recipe.recipe import check
+from chargehand.doors.provisioning.recipe.recipe import check, judge
 from chargehand.doors.provisioning.recipe.schema import FIELDS, problems
 from chargehand.doors.provisioning.refusals import ProvisioningRefused
 
@@ -107,11 +108,12 @@ junk = st.recursive(
 def test_what_is_built_by_the_rules_is_accepted_and_fits_the_schema_on_the_medium(document: Document) -> None:
     recipe = check(json.dumps(document).encode())
     assert recipe.plain == document
-    on_medium = json.loads(recipe.files("job")["recipe.json"])
+    on_medium = json.loads(recipe_files(recipe, "job")["recipe.json"])
     assert list(problems(on_medium)) == []
+    shown = judge(json.dumps(document).encode()).plain
     for name in recipe.secrets:
         if name in document:
-            assert set(recipe.public()[name]) == {"redacted", "bytes"}
+            assert set(shown[name]) == {"redacted", "bytes"}
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from chargehand.doors.provisioning.media.contents import recipe_files
 from chargehand.doors.provisioning.recipe.recipe import check
 from chargehand.doors.provisioning.recipe.schema import FIELDS, SCHEMA
 from tests.provisioning.recipes import ESP, EXAMPLES, GONE, ROOT, example, layout, linux, part, refused, windows_layout
@@ -197,7 +198,7 @@ def test_another_validator_agrees_about_every_example_rule_and_file_on_the_mediu
     for path in EXAMPLES.glob("*.json"):
         recipe = check(path.read_bytes())
         assert other.is_valid(recipe.plain), path
-        assert other.is_valid(json.loads(recipe.files("job")["recipe.json"])), path
+        assert other.is_valid(json.loads(recipe_files(recipe, "job")["recipe.json"])), path
     ours = {
         "conflict",
         "address",

@@ -27,7 +27,8 @@ from chargehand.doors.provisioning.jobs import ProvisioningJobs
 from chargehand.doors.provisioning.machines import Machines
 from chargehand.doors.provisioning.media.fetches import Fetches
 from chargehand.doors.provisioning.media.files import MediaFiles
-from chargehand.doors.provisioning.media.serving import MediaServer, MediaUrls
+from chargehand.doors.provisioning.media.serving import MediaServer
+from chargehand.doors.provisioning.media.urls import MediaUrls
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
 from chargehand.doors.provisioning.names import KIND, PULL, QUEUES, READ, WRITE
 from chargehand.doors.provisioning.redfish.turns import Turns

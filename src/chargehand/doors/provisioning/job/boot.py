@@ -17,7 +17,7 @@ from chargehand.doors.provisioning.job.run import AFTER, BOOTING, KEYS, RunStep
 from chargehand.doors.provisioning.machines import Machines
 from chargehand.doors.provisioning.media.files import MediaFiles, MediaMissing, Medium
 from chargehand.doors.provisioning.media.iso import IsoError
-from chargehand.doors.provisioning.media.serving import MediaUrls
+from chargehand.doors.provisioning.media.urls import MediaUrls
 from chargehand.doors.provisioning.redfish.errors import RedfishError, RedfishRefused
 from chargehand.doors.provisioning.redfish.facts import MachineFacts, VirtualDrive
 from chargehand.doors.provisioning.redfish.machine import Machine

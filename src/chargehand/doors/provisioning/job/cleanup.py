@@ -14,7 +14,7 @@ from chargehand.doors.provisioning.job.retrying import retry_until
 from chargehand.doors.provisioning.job.run import AFTER, KEYS, RunStep
 from chargehand.doors.provisioning.machines import Machines
 from chargehand.doors.provisioning.media.files import MediaFiles
-from chargehand.doors.provisioning.media.serving import MediaUrls
+from chargehand.doors.provisioning.media.urls import MediaUrls
 from chargehand.doors.provisioning.redfish.errors import RedfishError
 from chargehand.doors.provisioning.redfish.facts import VirtualDrive
 from chargehand.doors.provisioning.redfish.machine import Machine

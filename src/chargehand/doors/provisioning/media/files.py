@@ -9,25 +9,23 @@ import time
 from enum import StrEnum
 from pathlib import Path
 
-import msgspec
-
 from chargehand.config import Config
-from chargehand.doors.provisioning.job.orders import Orders, metadata_of
+from chargehand.doors.provisioning.job.orders import Orders
 from chargehand.doors.provisioning.job.run import JobRuns
 from chargehand.doors.provisioning.media.authorities import NAME as AUTHORITIES
 from chargehand.doors.provisioning.media.authorities import read_authorities
 from chargehand.doors.provisioning.media.combined import Combined
+from chargehand.doors.provisioning.media.contents import REPORT, recipe_files, report_file
 from chargehand.doors.provisioning.media.iso import Built, IsoError, build_task_iso
 from chargehand.doors.provisioning.media.source import MediaSource
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
-from chargehand.doors.provisioning.names import BASE, KIND
+from chargehand.doors.provisioning.names import KIND
 from chargehand.doors.provisioning.recipe.recipe import Recipe
 from chargehand.doors.provisioning.tokens import JobTokens
 from chargehand.engine.ids import is_ulid
 from chargehand.engine.job import SECOND, Job
 from chargehand.engine.reads import JobReads
 
-REPORT = "report.json"  # on the task medium: where to report, and with what
 REMEMBERED = 1000
 
 
@@ -70,27 +68,13 @@ class MediaFiles:
 
     async def build(self, job: Job, recipe: Recipe, generation: int) -> Built:
         began = time.perf_counter()
-        files = {**recipe.files(job.id), REPORT: self._report(job, generation), **self._authorities}
+        report = report_file(job, self.base_url, self._tokens.make(job.id, generation))
+        files = {**recipe_files(recipe, job.id), REPORT: report, **self._authorities}
         path = self._path(job.id, generation)
         built = await asyncio.to_thread(_build, path, files, job.created_at // SECOND)
         self._metrics.iso_seconds.at()(time.perf_counter() - began)
         self._metrics.iso_bytes.at()(built.size)
         return self._remember(job.id, built)
-
-    def _report(self, job: Job, generation: int) -> bytes:
-        asked = metadata_of(job)
-        serial = asked.server_serial
-        url = f"{self.base_url}{BASE}/status-webhook/{serial}"
-        report = {
-            "job_id": job.id,
-            "server_serial": serial,
-            "system_uuid": asked.system_uuid,
-            "status_url": url,
-            "progress_url": f"{url}/progress",
-            "registry_url": self.base_url,
-            "token": self._tokens.make(job.id, generation),
-        }
-        return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
 
     async def check(self, job: Job, recipe: Recipe) -> None:
         """That what the machine will boot can be read, before anything is done to it."""

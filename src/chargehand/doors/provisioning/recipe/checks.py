@@ -1,19 +1,18 @@
 """What a schema cannot say: how the fields of a recipe go together, and where its addresses lead.
 
-Each check looks only at members that fit the schema, so that one mistake is not told twice.
+Each check reads only members that fit the schema, so that one mistake is not reported twice.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from chargehand.doors.provisioning.recipe.partitions import bytes_of, fixed_bytes, layout_problems
-from chargehand.doors.provisioning.recipe.payloads import payload_problems
 from chargehand.doors.provisioning.refusals import RefusalDetail
 from chargehand.errors import EgressRefused
 from chargehand.webhooks.egress import EgressPolicy
 
-# The machine fetches, not this server: its own network is what it is meant for. What no network may offer stays refused.
+# The machine fetches, not this server, so its own network is allowed. What no network may offer stays refused.
 _policy = EgressPolicy(allow_local=True)
 _METADATA_NAMES = {
     "metadata",
@@ -31,11 +30,9 @@ _PARTITION = re.compile(
 _NO_DISK = re.compile(r"/dev/(?:sr[0-9]+|cdrom|dvd|ram[0-9]+|zram[0-9]+|null|zero|mem|fd[0-9]+)(?:/.*)?")
 
 
-def cross_problems(document: dict[str, Any], broken: set[str], sizes: Mapping[str, int]) -> Iterator[RefusalDetail]:
-    """`broken`: the members that the schema has refused already. `sizes`: the bytes of each payload that it has not."""
+def cross_problems(document: dict[str, Any], broken: set[str]) -> Iterator[RefusalDetail]:
+    """Yield what is wrong. `broken`: the members that the schema has refused already."""
     sound = {name: value for name, value in document.items() if name not in broken}
-    for name, size in sizes.items():
-        yield from payload_problems(name, sound[name], size)
     if "firmware_url" in sound:
         yield from _address_problems("firmware_url", sound["firmware_url"])
         if "env" not in broken and not _SHA256.fullmatch(sound.get("env", {}).get(FIRMWARE_DIGEST, "")):
@@ -51,7 +48,7 @@ def cross_problems(document: dict[str, Any], broken: set[str], sizes: Mapping[st
 
 
 def _address_problems(name: str, url: str) -> Iterator[RefusalDetail]:
-    """Names are not resolved: what they mean on the machine's network is not known here."""
+    """Names are not resolved: they may mean something else on the machine's network."""
     at = "/" + name
     try:
         host = _policy.check_url(name, url).partition("://")[2].partition("/")[0].partition(":")[0]

@@ -1,7 +1,7 @@
-"""Payloads: what a recipe carries for the machine and nobody here interprets, within limits.
+"""Payloads: the parts of a recipe that go to the machine as they are, within limits.
 
-They are handed on as they are. What is refused is what would hurt the program that reads them there: control characters in
-text, XML with entities of its own, and YAML that grows when it is read.
+Refused is what would hurt the program that reads them there: control characters in text, XML with entities of its own, and YAML that
+grows when it is read.
 """
 
 import base64
@@ -25,13 +25,13 @@ LIMITS: dict[str, int] = {name: FIELDS[name]["maxLength"] for name in FILES}
 MAX_ALIASES = 32
 MAX_ANCHORS = 10_000
 
-# `&name` and `*name` wherever they stand, also in quotes and scripts. That is more than YAML would see, and never less:
-# what hides an alias from this count would hide it from a parser as well. A name ends where PyYAML ends it.
+# `&name` and `*name` anywhere, also in quotes and scripts. That is more than YAML would see, and never less: what hides an
+# alias from this count would hide it from a parser as well. A name ends where PyYAML ends it.
 _ANCHORS_AND_ALIASES = re.compile(rb"([&*])([A-Za-z0-9_-]+|[^\s\x1c-\x1f,\[\]{}&*]+)")
 
 
 def content(value: str | Mapping[str, str]) -> bytes:
-    """Of a payload that was checked."""
+    """Return the bytes of a payload that was checked before."""
     if isinstance(value, str):
         return value.encode()
     if "base64" in value:
@@ -40,7 +40,7 @@ def content(value: str | Mapping[str, str]) -> bytes:
 
 
 def payload_sizes(recipe: Text, payloads: Mapping[str, Any]) -> dict[str, int]:
-    """How many bytes the machine will be given, by the recipe's own text: of the document the long texts are ASCII."""
+    """Return how many bytes the machine will get, from the recipe's own text: in the document the long texts are ASCII."""
     given = msgspec.json.decode(recipe, type=_Given)
     return {name: _size(value, getattr(given, name)) for name, value in payloads.items()}
 
@@ -54,7 +54,12 @@ def _size(value: str | Mapping[str, str], raw: msgspec.Raw) -> int:
     return sum(len(piece.encode()) for piece in texts(memoryview(raw)))
 
 
-def payload_problems(name: str, value: Any, size: int) -> Iterator[RefusalDetail]:
+def payload_problems(payloads: Mapping[str, Any], sizes: Mapping[str, int]) -> Iterator[RefusalDetail]:
+    for name, value in payloads.items():
+        yield from _problems_of(name, value, sizes[name])
+
+
+def _problems_of(name: str, value: Any, size: int) -> Iterator[RefusalDetail]:
     at = pointer(name)
     if isinstance(value, dict) and "file" in value:
         yield RefusalDetail(
@@ -85,7 +90,7 @@ def payload_problems(name: str, value: Any, size: int) -> Iterator[RefusalDetail
 
 
 def searchable(value: str | Mapping[str, str]) -> bytes | bytearray:
-    """A payload with nothing but ASCII in it: made by pieces, for a text takes up to four times the memory of its bytes."""
+    """Return a payload with every character beyond ASCII replaced: piece by piece, since a str takes up to four times its bytes."""
     if isinstance(value, str):
         return ascii_only(value).encode()
     if "base64" not in value:
@@ -97,13 +102,13 @@ def searchable(value: str | Mapping[str, str]) -> bytes | bytearray:
 
 
 def aliases(text: bytes | bytearray) -> int:
-    """Uses of names that have an anchor somewhere: a `*.txt` in a script is none. Where there are more anchors than a person writes,
-    every name counts.
+    """Count the uses of names that have an anchor somewhere: a `*.txt` in a script is none. Where there are more anchors than a
+    person writes, every name counts.
     """
     anchors: set[bytes] = set()
     for found in _ANCHORS_AND_ALIASES.finditer(text):
         if found[1] == b"&" and len(anchors) <= MAX_ANCHORS:
             anchors.add(found[2])
     every = len(anchors) > MAX_ANCHORS
-    # Looked through again, for nothing that is as many as the text is long is kept.
+    # A second pass, so that nothing is kept that grows with the text.
     return sum(found[1] == b"*" and (every or found[2] in anchors) for found in _ANCHORS_AND_ALIASES.finditer(text))

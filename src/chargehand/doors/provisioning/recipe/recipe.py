@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 import msgspec
 
 from chargehand.doors.provisioning.recipe.checks import cross_problems
-from chargehand.doors.provisioning.recipe.payloads import FILES, content, payload_sizes
-from chargehand.doors.provisioning.recipe.schema import SCHEMA_BYTES, SCHEMA_ID, problems
+from chargehand.doors.provisioning.recipe.payloads import FILES, payload_problems, payload_sizes
+from chargehand.doors.provisioning.recipe.schema import SCHEMA_ID, problems
 from chargehand.doors.provisioning.recipe.text import Text, Unreadable, read
 from chargehand.doors.provisioning.refusals import ProvisioningRefused, RefusalDetail
 from chargehand.doors.provisioning.taxonomy import Key
 
 MAX_PROBLEMS = 50
-MAX_COUNTED = 200  # that are looked for: to say what is wrong takes longer than to be wrong
+MAX_COUNTED = 200  # problems that are looked for: to describe one takes longer than to have it
 SMALL = 65_536
 
 _KINDS = {
@@ -43,7 +43,7 @@ class Recipe(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> "Recipe":
-        """Of a recipe that was checked when it came in."""
+        """Make one of a recipe that was checked before."""
         minutes = plain.get("timeout_minutes")
         return cls(
             plain=plain,
@@ -54,37 +54,22 @@ class Recipe(msgspec.Struct, frozen=True):
             timeout_minutes=None if minutes is None else int(minutes),  # 30.0 is an integer to JSON Schema
         )
 
-    def files(self, job_id: str) -> dict[str, bytes]:
-        """What the task medium holds of it. The contents of payloads are files of their own, as they were given."""
-        held = {name: content(self.plain[name]) for name in FILES if name in self.plain}
-        pointers = {name: {"file": FILES[name]} for name in held}
-        made = {FILES[name]: data for name, data in held.items()}
-        made["recipe.json"] = _pretty({**self.plain, **pointers})
-        made["recipe.schema.json"] = SCHEMA_BYTES
-        if self.target == "install-linux.target" and "meta_data" not in held:
-            made["meta-data"] = _meta_data(job_id, self.plain.get("hostname"))
-        return dict(sorted(made.items()))
-
-    def public(self) -> dict[str, Any]:
-        """What may be shown: everything but what may hold secrets."""
-        return _public(self.plain, {name: len(content(self.plain[name])) for name in FILES if name in self.plain})
-
 
 async def judged(recipe: Text, at: str = "") -> Recipe:
-    """As `judge`; a large one in a thread, so that others are served meanwhile."""
+    """As `judge`, but a large recipe in a thread, so that others are served meanwhile."""
     return judge(recipe, at) if len(recipe) < SMALL else await asyncio.to_thread(judge, recipe, at)
 
 
 def check(recipe: Text, at: str = "") -> Recipe:
-    """The whole recipe, or ProvisioningRefused. It takes several times its size in memory: a server that only keeps one judges it."""
+    """Return the whole recipe, or raise ProvisioningRefused. It takes several times its size in memory: the server calls `judge`."""
     judge(recipe, at)
     return Recipe.of(msgspec.json.decode(recipe))
 
 
 def judge(recipe: Text, at: str = "") -> Recipe:
-    """What may be shown of the recipe, or ProvisioningRefused with everything that is wrong with it.
+    """Return what may be shown of the recipe, or raise ProvisioningRefused with everything that is wrong with it.
 
-    `at`: where in the caller's document it stands. Payloads never become objects of the size they could have in Python.
+    `at`: where the recipe is in the caller's document. Payloads never become objects of the size they could have in Python.
     """
     try:
         document, found = read(recipe)
@@ -94,8 +79,10 @@ def judge(recipe: Text, at: str = "") -> Recipe:
     sizes: dict[str, int] = {}
     if isinstance(document, dict):
         broken = {detail.path.split("/")[1] for detail in found if detail.path}
-        sizes = payload_sizes(recipe, {name: document[name] for name in FILES if name in document.keys() - broken})
-        found += cross_problems(document, broken, sizes)
+        payloads = {name: document[name] for name in FILES if name in document.keys() - broken}
+        sizes = payload_sizes(recipe, payloads)
+        found += payload_problems(payloads, sizes)
+        found += cross_problems(document, broken)
     if found:
         raise _refused(found, at)
     return Recipe.of(_public(document, sizes))
@@ -107,7 +94,7 @@ def _public(plain: dict[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
         if name in shown:
             size = sizes[name] if name in FILES else len(msgspec.json.encode(shown[name]))
             shown[name] = {"redacted": True, "bytes": size}
-    if "firmware_url" in shown:  # a query is where signed URLs carry their right to be fetched
+    if "firmware_url" in shown:  # the signature of a signed URL is in its query
         url, mark, _ = shown["firmware_url"].partition("?")
         shown["firmware_url"] = f"{url}?redacted" if mark else url
     return shown
@@ -121,20 +108,3 @@ def _refused(found: list[RefusalDetail], at: str) -> ProvisioningRefused:
         message += f" (and {count - 1} more)" if count < MAX_COUNTED else f" (and {MAX_COUNTED - 1} more at least)"
     details = [RefusalDetail(at + detail.path, detail.code, detail.message) for detail in found[:MAX_PROBLEMS]]
     return ProvisioningRefused(400, Key.VALIDATION_SCHEMA, message, details)
-
-
-def _pretty(document: dict[str, Any]) -> bytes:
-    """Sorted and indented: the same recipe gives the same bytes, and a person on the machine can read them."""
-    return msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2) + b"\n"
-
-
-def _meta_data(job_id: str, hostname: str | None) -> bytes:
-    """YAML with every value in quotes, so that no name is taken for a number or for true."""
-    lines = [f"instance-id: {_quoted(job_id)}"]
-    if hostname is not None:
-        lines.append(f"local-hostname: {_quoted(hostname)}")
-    return "".join(line + "\n" for line in lines).encode()
-
-
-def _quoted(text: str) -> str:
-    return msgspec.json.encode(text).decode()

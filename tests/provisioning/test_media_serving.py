@@ -18,8 +18,9 @@ from urllib.parse import urlsplit
 import pytest
 import uvloop
 
-from chargehand.doors.provisioning.media.serving import MediaServer, MediaUrls
+from chargehand.doors.provisioning.media.serving import MediaServer
 from chargehand.doors.provisioning.media.source import SPAN_BYTES, MediaPart, MediaSource
+from chargehand.doors.provisioning.media.urls import MediaUrls
 from chargehand.errors import Forbidden
 from chargehand.http.application import Application
 from chargehand.http.connection import Bounds

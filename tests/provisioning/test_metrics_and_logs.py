@@ -94,3 +94,14 @@ async def test_logs_can_be_followed_by_job_and_server_and_hold_nothing_of_the_re
         assert line["duration_ms"] >= 0
     assert RECIPE["oci_url"] not in everything
     assert RECIPE["target_disk"] not in everything
+
+
+@on_sqlite
+async def test_names_that_machines_make_up_are_no_labels_of_metrics(store_url: str, tmp_path: Path) -> None:
+    async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
+        job_id = await room.waiting()
+        (await room.report({"status": "failed", "failed_step": "step-4711@9.service"})).good()
+        assert (await room.reaches(job_id, "complete"))["failed_step"] == "workflow.step-4711@9"
+        metrics = (await room.api.get("/metrics")).body
+        assert b"4711" not in metrics
+        assert b'provisioning_failures_total{failed_step="workflow.other"} 1.0' in metrics

@@ -12,8 +12,11 @@ from chargehand.doors.provisioning.vault import Vault
 from chargehand.engine.job import Job, State
 from chargehand.engine.queue import Queue
 from tests.api.serving import on_sqlite
-from tests.provisioning.lab import RECIPE, lab
+from tests.provisioning.guest import Script
+from tests.provisioning.lab import RECIPE, SERIAL, lab
 
+QUEUE = f"/engine/queues/provision/{SERIAL}"
+SILENT = Script(silent=True)
 KEY = b"an old key of thirty-two bytes or more"
 JOB_ID = "01J0000000000000000000000A"
 TEXT = (
@@ -71,3 +74,19 @@ async def test_the_engine_shows_a_job_of_this_door_without_what_is_sealed(store_
         shown = (await room.api.get(f"/engine/jobs/{await room.submit()}")).good()["payload"]
         assert set(shown) == {"server_serial", "recipe"}
         assert shown["recipe"]["task_target"] == RECIPE["task_target"]
+
+
+@on_sqlite
+async def test_a_job_whose_key_is_lost_can_still_be_cancelled(store_url: str, tmp_path: Path) -> None:
+    """Else its server could have no other job for ever."""
+    async with lab(store_url, tmp_path, script=SILENT) as room:
+        job_id = await room.waiting()
+        (await room.api.call("PUT", QUEUE, {"paused": True})).good()
+    other = {"provisioning.key": "another key of more than thirty-two bytes, alas"}
+    async with lab(store_url, tmp_path, script=SILENT, settings=other) as room:
+        assert (await room.job(job_id))["status"] == "provisioning"
+        (await room.api.post(f"/api/v1/jobs/{job_id}/cancel")).good()
+        (await room.api.call("PUT", QUEUE, {"paused": False})).good()
+        job = await room.reaches(job_id, "complete")
+        assert job["outcome"] == "cancelled"
+        assert any("left as it is" in warning for warning in job["warnings"])

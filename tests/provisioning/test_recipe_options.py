@@ -1,14 +1,14 @@
-"""What a recipe wishes for: which system, what becomes of the machine afterwards, how long to wait. And what is left behind."""
+"""The options of a recipe: what becomes of the machine afterwards, and how long to wait for it."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.api.serving import on_sqlite, until
+from tests.api.serving import on_sqlite
 from tests.provisioning.bmc_habits import Habits
 from tests.provisioning.guest import Script
-from tests.provisioning.lab import RECIPE, lab
+from tests.provisioning.lab import FAILED, RECIPE, lab
 
 SILENT = Script(silent=True)
 UPDATE = {
@@ -16,7 +16,6 @@ UPDATE = {
     "firmware_url": "http://10.0.0.1/bios.bin",
     "env": {"USER_FIRMWARE_SHA256": "0" * 64},
 }
-FAILED = {"status": "failed", "failed_step": "partition.service"}
 
 
 @on_sqlite
@@ -76,23 +75,6 @@ async def test_a_recipe_may_ask_for_another_time_limit(store_url: str, tmp_path:
 def _seconds(text: str) -> float:
     hours, minutes, seconds = text.removesuffix("Z").partition("T")[2].split(":")
     return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
-
-
-@on_sqlite
-async def test_what_a_finished_job_leaves_behind_is_no_longer_served_and_goes_in_its_time(
-    store_url: str, tmp_path: Path
-) -> None:
-    async with lab(store_url, tmp_path, script=SILENT, settings={"provisioning.media_keep_seconds": 0}) as room:
-        job_id = await room.waiting()
-        url = room.bmc.image("Cd2")
-        (await room.report({"status": "success"})).good()
-        await room.reaches(job_id, "complete")
-        async with room.api.session.get(url) as response:
-            assert response.status == 404
-        await room.stop()
-        await room.start()  # looks for what is due at once
-        await until(lambda: not (tmp_path / "data" / "provisioning" / job_id).exists())
-        assert (await room.job(job_id))["outcome"] == "succeeded"
 
 
 @on_sqlite

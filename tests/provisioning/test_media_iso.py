@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chargehand.doors.provisioning.media.contents import recipe_files
 from chargehand.doors.provisioning.media.iso import MAX_BYTES, MAX_FILES, IsoError, build_task_iso
 from chargehand.doors.provisioning.recipe.recipe import check
 from chargehand.doors.provisioning.taxonomy import Key
@@ -24,7 +25,7 @@ EPOCH = 1_700_000_000
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "recipes"
 
 FILES = {
-    **check((EXAMPLES / "linux.json").read_bytes()).files("01JOB"),
+    **recipe_files(check((EXAMPLES / "linux.json").read_bytes()), "01JOB"),
     "report.json": b'{"url": "http://127.0.0.1/", "token": "t"}',
     "empty": b"",
     "a-b.txt": b"1",  # these two have the same name for a reader that knows no extension
