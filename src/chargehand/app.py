@@ -1,4 +1,4 @@
-"""Wiring only: Config -> Store -> Engine -> outbox and doors -> HTTP, and their end in the opposite order."""
+"""Connects all parts: Config -> Store -> Engine -> outbox and doors -> HTTP. `Server.close` ends them in the opposite order."""
 
 import asyncio
 import signal
@@ -51,7 +51,7 @@ DESCRIPTION = "A durable job server: jobs in, work out, every change of state pu
 
 
 class Server:
-    """Everything that runs in one process. `await Server.open(config)`, then `serve()`, then `close()`."""
+    """All parts of one process: `await Server.open(config)`, then `start()`, `wait()`, `close()`."""
 
     def __init__(self, config: Config, store: Store) -> None:
         self.config = config
@@ -68,7 +68,7 @@ class Server:
         self.tasks = self._tasks_door() if config.tasks.enabled else None
         self._gate = Gate(config)
         self.provisioning = self._provisioning_door() if config.provisioning.enabled else None
-        webhooks: dict[str, DoorWebhooks] = {  # all kinds of jobs, those of doors that are off among them
+        webhooks: dict[str, DoorWebhooks] = {  # all kinds of jobs, also those of doors that are off
             views.KIND: DoorWebhooks(views.render),
             **InferenceDoor.webhooks,
             **TasksDoor.webhooks,
@@ -174,7 +174,7 @@ class Server:
 
     async def start(self, extra_routes: Sequence[Route] = ()) -> None:
         if self.config.store_url.startswith("sqlite:"):
-            # One process at the file: what its last one's runners held, nobody holds now.
+            # Only one process uses the file, so the runners of the process before hold their leases for nobody.
             await self.engine.lapse_all(IN_PROCESS)
         await self.engine.refresh_limits()
         self._run(self.outbox.run())
@@ -197,7 +197,7 @@ class Server:
         self._background.append(asyncio.create_task(work))
 
     async def wait(self, stop: asyncio.Event) -> str:
-        """Until asked to stop ("") or something that everything depends on has ended (what)."""
+        """Wait until `stop` is set (returns "") or something ends without which the server cannot go on (returns what)."""
         stopping = asyncio.create_task(stop.wait())
         ended = asyncio.create_task(self.store.ended())
         done, _ = await asyncio.wait({stopping, ended, *self._background}, return_when=asyncio.FIRST_COMPLETED)
@@ -211,7 +211,7 @@ class Server:
         return f"a background task ended: {broken.exception()!r}"
 
     async def close(self) -> None:
-        """No new claims, running HTTP answered, leases handed back, webhooks in flight ended: each within its bound."""
+        """Refuse new claims, answer running requests, let webhooks in flight end, hand leases back: each step has a time limit."""
         self.engine.drain()
         self.console.feed.close()
         await self.http.drain()
@@ -230,7 +230,7 @@ class Server:
 
 
 async def serve(config: Config, started: Callable[[Server], None]) -> int:
-    """The whole life of a server process; returns its exit code."""
+    """Run a server until it is told to stop; return the exit code of the process."""
     keep_files_private()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What finished jobs leave behind goes in its time: the task medium, for it holds secrets, and later the records of a job that is gone."""
+"""Removes what finished jobs leave behind: first the task medium, which holds secrets, later the records of a job that is pruned."""
 
 from msgspec.structs import replace
 
@@ -37,7 +37,7 @@ class Retention:
                 break
 
     async def tidy(self) -> None:
-        """What lies on this node's own disk: another one may have looked at the job's record, and sees only its own."""
+        """Remove old media from this node's disk, also of jobs whose record another node has handled: each node sees only its own disk."""
         for job_id in await self._files.kept():
             job = await self._engine.jobs.get_job(job_id)
             if job is None or (job.finished_at is not None and job.finished_at + self._keep <= self._engine.now()):

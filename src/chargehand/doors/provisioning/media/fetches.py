@@ -1,4 +1,4 @@
-"""That a medium was fetched is the first sign of life of a machine. Written down once a moment, not for each of a thousand ranges."""
+"""Writes down that a medium was fetched, the first sign of life of a machine: once a second, not for each of a thousand ranges."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,8 +16,8 @@ class Fetches:
     def __init__(self, engine: Engine, ledgers: JobLedgers) -> None:
         self._engine = engine
         self._ledgers = ledgers
-        # Job and medium -> when it was last read, and whether all of it was. The time is that of the reading: what was read
-        # before a reset must not look, for being written down after it, like a machine that boots.
+        # Job and medium -> when it was last read, and whether all of it was. The time is that of the reading, not of the
+        # write: a read before a reset that is written after it must not look like a machine that boots.
         self._pending: dict[tuple[str, str], tuple[int, bool]] = {}
 
     def heard(self, job_id: str, name: str, first: int, count: int, whole: bool) -> None:
