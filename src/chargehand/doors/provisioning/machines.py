@@ -1,4 +1,4 @@
-"""How the rest of the door gets at a BMC: one client for each conversation, with this server's bounds and policy."""
+"""Opens BMCs for the rest of the door: one client for each conversation, with this server's limits and policy."""
 
 from random import Random
 
@@ -29,7 +29,7 @@ class Machines:
         self._turns = turns
 
     def open(self, bmc: Bmc, budget_seconds: float = 2 * PATIENCE_SECONDS, permit: Permit | None = None) -> Machine:
-        """To be used as an async context manager: it logs out at the end.
+        """Return a client to use in `async with`, which logs out at the end.
 
         One call bears trouble for half of the budget at most, so that what the trouble was is heard before time is up.
         """

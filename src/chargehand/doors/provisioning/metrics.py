@@ -1,4 +1,4 @@
-"""What this door counts, under the names of its contract, so that dashboards made for it work."""
+"""The metrics of this door, under the names of its contract, so that dashboards made for it work."""
 
 from prometheus_client import CollectorRegistry, Counter
 

@@ -1,4 +1,4 @@
-"""How refusals look on this wire: `{"error": code, "message": …, "details": [{"path", "code", "message"}]}`."""
+"""How this door writes errors: `{"error": code, "message": …, "details": [{"path", "code", "message"}]}`."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class RefusalDetail(msgspec.Struct, frozen=True):
 
 
 class ProvisioningRefused(ChargehandError):
-    """A request that did not become, or change, a job."""
+    """The request is refused; no job was made or changed."""
 
     title = "Refused"
 

@@ -26,7 +26,7 @@ class JobTokens:
         return f"{PREFIX}{job_id}.{generation}.{base64.urlsafe_b64encode(mac).decode()}"
 
     def read(self, token: str) -> Meant | None:
-        """Whose it is; None if it is not one of ours."""
+        """Return the job and the start that the token is for; None if this server did not make it."""
         job_id, _, rest = token.removeprefix(PREFIX).partition(".")
         generation = rest.partition(".")[0]
         if not (token.startswith(PREFIX) and is_ulid(job_id) and generation.isascii() and generation.isdigit()):

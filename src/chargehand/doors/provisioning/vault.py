@@ -26,7 +26,7 @@ MISSING = (
 class Vault:
     def __init__(self, secret: bytes | None) -> None:
         self.is_open = secret is not None
-        # Closed, it still has keys, so that nothing that was signed or sealed elsewhere is believed.
+        # A closed vault has a random key, so that it accepts nothing that was signed or sealed elsewhere.
         self._secret = secret or secrets.token_bytes(32)
 
     @classmethod
@@ -43,11 +43,11 @@ class Vault:
             raise ProvisioningRefused(503, "config.missing", MISSING)
 
     def key(self, purpose: str) -> bytes:
-        """Keys for different things have nothing to do with each other."""
+        """Derive the key for a purpose. No key can be found from another."""
         return hmac.digest(self._secret, f"chargehand/provisioning/{purpose}".encode(), "sha256")
 
     def seal(self, context: str, plain: bytes | memoryview, head: bytes = b"") -> bytes:
-        """What was sealed for one thing cannot be passed off as another's. `head` comes before it, as it is."""
+        """Encrypt for one `context`: it opens in no other. `head` is put before it, in clear."""
         self.require_open()
         nonce = os.urandom(NONCE_BYTES)
         sealed = AESGCM(self.key("seal")).encrypt(nonce, plain, context.encode())
@@ -80,7 +80,7 @@ def _file_key(path: Path) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Whole or not at all: half a key would lock everything up."""
+    """Write the key file atomically: with half a key nothing could be opened again."""
     if path.exists():
         return
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")

@@ -43,7 +43,7 @@ class Occupancy:
         self._records = engine.records
 
     async def take(self, tenant: str, spot: Spot, me: Occupant) -> str:
-        """Empty: it is this job's now. Else who has it, in words that tell nothing of another tenant."""
+        """Occupy the machine. Empty: done; else who occupies it, without naming anything of another tenant."""
         occupant = await self._take(MACHINE, tenant, spot.machine, me)
         if occupant is not None:
             return (
@@ -60,7 +60,7 @@ class Occupancy:
         await self._leave(MACHINE, tenant, spot.machine, job_id)
 
     async def _take(self, kind: str, tenant: str, name: str, me: Occupant) -> Occupant | None:
-        """None: it is this job's now. A job that is over has nothing any more."""
+        """None: done; else the occupant. A finished job occupies nothing."""
         body = msgspec.json.encode(me)
         while True:
             record = await self._records.get(kind, tenant, name)

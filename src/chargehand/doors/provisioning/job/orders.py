@@ -1,4 +1,4 @@
-"""What was ordered: a server and a recipe. The recipe is kept sealed, for it holds passwords; beside it lies what may be shown."""
+"""The payload of a job: a server and a recipe. The recipe is stored encrypted, since it holds passwords, beside the part that may be shown."""
 
 from functools import lru_cache
 from typing import Any

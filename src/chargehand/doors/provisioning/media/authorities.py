@@ -15,7 +15,7 @@ _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----\n[A-Za-z0-9+/=\s]+?-----
 
 
 def read_authorities(file: str) -> bytes:
-    """Read once, at the start: what a job is told does not change half way."""
+    """Return the certificates of the file. Called once, at the start, so that all media of a job are alike."""
     try:
         with Path(file).open("rb") as opened:
             content = opened.read(MAX_BYTES + 1)

@@ -37,7 +37,7 @@ class TaskExtent(NamedTuple):
 
 
 class Combined:
-    """Made anew for each request: a maintenance image that was replaced in between is another medium, with another ETag."""
+    """Made for each request: a maintenance image that was replaced meanwhile is another medium, with another ETag."""
 
     def __init__(self, maintenance: Path, task: Built) -> None:
         try:
@@ -72,7 +72,7 @@ class Combined:
 
 
 def find_task(read: Callable[[int, int], bytes], size: int) -> TaskExtent | None:
-    """Where on a medium the task lies: `read(offset, n)` reads from it. None: it is not a combined one."""
+    """Find the task on a medium that `read(offset, n)` reads. None: it is not a combined one."""
     for sector in range(size // SECTOR - 1, max(-1, size // SECTOR - 1 - SEARCHED_SECTORS), -1):
         block = read(sector * SECTOR, SECTOR)
         if block.startswith(MAGIC):

@@ -77,7 +77,7 @@ class MediaFiles:
         return self._remember(job.id, built)
 
     async def check(self, job: Job, recipe: Recipe) -> None:
-        """That what the machine will boot can be read, before anything is done to it."""
+        """Raise MediaMissing if the image that the machine will boot cannot be read."""
         path = self._installer(recipe) if recipe.kind == "esxi" else self._maintenance()
         if path is None:
             raise MediaMissing("there is no maintenance image: set provisioning.maintenance_iso to the file of one")
@@ -86,7 +86,7 @@ class MediaFiles:
     # serving ------------------------------------------------------------------------------------------------------------
 
     async def find(self, job_id: str, name: str) -> MediaSource | None:
-        """None: there is no such medium, or the job is over and nobody has a reason to ask."""
+        """Return the medium; None if there is no such medium, or the job is finished."""
         job = await self._jobs.get_job(job_id) if is_ulid(job_id) else None
         if job is None or job.kind != KIND or job.finished:
             return None
@@ -103,7 +103,7 @@ class MediaFiles:
         return None
 
     async def _task(self, job: Job) -> Built | None:
-        """Of this start of the job: the medium of an earlier one has a token that counts no more."""
+        """Return the task medium of this start: that of an earlier one holds a token that is no longer valid."""
         found = await self._runs.get(job.tenant, job.id)
         if found is None:
             return None
@@ -116,7 +116,7 @@ class MediaFiles:
         return self._remember(job.id, built)
 
     def _remember(self, job_id: str, built: Built) -> Built:
-        """A BMC asks for a medium in a thousand small ranges."""
+        """Cache it: a BMC asks for a medium in a thousand small ranges."""
         if job_id not in self._built and len(self._built) >= REMEMBERED:
             self._built.pop(next(iter(self._built)))
         self._built[job_id] = built
@@ -140,7 +140,7 @@ class MediaFiles:
     # retention ----------------------------------------------------------------------------------------------------------
 
     async def kept(self) -> list[str]:
-        """The jobs of which this node has files."""
+        """Return the jobs of which this node has files."""
         return await asyncio.to_thread(_names, self._tasks)
 
     async def remove(self, job_id: str) -> None:
@@ -156,12 +156,12 @@ class MediaFiles:
         return Path(self._settings.maintenance_iso) if self._settings.maintenance_iso else None
 
     def _installer(self, recipe: Recipe) -> Path:
-        """The schema lets through a plain name only."""
+        """The schema allows only a plain file name."""
         return self._media / str(recipe.plain["installer_iso"])
 
 
 def _build(path: Path, files: dict[str, bytes], epoch: int) -> Built:
-    """In a directory of its own that nobody else may look into."""
+    """Build it in a directory that only this user may read."""
     try:
         path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.parent.mkdir(mode=0o700, exist_ok=True)

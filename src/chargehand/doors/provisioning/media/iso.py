@@ -47,7 +47,7 @@ class Built(NamedTuple):
 
 
 def build_task_iso(path: Path, files: Mapping[str, bytes], *, label: str = LABEL, epoch: int) -> Built:
-    """Durable when it returns, and under its name only when it is whole. `epoch`: the one date of everything in it."""
+    """Write the image durably and atomically. `epoch`: the one date of everything in it."""
     _check(files, label, epoch)
     image = bytearray(_mastered(files, label))
     if len(image) > MAX_BYTES:

@@ -20,7 +20,7 @@ from chargehand.observability.logs import get_logger
 MediaPart = tuple[Path | bytes, int, int]  # where from, the first byte there, and how many
 
 ISO = "application/x-iso9660-image"
-SPAN_BYTES = 1 << 20  # is sent before it is known whether the file has changed
+SPAN_BYTES = 1 << 20  # are sent before the file is checked for changes
 
 log = get_logger(__name__)
 
@@ -60,7 +60,7 @@ class MediaSource:
                     else:
                         yield FileSpan(content.file, offset, count)
                         content.check()
-                    await asyncio.sleep(0)  # a reader that is fast enough would never let anybody else have a turn
+                    await asyncio.sleep(0)  # a fast reader would keep all other tasks waiting
 
 
 class _Opened(NamedTuple):
@@ -75,7 +75,7 @@ class _Opened(NamedTuple):
 
 
 def _open(parts: Sequence[MediaPart], start: int, end: int) -> list[tuple[_Opened | bytes, int, int]]:
-    """The parts between start and end, cut to them. A file stays the same one even if another gets its name."""
+    """Open the parts between start and end, cut to them. An open file stays the same if another gets its name."""
     cut: list[tuple[_Opened | bytes, int, int]] = []
     at = 0
     with ExitStack() as unless_all:

@@ -1,4 +1,4 @@
-"""The registry's requests: who may, which operation, what is answered."""
+"""The registry over HTTP: checks who may, finds the operation, answers."""
 
 import asyncio
 import contextlib
@@ -90,7 +90,7 @@ class Registry:
         # fmt: on
 
     def routes(self) -> list[Route]:
-        """Names have slashes, so one row for each method must do: docs/reference/registry.md describes what is behind it."""
+        """Names have slashes, so there is one route for each method: docs/reference/registry.md describes the operations."""
         shape: dict[str, Any] = {"tag": TAG, "error_writer": write_oci, "hidden": True}
         methods = ("GET", "HEAD", "POST", "PATCH", "PUT", "DELETE")
         return [
@@ -121,9 +121,9 @@ class Registry:
         await self._operations[asked.thing, req.method](req, resp, self._shelves.of(tenant), asked.name, asked.item)
 
     async def _ping(self, req: Request, resp: Response) -> None:
-        """Where `login` tries its password. Who may do anything at all passes."""
+        """`login` tries its password here. Any scope of the registry is enough."""
         if self._settings.registry_anonymous_pull and _is_nobody(req):
-            # Said although it is not needed: skopeo and podman remember it, and so know what to send when they push.
+            # Sent although it is not needed: skopeo and podman remember it, and so know what to send when they push.
             resp.set_header(*CHALLENGE)
         else:
             try:
@@ -179,7 +179,7 @@ class Registry:
         _accepted(resp, name, upload, 0)
 
     async def _mounted(self, req: Request, shelf: Shelf, name: str) -> str:
-        """The digest, if the other repository has it; else the client is told to send it."""
+        """Return the digest if the other repository has the blob; else the client must send it."""
         digest, source = req.get_param("mount"), req.get_param("from")
         if not digest or not source or not is_name(source):
             return ""
@@ -226,7 +226,7 @@ class Registry:
         resp.status = 204
 
     async def _receive(self, req: Request, shelf: Shelf, name: str, upload: str, size: int) -> tuple[int, bool]:
-        """The size of the upload after the body, and whether that came whole. No lock is held while it comes."""
+        """Return the size of the upload after the body, and whether the body was complete. No lock is held while it is read."""
         declared = receiving.content_range(req)
         if declared is not None and declared[0] != size:
             raise uploads.out_of_order(name, upload, size)
@@ -296,7 +296,7 @@ class Registry:
 
 
 def _is_nobody(req: Request) -> bool:
-    """Nothing to prove a name with; skopeo and podman send an empty name and an empty password then."""
+    """Whether no credentials were sent; skopeo and podman send an empty name and an empty password then."""
     return (req.get_header("authorization") or "Basic Og==") == "Basic Og==" and req.get_header("x-api-key") is None
 
 

@@ -50,7 +50,7 @@ class Layout:
         return Layout(self.root, self.root / "tenants" / hashlib.sha256(tenant.encode()).hexdigest())
 
     def of_all(self) -> list["Layout"]:
-        """One for each tenant that has or had repositories."""
+        """Return one for each tenant that has or had repositories."""
         tenants = [Path(entry.path) for entry in listed(self.root / "tenants") if is_hex(entry.name)]
         return [Layout(self.root), *(Layout(self.root, tenant) for tenant in tenants)]
 
@@ -79,7 +79,7 @@ class Layout:
         return self.repositories / name / UPLOADS / upload
 
     def names(self) -> Iterator[str]:
-        """Every repository, however deep, parents first; also those with nothing left in them."""
+        """Return every repository, however deep, parents first; also empty ones."""
         waiting = [self.repositories]
         while waiting:
             directory = waiting.pop()

@@ -37,7 +37,7 @@ class Put(NamedTuple):
 
 
 class Manifests:
-    """Everything here blocks and belongs into a thread."""
+    """All methods block: call them in a thread."""
 
     def __init__(self, layout: Layout, now: Callable[[], int]) -> None:
         self._layout = layout
@@ -54,7 +54,7 @@ class Manifests:
 
     @translated()
     def put(self, name: str, reference: str, body: bytes, content_type: str) -> Put:
-        """Durable when it returns. Nothing that it refers to can be swept between the look at it and this."""
+        """Store a manifest durably. No sweep can remove what it refers to between the check and the write."""
         digits = hashlib.sha256(body).hexdigest()
         tag = _tag_for(reference, digits)
         document, media_type = check(body, content_type)
@@ -80,7 +80,7 @@ class Manifests:
 
     @translated()
     def delete(self, name: str, reference: str) -> None:
-        """A tag alone; or a manifest with its tags. What it referred to counts as new: it is kept for the grace from now on."""
+        """Delete a tag, or a manifest with its tags. What the manifest referred to is kept for the grace from now on."""
         if is_tag(reference):
             with self._layout.locked(SHARED):
                 self._renew_tagged(name, reference, self._now())
@@ -119,7 +119,7 @@ class Manifests:
         return found
 
     def tagged(self, name: str) -> set[str]:
-        """The manifests that have a tag."""
+        """Return the manifests that have a tag."""
         return {digits for _, digits in self._tagged(name)}
 
     @translated()
@@ -135,7 +135,7 @@ class Manifests:
     def referrers(
         self, name: str, subject: str, kind: str | None, after: str, most_bytes: int
     ) -> tuple[list[msgspec.Raw], str]:
-        """Descriptors, and behind which one to go on; empty: that was all."""
+        """Return descriptors, and after which one the next page begins; empty: there is no more."""
         found: list[msgspec.Raw] = []
         size = 0
         directory = self._layout.referrers(name, subject)
@@ -164,7 +164,7 @@ class Manifests:
         return digits
 
     def _named(self, name: str, tag: str) -> str:
-        """The manifest that has the tag; empty when there is none, or the file is damaged."""
+        """Return the manifest that has the tag; empty if there is none, or the file is damaged."""
         try:
             digits = self._layout.tag(name, tag).read_bytes().decode("ascii", "replace")
         except FileNotFoundError:
@@ -177,12 +177,12 @@ class Manifests:
                 yield entry.name, digits
 
     def _renew_tagged(self, name: str, tag: str, now: int) -> None:
-        """What loses its tag is kept for the grace from now on, not from when it was pushed."""
+        """Keep what loses its tag for the grace from now on, not from when it was pushed."""
         if digits := self._named(name, tag):
             stamp(self._layout.manifest(name, digits), now)
 
     def _check_references(self, name: str, document: Manifest) -> None:
-        """Down to the last blob: of an index within an index a sweep may have taken a part and not yet the whole."""
+        """Check down to the last blob: a sweep may have removed a part of an index within an index."""
         missing: list[Descriptor] = []
         waiting, seen, count = [document], set[str](), 0
         while waiting:

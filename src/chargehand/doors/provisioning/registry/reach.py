@@ -21,7 +21,7 @@ class Reach(NamedTuple):
 
 
 def reach(layout: Layout, name: str, roots: Iterable[str]) -> Reach:
-    """Blocks. What is there no more is passed over; what cannot be read is an error, so that nothing is lost by it."""
+    """Blocks. What is no longer there is skipped; what cannot be read is an error, so that no sweep removes what it leads to."""
     found = Reach(set(), set())
     waiting = [digits for digits in roots if layout.manifest(name, digits).exists()]
     while waiting:
@@ -50,7 +50,7 @@ def read(layout: Layout, digits: str) -> Manifest:
 
 
 def renew(layout: Layout, name: str, found: Reach, now: int) -> None:
-    """Makes all of it count as new; the caller holds the lock."""
+    """Give all of it the time of now. The caller holds the lock."""
     for digits in found.manifests:
         stamp(layout.manifest(name, digits), now)
     for digits in found.blobs:

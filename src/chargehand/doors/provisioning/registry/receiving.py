@@ -1,4 +1,4 @@
-"""A body on its way in: gathered into pieces that are worth a trip to a thread, never more of it in memory than one."""
+"""Reads a body in pieces large enough for a call in a thread, with never more than one piece in memory."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -11,7 +11,7 @@ _CONTENT_RANGE = re.compile(r"(?:bytes[ =])?(\d{1,18})-(\d{1,18})(?:/(?:\d{1,18}
 
 
 class Incoming:
-    """The body of a request by pieces of a good size."""
+    """Yield the body of a request in pieces."""
 
     def __init__(self, req: Request) -> None:
         self._req = req
@@ -33,7 +33,7 @@ class Incoming:
 
 
 def content_range(req: Request) -> tuple[int, int] | None:
-    """Start and length of what the client says it sends; None when it does not say."""
+    """Return start and length of what the client declares that it sends; None if it declares nothing."""
     text = req.get_header("content-range")
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""What each tenant has in the registry: nothing of it is there for another, though bytes lie on the disk once for all."""
+"""What each tenant has in the registry. No tenant sees what another has, though equal bytes are on the disk once."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from chargehand.doors.provisioning.registry.uploads import BlobUploads, Hashes
 
 
 class Shelf(NamedTuple):
-    """One tenant's."""
+    """The repositories of one tenant."""
 
     layout: Layout
     blobs: Layers

@@ -41,7 +41,7 @@ class Hashed(NamedTuple):
 
 
 class Hashes:
-    """Saves reading a file again when it is finished; what is not in here is read."""
+    """Keeps hashes of uploads, so that a finished file need not be read again; a file without one is read."""
 
     def __init__(self) -> None:
         self._hashes: OrderedDict[str, Hashed] = OrderedDict()
@@ -85,7 +85,7 @@ class BlobUploads:
 
     @translated()
     def append(self, name: str, upload: str, offset: int, data: bytes) -> int:
-        """The new size. What does not fit, on the disk or within the bound, ends the upload and leaves nothing of it."""
+        """Append and return the new size. What does not fit, on the disk or within the bound, ends the upload and removes it."""
         with self._opened(name, upload) as file:
             size = os.fstat(file.fileno()).st_size
             if size != offset:
@@ -110,7 +110,7 @@ class BlobUploads:
 
     @translated()
     def finish(self, name: str, upload: str, digits: str) -> None:
-        """A blob of the repository, durable; or, if these are other bytes than was said, nothing at all."""
+        """Make the upload a durable blob of the repository; refuse and remove it if its digest is another."""
         with self._opened(name, upload) as file:
             if self._hash_all(file, upload) != digits:
                 self._discard(name, upload)
@@ -141,7 +141,7 @@ class BlobUploads:
 
     @translated()
     def expire(self, name: str, before: int) -> int:
-        """Removes uploads to which nothing was added since then."""
+        """Remove uploads to which nothing was added since then."""
         count = 0
         for entry in listed(self._layout.repository(name) / UPLOADS):
             with contextlib.suppress(RegistryRefused, FileNotFoundError):
@@ -181,7 +181,7 @@ class BlobUploads:
 
 
 def link(layout: Layout, name: str, digits: str, now: int) -> None:
-    """Says that the repository has the blob; the caller holds the lock, and syncs the directory."""
+    """Record that the repository has the blob. The caller holds the lock and syncs the directory."""
     path = layout.layer(name, digits)
     make(path.parent)
     path.touch(mode=0o600)
@@ -211,7 +211,7 @@ def too_large(max_bytes: int) -> RegistryRefused:
 
 
 def _checked(upload: str) -> str:
-    """The ids are ours: nothing else is looked for on the disk."""
+    """Refuse an id that this server cannot have made."""
     if len(upload) != 32 or not is_hex(upload + upload):
         raise _unknown()
     return upload
@@ -222,7 +222,7 @@ def _unknown() -> RegistryRefused:
 
 
 def _lock(file: FileIO) -> None:
-    """A piece is written in no time; whoever finishes a large upload may hash it for minutes, and no thread waits for that."""
+    """Lock, or refuse after a moment: to finish a large upload may take minutes of hashing, and no thread waits for that."""
     until = time.monotonic() + LOCK_SECONDS
     while True:
         try:
