@@ -291,6 +291,29 @@ async def test_a_job_is_found_by_its_idempotency_key(api: Api) -> None:
     (await api.get("/engine/jobs?key=order-7&state=queued")).problem(400, "request.invalid_field", "key")
 
 
+async def test_jobs_are_found_by_any_id_by_time_and_by_the_text_of_their_error(api: Api) -> None:
+    key = {"Idempotency-Key": "order-7"}
+    made = (await api.post("/engine/jobs", {"queue": "q", "payload": 1}, key)).good(202)["job_id"]
+    broken = await api.submit(queue="broken")
+    (await api.move(await api.claim(queues=["broken"]), "fail", error="Disk is 100% full")).good()
+    created = (await api.job(broken))["created_at"].replace("Z", "%2B00:00")
+
+    async def listed(query: str) -> list[str]:
+        return [job["id"] for job in (await api.get(f"/engine/jobs?{query}")).good()["jobs"]]
+
+    assert (
+        await listed("id=order-7") == await listed(f"id={made}") == await listed(f"id=batch_{made}&kind=job") == [made]
+    )
+    assert await listed(f"id={made}&kind=task") == await listed("id=order") == []
+    assert await listed("text=disk") == await listed("text=100%25%20FULL&state=failed") == [broken]
+    assert await listed("text=disk&state=queued") == await listed("text=disk&queue=q") == []
+    assert await listed("since=2020-01-01T00:00:00Z") == [broken, made]
+    assert await listed(f"since={created}&name=bro") == [broken]
+    assert await listed("until=2020-01-01T00:00:00Z") == await listed("since=8999-01-01T00:00:00Z") == []
+    for query in (f"id={made}&state=queued", "id=a&key=b"):
+        (await api.get(f"/engine/jobs?{query}")).problem(400, "request.invalid_field", "id")
+
+
 @on_sqlite
 async def test_a_wrong_value_in_a_query_is_refused_and_named(api: Api, subtests: pytest.Subtests) -> None:
     wrong = [
@@ -301,6 +324,11 @@ async def test_a_wrong_value_in_a_query_is_refused_and_named(api: Api, subtests:
         "limit=many",
         "limit=",
         "cursor=nonsense",
+        "since=yesterday",
+        "since=2026-01-01T00:00:00",
+        "until=9999-01-01T00:00:00Z",
+        "text=",
+        "id=",
     ]
     for query in wrong:
         with subtests.test(query=query):

@@ -10,8 +10,11 @@ import asyncpg
 import msgspec
 import pytest
 
+from chargehand.engine import listing
 from chargehand.engine.guard import Guard
-from chargehand.engine.job import Job, State
+from chargehand.engine.ids import UlidMaker, first_id_at
+from chargehand.engine.job import SECOND, Job, State
+from chargehand.engine.listing import list_page
 from chargehand.engine.moves import Change
 from chargehand.engine.queue import Queue
 from chargehand.engine.reads import DeliveryFilter, FileFilter, JobFilter
@@ -213,11 +216,25 @@ async def test_jobs_are_listed_newest_first_by_what_is_asked(store: Store) -> No
     assert await listed(stopped=True) == [cancelled, failed]
     assert await listed(stopped=True, tenant="other") == await listed(stopped=True, limit=1) == [cancelled]
     assert await listed(stopped=True, state=State.FAILED) == await listed(stopped=True, before=cancelled) == [failed]
-    assert await listed(stopped=True, state=State.QUEUED) == await listed(stopped=True, topic="running:working") == []
-    assert await listed(topic="running:working") == [working.id]
-    assert await listed(topic="running:loading") == await listed(topic="running:working", tenant="other") == []
-    assert second in await listed(topic="queued", kind="door")
+    assert (
+        await listed(stopped=True, state=State.QUEUED) == await listed(stopped=True, topics=("running:working",)) == []
+    )
+    assert await listed(topics=("running:working",)) == [working.id]
+    assert await listed(topics=("running:loading",)) == await listed(topics=("running:working",), tenant="other") == []
+    assert second in await listed(topics=("queued",), kind="door")
     assert await listed(state=State.FAILED, before=failed) == await listed(state=State.FAILED, queue="q") == []
+
+
+EVERY_JOB: dict[str, Any] = {
+    **dict.fromkeys(("kind", "kinds", "queue", "state", "topics", "names", "text", "text_lower")),
+    **dict.fromkeys(("any_kind", "any_topic", "unnamed"), True),
+    "starts": False,
+    "since": 0,
+    "until": 2**62,
+    "first": "",
+    "before": "z",
+    "skip": 0,
+}
 
 
 async def test_a_few_stopped_jobs_are_found_without_looking_at_the_others(store_url: str, clock: Clock) -> None:
@@ -226,9 +243,76 @@ async def test_a_few_stopped_jobs_are_found_without_looking_at_the_others(store_
         await job_in(store, State.CANCELLED)
         await sql(store_url, MANY_JOBS)
         await sql(store_url, "ANALYZE jobs")
-        by: dict[str, Any] = dict.fromkeys(("kind", "kinds", "queue", "state", "topic", "before", "names"))
-        by |= {"any_kind": True, "exact": False, "unnamed": True, "starts": False}
-        assert await effort(store_url, "list_stopped_jobs", **by, tenant=TENANT, limit=50) < 10_000
+        assert await effort(store_url, "list_stopped_jobs", **EVERY_JOB, tenant=TENANT, limit=50) < 10_000
+
+
+async def failed_with(store: Store, error: str, **fields: Any) -> str:
+    job = await running(store, **fields)
+    assert await store.write(Change(Guard.held(job), "fail", error=error))
+    return job.id
+
+
+async def test_jobs_are_found_by_the_text_of_their_error_in_upper_or_lower_case(store: Store) -> None:
+    disk = await failed_with(store, "Disk /dev/sda is 100% full")
+    name = await failed_with(store, "the name ÄÖÜ_ß is taken!")
+    await failed_with(store, "disk", tenant="other")
+    await submit(store)
+
+    async def listed(text: str, **by: Any) -> list[str]:
+        return [job.id for job in await store.list_jobs(JobFilter(TENANT, text=text, **by))]
+
+    for text in ("disk", "DISK", "100% full", "/dev/sda", "Disk /dev/sda is 100% full"):
+        assert (
+            await listed(text) == await listed(text, stopped=True) == await listed(text, state=State.FAILED) == [disk]
+        )
+    assert await listed("ÄÖÜ_ß") == await listed("TAKEN!") == [name]
+    assert await listed("is") == [name, disk]
+    assert await listed("disk_") == await listed("d%k") == await listed("disk", before=disk) == []
+    assert await listed("disk", state=State.QUEUED) == await listed("disk", kinds=()) == []
+
+
+async def test_a_search_goes_on_by_its_cursor_where_a_page_has_searched_enough(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "SEARCHED", 3)
+    found = [await failed_with(store, error) for error in ("a", "b", "b", "a", "b", "b", "b", "a", "a", "b")]
+    wanted = [job_id for job_id, error in zip(found, "abbabbbaab", strict=True) if error == "a"][::-1]
+    for limit, sizes in ((10, [2, 0, 1, 1]), (1, [1, 1, 1, 1])):
+        pages, cursor = [], None
+        while True:
+            jobs, cursor = await list_page(store, JobFilter(TENANT, text="A", stopped=True, before=cursor, limit=limit))
+            pages.append([job.id for job in jobs])
+            if cursor is None:
+                break
+        assert [len(page) for page in pages] == sizes
+        assert [job_id for page in pages for job_id in page] == wanted
+
+
+async def test_jobs_are_listed_by_when_they_were_created(store: Store, clock: Clock) -> None:
+    made = UlidMaker(lambda: clock.now // 1000)
+    begin, ids = clock.now, []
+    for _ in range(4):
+        ids.append(await submit(store, id=made()))
+        clock.now += 3 * 3600 * SECOND
+
+    async def listed(**by: Any) -> list[str]:
+        return [job.id for job in await store.list_jobs(JobFilter(**by))][::-1]
+
+    hour = 3600 * SECOND
+    assert await listed(since=begin) == await listed(until=clock.now) == ids
+    assert await listed(since=begin + 1) == await listed(since=begin + 3 * hour) == ids[1:]
+    assert await listed(until=begin) == await listed(since=clock.now) == []
+    assert await listed(since=begin + 3 * hour, until=begin + 9 * hour) == ids[1:3]
+    assert await listed(until=begin + 9 * hour, before=ids[2], limit=1) == ids[1:2]
+
+
+async def test_a_range_of_time_is_read_without_looking_at_other_jobs(store_url: str, clock: Clock) -> None:
+    async with opened(store_url, clock) as store:
+        await submit(store)
+        await sql(store_url, MANY_JOBS)
+        await sql(store_url, "ANALYZE jobs")
+        by = EVERY_JOB | {"first": first_id_at(clock.now - SECOND), "before": "8"}
+        assert await effort(store_url, "list_jobs", **by, tenant=TENANT, limit=50) < 10_000
 
 
 async def test_jobs_are_found_by_the_name_in_their_queue(store: Store) -> None:
@@ -263,13 +347,26 @@ async def test_a_job_is_found_by_its_idempotency_key(store: Store) -> None:
     assert await found("k", "three") == await found("k") == await found("K", "one") == []
 
 
-async def test_a_key_is_looked_up_without_looking_at_other_jobs(store_url: str, clock: Clock) -> None:
+async def test_a_job_is_found_by_its_id_and_by_that_of_a_delivery(store: Store) -> None:
+    a, b = await submit(store, reports=(a_report(),)), await submit(store)
+    [delivery] = await store.list_deliveries(DeliveryFilter(job_id=a))
+
+    async def found(sought: str, tenant: str = TENANT, kinds: tuple[str, ...] = ("job",)) -> list[str]:
+        return [job.id for job in await store.list_jobs(JobFilter(tenant, kinds=kinds, id=sought))]
+
+    assert await found(a) == await found(delivery.id) == [a]
+    assert await found(b) == [b]
+    assert await found(new_id()) == await found(a, "other") == await found(delivery.id, "other") == []
+    assert await found(a, kinds=("task",)) == await found(a, kinds=()) == []
+
+
+async def test_a_key_and_an_id_are_looked_up_without_looking_at_other_jobs(store_url: str, clock: Clock) -> None:
     async with opened(store_url, clock) as store:
         await submit(store, kind="one", idempotency_key="k")
         await sql(store_url, MANY_JOBS)
         await sql(store_url, "ANALYZE jobs")
         kinds: Any = '["one", "two"]' if store_url.startswith("sqlite:") else ["one", "two"]
-        assert await effort(store_url, "list_jobs_of_key", tenant=TENANT, kinds=kinds, key="k") < 10_000
+        assert await effort(store_url, "find_jobs", tenant=TENANT, kinds=kinds, key="k", id="many7") < 10_000
 
 
 async def test_overdue_jobs_are_found_without_looking_at_those_without_a_deadline(store_url: str, clock: Clock) -> None:

@@ -1,5 +1,6 @@
 """The engine's own jobs: submit, and list, read, follow, cancel and requeue those of all doors."""
 
+import re
 from datetime import datetime
 from typing import Annotated
 
@@ -22,7 +23,7 @@ from chargehand.engine.moves import Moved
 from chargehand.engine.queue import Queue
 from chargehand.engine.reads import JobFilter
 from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, InvalidField, NotFound
-from chargehand.http.inputs import TEN_YEARS, absent, identity, json_object, json_text, run_at_micros
+from chargehand.http.inputs import TEN_YEARS, absent, identity, json_object, json_text, micros
 from chargehand.http.jobs import (
     FOLLOW,
     FOLLOW_HEADERS,
@@ -84,6 +85,7 @@ class SubmitJob(msgspec.Struct, forbid_unknown_fields=True):
 
 
 Sought = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class ListJobs(msgspec.Struct, forbid_unknown_fields=True):
@@ -93,11 +95,38 @@ class ListJobs(msgspec.Struct, forbid_unknown_fields=True):
         Annotated[str, msgspec.Meta(description="A queue of this kind; of the kind `job` if none is given")] | None
     ) = None
     name: (
-        Annotated[Sought, msgspec.Meta(description="How the queue's name starts, whichever the kind and case")] | None
+        Annotated[
+            Sought,
+            msgspec.Meta(
+                description="How the queue's name starts, in upper or lower case, of any kind: a command, a model, a serial"
+            ),
+        ]
+        | None
     ) = None
     topic: Annotated[
         Sought, msgspec.Meta(description="What callers see: the state, with the stage after a colon", examples=["running:loading"])
     ] | None = None  # fmt: skip
+    since: Annotated[Time, msgspec.Meta(description="Created at this instant or later (RFC 3339)")] | None = None
+    until: Annotated[Time, msgspec.Meta(description="Created before this instant (RFC 3339)")] | None = None
+    text: (
+        Annotated[
+            Sought,
+            msgspec.Meta(
+                description="In the error, in upper or lower case; of failed and cancelled jobs if there is no `state`. A page searches "
+                "10000 jobs at most: it may have fewer jobs than `limit`, even none, and still a `next`"
+            ),
+        ]
+        | None
+    ) = None
+    id: (
+        Annotated[
+            Sought,
+            msgspec.Meta(
+                description="Of a job, of a batch, or of a delivery, whose job is listed then; or an idempotency key. Goes with `kind` alone"
+            ),
+        ]
+        | None
+    ) = None
     key: (
         Annotated[Sought, msgspec.Meta(description="The job that this idempotency key made; goes with `kind` alone")]
         | None
@@ -114,6 +143,7 @@ class JobMoved(msgspec.Struct):
 
 WORDING = Wording(kind=None, noun="job", path=PATH, event_view=event_view)
 _decoder = msgspec.json.Decoder(SubmitJob)
+_PREFIX = re.compile(r"^[a-z]+[_-](?=[0-9A-Z]{26}$)")  # such as that of a batch
 
 
 class JobsApi:
@@ -154,7 +184,7 @@ class JobsApi:
             json_text("payload", asked.payload),
             asked.priority,
             asked.max_attempts or self._max_attempts,
-            run_at_micros(asked.run_at),
+            micros("run_at", asked.run_at),
             asked.delay_seconds,
             key,
             fingerprint,
@@ -175,35 +205,13 @@ class JobsApi:
 
     async def list_jobs(self, req: Request, resp: Response) -> None:
         by, caller = query(req, ListJobs), req.caller
-        tenant, kinds = caller.tenant, self._kinds.readable(caller)
+        kinds = self._kinds.readable(caller)
         if by.kind is not None:
             require(caller, self._kinds.of(by.kind).read)
             kinds = (by.kind,)
         now = await self._engine.jobs.now()
-        if by.key is not None:
-            found, following = await self._of_key(by, tenant, kinds), None
-        else:
-            found, following = await self._jobs.list(
-                JobFilter(
-                    tenant,
-                    (by.kind or KIND) if by.queue is not None else None,
-                    by.queue,
-                    state=by.state,
-                    before=cursor(by.cursor),
-                    limit=by.limit,
-                    topic=by.topic,
-                    kinds=kinds,
-                    names=() if by.name is None else (by.name.lower(),),
-                    starts=True,
-                )
-            )
+        found, following = await self._jobs.list(_job_filter(by, caller.tenant, kinds))
         reply(resp, JobPage([job_summary(job, now) for job in found], following))
-
-    async def _of_key(self, by: ListJobs, tenant: str, kinds: tuple[str, ...]) -> list[Job]:
-        """By an index of its own, so that no list is walked: a key names one job of a kind."""
-        if (by.state, by.queue, by.name, by.topic, by.cursor) != (None,) * 5:
-            raise InvalidField("key", "goes with kind alone")
-        return await self._engine.jobs.list_jobs(JobFilter(tenant, kinds=kinds, key=by.key))
 
     async def get_job(self, req: Request, resp: Response, job_id: str) -> None:
         job = await self._readable(req, job_id)
@@ -240,3 +248,26 @@ class JobsApi:
 
 def reply_moved(resp: Response, moved: Moved) -> None:
     reply(resp, JobMoved(moved.job_id, moved.state, moved.seq))
+
+
+def _job_filter(by: ListJobs, tenant: str, kinds: tuple[str, ...]) -> JobFilter:
+    if by.id is not None or by.key is not None:
+        if by != ListJobs(kind=by.kind, id=by.id, key=by.key, limit=by.limit) or None not in (by.id, by.key):
+            raise InvalidField("key" if by.id is None else "id", "goes with kind alone")
+        return JobFilter(tenant, kinds=kinds, key=by.key or by.id, id=_PREFIX.sub("", by.id) if by.id else None)
+    return JobFilter(
+        tenant,
+        (by.kind or KIND) if by.queue is not None else None,
+        by.queue,
+        by.state,
+        cursor(by.cursor),
+        by.limit,
+        topics=() if by.topic is None else (by.topic,),
+        stopped=by.text is not None and by.state is None,
+        names=() if by.name is None else (by.name.lower(),),
+        starts=True,
+        kinds=kinds,
+        since=micros("since", by.since),
+        until=micros("until", by.until),
+        text=by.text or "",
+    )

@@ -36,6 +36,12 @@ def is_ulid(text: str) -> bool:
     return _VALID.fullmatch(text) is not None
 
 
+def first_id_at(at: int) -> str:
+    """Return the lowest id of an instant, given in microseconds."""
+    value = min(max(at // 1000, 0), 2**48 - 1) << 80
+    return "".join([_PAIRS[value >> shift & 1023] for shift in range(120, -1, -10)])
+
+
 def made_at(ulid: str) -> float:
     """Return when the id was made, by its maker's clock: seconds since the epoch."""
     value = 0

@@ -56,11 +56,11 @@ def last_event_id(req: Request) -> int:
 # fields -----------------------------------------------------------------------------------------------------------------
 
 
-def run_at_micros(instant: datetime | None) -> int | None:
+def micros(field: str, instant: datetime | None) -> int | None:
     if instant is None:
         return None
     if instant.year >= LAST_YEAR:
-        raise InvalidField("run_at", f"must be before the year {LAST_YEAR}")
+        raise InvalidField(field, f"must be before the year {LAST_YEAR}")
     return int(instant.timestamp() * SECOND)
 
 

@@ -17,12 +17,13 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.ids import is_ulid
 from chargehand.engine.job import Event, Job, NewJob, Report
+from chargehand.engine.listing import list_page
 from chargehand.engine.moves import Moved, Submitted
 from chargehand.engine.reads import JobFilter
 from chargehand.errors import NotFound
 from chargehand.http import sse
 from chargehand.http.inputs import IDEMPOTENCY_KEY, last_event_id, trace_headers
-from chargehand.http.paging import EVENTS_BYTES, page, ulid
+from chargehand.http.paging import EVENTS_BYTES, ulid
 from chargehand.http.request import Request
 from chargehand.http.response import Response
 from chargehand.http.route import reply
@@ -140,7 +141,7 @@ class JobResource:
 
     async def list(self, by: JobFilter) -> tuple[list[Job], str | None]:
         """Return a page of jobs, and the cursor of the next one."""
-        return page(await self._engine.jobs.list_jobs(replace(by, limit=by.limit + 1)), by.limit)
+        return await list_page(self._engine.jobs, by)
 
     async def wait(self, req: Request, job_id: str, seconds: float) -> Job:
         """Return the job once it has finished, or as it is after so many seconds. Stop when the caller hangs up."""

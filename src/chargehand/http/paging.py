@@ -1,6 +1,6 @@
 """Lists: newest first, a page at a time. The cursor is an id, so a page stays right while rows are added."""
 
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated
 
 import msgspec
 
@@ -12,14 +12,6 @@ EVENTS_BYTES = 4 << 20  # of messages and data in a page of events, whose last o
 Cursor = Annotated[str, msgspec.Meta(description="`next` of the page before")]
 
 
-class Listed(Protocol):
-    @property
-    def id(self) -> str: ...
-
-
-L = TypeVar("L", bound=Listed)
-
-
 def ulid(field: str, text: str) -> str:
     """Return the id if it is well-formed, else raise InvalidField."""
     if not is_ulid(text):
@@ -29,9 +21,3 @@ def ulid(field: str, text: str) -> str:
 
 def cursor(text: str | None) -> str | None:
     return None if text is None else ulid("cursor", text)
-
-
-def page(found: list[L], limit: int) -> tuple[list[L], str | None]:
-    """Split off the row that was asked for beyond the limit: it only shows that there is a next page."""
-    shown = found[:limit]
-    return shown, shown[-1].id if len(found) > limit else None

@@ -27,7 +27,8 @@ Dialect = Literal["sqlite", "postgres"]
 
 SHARED = ("jobs", "queues", "outbox", "files", "records", "retention", "schema")
 
-_HEADING = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+_HEADING = re.compile(r"^-- (name|part): (\w+)\s*$", re.MULTILINE)
+_PART = re.compile(r"\{part (\w+)\}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z]\w*)")
 _COMMENT = re.compile(r"^\s*--.*$", re.MULTILINE)
 _COLUMNS = re.compile(r"\{(job|event|delivery|endpoint|try|file|record) (\w+)\}")
@@ -89,11 +90,15 @@ def _json_list(values: Sequence[str | Queue]) -> str:
 def load_queries(dialect: Dialect) -> dict[str, Query]:
     """Return the queries of the shared files, overridden by the dialect's own."""
     queries: dict[str, Query] = {}
+    parts: dict[str, str] = {}
     for name in (*SHARED, dialect):
         text = (files("chargehand.store") / "sql" / f"{name}.sql").read_text()
         pieces = _HEADING.split(text)[1:]
-        for heading, body in zip(pieces[::2], pieces[1::2], strict=True):
-            queries[heading] = _compile(heading, body, dialect)
+        for what, heading, body in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+            if what == "part":
+                parts[heading] = _COMMENT.sub("", body)
+            else:
+                queries[heading] = _compile(heading, _PART.sub(lambda match: parts[match[1]], body), dialect)
     return queries
 
 

@@ -1,5 +1,6 @@
 """What both stores do alike: every read, and the one way to write."""
 
+import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,6 +11,7 @@ import msgspec
 
 from chargehand.engine.delivery import Delivery, DeliveryState, Endpoint, EndpointState, Outgoing, Subject, Try
 from chargehand.engine.file import DropFiles, File
+from chargehand.engine.ids import first_id_at
 from chargehand.engine.job import SECOND, Event, Job, QueueCount, QueueSettings, State
 from chargehand.engine.moves import Prune
 from chargehand.engine.operation import Operation
@@ -34,6 +36,11 @@ from chargehand.store.queries import columns, queue_from
 A = TypeVar("A")
 
 Row = Sequence[Any]
+
+LAST_ID = "z"  # sorts behind every id
+LAST_INSTANT = 2**62
+CLOCK_SKEW = 3600 * SECOND  # an id has the time of the node that made it, `created_at` that of the store
+_LIKE = re.compile("[!%_]")
 
 _JOB = len(Job.__struct_fields__) + 1  # columns: four for the queue, and payload and result are elsewhere
 _DELIVERY = len(Delivery.__struct_fields__)
@@ -119,8 +126,8 @@ class SharedStore(ABC):
         return job_from(rows[0], rows[0][-2], rows[0][-1]) if rows else None
 
     async def list_jobs(self, by: JobFilter) -> list[Job]:
-        if by.key is not None:
-            rows = await self._point("list_jobs_of_key", tenant=by.tenant, kinds=by.kinds or (), key=by.key)
+        if by.key is not None or by.id is not None:
+            rows = await self._point("find_jobs", tenant=by.tenant, kinds=by.kinds or (), key=by.key, id=by.id)
         elif by.late == "lease":
             rows = await self._scan("list_lapsed_jobs", limit=by.limit, owner_prefix=by.owner_prefix, now=self._now())
         elif by.late:
@@ -131,6 +138,7 @@ class SharedStore(ABC):
 
     async def _filtered_jobs(self, by: JobFilter) -> Sequence[Row]:
         stopped = by.stopped or by.state in (State.FAILED, State.CANCELLED)
+        text = "%" + _LIKE.sub(r"!\g<0>", by.text) + "%" if by.text else None
         return await self._scan(
             "list_stopped_jobs" if stopped else "list_jobs",
             tenant=by.tenant,
@@ -139,12 +147,19 @@ class SharedStore(ABC):
             kinds=by.kinds or (),
             queue=by.queue,
             state=None if by.state is None else str(by.state),
-            topic=by.topic,
+            any_topic=not by.topics,
+            topics=by.topics,
             unnamed=not by.names,
             names=by.names,
             starts=by.starts,
-            before=by.before,
+            since=by.since or 0,
+            until=LAST_INSTANT if by.until is None else by.until,
+            text=text,
+            text_lower=text and text.lower(),
+            first=max(by.first, "" if by.since is None else first_id_at(by.since - CLOCK_SKEW)),
+            before=min(by.before or LAST_ID, LAST_ID if by.until is None else first_id_at(by.until + CLOCK_SKEW)),
             limit=by.limit,
+            skip=by.skip,
         )
 
     async def list_events(

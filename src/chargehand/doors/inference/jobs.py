@@ -20,7 +20,7 @@ from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, NotF
 from chargehand.files import Files
 from chargehand.http import sse
 from chargehand.http.files import send_file
-from chargehand.http.inputs import identity, json_object, last_event_id, run_at_micros
+from chargehand.http.inputs import identity, json_object, last_event_id, micros
 from chargehand.http.jobs import (
     FOLLOW,
     FOLLOW_HEADERS,
@@ -119,7 +119,7 @@ class InferenceJobsApi:
             ),
             asked.priority,
             asked.max_attempts or self._config.engine.max_attempts,
-            run_at_micros(asked.run_at),
+            micros("run_at", asked.run_at),
             asked.delay_seconds,
             key,
             fingerprint,
@@ -167,7 +167,7 @@ class InferenceJobsApi:
             names=() if asked.model is None else spellings(checked("model", asked.model)),
             before=cursor(asked.cursor),
             limit=asked.limit,
-            topic=None if asked.state in (None, "failed") else views.TOPICS[asked.state][0],
+            topics=() if asked.state is None else views.TOPICS[asked.state],
             stopped=asked.state == "failed",
         )
         jobs, following = await self._jobs.list(by)

@@ -226,7 +226,14 @@ class ProvisioningJobs:
         before, more = cursor(by.cursor), True
         while more and len(jobs) < by.limit:
             found = await self._engine.jobs.list_jobs(
-                JobFilter(tenant, KIND, queue, before=before, limit=by.limit, topic=topic)
+                JobFilter(
+                    tenant,
+                    KIND,
+                    queue,
+                    before=before,
+                    limit=by.limit,
+                    topics=(topic,) if topic else (),
+                )
             )
             more = len(found) == by.limit
             for job in found[: by.limit]:

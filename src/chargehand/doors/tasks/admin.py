@@ -253,7 +253,7 @@ class AdminApi:
     ) -> tuple[list[Job], str | None]:
         queue = None if command in (None, ANY) else queue_name(command)
         return await self._jobs.list(
-            JobFilter(tenant, KIND, queue, before=before, limit=limit, topic=DEAD_TOPIC, stopped=True)
+            JobFilter(tenant, KIND, queue, before=before, limit=limit, topics=(DEAD_TOPIC,), stopped=True)
         )
 
     async def _letter(self, tenant: str, task_id: str) -> Job:

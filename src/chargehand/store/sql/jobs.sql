@@ -11,44 +11,44 @@ WHERE j.id = :job_id AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant);
 -- name: get_job_row
 SELECT {job j} FROM jobs j WHERE j.id = :job_id AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant);
 
+-- What a JobFilter asks of a job, beside the range of ids.
+-- part: job_filter
+(CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant)
+  AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
+  AND (:any_kind OR j.kind IN (SELECT k.value FROM {each kinds as k}))
+  AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue)
+  AND (:unnamed OR EXISTS (
+    SELECT 1 FROM {each names as n}
+    WHERE LOWER(SUBSTR(j.queue, 1, LENGTH(n.value))) = n.value AND (:starts OR LENGTH(j.queue) = LENGTH(n.value))))
+  AND (CAST(:state AS TEXT) IS NULL OR j.state = :state)
+  AND (:any_topic OR j.topic IN (SELECT t.value FROM {each topics as t}))
+  AND j.created_at >= :since AND j.created_at < :until
+  AND (CAST(:text AS TEXT) IS NULL OR j.error LIKE :text ESCAPE '!' OR LOWER(j.error) LIKE :text_lower ESCAPE '!')
+
+-- The bounds of ids are always given, so that the index of ids is read between them.
 -- name: list_jobs
 SELECT {job j}
 FROM jobs j
-WHERE (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant)
-  AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
-  AND (:any_kind OR j.kind IN (SELECT k.value FROM {each kinds as k}))
-  AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue)
-  AND (:unnamed OR EXISTS (
-    SELECT 1 FROM {each names as n}
-    WHERE LOWER(SUBSTR(j.queue, 1, LENGTH(n.value))) = n.value AND (:starts OR LENGTH(j.queue) = LENGTH(n.value))))
-  AND (CAST(:state AS TEXT) IS NULL OR j.state = :state)
-  AND (CAST(:topic AS TEXT) IS NULL OR j.topic = :topic)
-  AND (CAST(:before AS TEXT) IS NULL OR j.id < :before)
+WHERE j.id >= :first AND j.id < :before AND {part job_filter}
 ORDER BY j.id DESC
-LIMIT :limit;
+LIMIT :limit OFFSET :skip;
 
--- A few failed jobs among a million good ones: found by their own index.
+-- A few failed jobs among a million good ones: found by their own index. SQLite would prefer that of ids, were they not put so.
 -- name: list_stopped_jobs
 SELECT {job j}
 FROM jobs j
-WHERE j.state IN ('failed', 'cancelled')
-  AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant)
-  AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
-  AND (:any_kind OR j.kind IN (SELECT k.value FROM {each kinds as k}))
-  AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue)
-  AND (:unnamed OR EXISTS (
-    SELECT 1 FROM {each names as n}
-    WHERE LOWER(SUBSTR(j.queue, 1, LENGTH(n.value))) = n.value AND (:starts OR LENGTH(j.queue) = LENGTH(n.value))))
-  AND (CAST(:state AS TEXT) IS NULL OR j.state = :state)
-  AND (CAST(:topic AS TEXT) IS NULL OR j.topic = :topic)
-  AND (CAST(:before AS TEXT) IS NULL OR j.id < :before)
+WHERE j.state IN ('failed', 'cancelled') AND j.id || '' >= :first AND j.id || '' < :before AND {part job_filter}
 ORDER BY j.id DESC
-LIMIT :limit;
+LIMIT :limit OFFSET :skip;
 
--- name: list_jobs_of_key
+-- By an idempotency key, or by the id of a job or of a delivery: three seeks.
+-- name: find_jobs
 SELECT {job j}
 FROM jobs j
-WHERE j.tenant = :tenant AND j.kind IN (SELECT k.value FROM {each kinds as k}) AND j.idempotency_key = :key
+WHERE j.tenant = :tenant AND j.kind IN (SELECT k.value FROM {each kinds as k}) AND j.id IN (
+  SELECT CAST(:id AS TEXT)
+  UNION SELECT d.job_id FROM deliveries d WHERE d.id = :id
+  UNION SELECT o.id FROM jobs o WHERE o.tenant = :tenant AND o.kind IN (SELECT k.value FROM {each kinds as k}) AND o.idempotency_key = :key)
 ORDER BY j.id DESC;
 
 -- name: list_events
