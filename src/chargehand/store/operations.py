@@ -32,24 +32,9 @@ class Rejected(msgspec.Struct, frozen=True, array_like=True, tag="rejected"):
 
 
 AnyOperation = (
-    NewJob
-    | Claim
-    | Change
-    | Beat
-    | Note
-    | SetQueue
-    | Take
-    | Settle
-    | Release
-    | Replay
-    | SetEndpoint
-    | GiveUp
-    | Prune
-    | NewFile
-    | DropFiles
-    | PutRecord
-    | DropRecord
-    | Ping
-)
+    NewJob | Claim | Change | Beat | Note | SetQueue | Prune
+    | Take | Settle | Release | Replay | SetEndpoint | GiveUp
+    | NewFile | DropFiles | PutRecord | DropRecord | Ping
+)  # fmt: skip
 # None: the race was lost, or there is no such thing.
 Answer = Submitted | Claimed | Moved | Taken | File | Record | bool | int | None

@@ -12,11 +12,16 @@ from chargehand.engine.moves import Attempt, Beat, Change, Lease, Move, Moved, N
 from chargehand.engine.queue import Queue
 from chargehand.engine.store import Claim, Claimed
 from chargehand.store.operations import Answer
-from chargehand.store.postgres.transaction import Transaction
+from chargehand.store.postgres.transaction import Transaction, arrays
 from chargehand.store.queries import columns, queue_from
 from chargehand.store.shared import job_from, settings_from
 
 new_id = UlidMaker()
+GUARD = ("job_id", "tenant", "kind", "lease", "owner")
+CHANGE = (
+    "move", "stage", "waiting_for", "error", "failed_step", "lease_until", "deadline_at", "result", "level", "step", "message",
+    "data", "payload", "seen_stage",
+)  # fmt: skip
 SPARES = (16, 256, 4096)  # candidates beyond those wanted, if others are taking the first
 
 
@@ -26,21 +31,14 @@ async def submit(tx: Transaction, jobs: list[NewJob]) -> list[Answer]:
     reports = {job.id: encode_reports(job.reports) for job in jobs}
     rows = await tx.fetch(
         "submit_jobs",
-        ids=[job.id for job in order],
-        queues=[job.queue for job in order],
-        payloads=[job.payload for job in order],
+        **arrays(order, "id", "queue", "payload", "run_at", "fingerprint", "traceparent", "tracestate", "unique_key"),
         priorities=[job.priority for job in order],
         max_attempts=[job.max_attempts for job in order],
-        run_ats=[job.run_at for job in order],
         delays=[int(job.delay_seconds * SECOND) for job in order],
         keys=[job.idempotency_key for job in order],
-        fingerprints=[job.fingerprint for job in order],
-        traceparents=[job.traceparent for job in order],
-        tracestates=[job.tracestate for job in order],
         reports=[reports[job.id] for job in order],
         metadata=[job.metadata for job in order],
         deadlines=[None if job.deadline_seconds is None else int(job.deadline_seconds * SECOND) for job in order],
-        unique_keys=[job.unique_key for job in order],
         keeps=[None if job.keep_seconds is None else int(job.keep_seconds * SECOND) for job in order],
     )
     inserted = {row[0]: row for row in rows}
@@ -150,37 +148,21 @@ async def change(tx: Transaction, changes: list[Change]) -> list[Answer]:
 
 
 async def _change_each_once(tx: Transaction, changes: list[tuple[int, Change]]) -> list[tuple[int, Moved]]:
-    moves = [Move.by_name[change.move] for _, change in changes]
+    asked = [change for _, change in changes]
+    moves = [Move.by_name[change.move] for change in asked]
     rows = await tx.fetch(
         "change_jobs",
-        job_ids=[c.guard.job_id for _, c in changes],
-        moves=[c.move for _, c in changes],
-        sources=[" ".join(m.source) for m in moves],
-        states=[str(m.to) for m in moves],
-        stages=[c.stage for _, c in changes],
-        topics=[topic_of(m.to, c.stage) for m, (_, c) in zip(moves, changes, strict=True)],
-        visibles=[visible(m.to, c.stage) for m, (_, c) in zip(moves, changes, strict=True)],
-        resets=[m.attempt is Attempt.RESET for m in moves],
-        deltas=[-1 if m.attempt is Attempt.DOWN else 0 for m in moves],
-        delays=[int(c.delay_seconds * SECOND) for _, c in changes],
-        kepts=[m.lease is Lease.KEEP for m in moves],
-        waiting_fors=[c.waiting_for for _, c in changes],
-        errors=[c.error for _, c in changes],
-        failed_steps=[c.failed_step for _, c in changes],
-        finals=[m.to in FINAL for m in moves],
-        leases=[c.guard.lease for _, c in changes],
-        lease_untils=[c.lease_until for _, c in changes],
-        deadline_ats=[c.deadline_at for _, c in changes],
-        tenants=[c.guard.tenant for _, c in changes],
-        results=[c.result for _, c in changes],
-        levels=[c.level for _, c in changes],
-        steps=[c.step for _, c in changes],
-        messages=[c.message for _, c in changes],
-        datas=[c.data for _, c in changes],
-        owners=[c.guard.owner for _, c in changes],
-        payloads=[c.payload for _, c in changes],
-        kinds=[c.guard.kind for _, c in changes],
-        seen_stages=[c.seen_stage for _, c in changes],
+        **arrays([change.guard for change in asked], *GUARD),
+        **arrays(asked, *CHANGE),
+        delays=[int(change.delay_seconds * SECOND) for change in asked],
+        sources=[" ".join(move.source) for move in moves],
+        states=[str(move.to) for move in moves],
+        topics=[topic_of(move.to, change.stage) for move, change in zip(moves, asked, strict=True)],
+        visibles=[visible(move.to, change.stage) for move, change in zip(moves, asked, strict=True)],
+        resets=[move.attempt is Attempt.RESET for move in moves],
+        deltas=[-1 if move.attempt is Attempt.DOWN else 0 for move in moves],
+        kepts=[move.lease is Lease.KEEP for move in moves],
+        finals=[move.to in FINAL for move in moves],
     )
     moved_rows = {row[0]: row for row in rows}
     successors = [c.successor for _, c in changes if c.successor is not None and c.guard.job_id in moved_rows]
@@ -213,11 +195,7 @@ async def beat(tx: Transaction, beats: list[Beat]) -> list[Answer]:
     guards = [beat.guard for beat in beats]
     rows = await tx.fetch(
         "beat_jobs",
-        job_ids=[guard.job_id for guard in guards],
-        leases=[guard.lease for guard in guards],
-        tenants=[guard.tenant for guard in guards],
-        owners=[guard.owner for guard in guards],
-        kinds=[guard.kind for guard in guards],
+        **arrays(guards, *GUARD),
         lengths=[int(beat.lease_seconds * SECOND) for beat in beats],
     )
     extended = {row[0]: row[1:] for row in rows}

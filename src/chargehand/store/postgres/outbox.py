@@ -3,7 +3,7 @@
 from chargehand.engine.delivery import Settle, Take, Taken
 from chargehand.engine.job import SECOND
 from chargehand.store.operations import Answer
-from chargehand.store.postgres.transaction import Transaction
+from chargehand.store.postgres.transaction import Transaction, arrays
 
 
 async def take(tx: Transaction, takes: list[Take]) -> list[Answer]:
@@ -35,15 +35,11 @@ async def take(tx: Transaction, takes: list[Take]) -> list[Answer]:
 async def settle(tx: Transaction, settles: list[Settle]) -> list[Answer]:
     rows = await tx.fetch(
         "settle_deliveries",
-        delivery_ids=[s.delivery_id for s in settles],
-        leases=[s.lease for s in settles],
+        **arrays(settles, "delivery_id", "lease", "reason", "error", "answer"),
         states=[str(s.state) for s in settles],
         retry_lengths=[int(s.retry_seconds * SECOND) for s in settles],
-        reasons=[s.reason for s in settles],
         statuses=[s.status for s in settles],
         durations=[s.duration_seconds for s in settles],
-        errors=[s.error for s in settles],
-        answers=[s.answer for s in settles],
         gones=[s.disable_endpoint for s in settles],
     )
     settled = {row[0] for row in rows}

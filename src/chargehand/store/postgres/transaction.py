@@ -15,6 +15,11 @@ from chargehand.store.steps import Steps
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
 
 
+def arrays(values: Sequence[object], *names: str) -> dict[str, list[Any]]:
+    """Return an attribute of all values as an array, for each name, under the plural that the statements use."""
+    return {f"{name}s": [getattr(value, name) for value in values] for name in names}
+
+
 class Transaction:
     def __init__(self, connection: Connection, queries: dict[str, Query], now: int | None) -> None:
         self._connection = connection

@@ -308,23 +308,8 @@ def note(db: Session, notes: list[Note]) -> list[Answer]:
             answers.append(None)
             continue
         [(seq, state, stage, topic, attempt)] = db.all("noted_job", job_id=job_id)
-        events.append(
-            _event_row(
-                db,
-                job_id,
-                seq,
-                "note",
-                state,
-                stage,
-                topic,
-                attempt,
-                note.level,
-                note.step,
-                note.message,
-                None,
-                note.data,
-            )
-        )
+        event = (seq, "note", state, stage, topic, attempt, note.level, note.step, note.message, None, note.data)
+        events.append(_event_row(db, job_id, *event))
         answers.append(seq)
     db.many("insert_event", events)
     return answers
