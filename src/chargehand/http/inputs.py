@@ -35,11 +35,7 @@ def idempotency_key(req: Request) -> str | None:
 def identity(req: Request, body: bytes) -> tuple[str | None, str | None]:
     """Return the idempotency key and the fingerprint of the body, by which a repeated request is told from another."""
     key = idempotency_key(req)
-    return key, fingerprint(body) if key else None
-
-
-def fingerprint(body: bytes) -> str:
-    return hashlib.blake2b(body, digest_size=16).hexdigest()
+    return key, hashlib.blake2b(body, digest_size=16).hexdigest() if key else None
 
 
 def trace_headers(req: Request) -> dict[str, str]:

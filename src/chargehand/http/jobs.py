@@ -23,13 +23,14 @@ from chargehand.engine.reads import JobFilter
 from chargehand.errors import NotFound
 from chargehand.http import sse
 from chargehand.http.inputs import IDEMPOTENCY_KEY, last_event_id, trace_headers
-from chargehand.http.paging import EVENTS_BYTES, ulid
+from chargehand.http.paging import ulid
 from chargehand.http.request import Request
 from chargehand.http.response import Response
 from chargehand.http.route import reply
 from chargehand.observability.tracing import Span, Tracing, Value
 
 EVENTS_PAGE = 1000
+EVENTS_BYTES = 4 << 20  # of messages and data in a page of events, whose last one may go beyond
 WAIT_POLL_SECONDS = 5.0  # finds the end of a job on another node when its notification was lost
 SUBMIT_HEADERS = {
     "Idempotency-Key": IDEMPOTENCY_KEY,

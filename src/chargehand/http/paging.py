@@ -8,7 +8,6 @@ from chargehand.engine.ids import is_ulid
 from chargehand.errors import InvalidField
 
 Limit = Annotated[int, msgspec.Meta(ge=1, le=500, description="How many at most")]
-EVENTS_BYTES = 4 << 20  # of messages and data in a page of events, whose last one may go beyond
 Cursor = Annotated[str, msgspec.Meta(description="`next` of the page before")]
 
 

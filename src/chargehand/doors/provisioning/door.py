@@ -23,7 +23,7 @@ from chargehand.doors.provisioning.job.reports import MachineReports
 from chargehand.doors.provisioning.job.retention import Retention
 from chargehand.doors.provisioning.job.run import JobRuns
 from chargehand.doors.provisioning.job.waiting import ReportWait
-from chargehand.doors.provisioning.jobs import ProvisioningJobs
+from chargehand.doors.provisioning.jobs import WORDING, ProvisioningJobsApi
 from chargehand.doors.provisioning.machines import Machines
 from chargehand.doors.provisioning.media.fetches import Fetches
 from chargehand.doors.provisioning.media.files import MediaFiles
@@ -43,6 +43,7 @@ from chargehand.engine.runner import Runner
 from chargehand.errors import Forbidden
 from chargehand.http.application import Admission
 from chargehand.http.auth import token_of
+from chargehand.http.jobs import JobResource
 from chargehand.http.kinds import KindScopes
 from chargehand.http.request import Request
 from chargehand.http.route import Route
@@ -84,9 +85,8 @@ class ProvisioningDoor:
             engine, settings, orders, runs, ledgers, servers, boot, waiting, cleanup, outcomes, self.metrics
         )
         self._fetches = Fetches(engine, ledgers)
-        self._jobs = ProvisioningJobs(
-            engine, policy, tracing, vault, orders, Positions(runs, ledgers), deadlines, servers
-        )
+        jobs = JobResource(engine, WORDING, tracing, policy.check_url)
+        self._jobs = ProvisioningJobsApi(engine, jobs, vault, orders, Positions(runs, ledgers), deadlines, servers)
         registry = Path(settings.registry_dir or Path(config.server.data_dir) / "registry")
         self._registry = Registry(registry, settings=settings, admit=self._admit_to_registry)
         self._retention = Retention(engine, runs, ledgers, self._files, settings.media_keep_seconds)

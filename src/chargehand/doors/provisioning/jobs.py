@@ -1,11 +1,9 @@
-"""`/api/v1/jobs`: submit a recipe for a server and be told; read, list, follow, cancel, retry."""
+"""`/api/v1/jobs`: submit a recipe for a server; list, read, follow, cancel and retry jobs; check recipes."""
 
-from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import replace
 
 from chargehand.doors.provisioning import views
 from chargehand.doors.provisioning.job.deadlines import Deadlines
@@ -18,38 +16,36 @@ from chargehand.doors.provisioning.refusals import ProvisioningRefused, write_er
 from chargehand.doors.provisioning.servers import ServerRecord, Servers, checked_serial
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.doors.provisioning.vault import Vault
-from chargehand.engine.delivery import endpoint_id
 from chargehand.engine.engine import Engine
-from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, NewJob, Report, State, rfc3339
 from chargehand.engine.reads import JobFilter
 from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, InvalidField, NotFound
-from chargehand.http import sse
-from chargehand.http.inputs import (
-    IDEMPOTENCY_KEY,
-    absent,
-    fingerprint,
-    idempotency_key,
-    json_object,
-    last_event_id,
-    trace_headers,
+from chargehand.http.inputs import absent, identity, json_object
+from chargehand.http.jobs import (
+    FOLLOW,
+    FOLLOW_HEADERS,
+    SUBMIT_HEADERS,
+    EventPage,
+    EventsQuery,
+    JobPage,
+    JobResource,
+    Wording,
 )
-from chargehand.http.paging import EVENTS_BYTES, Cursor, Limit, cursor, ulid
+from chargehand.http.paging import Cursor, Limit, cursor
 from chargehand.http.request import Request
 from chargehand.http.response import Response
 from chargehand.http.route import Route, decode, query, read_body, reply
-from chargehand.observability.tracing import Tracing
-from chargehand.webhooks.egress import EgressPolicy
 
 MAX_BODY = 4 << 20
-EVENTS_PAGE = 1000
 SCHEMA_MEDIA = "application/schema+json"
 
 
 class ProvisioningWebhook(msgspec.Struct, forbid_unknown_fields=True):
     url: Annotated[
         str,
-        Meta(max_length=2048, description="Told of every change of status", examples=["http://127.0.0.1:9000/hook"]),
+        Meta(
+            max_length=2048, description="Every change of status is sent there", examples=["http://127.0.0.1:9000/hook"]
+        ),
     ]
     # A set: however often each is given, it is kept once.
     on: Annotated[frozenset[Status], Meta(description="Only these statuses; default: all")] = msgspec.field(
@@ -81,19 +77,6 @@ class ProvisioningJobQuery(msgspec.Struct, forbid_unknown_fields=True):
     limit: Limit = 50
 
 
-class ProvisioningJobPage(msgspec.Struct):
-    jobs: list[views.ProvisioningJobSummary]
-    next: str | None
-
-
-class ProvisioningEventsQuery(msgspec.Struct, forbid_unknown_fields=True):
-    after: Annotated[int, Meta(ge=0, le=2**31 - 1, description="Only events with a higher number")] = 0
-
-
-class ProvisioningEventPage(msgspec.Struct):
-    events: list[views.ProvisioningEventView]
-
-
 class RecipeValid(msgspec.Struct):
     valid: bool
     schema_id: str
@@ -103,12 +86,20 @@ _submit = msgspec.json.Decoder(SubmitProvisioning)
 _object = msgspec.json.Decoder(dict[str, Any])
 
 
-class ProvisioningJobs:
+WORDING = Wording(
+    kind=KIND,
+    noun="provisioning job",
+    path=f"{BASE}/jobs",
+    event_view=views.event_view,
+    event_name=views.event_kind,
+)
+
+
+class ProvisioningJobsApi:
     def __init__(
         self,
         engine: Engine,
-        policy: EgressPolicy,
-        tracing: Tracing,
+        jobs: JobResource,
         vault: Vault,
         orders: Orders,
         positions: Positions,
@@ -116,8 +107,7 @@ class ProvisioningJobs:
         servers: Servers,
     ) -> None:
         self._engine = engine
-        self._policy = policy
-        self._tracing = tracing
+        self._jobs = jobs
         self._vault = vault
         self._orders = orders
         self._positions = positions
@@ -132,14 +122,14 @@ class ProvisioningJobs:
             {"method": "POST", "path": jobs, "handler": self.submit_job, "summary": "Provision a server by a recipe",
              "scope": WRITE, "request": SubmitProvisioning, "status": 202, "reply": ProvisioningSubmitted,
              "description": "Durable when the 202 is there; its webhooks too. One job at a time for each server.",
-             "headers": {"Idempotency-Key": IDEMPOTENCY_KEY}, "errors": (NotFound, Conflict, EgressRefused, IdempotencyMismatch)},
+             "headers": SUBMIT_HEADERS, "errors": (NotFound, Conflict, EgressRefused, IdempotencyMismatch)},
             {"method": "GET", "path": jobs, "handler": self.list_jobs, "summary": "List jobs, newest first",
-             "scope": READ, "query": ProvisioningJobQuery, "reply": ProvisioningJobPage},
+             "scope": READ, "query": ProvisioningJobQuery, "reply": JobPage[views.ProvisioningJobSummary]},
             {"method": "GET", "path": one, "handler": self.get_job, "summary": "Read a job, with its progress step by step",
              "scope": READ, "reply": views.ProvisioningJobView, "errors": (NotFound,)},
-            {"method": "GET", "path": f"{one}/events", "handler": self.list_events, "summary": "The log of a job",
-             "scope": READ, "query": ProvisioningEventsQuery, "reply": ProvisioningEventPage, "errors": (NotFound,),
-             "description": "With `Accept: text/event-stream` they come as they happen."},
+            {"method": "GET", "path": f"{one}/events", "handler": self.list_events, "summary": "Read or follow a job's log",
+             "scope": READ, "query": EventsQuery, "headers": FOLLOW_HEADERS, "reply": EventPage[views.ProvisioningEventView],
+             "errors": (NotFound,), "description": FOLLOW},
             {"method": "POST", "path": f"{one}/cancel", "handler": self.cancel_job, "summary": "Cancel a job",
              "scope": WRITE, "reply": views.ProvisioningJobSummary, "errors": (NotFound, Conflict),
              "description": "Media are ejected before it is complete. A machine that is at work already goes on unless the recipe's on_failure says otherwise."},
@@ -156,29 +146,23 @@ class ProvisioningJobs:
     # submitting ---------------------------------------------------------------------------------------------------------
 
     async def submit_job(self, req: Request, resp: Response) -> None:
-        caller, key = req.caller, idempotency_key(req)
-        serial, new = await self._ordered(req, key)
-        with self._tracing.span("submit", **trace_headers(req), attributes={"server_serial": serial}) as span:
-            new = replace(new, traceparent=span.traceparent, tracestate=span.tracestate)
-            submitted = await self._engine.submit(new)
-            span.set("job_id", submitted.job_id)
-        if (made := submitted.moved) is not None:  # what was just stored is not read again
-            reply(resp, ProvisioningSubmitted(made.job_id, "queued", serial, rfc3339(made.created_at)), 202)
-            return
-        job = await self._engine.get(submitted.job_id, caller.tenant)
-        if key is None or job.idempotency_key != key:
-            raise ProvisioningRefused(
-                409,
-                Key.CONFLICT_ACTIVE_JOB,
-                f"job {job.id} is active for server {serial}; wait, or cancel it",
-            )
-        reply(resp, ProvisioningSubmitted(job.id, position_of(job).status, serial, rfc3339(job.created_at)), 202)
+        # The job has a copy of the recipe: nobody holds the body while the job is written.
+        job = await self._new_job(req, await read_body(req, MAX_BODY))
+        serial = job.queue.name
+        submitted = await self._jobs.submit(req, job, {"server_serial": serial})
+        status, created_at = "queued", submitted.moved.created_at if submitted.moved else 0
+        if not submitted.created:
+            found = await self._engine.get(submitted.job_id, req.caller.tenant)
+            if job.idempotency_key is None or found.idempotency_key != job.idempotency_key:
+                text = f"job {found.id} is active for server {serial}; wait, or cancel it"
+                raise ProvisioningRefused(409, Key.CONFLICT_ACTIVE_JOB, text)
+            status, created_at = position_of(found).status, found.created_at
+        view = ProvisioningSubmitted(submitted.job_id, status, serial, rfc3339(created_at))
+        self._jobs.accept(resp, submitted, view)
 
-    async def _ordered(self, req: Request, key: str | None) -> tuple[str, NewJob]:
-        """In a call of its own: while the job is stored, its request is no longer held."""
-        tenant = req.caller.tenant
-        body = await read_body(req, MAX_BODY)
-        asked, printed = _asked(body), fingerprint(body) if key else None
+    async def _new_job(self, req: Request, body: bytes) -> NewJob:
+        tenant, asked = req.caller.tenant, _asked(body)
+        key, fingerprint = identity(req, body)
         self._vault.require_open()
         if self.unreachable:
             raise ProvisioningRefused(503, "config.missing", self.unreachable)
@@ -186,13 +170,13 @@ class ProvisioningJobs:
         serial = asked.server_serial
         server = await self._server(tenant, serial)
         job_id = self._engine.new_id()
-        return serial, NewJob(
+        return NewJob(
             job_id,
             server_queue(tenant, serial),
             self._orders.seal(job_id, serial, shown, memoryview(asked.recipe)),
             asked.priority,
             idempotency_key=key,
-            fingerprint=printed,
+            fingerprint=fingerprint,
             reports=self._reports(tenant, asked.webhook),
             metadata=_metadata(asked, shown, server.system_uuid),
             unique_key="active",  # of the server's own queue
@@ -211,66 +195,38 @@ class ProvisioningJobs:
     def _reports(self, tenant: str, webhook: ProvisioningWebhook | None) -> tuple[Report, ...]:
         if webhook is None:
             return ()
-        url = self._policy.check_url("webhook.url", webhook.url)
-        on = tuple(topic for status in sorted(webhook.on) for topic in TOPICS[status])
-        return (Report(url, endpoint_id(tenant, url), "standard", on),)
+        topics = tuple(topic for status in sorted(webhook.on) for topic in TOPICS[status])
+        return self._jobs.report_to(tenant, "webhook.url", webhook.url, topics)
 
     # reading ------------------------------------------------------------------------------------------------------------
 
     async def list_jobs(self, req: Request, resp: Response) -> None:
-        by, tenant = query(req, ProvisioningJobQuery), req.caller.tenant
+        by = query(req, ProvisioningJobQuery)
         queue = None if by.server_serial is None else checked_serial(by.server_serial)
-        # Of `complete` there are three topics: those jobs are looked through, and they are nearly all there are.
-        topic = None if by.status in (None, "complete") else TOPICS[by.status][0]
-        jobs: list[views.ProvisioningJobSummary] = []
-        before, more = cursor(by.cursor), True
-        while more and len(jobs) < by.limit:
-            found = await self._engine.jobs.list_jobs(
-                JobFilter(
-                    tenant,
-                    KIND,
-                    queue,
-                    before=before,
-                    limit=by.limit,
-                    topics=(topic,) if topic else (),
-                )
-            )
-            more = len(found) == by.limit
-            for job in found[: by.limit]:
-                if len(jobs) < by.limit:
-                    before = job.id
-                    if by.status in (None, position_of(job).status):
-                        jobs.append(views.summary(job, await self._positions.in_list(job)))
-        reply(resp, ProvisioningJobPage(jobs, before if more or len(jobs) == by.limit else None))
+        topics = () if by.status is None else TOPICS[by.status]
+        found, following = await self._jobs.list(
+            JobFilter(req.caller.tenant, KIND, queue, before=cursor(by.cursor), limit=by.limit, topics=topics)
+        )
+        reply(resp, JobPage([await self._summary(job) for job in found], following))
 
     async def get_job(self, req: Request, resp: Response, job_id: str) -> None:
-        job = await self._job(req, job_id)
+        job = await self._jobs.get(job_id, req.caller.tenant)
         position, recipe = await self._positions.of(job), order_of(job).recipe
         reply(resp, views.job_view(job, recipe, position, self._deadlines.current(position, Recipe.of(recipe))))
 
     async def list_events(self, req: Request, resp: Response, job_id: str) -> None:
-        after = query(req, ProvisioningEventsQuery).after
-        job = await self._job(req, job_id)
-        if "text/event-stream" in (req.get_header("accept") or ""):
-            sse.send_events(req, resp, self._follow(job, max(after, last_event_id(req))))
-            return
-        events = await self._engine.jobs.list_events(job.id, after, EVENTS_PAGE, EVENTS_BYTES)
-        reply(resp, ProvisioningEventPage([views.event_view(event) for event in events]))
-
-    async def _follow(self, job: Job, after: int) -> AsyncGenerator[sse.Event, None]:
-        async for event in self._engine.watch(job.id, after, job.tenant):
-            view = views.event_view(event)
-            yield sse.Event(view.kind, msgspec.json.encode(view), str(event.seq))
+        after = query(req, EventsQuery).after
+        await self._jobs.send_events(req, resp, await self._jobs.get(job_id, req.caller.tenant), after)
 
     # acting -------------------------------------------------------------------------------------------------------------
 
     async def cancel_job(self, req: Request, resp: Response, job_id: str) -> None:
-        job = await self._job(req, job_id)
-        await self._engine.cancel(Guard.seen(job), message=f"cancelled by {req.caller.subject}")
+        job = await self._jobs.get(job_id, req.caller.tenant)
+        await self._jobs.cancel(req, job)
         await self._reply(resp, job)
 
     async def retry_job(self, req: Request, resp: Response, job_id: str) -> None:
-        job = await self._job(req, job_id)
+        job = await self._jobs.get(job_id, req.caller.tenant)
         if job.state not in (State.FAILED, State.CANCELLED):
             raise ProvisioningRefused(
                 409,
@@ -283,19 +239,14 @@ class ProvisioningJobs:
             raise ProvisioningRefused(
                 409, Key.CONFLICT_ACTIVE_JOB, f"job {active.id} is active for this server; wait, or cancel it"
             )
-        message = f"to be tried again, says {req.caller.subject}"
-        await self._engine.requeue(Guard.seen(job), message=message)
+        await self._jobs.requeue(req, job)
         await self._reply(resp, job)
 
     async def _reply(self, resp: Response, job: Job) -> None:
-        job = await self._engine.get(job.id, job.tenant)
-        reply(resp, views.summary(job, await self._positions.in_list(job)))
+        reply(resp, await self._summary(await self._engine.get(job.id, job.tenant)))
 
-    async def _job(self, req: Request, job_id: str) -> Job:
-        job = await self._engine.get(ulid("job_id", job_id), req.caller.tenant)
-        if job.kind != KIND:
-            raise NotFound(f"there is no provisioning job {job_id}")
-        return job
+    async def _summary(self, job: Job) -> views.ProvisioningJobSummary:
+        return views.summary(job, await self._positions.in_list(job))
 
     # recipes ------------------------------------------------------------------------------------------------------------
 

@@ -185,13 +185,17 @@ _outcome_data = msgspec.json.Decoder(_OutcomeData)
 
 def event_view(event: Event) -> ProvisioningEventView:
     data = None if event.data is None else msgspec.json.decode(event.data)
-    kind = (data or {}).get("kind", "") if isinstance(data, dict) else ""
+    kind = data.get("kind") if isinstance(data, dict) else ""
     if not kind:
-        kind = "step" if event.move == "note" and data else "note" if event.move == "note" else "transition"
+        kind = "transition" if event.move != "note" else "step" if data else "note"
     status = status_after(event) or ""
     return ProvisioningEventView(
         event.seq, rfc3339(event.at), event.level, kind, event.step, event.message or event.move, status, data
     )
+
+
+def event_kind(event: Event) -> str:
+    return event_view(event).kind
 
 
 def render(outgoing: Outgoing) -> bytes:
