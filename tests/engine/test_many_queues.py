@@ -383,25 +383,27 @@ async def test_lines_for_patterns_are_counted_right_whoever_comes_and_goes() -> 
     assert wakeups._many == 0
 
 
-# A door's own judge -----------------------------------------------------------------------------------------------------
+# A door's own decider ---------------------------------------------------------------------------------------------------
 
 
 class ItsOwn:
     """Says to everything: again in 7 seconds."""
 
     def __init__(self) -> None:
-        self.judged: list[Broke | Lapsed] = []
+        self.decided: list[Broke | Lapsed] = []
 
     async def __call__(self, job: Job, outcome: Broke | Lapsed) -> Change:
-        self.judged.append(outcome)
+        self.decided.append(outcome)
         until = job.lease_until if isinstance(outcome, Lapsed) else None
-        return Change(Guard.held(job), "retry", lease_until=until, delay_seconds=7, error="judged")
+        return Change(Guard.held(job), "retry", lease_until=until, delay_seconds=7, error="decided")
 
 
 @pytest.mark.parametrize("outcome", [Broke("broken"), Lapsed()], ids=["broke", "lapsed"])
-async def test_a_door_judges_its_own_jobs_and_no_others(engine: Engine, clock: Clock, outcome: Broke | Lapsed) -> None:
-    judge = ItsOwn()
-    engine.judge_by("k", judge)
+async def test_a_door_decides_about_its_own_jobs_and_no_others(
+    engine: Engine, clock: Clock, outcome: Broke | Lapsed
+) -> None:
+    decider = ItsOwn()
+    engine.decide_by("k", decider)
     queues: Sequence[str] = ("k/acme/render", "other/acme/render")
     jobs = []
     for queue in queues:
@@ -414,14 +416,14 @@ async def test_a_door_judges_its_own_jobs_and_no_others(engine: Engine, clock: C
         clock.advance(61)
         assert await engine.lapse_all() == 2
     mine, other = [await engine.get(job.id) for job in jobs]
-    assert (mine.state, mine.error, mine.run_at) == (State.QUEUED, "judged", clock.now + 7_000_000)
+    assert (mine.state, mine.error, mine.run_at) == (State.QUEUED, "decided", clock.now + 7_000_000)
     assert other.state is State.FAILED
-    assert judge.judged == [outcome]
+    assert decider.decided == [outcome]
 
 
-async def test_a_beat_that_came_after_the_judgement_keeps_the_job(engine: Engine, clock: Clock) -> None:
-    judge = ItsOwn()
-    engine.judge_by("k", judge)
+async def test_a_beat_that_came_after_the_decision_keeps_the_job(engine: Engine, clock: Clock) -> None:
+    decider = ItsOwn()
+    engine.decide_by("k", decider)
     await put(engine, "k/acme/render")
     [job] = await claim(engine, "k/*/*")
     clock.advance(61)

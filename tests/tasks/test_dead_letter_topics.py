@@ -87,7 +87,7 @@ async def test_a_task_that_escapes_its_judged_death_leaves_no_copy(store_url: st
     async with a_shop(store_url, {"render": to("graveyard")}) as shop:
         engine = shop.server.engine
         job = await running(shop, engine)
-        judged = await engine._judge(job, outcome)
+        judged = await engine._decide(job, outcome)
         assert judged.move == "fail"
         await engine.succeed(Guard.held(job), b"{}")
         assert await shop.server.store.write(judged) is None
@@ -99,7 +99,7 @@ async def test_two_nodes_that_notice_the_same_death_make_one_copy(postgres_url: 
     async with a_shop(postgres_url, topics) as one, calling(postgres_url) as other:
         job = await running(one, one.server.engine)
         nodes = (one.server, other.server) * 5
-        judged = await asyncio.gather(*[node.engine._judge(job, Broke("broken")) for node in nodes])
+        judged = await asyncio.gather(*[node.engine._decide(job, Broke("broken")) for node in nodes])
         moved = await asyncio.gather(*[node.store.write(each) for node, each in zip(nodes, judged, strict=True)])
         assert sum(each is not None for each in moved) == 1
         [copy] = await copies(one.server.store)

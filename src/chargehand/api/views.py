@@ -216,11 +216,11 @@ def event_view(e: Event) -> EventView:
     )
 
 
-def delivery_view(d: Delivery, told: Subject) -> DeliveryView:
+def delivery_view(d: Delivery, subject: Subject) -> DeliveryView:
     return DeliveryView(
-        d.id, d.job_id, d.seq, told.kind, told.queue, topic_of(told.state, told.stage), d.endpoint_id,
-        shown_url(d.url), d.dialect, d.state, d.tries, rfc3339(d.due_at), d.reason, told.status,
-        told.duration_seconds, rfc3339(d.created_at), rfc3339(d.updated_at),
+        d.id, d.job_id, d.seq, subject.kind, subject.queue, topic_of(subject.state, subject.stage), d.endpoint_id,
+        shown_url(d.url), d.dialect, d.state, d.tries, rfc3339(d.due_at), d.reason, subject.status,
+        subject.duration_seconds, rfc3339(d.created_at), rfc3339(d.updated_at),
     )  # fmt: skip
 
 

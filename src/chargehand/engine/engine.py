@@ -47,7 +47,7 @@ SWEEP_BATCH = 200
 PURGE_BATCH = 500
 MAX_TENANTS = 100_000  # whose last turn is remembered
 
-Judge = Callable[[Job, Broke | Lapsed], Awaitable[Change]]
+Decider = Callable[[Job, Broke | Lapsed], Awaitable[Change]]
 Canceller = Callable[[Job, str], Awaitable[Moved]]
 
 
@@ -75,7 +75,7 @@ class Engine:
         self._listeners_of: dict[str, list[Callable[[Moved], None]]] = {}  # by kind, made when a job of that kind moves
         self._hint_listeners: list[Callable[[Hint], None]] = []
         self._lapse_listeners: list[Callable[[Moved], None]] = []
-        self._judges: dict[str, Judge] = {}
+        self._deciders: dict[str, Decider] = {}
         self._cancellers: dict[str, Canceller] = {}
         self._served: dict[str, int] = {}  # tenant -> the turn in which a claim for all tenants last served it
         self._turn = 0
@@ -195,7 +195,7 @@ class Engine:
         if seq is None:
             raise await self._lost(note.guard, "note")
         self._wake_watchers(note.guard.job_id)
-        self._store.tell(job_id=note.guard.job_id)
+        self._store.notify(job_id=note.guard.job_id)
         return seq
 
     async def advance(self, guard: Guard, stage: str, *, message: str = "", data: bytes | None = None) -> Moved:
@@ -209,7 +209,7 @@ class Engine:
         job = await self._store.get_job(guard.job_id, guard.tenant)
         if job is None or job.state is not State.RUNNING or not _with_holder(guard, "retry").admits(job):
             raise await self._lost(guard, "retry")
-        return await self.change(await self._judge(job, outcome))
+        return await self.change(await self._decide(job, outcome))
 
     async def park(
         self,
@@ -246,7 +246,7 @@ class Engine:
 
     async def lapse(self, job: Job) -> Moved | None:
         """Retry or fail a job whose lease has lapsed; return None if its owner or another node moved it first."""
-        moved = await self._store.write(_cut(await self._judge(job, Lapsed())))
+        moved = await self._store.write(_cut(await self._decide(job, Lapsed())))
         if moved is not None:
             self._moved(moved)
             for listener in self._lapse_listeners:
@@ -260,17 +260,17 @@ class Engine:
             self._moved(moved)
         return moved
 
-    def judge_by(self, kind: str, judge: "Judge") -> None:
+    def decide_by(self, kind: str, decider: "Decider") -> None:
         """Let a door decide what follows a broken attempt or a lapsed lease of its jobs."""
-        self._judges[kind] = judge
+        self._deciders[kind] = decider
 
     def cancel_by(self, kind: str, canceller: "Canceller") -> None:
         """Let a door cancel its own jobs, because they need cleaning up first."""
         self._cancellers[kind] = canceller
 
-    async def _judge(self, job: Job, outcome: Broke | Lapsed) -> Change:
-        judge = self._judges.get(job.kind)
-        return decide(job, outcome, self._policy, self._random) if judge is None else await judge(job, outcome)
+    async def _decide(self, job: Job, outcome: Broke | Lapsed) -> Change:
+        decider = self._deciders.get(job.kind)
+        return decide(job, outcome, self._policy, self._random) if decider is None else await decider(job, outcome)
 
     async def change(self, change: Change) -> Moved:
         """Make one guarded move. All of the above end here."""
@@ -334,7 +334,7 @@ class Engine:
         await self._store.write(SetQueue(settings))
         if not settings.paused:
             self.wakeups.wake(settings.queue, settings.max_running or 1_000_000)
-            self._store.tell(settings.queue)
+            self._store.notify(settings.queue)
         await self.refresh_limits()
 
     async def refresh_limits(self) -> None:
@@ -398,7 +398,7 @@ class Engine:
             self._listeners_of[moved.kind] = listeners
         for listener in listeners:
             listener(moved)
-        self._store.tell(queue, run_at, moved.job_id, moved.endpoints)
+        self._store.notify(queue, run_at, moved.job_id, moved.endpoints)
         if moved.successor is not None:
             self._moved(moved.successor)
 
@@ -450,7 +450,7 @@ class Engine:
 
     def end_stream(self, name: str) -> None:
         """Tell the other nodes that a worker's stream is to end: one of them may have it."""
-        self._store.tell(stream=name)
+        self._store.notify(stream=name)
 
     async def check(self) -> None:
         """Raise a StoreError unless the store can serve now."""

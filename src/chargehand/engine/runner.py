@@ -76,7 +76,7 @@ class Holder:
         try:
             await asyncio.wait({work, beats}, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
-                await self._tell(job, self._outcome(job, work))
+                await self._apply(job, self._outcome(job, work))
             else:
                 await self._stop(work)  # the job's log already says who took or cancelled it
         except asyncio.CancelledError:
@@ -86,7 +86,7 @@ class Holder:
         finally:
             beats.cancel()
 
-    async def _tell(self, job: Job, outcome: Outcome) -> None:
+    async def _apply(self, job: Job, outcome: Outcome) -> None:
         """Report the outcome until the store has it or the lease is lost, so that a short outage repeats no work."""
         while True:
             try:

@@ -97,7 +97,7 @@ class Store(JobReads, OutboxStore, FileStore, RecordStore, Protocol):
     async def check(self) -> None: ...
     async def ended(self) -> str: ...  # returns, with the reason, when the store can never serve again
     def listen(self, heard: Callable[[Hint], None]) -> None: ...
-    def tell(
+    def notify(
         self,
         queue: Queue | None = None,
         run_at: int = 0,

@@ -97,7 +97,7 @@ class ProvisioningDoor:
             MediaServer(urls, self._files.find, self._fetches.heard),
             self._registry,
         )
-        engine.judge_by(KIND, self._lifecycle.put_back)
+        engine.decide_by(KIND, self._lifecycle.put_back)
         engine.cancel_by(KIND, Cancelling(engine, ledgers, outcomes).cancel)
 
     webhooks: dict[str, DoorWebhooks] = {KIND: DoorWebhooks(views.render)}  # noqa: RUF012 - never changed

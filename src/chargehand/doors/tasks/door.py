@@ -64,7 +64,7 @@ class TasksDoor:
             self._topics,
             AdminApi(engine, config, jobs, limits, roll),
         )
-        engine.judge_by(KIND, TaskRetries(engine, config.tasks, self._topics))
+        engine.decide_by(KIND, TaskRetries(engine, config.tasks, self._topics))
         engine.on_move(self._metrics.on_move, KIND)
         engine.on_lapse(self._metrics.on_lapse)
         engine.on_move(streams.on_move, KIND)

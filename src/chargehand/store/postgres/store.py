@@ -225,7 +225,7 @@ class PostgresStore(SharedStore):
     def listen(self, heard: Callable[[Hint], None]) -> None:
         self._heard.append(heard)
 
-    def tell(
+    def notify(
         self,
         queue: Queue | None = None,
         run_at: int = 0,

@@ -220,7 +220,7 @@ class SqliteStore(SharedStore):
     def listen(self, heard: Callable[[Hint], None]) -> None:
         """Do nothing: there are no other nodes at a SQLite file."""
 
-    def tell(
+    def notify(
         self,
         queue: Queue | None = None,
         run_at: int = 0,
