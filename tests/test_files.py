@@ -542,3 +542,16 @@ async def test_a_file_of_a_job_saved_again_replaces_the_one_before(files: Files,
         age(directory / name, 2 * HOUR)
     assert await files.sweep() == 1
     assert kept(directory) == {after.sha256}
+
+
+async def test_a_reader_that_is_cancelled_while_its_file_is_opened_leaves_no_open_file(files: Files) -> None:
+    file = await files.save(TENANT, "a.txt", "text/plain", b"bytes")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(50):
+        reading = asyncio.create_task(anext(files.read(file)))
+        await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    async with asyncio.timeout(20):
+        while len(os.listdir("/proc/self/fd")) > before:
+            await asyncio.to_thread(int)  # behind the threads that are still opening

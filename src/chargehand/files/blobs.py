@@ -78,7 +78,7 @@ class Blobs:
 
     async def read(self, sha256: str, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
         """Read from `start` up to, not including, `end`; None: to the last byte."""
-        file, size = await asyncio.to_thread(self._open, sha256, start)
+        file, size = await self._open_in_thread(sha256, start)
         try:
             left = (size if end is None else end) - start
             while left > 0:
@@ -94,7 +94,7 @@ class Blobs:
 
     async def open(self, sha256: str, size: int) -> FileIO:
         """Open what has so many bytes, for a caller that closes it."""
-        file, found = await asyncio.to_thread(self._open, sha256, 0)
+        file, found = await self._open_in_thread(sha256, 0)
         if found < size:
             file.close()
             raise StoreCorrupt(f"the content {sha256} is shorter on disk than it was")
@@ -115,6 +115,15 @@ class Blobs:
 
     def translated(self) -> contextlib.AbstractContextManager[None]:
         return translated(self._what)
+
+    async def _open_in_thread(self, sha256: str, start: int) -> tuple[BufferedReader, int]:
+        """Open the blob; if the caller is cancelled meanwhile, close it as soon as it is open."""
+        opening = asyncio.ensure_future(asyncio.to_thread(self._open, sha256, start))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unread)
+            raise
 
     def _open(self, sha256: str, start: int) -> tuple[BufferedReader, int]:
         with self.translated():
@@ -154,6 +163,11 @@ class Blobs:
                 if remove_old(path, before, self.lock):
                     count, size = count + 1, size + length
         return Swept(count, size)
+
+
+def _close_unread(opening: "asyncio.Future[tuple[BufferedReader, int]]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result()[0].close()
 
 
 class Draft:
