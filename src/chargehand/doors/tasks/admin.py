@@ -1,15 +1,15 @@
 """For administrators of a tenant: count its queues, pause or limit a command, handle dead letters, clean up."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
-from chargehand.doors.tasks.errors import TaskRefused, write_error
+from chargehand.doors.tasks.errors import TaskRefused
 from chargehand.doors.tasks.limits import Limits
-from chargehand.doors.tasks.names import ANY, BASE, KIND, TAG, queue_name, task_queue
+from chargehand.doors.tasks.names import ANY, BASE, KIND, queue_name, task_queue
 from chargehand.doors.tasks.resource import get_task
 from chargehand.doors.tasks.roll import Roll, WorkersSeen
 from chargehand.doors.tasks.views import DEAD, DEAD_TOPIC, Task, TaskEvent, task_event, task_view, whole_seconds
@@ -109,24 +109,22 @@ class AdminApi:
 
     def routes(self) -> list[Route]:
         queues, letters = f"{BASE}/admin/queues", f"{BASE}/admin/dlq"
-        shape: dict[str, Any] = {"error_writer": write_error, "request_id": True}
-        of_one = {**shape, "errors": (NotFound, Conflict)}
+        of_one = (NotFound, Conflict)
         # fmt: off
         return [
-            Route("GET", queues, self.get_queues, "Count the tasks of all commands, by codeQ's labels", "", TAG, reply=dict[str, int], **shape),
-            Route("GET", f"{queues}/{{command:path}}", self.get_queue, "Count the tasks of a command", "", TAG, reply=Depth, **shape),
-            Route("PUT", f"{queues}/{{command:path}}", self.set_queue, "Pause, resume or limit a command", "", TAG, request=SetCommand, reply=Depth, **shape),
-            Route("GET", f"{BASE}/admin/workers", self.list_workers, "List the workers that came to this node in the last hour", "", TAG, reply=WorkersSeen, **shape),
-            Route("POST", f"{BASE}/admin/tasks/cleanup", self.clean_up, "Remove finished tasks that are older than their retention", "", TAG,
-                  "Never a task that is pending or in progress.", reply=Cleaned, **shape),
-            Route("GET", letters, self.list_letters, "List dead letters, newest first", "", TAG, query=LettersQuery, reply=Letters, **shape),
-            Route("POST", f"{letters}/requeue", self.requeue_letters, "Requeue dead letters with all their attempts", "", TAG,
-                  request=SomeLetters, reply=LetterCount, **shape),
-            Route("POST", f"{letters}/purge", self.purge_letters, "Remove dead letters for good", "", TAG, request=SomeLetters, reply=LetterCount, **shape),
-            Route("GET", f"{letters}/{{task_id}}", self.get_letter, "Read a dead letter and its events", "", TAG, reply=Letter, **of_one),
-            Route("POST", f"{letters}/{{task_id}}/requeue", self.requeue_letter, "Requeue a dead letter with all its attempts, and another payload if given", "", TAG,
-                  request=Requeue, reply=Task, **of_one),
-            Route("DELETE", f"{letters}/{{task_id}}", self.drop_letter, "Remove a dead letter for good", "", TAG, status=204, **of_one),
+            wire.route("GET", queues, self.get_queues, "Count the tasks of all commands, by codeQ's labels", reply=dict[str, int]),
+            wire.route("GET", f"{queues}/{{command:path}}", self.get_queue, "Count the tasks of a command", reply=Depth),
+            wire.route("PUT", f"{queues}/{{command:path}}", self.set_queue, "Pause, resume or limit a command", request=SetCommand, reply=Depth),
+            wire.route("GET", f"{BASE}/admin/workers", self.list_workers, "List the workers that came to this node in the last hour", reply=WorkersSeen),
+            wire.route("POST", f"{BASE}/admin/tasks/cleanup", self.clean_up, "Remove finished tasks that are older than their retention",
+                  "Never a task that is pending or in progress.", reply=Cleaned),
+            wire.route("GET", letters, self.list_letters, "List dead letters, newest first", query=LettersQuery, reply=Letters),
+            wire.route("POST", f"{letters}/requeue", self.requeue_letters, "Requeue dead letters with all their attempts", request=SomeLetters, reply=LetterCount),
+            wire.route("POST", f"{letters}/purge", self.purge_letters, "Remove dead letters for good", request=SomeLetters, reply=LetterCount),
+            wire.route("GET", f"{letters}/{{task_id}}", self.get_letter, "Read a dead letter and its events", reply=Letter, errors=of_one),
+            wire.route("POST", f"{letters}/{{task_id}}/requeue", self.requeue_letter, "Requeue a dead letter with all its attempts, and another payload if given",
+                  request=Requeue, reply=Task, errors=of_one),
+            wire.route("DELETE", f"{letters}/{{task_id}}", self.drop_letter, "Remove a dead letter for good", status=204, errors=of_one),
         ]
         # fmt: on
 

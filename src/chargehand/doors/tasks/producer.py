@@ -6,10 +6,10 @@ import msgspec
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
-from chargehand.doors.tasks.errors import TaskRefused, write_error
+from chargehand.doors.tasks.errors import TaskRefused
 from chargehand.doors.tasks.limits import Limits
 from chargehand.doors.tasks.metrics import TaskMetrics
-from chargehand.doors.tasks.names import BASE, MAX_COMMAND, TAG, task_queue
+from chargehand.doors.tasks.names import BASE, MAX_COMMAND, task_queue
 from chargehand.doors.tasks.resource import ENDS, get_task
 from chargehand.doors.tasks.topics import Topics, attempts, keep_seconds, tier
 from chargehand.doors.tasks.views import STATUS, Task, metadata, task_view
@@ -64,13 +64,12 @@ class ProducerApi:
     def routes(self) -> list[Route]:
         # fmt: off
         return [
-            Route("POST", f"{BASE}/tasks", self.create_task, "Create a task", "", TAG, "Durable when the 202 is there; its callback too.",
-                  request=wire.CreateTask, status=202, reply=Task, error_writer=write_error, request_id=True),
-            Route("POST", f"{BASE}/tasks/batch", self.create_tasks, "Create up to 100 tasks", "", TAG, "Each for itself: an invalid one does not stop the others.",
-                  request=wire.CreateTasks, reply=TasksCreated, error_writer=write_error, request_id=True),
-            Route("POST", f"{BASE}/tasks/{{task_id}}/cancel", self.cancel_task, "Cancel a task", "", TAG,
-                  "It ends as FAILED with the error CANCELLED, and its callback says so.",
-                  reply=Task, errors=(NotFound, Conflict), error_writer=write_error, request_id=True),
+            wire.route("POST", f"{BASE}/tasks", self.create_task, "Create a task", "Durable when the 202 is there; its callback too.",
+                  request=wire.CreateTask, status=202, reply=Task),
+            wire.route("POST", f"{BASE}/tasks/batch", self.create_tasks, "Create up to 100 tasks", "Each for itself: an invalid one does not stop the others.",
+                  request=wire.CreateTasks, reply=TasksCreated),
+            wire.route("POST", f"{BASE}/tasks/{{task_id}}/cancel", self.cancel_task, "Cancel a task",
+                  "It ends as FAILED with the error CANCELLED, and its callback says so.", reply=Task, errors=(NotFound, Conflict)),
         ]
         # fmt: on
 

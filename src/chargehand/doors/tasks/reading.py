@@ -1,13 +1,13 @@
 """Reading tasks, for producers and workers: a list, a task, its result with a long poll, its events, its artifacts."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
 from chargehand.doors.tasks import access
-from chargehand.doors.tasks.errors import TaskRefused, write_error
+from chargehand.doors.tasks.errors import TaskRefused
 from chargehand.doors.tasks.holding import tenant_of
-from chargehand.doors.tasks.names import BASE, KIND, TAG, queue_name
+from chargehand.doors.tasks.names import BASE, KIND, queue_name
 from chargehand.doors.tasks.resource import get_task
 from chargehand.doors.tasks.views import (
     PROGRESS,
@@ -19,6 +19,7 @@ from chargehand.doors.tasks.views import (
     result_view,
     task_view,
 )
+from chargehand.doors.tasks.wire import route
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, State
 from chargehand.engine.reads import JobFilter
@@ -73,17 +74,16 @@ class ReadingApi:
 
     def routes(self) -> list[Route]:
         one = f"{BASE}/tasks/{{task_id}}"
-        shape: dict[str, Any] = {"error_writer": write_error, "request_id": True}
-        of_one = {**shape, "errors": (NotFound,)}
+        of_one = (NotFound,)
         # fmt: off
         return [
-            Route("GET", f"{BASE}/tasks", self.list_tasks, "List tasks, newest first", "", TAG, "Without their payloads.", query=TaskQuery, reply=TaskListing, **shape),
-            Route("GET", one, self.get_task, "Read a task", "", TAG, reply=Task, **of_one),
-            Route("GET", f"{one}/result", self.get_result, "Read the result, waiting for it if asked to", "", TAG, query=ResultQuery, reply=TaskOutcome, **of_one),
-            Route("GET", f"{one}/events", self.get_events, "Read or follow what happened to a task", "", TAG, FOLLOW,
-                  query=EventQuery, headers=FOLLOW_HEADERS, reply=EventPage[TaskEvent], **of_one),
-            Route("GET", f"{one}/artifacts/{{name}}", self.get_artifact, "Fetch an artifact", "", TAG, reply_media="application/octet-stream", **of_one),
-            Route("GET", f"{BASE}/raft/status", self.get_raft, "Always: raft is not used here", "", TAG, **shape),
+            route("GET", f"{BASE}/tasks", self.list_tasks, "List tasks, newest first", "Without their payloads.", query=TaskQuery, reply=TaskListing),
+            route("GET", one, self.get_task, "Read a task", reply=Task, errors=of_one),
+            route("GET", f"{one}/result", self.get_result, "Read the result, waiting for it if asked to", query=ResultQuery, reply=TaskOutcome, errors=of_one),
+            route("GET", f"{one}/events", self.get_events, "Read or follow what happened to a task", FOLLOW,
+                  query=EventQuery, headers=FOLLOW_HEADERS, reply=EventPage[TaskEvent], errors=of_one),
+            route("GET", f"{one}/artifacts/{{name}}", self.get_artifact, "Fetch an artifact", reply_media="application/octet-stream", errors=of_one),
+            route("GET", f"{BASE}/raft/status", self.get_raft, "Always: raft is not used here"),
         ]
         # fmt: on
 

@@ -9,9 +9,9 @@ import msgspec
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
-from chargehand.doors.tasks.errors import TaskRefused, write_error
+from chargehand.doors.tasks.errors import TaskRefused
 from chargehand.doors.tasks.holding import TaskHolder
-from chargehand.doors.tasks.names import BASE, RESULT, TAG
+from chargehand.doors.tasks.names import BASE, RESULT
 from chargehand.doors.tasks.views import ResultArtifact, ResultView
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import rfc3339
@@ -51,11 +51,11 @@ class ResultsApi:
     def routes(self) -> list[Route]:
         # fmt: off
         return [
-            Route("POST", f"{BASE}/tasks/{{task_id}}/result", self.submit_result, "Finish a task", "", TAG,
+            wire.route("POST", f"{BASE}/tasks/{{task_id}}/result", self.submit_result, "Finish a task",
                   "COMPLETED with a result, or FAILED with an error: neither is tried again.",
-                  request=wire.SubmitResult, reply=ResultView, errors=(NotFound, StaleLease), error_writer=write_error, request_id=True),
-            Route("POST", f"{BASE}/tasks/batch/results", self.submit_results, "Finish up to 100 tasks", "", TAG, "Each for itself.",
-                  request=wire.SubmitResults, reply=SubmittedResults, error_writer=write_error, request_id=True),
+                  request=wire.SubmitResult, reply=ResultView, errors=(NotFound, StaleLease)),
+            wire.route("POST", f"{BASE}/tasks/batch/results", self.submit_results, "Finish up to 100 tasks", "Each for itself.",
+                  request=wire.SubmitResults, reply=SubmittedResults),
         ]
         # fmt: on
 

@@ -8,15 +8,15 @@ paused create none.
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access, cron
-from chargehand.doors.tasks.errors import TaskRefused, write_error
-from chargehand.doors.tasks.names import BASE, TAG
+from chargehand.doors.tasks.errors import TaskRefused
+from chargehand.doors.tasks.names import BASE
 from chargehand.doors.tasks.schedule import (
     MAX_NAME,
     ScheduleList,
@@ -32,7 +32,7 @@ from chargehand.doors.tasks.schedule import (
     view,
 )
 from chargehand.doors.tasks.views import Task, task_view
-from chargehand.doors.tasks.wire import CreateTask
+from chargehand.doors.tasks.wire import CreateTask, route
 from chargehand.engine.chores import Chore
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, Job
@@ -74,22 +74,21 @@ class Schedules:
     def routes(self) -> list[Route]:
         path = f"{BASE}/schedules"
         one = path + "/{name}"
-        shape: dict[str, Any] = {"error_writer": write_error, "request_id": True}
         # fmt: off
         return [
-            Route("POST", path, self.post_schedule, "Make a schedule", "", TAG, "409 when there is one of this name.",
-                  request=ScheduleRequest, status=201, reply=ScheduleView, **shape),
-            Route("GET", path, self.list_schedules, "List the schedules", "", TAG, reply=ScheduleList, **shape),
-            Route("GET", one, self.get_schedule, "Show a schedule and its next ticks", "", TAG, reply=ScheduleView, **shape),
-            Route("PUT", one, self.put_schedule, "Make or change a schedule", "", TAG,
+            route("POST", path, self.post_schedule, "Make a schedule", "409 when there is one of this name.",
+                  request=ScheduleRequest, status=201, reply=ScheduleView),
+            route("GET", path, self.list_schedules, "List the schedules", reply=ScheduleList),
+            route("GET", one, self.get_schedule, "Show a schedule and its next ticks", reply=ScheduleView),
+            route("PUT", one, self.put_schedule, "Make or change a schedule",
                   "201 when it is made, else 200. What is left out goes back to its default; a paused schedule stays paused.",
-                  request=ScheduleRequest, reply=ScheduleView, **shape),
-            Route("DELETE", one, self.delete_schedule, "Delete a schedule", "", TAG, "Its tasks stay.", status=204, **shape),
-            Route("POST", one + "/pause", self.pause, "Pause a schedule", "", TAG, reply=ScheduleView, **shape),
-            Route("POST", one + "/resume", self.resume, "Resume a schedule", "", TAG,
-                  "It goes on with the next tick; those that passed meanwhile make no tasks.", reply=ScheduleView, **shape),
-            Route("POST", one + "/run", self.run_now, "Create its task now", "", TAG,
-                  "Also of a paused schedule; its ticks stay as they are. Answers with the task.", status=202, reply=Task, **shape),
+                  request=ScheduleRequest, reply=ScheduleView),
+            route("DELETE", one, self.delete_schedule, "Delete a schedule", "Its tasks stay.", status=204),
+            route("POST", one + "/pause", self.pause, "Pause a schedule", reply=ScheduleView),
+            route("POST", one + "/resume", self.resume, "Resume a schedule",
+                  "It goes on with the next tick; those that passed meanwhile make no tasks.", reply=ScheduleView),
+            route("POST", one + "/run", self.run_now, "Create its task now",
+                  "Also of a paused schedule; its ticks stay as they are. Answers with the task.", status=202, reply=Task),
         ]
         # fmt: on
 

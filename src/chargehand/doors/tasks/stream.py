@@ -19,10 +19,10 @@ import msgspec
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
-from chargehand.doors.tasks.errors import TaskRefused, write_error
+from chargehand.doors.tasks.errors import TaskRefused
 from chargehand.doors.tasks.holding import owner_of
 from chargehand.doors.tasks.limits import Limits
-from chargehand.doors.tasks.names import BASE, CLAIM, TAG
+from chargehand.doors.tasks.names import BASE, CLAIM
 from chargehand.doors.tasks.roll import Roll
 from chargehand.doors.tasks.views import CLAIMED, Task, task_view
 from chargehand.doors.tasks.worker import MAX_BODY, WorkerApi, claim_queues
@@ -79,12 +79,12 @@ class Streams:
     def routes(self) -> list[Route]:
         # fmt: off
         return [
-            Route("POST", f"{BASE}/tasks/claim/stream", self.claim_stream, "Claim tasks as they come, on one connection", "", TAG,
+            wire.route("POST", f"{BASE}/tasks/claim/stream", self.claim_stream, "Claim tasks as they come, on one connection",
                   "NDJSON: a task a line; empty lines keep the connection alive. At most `maxInFlight` are in progress at once.",
-                  request=wire.StreamTasks, reply=Task, reply_media=NDJSON, error_writer=write_error, request_id=True),
-            Route("DELETE", f"{BASE}/tasks/claim/stream/{{stream}}", self.leave_stream, "Have a stream end", "", TAG,
+                  request=wire.StreamTasks, reply=Task, reply_media=NDJSON),
+            wire.route("DELETE", f"{BASE}/tasks/claim/stream/{{stream}}", self.leave_stream, "Have a stream end",
                   f"Its name is in the header `{NAME_HEADER}` of its answer. Nothing more is claimed for it, and the answer ends behind the last task "
-                  "that was: read on until then. 204 also when there is none.", status=204, error_writer=write_error, request_id=True),
+                  "that was: read on until then. 204 also when there is none.", status=204),
         ]
         # fmt: on
 

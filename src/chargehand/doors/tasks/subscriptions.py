@@ -10,10 +10,11 @@ import msgspec
 
 from chargehand.config import Config
 from chargehand.doors.tasks.access import admin, check_event_types, worker
-from chargehand.doors.tasks.errors import TaskRefused, invalid_body, write_error
-from chargehand.doors.tasks.names import ANY, BASE, MAX_COMMAND, SUBSCRIBE, TAG
+from chargehand.doors.tasks.errors import TaskRefused, invalid_body
+from chargehand.doors.tasks.names import ANY, BASE, MAX_COMMAND, SUBSCRIBE
 from chargehand.doors.tasks.notifier import Notifier
 from chargehand.doors.tasks.subscription import SUBSCRIPTION, Mode, Subscription, Terms, subscription_from
+from chargehand.doors.tasks.wire import route
 from chargehand.engine.delivery import shown_url
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, rfc3339
@@ -97,19 +98,14 @@ class Subscriptions:
     def routes(self) -> list[Route]:
         # fmt: off
         return [
-            Route("POST", PATH, self.subscribe, "Subscribe to notifications of work", "", TAG,
+            route("POST", PATH, self.subscribe, "Subscribe to notifications of work",
                   "A notification is a hint: it assigns nothing, tasks are claimed as always. One is sent when an empty queue gets work, when a "
-                  "delayed task becomes ready, and when a paused queue resumes.",
-                  request=Subscribe, reply=Subscribed, status=201, error_writer=write_error, request_id=True),
-            Route("GET", PATH, self.list_all, "List your subscriptions", "", TAG, "Admins see all of their tenant.",
-                  reply=SubscriptionList, error_writer=write_error, request_id=True),
-            Route("GET", f"{PATH}/{{subscription_id}}", self.get, "Read a subscription", "", TAG,
-                  reply=SubscriptionView, error_writer=write_error, request_id=True),
-            Route("DELETE", f"{PATH}/{{subscription_id}}", self.end, "End a subscription", "", TAG,
-                  status=204, error_writer=write_error, request_id=True),
-            Route("POST", f"{PATH}/{{subscription_id}}/heartbeat", self.renew, "Renew a subscription", "", TAG,
-                  "For `ttlSeconds` from now, or for as long as it was made for.",
-                  request=Renew, reply=Subscribed, error_writer=write_error, request_id=True),
+                  "delayed task becomes ready, and when a paused queue resumes.", request=Subscribe, reply=Subscribed, status=201),
+            route("GET", PATH, self.list_all, "List your subscriptions", "Admins see all of their tenant.", reply=SubscriptionList),
+            route("GET", f"{PATH}/{{subscription_id}}", self.get, "Read a subscription", reply=SubscriptionView),
+            route("DELETE", f"{PATH}/{{subscription_id}}", self.end, "End a subscription", status=204),
+            route("POST", f"{PATH}/{{subscription_id}}/heartbeat", self.renew, "Renew a subscription",
+                  "For `ttlSeconds` from now, or for as long as it was made for.", request=Renew, reply=Subscribed),
         ]
         # fmt: on
 

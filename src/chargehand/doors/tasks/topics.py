@@ -10,14 +10,15 @@ an operator may change the queue's limit. A queue whose topic never had `maxCons
 import asyncio
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access
-from chargehand.doors.tasks.errors import TaskRefused, write_error
-from chargehand.doors.tasks.names import BASE, MAX_COMMAND, TAG, task_queue
+from chargehand.doors.tasks.errors import TaskRefused
+from chargehand.doors.tasks.names import BASE, MAX_COMMAND, task_queue
+from chargehand.doors.tasks.wire import route
 from chargehand.engine.chores import Chore
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import QueueSettings, rfc3339
@@ -107,16 +108,14 @@ class Topics:
     def routes(self) -> list[Route]:
         path = f"{BASE}/admin/topics"
         one = path + "/{topic_name}"
-        shape: dict[str, Any] = {"error_writer": write_error, "request_id": True}
         # fmt: off
         return [
-            Route("GET", path, self.list_topics, "List the topics", "", TAG, "Ours, not codeQ's.", reply=TopicList, **shape),
-            Route("PUT", one, self.put_topic, "Make or change a topic", "", TAG,
-                  "201 when it is made, else 200. What a command's topic says holds for tasks that are created from then on.",
-                  request=PutTopic, reply=Topic, **shape),
-            Route("GET", one, self.get_topic, "Show a topic", "", TAG, reply=Topic, **shape),
-            Route("DELETE", one, self.delete_topic, "Delete a topic", "", TAG,
-                  "Needs `?deletionPolicy=Delete`. The tasks stay. 204 also when there is none.", status=204, **shape),
+            route("GET", path, self.list_topics, "List the topics", "Ours, not codeQ's.", reply=TopicList),
+            route("PUT", one, self.put_topic, "Make or change a topic",
+                  "201 when it is made, else 200. What a command's topic says holds for tasks that are created from then on.", request=PutTopic, reply=Topic),
+            route("GET", one, self.get_topic, "Show a topic", reply=Topic),
+            route("DELETE", one, self.delete_topic, "Delete a topic",
+                  "Needs `?deletionPolicy=Delete`. The tasks stay. 204 also when there is none.", status=204),
         ]
         # fmt: on
 

@@ -1,18 +1,18 @@
 """The requests of producers and workers: codeQ's bodies, decoded as codeQ does, and their checks. `null` means left out."""
 
 from datetime import datetime
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw
 
-from chargehand.doors.tasks.errors import TaskRefused, invalid_body
-from chargehand.doors.tasks.names import MAX_COMMAND
+from chargehand.doors.tasks.errors import TaskRefused, invalid_body, write_error
+from chargehand.doors.tasks.names import MAX_COMMAND, TAG
 from chargehand.engine.job import SECOND
 from chargehand.errors import BadRequest, InvalidField
 from chargehand.http.inputs import TEN_YEARS, absent, json_or_absent
 from chargehand.http.request import Request
-from chargehand.http.route import decode, read_body
+from chargehand.http.route import Handler, Route, decode, read_body
 from chargehand.webhooks.egress import EgressPolicy
 
 T = TypeVar("T")
@@ -143,6 +143,13 @@ submit_result = msgspec.json.Decoder(SubmitResult)
 submit_one = msgspec.json.Decoder(SubmitOne)
 submit_results = msgspec.json.Decoder(SubmitResults)
 cleanup = msgspec.json.Decoder(CleanUpTasks)
+
+
+def route(method: str, path: str, handler: Handler, summary: str, description: str = "", **more: Any) -> Route:
+    """Return a route of codeQ's wire. Every authenticated caller gets to its handler, which asks `access`."""
+    return Route(
+        method, path, handler, summary, "", TAG, description, error_writer=write_error, request_id=True, **more
+    )
 
 
 async def read(req: Request, decoder: "msgspec.json.Decoder[T]", max_bytes: int, text: str = "invalid body") -> T:

@@ -1,15 +1,13 @@
 """For workers: claim with a long poll, heartbeat, progress, abandon, nack. They finish tasks in `results`."""
 
-from typing import Any
-
 import msgspec
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
-from chargehand.doors.tasks.errors import TaskRefused, write_error
+from chargehand.doors.tasks.errors import TaskRefused
 from chargehand.doors.tasks.holding import TaskHolder, owner_of, tenant_of
 from chargehand.doors.tasks.limits import Limits
-from chargehand.doors.tasks.names import ABANDON, ANY, BASE, CLAIM, HEARTBEAT, KIND, NACK, TAG, queue_name
+from chargehand.doors.tasks.names import ABANDON, ANY, BASE, CLAIM, HEARTBEAT, KIND, NACK, queue_name
 from chargehand.doors.tasks.roll import Roll
 from chargehand.doors.tasks.views import CLAIMED, PROGRESS, Task, task_view
 from chargehand.engine.engine import Engine
@@ -54,18 +52,17 @@ class WorkerApi:
 
     def routes(self) -> list[Route]:
         one = f"{BASE}/tasks/{{task_id}}"
-        shape: dict[str, Any] = {"error_writer": write_error, "request_id": True}
-        held = {**shape, "errors": (NotFound, StaleLease)}
+        held = (NotFound, StaleLease)
         # fmt: off
         return [
-            Route("POST", f"{BASE}/tasks/claim", self.claim_task, "Claim a task, waiting for one if asked to", "", TAG,
-                  "By priority, then age, over all commands named.", request=wire.ClaimTask, reply=Task, or_nothing="There was nothing to claim", **shape),
-            Route("POST", f"{BASE}/tasks/claim/batch", self.claim_tasks, "Claim up to 10 tasks", "", TAG,
-                  request=wire.ClaimTasks, reply=ClaimedMany, or_nothing="There was nothing to claim", **shape),
-            Route("POST", f"{one}/heartbeat", self.heartbeat, "Keep the lease alive", "", TAG, request=wire.Heartbeat, reply=Ok, **held),
-            Route("POST", f"{one}/progress", self.progress, "Report progress", "", TAG, request=wire.ReportProgress, reply=Ok, **held),
-            Route("POST", f"{one}/abandon", self.abandon, "Give the task back; costs no attempt", "", TAG, reply=Abandoned, **held),
-            Route("POST", f"{one}/nack", self.nack, "The work broke: again later, or the dead letters", "", TAG, request=wire.Nack, reply=Requeued, **held),
+            wire.route("POST", f"{BASE}/tasks/claim", self.claim_task, "Claim a task, waiting for one if asked to",
+                  "By priority, then age, over all commands named.", request=wire.ClaimTask, reply=Task, or_nothing="There was nothing to claim"),
+            wire.route("POST", f"{BASE}/tasks/claim/batch", self.claim_tasks, "Claim up to 10 tasks",
+                  request=wire.ClaimTasks, reply=ClaimedMany, or_nothing="There was nothing to claim"),
+            wire.route("POST", f"{one}/heartbeat", self.heartbeat, "Keep the lease alive", request=wire.Heartbeat, reply=Ok, errors=held),
+            wire.route("POST", f"{one}/progress", self.progress, "Report progress", request=wire.ReportProgress, reply=Ok, errors=held),
+            wire.route("POST", f"{one}/abandon", self.abandon, "Give the task back; costs no attempt", reply=Abandoned, errors=held),
+            wire.route("POST", f"{one}/nack", self.nack, "The work broke: again later, or the dead letters", request=wire.Nack, reply=Requeued, errors=held),
         ]
         # fmt: on
 
