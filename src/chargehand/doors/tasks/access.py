@@ -12,7 +12,7 @@ from chargehand.http.request import Request
 
 
 def producer(req: Request) -> Caller:
-    caller = _caller(req)
+    caller = req.caller
     if not _produces(caller):
         raise TaskRefused(
             401, "invalid token", detail=f"this is a worker's token; a producer's has the scope {PRODUCE}"
@@ -21,7 +21,7 @@ def producer(req: Request) -> Caller:
 
 
 def worker(req: Request, scope: str) -> Caller:
-    caller = _caller(req)
+    caller = req.caller
     if not caller.event_types:
         raise TaskRefused(
             401, "missing eventTypes", detail="a worker's token names the event types it may work on, or *"
@@ -34,14 +34,14 @@ def worker(req: Request, scope: str) -> Caller:
 
 
 def either(req: Request) -> Caller:
-    caller = _caller(req)
+    caller = req.caller
     if not (_produces(caller) or (_works(caller) and caller.event_types)):
         raise TaskRefused(401, "invalid token", detail="this is neither a producer's token nor a worker's")
     return caller
 
 
 def admin(req: Request) -> Caller:
-    caller = _caller(req)
+    caller = req.caller
     if not (caller.may(ADMIN) or caller.role.upper() == "ADMIN"):
         raise TaskRefused(
             401, "unauthorized. Admin only", detail=f"this needs the scope {ADMIN}, or the claim role = ADMIN"
@@ -56,10 +56,6 @@ def check_event_types(caller: Caller, event_types: tuple[str, ...]) -> None:
     for event_type in event_types:
         if event_type not in caller.event_types:
             raise TaskRefused(403, "event type not allowed", detail=f"the token does not have {event_type[:200]!r}")
-
-
-def _caller(req: Request) -> Caller:
-    return req.caller
 
 
 def _works(caller: Caller) -> bool:

@@ -177,7 +177,7 @@ class AdminApi:
     async def clean_up(self, req: Request, resp: Response) -> None:
         caller = access.admin(req)
         self._limits.check("admin", "cleanup", caller)
-        asked = _optional(await read_body(req, MAX_BODY))
+        asked = wire.parse_or_ignore(wire.cleanup, await read_body(req, MAX_BODY))
         before = wire.instant("before", asked.before) if asked.before else await self._engine.jobs.now()
         limit = min(asked.limit, CLEANUP_MOST) if asked.limit and asked.limit > 0 else CLEANUP_LIMIT
         age = int(self._config.retention.finished_seconds * SECOND) or FOR_EVER
@@ -263,11 +263,3 @@ class AdminApi:
 
 def _label(queue: Queue) -> str:
     return f"codeq:q:{queue.name}:{queue.tenant}"
-
-
-def _optional(body: bytes) -> wire.CleanUpTasks:
-    """Decode the body, or return defaults: codeQ ignores a body that it cannot read here."""
-    try:
-        return wire.parse(wire.cleanup, body) if body else wire.CleanUpTasks()
-    except TaskRefused:
-        return wire.CleanUpTasks()

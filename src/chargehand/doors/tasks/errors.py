@@ -31,6 +31,10 @@ def invalid_body(error: ChargehandError, text: str = "invalid body") -> TaskRefu
     return refusal
 
 
+def detail_of(error: ChargehandError) -> str:
+    return str(error.more.get("detail", "")) if isinstance(error, TaskRefused) else ""
+
+
 def write_error(resp: Response, error: ChargehandError) -> None:
     body: dict[str, Any] = {"error": error.message}
     status = error.status

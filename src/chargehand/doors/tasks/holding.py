@@ -4,6 +4,9 @@ A worker that lost its lease gets 409 and changes nothing; one that never held t
 `lease` it was given is also safe from another worker of the same name that has taken the task over.
 """
 
+from collections.abc import Awaitable
+from typing import TypeVar
+
 from chargehand.doors.tasks import access
 from chargehand.doors.tasks.errors import TaskRefused
 from chargehand.doors.tasks.names import ALL_TENANTS, KIND
@@ -12,9 +15,11 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.guard import EVERY_TENANT, Guard
 from chargehand.engine.ids import is_ulid
 from chargehand.engine.job import Job, State
+from chargehand.errors import Conflict, NotFound
 from chargehand.http.auth import Caller
 from chargehand.http.request import Request
 
+T = TypeVar("T")
 EVENTS = 1000  # that are read at once to tell a former holder from a stranger
 
 
@@ -36,6 +41,13 @@ class TaskHolder:
     def guard(self, lease: int | None) -> Guard:
         """Compare the worker's name always, and the lease if the worker sent one."""
         return Guard(self.task_id, self.tenant, KIND, lease, self.owner)
+
+    async def act(self, engine: Engine, lease: int | None, move: Awaitable[T]) -> T:
+        """Return what came of a move under `guard`; if the engine refuses it, say why this worker does not hold the task."""
+        try:
+            return await move
+        except (Conflict, NotFound):
+            raise await self.refusal(engine, lease) from None
 
     async def held(self, engine: Engine, lease: int | None = None) -> Job:
         """Return the task if this worker holds it now, else refuse."""

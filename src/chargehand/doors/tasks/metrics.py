@@ -80,11 +80,7 @@ class TaskMetrics:
 
     def on_move(self, moved: Moved) -> None:
         if moved.kind == KIND and (moved.move in ("submit", "claim") or moved.state in FINAL):
-            label = self._known(moved.queue.name)
-            if label is not None:
-                self._count_move(moved, label)
-            else:
-                self._count(moved.queue, partial(self._count_move, moved))
+            self._count(moved.queue, partial(self._count_move, moved))
 
     def _count_move(self, moved: Moved, command: str) -> None:
         if moved.move == "submit":

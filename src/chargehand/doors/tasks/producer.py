@@ -6,7 +6,7 @@ import msgspec
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
-from chargehand.doors.tasks.errors import TaskRefused
+from chargehand.doors.tasks.errors import TaskRefused, detail_of
 from chargehand.doors.tasks.limits import Limits
 from chargehand.doors.tasks.metrics import TaskMetrics
 from chargehand.doors.tasks.names import BASE, MAX_COMMAND, task_queue
@@ -88,10 +88,7 @@ class ProducerApi:
         caller = access.producer(req)
         self._limits.check("producer", "create_task", caller)
         asked = await wire.read(req, wire.create_tasks, self._max_body)
-        if not asked.tasks:
-            raise TaskRefused(400, "invalid body", detail="tasks: must have 1 to 100 entries", field="tasks")
-        if len(asked.tasks) > wire.MAX_BATCH:
-            raise TaskRefused(400, f"batch size exceeds maximum of {wire.MAX_BATCH}")
+        wire.check_batch("tasks", asked.tasks)
         with self._jobs.span(req, {"tasks": len(asked.tasks)}) as span:
             creating = [self._create_one(caller.tenant, each, span) for each in asked.tasks]
             del asked  # the body is freed once each task has copied its payload
@@ -106,9 +103,7 @@ class ProducerApi:
                 raise TaskRefused(400, "invalid command", detail="command: is required")
             return CreatedTask(await self._create(tenant, asked, span))
         except ChargehandError as error:
-            return CreatedTask(
-                error=error.message, detail=error.more.get("detail", "") if isinstance(error, TaskRefused) else ""
-            )
+            return CreatedTask(error=error.message, detail=detail_of(error))
 
     async def cancel_task(self, req: Request, resp: Response, task_id: str) -> None:
         caller = access.producer(req)

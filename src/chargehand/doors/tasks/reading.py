@@ -34,6 +34,14 @@ from chargehand.http.route import Route, query, reply
 
 MAX_WAIT_SECONDS = 60.0
 LATER_NOTES = 100
+# What a caller may ask for -> the state of the job, and whether it is one that failed or was cancelled.
+STATES: dict[str | None, tuple[State | None, bool]] = {
+    None: (None, False),
+    "PENDING": (State.QUEUED, False),
+    "IN_PROGRESS": (State.RUNNING, False),
+    "COMPLETED": (State.SUCCEEDED, False),
+    "FAILED": (None, True),
+}
 RAFT = {"enabled": False, "numGroups": 0}
 
 
@@ -89,7 +97,10 @@ class ReadingApi:
 
     async def list_tasks(self, req: Request, resp: Response) -> None:
         caller, by = access.either(req), query(req, TaskQuery)
-        state, stopped = _state(by.status)
+        if by.status not in STATES:
+            detail = "must be PENDING, IN_PROGRESS, COMPLETED or FAILED"
+            raise TaskRefused(400, "invalid status", detail=detail, field="status")
+        state, stopped = STATES[by.status]
         queue = None if by.command is None else queue_name(by.command)
         found, following = await self._jobs.list(
             JobFilter(caller.tenant, KIND, queue, state, cursor(by.cursor), by.limit, stopped=stopped)
@@ -134,21 +145,6 @@ class ReadingApi:
 
     async def _task(self, req: Request, task_id: str, text: str = "not found") -> Job:
         return await get_task(self._jobs, task_id, tenant_of(access.either(req)), text)
-
-
-def _state(status: str | None) -> tuple[State | None, bool]:
-    match status:
-        case None:
-            return None, False
-        case "PENDING":
-            return State.QUEUED, False
-        case "IN_PROGRESS":
-            return State.RUNNING, False
-        case "COMPLETED":
-            return State.SUCCEEDED, False
-        case "FAILED":
-            return None, True
-    raise TaskRefused(400, "invalid status", detail="must be PENDING, IN_PROGRESS, COMPLETED or FAILED", field="status")
 
 
 def _seconds(text: str | None) -> float:

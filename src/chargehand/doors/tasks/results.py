@@ -9,14 +9,14 @@ import msgspec
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
-from chargehand.doors.tasks.errors import TaskRefused
+from chargehand.doors.tasks.errors import TaskRefused, detail_of
 from chargehand.doors.tasks.holding import TaskHolder
 from chargehand.doors.tasks.names import BASE, RESULT
 from chargehand.doors.tasks.views import ResultArtifact, ResultView
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import rfc3339
 from chargehand.engine.moves import Change
-from chargehand.errors import ChargehandError, Conflict, InvalidField, NotFound, StaleLease
+from chargehand.errors import ChargehandError, InvalidField, NotFound, StaleLease
 from chargehand.files import Files, checked_name
 from chargehand.http.carried import carried_json
 from chargehand.http.inputs import absent
@@ -67,10 +67,7 @@ class ResultsApi:
     async def submit_results(self, req: Request, resp: Response) -> None:
         access.worker(req, RESULT)
         asked = await wire.read(req, wire.submit_results, self._max_body)
-        if not asked.results:
-            raise TaskRefused(400, "invalid body", detail="results: must have 1 to 100 entries", field="results")
-        if len(asked.results) > wire.MAX_BATCH:
-            raise TaskRefused(400, f"batch size exceeds maximum of {wire.MAX_BATCH}")
+        wire.check_batch("results", asked.results)
         submitting = [self._submit_one(req, each) for each in asked.results]
         del asked  # the body is freed once each result has been copied
         done = await asyncio.gather(*submitting)
@@ -84,8 +81,7 @@ class ResultsApi:
             holder = TaskHolder.of(req, RESULT, asked.task_id, NO_TASK)
             return SubmittedResult(asked.task_id, await self._submit(holder, asked, req))
         except ChargehandError as error:
-            detail = error.more.get("detail", "") if isinstance(error, TaskRefused) else ""
-            return SubmittedResult(asked.task_id, error=error.message, detail=detail)
+            return SubmittedResult(asked.task_id, error=error.message, detail=detail_of(error))
 
     async def _submit(self, holder: TaskHolder, asked: wire.SubmitResult, req: Request) -> ResultView:
         result, error = _checked(asked)
@@ -94,7 +90,7 @@ class ResultsApi:
         if asked.artifacts:
             # Checked first, so that no worker adds files to a task that it does not hold.
             job = await holder.held(self._engine, asked.lease)
-            base = self._base(req)
+            base = self._public_url or req.base_url
             kept = [await self._keep(job.id, job.tenant, each, base) for each in asked.artifacts]
             artifacts = [each for each in kept if each is not None]
         completed = asked.status == COMPLETED
@@ -107,10 +103,7 @@ class ResultsApi:
             message=f"{asked.status} by {holder.owner}" if completed else f"{asked.status} by {holder.owner}: {error}",
             data=msgspec.json.encode({"artifacts": artifacts}) if artifacts else None,
         )
-        try:
-            moved = await self._engine.change(change)
-        except (Conflict, NotFound):
-            raise await holder.refusal(self._engine, asked.lease) from None
+        moved = await holder.act(self._engine, asked.lease, self._engine.change(change))
         return ResultView(
             holder.task_id,
             asked.status,
@@ -140,9 +133,6 @@ class ResultsApi:
         except InvalidField as error:
             raise TaskRefused(400, f"artifact {given.name[:100]!r}: {error.message}") from None
         return ResultArtifact(file.name, f"{base}{BASE}/tasks/{task_id}/artifacts/{quote(file.name, safe='')}")
-
-    def _base(self, req: Request) -> str:
-        return self._public_url or req.base_url
 
 
 def _from_base64(raw: msgspec.Raw) -> bytes:

@@ -243,21 +243,17 @@ class Schedules:
         return None
 
     async def _must_get(self, tenant: str, name: str) -> Record:
-        record = await self._records.get(RECORD, tenant, name) if is_name(name) else None
-        if record is None:
-            raise _not_found(name)
-        return record
+        return _found(name, await self._records.get(RECORD, tenant, name) if is_name(name) else None)
 
     async def _must_change(self, tenant: str, name: str, change: Change) -> Record:
-        record = await self._change(tenant, name, change) if is_name(name) else None
-        if record is None:
-            raise _not_found(name)
-        return record
+        return _found(name, await self._change(tenant, name, change) if is_name(name) else None)
 
 
 def _next(asked: ScheduleRequest, now: int) -> int | None:
     return cron.next_tick(asked.cron, asked.timezone, now)
 
 
-def _not_found(name: str) -> TaskRefused:
-    return TaskRefused(404, "schedule not found", detail=f"there is no schedule {name[:MAX_NAME]!r}")
+def _found(name: str, record: Record | None) -> Record:
+    if record is None:
+        raise TaskRefused(404, "schedule not found", detail=f"there is no schedule {name[:MAX_NAME]!r}")
+    return record

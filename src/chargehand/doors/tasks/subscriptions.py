@@ -9,21 +9,21 @@ from typing import Annotated, cast
 import msgspec
 
 from chargehand.config import Config
+from chargehand.doors.tasks import wire
 from chargehand.doors.tasks.access import admin, check_event_types, worker
 from chargehand.doors.tasks.errors import TaskRefused, invalid_body
 from chargehand.doors.tasks.names import ANY, BASE, MAX_COMMAND, SUBSCRIBE
 from chargehand.doors.tasks.notifier import Notifier
 from chargehand.doors.tasks.subscription import SUBSCRIPTION, Mode, Subscription, Terms, subscription_from
-from chargehand.doors.tasks.wire import route
 from chargehand.engine.delivery import shown_url
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, rfc3339
 from chargehand.engine.record import DropRecord, PutRecord
-from chargehand.errors import BadRequest, ChargehandError, EgressRefused, InvalidField
+from chargehand.errors import ChargehandError, EgressRefused, InvalidField
 from chargehand.http.auth import Caller
 from chargehand.http.request import Request
 from chargehand.http.response import Response
-from chargehand.http.route import Route, decode, read_body, reply
+from chargehand.http.route import Route, read_body, reply
 from chargehand.webhooks.egress import EgressPolicy
 
 PATH = f"{BASE}/workers/subscriptions"
@@ -98,23 +98,20 @@ class Subscriptions:
     def routes(self) -> list[Route]:
         # fmt: off
         return [
-            route("POST", PATH, self.subscribe, "Subscribe to notifications of work",
+            wire.route("POST", PATH, self.subscribe, "Subscribe to notifications of work",
                   "A notification is a hint: it assigns nothing, tasks are claimed as always. One is sent when an empty queue gets work, when a "
                   "delayed task becomes ready, and when a paused queue resumes.", request=Subscribe, reply=Subscribed, status=201),
-            route("GET", PATH, self.list_all, "List your subscriptions", "Admins see all of their tenant.", reply=SubscriptionList),
-            route("GET", f"{PATH}/{{subscription_id}}", self.get, "Read a subscription", reply=SubscriptionView),
-            route("DELETE", f"{PATH}/{{subscription_id}}", self.end, "End a subscription", status=204),
-            route("POST", f"{PATH}/{{subscription_id}}/heartbeat", self.renew, "Renew a subscription",
+            wire.route("GET", PATH, self.list_all, "List your subscriptions", "Admins see all of their tenant.", reply=SubscriptionList),
+            wire.route("GET", f"{PATH}/{{subscription_id}}", self.get, "Read a subscription", reply=SubscriptionView),
+            wire.route("DELETE", f"{PATH}/{{subscription_id}}", self.end, "End a subscription", status=204),
+            wire.route("POST", f"{PATH}/{{subscription_id}}/heartbeat", self.renew, "Renew a subscription",
                   "For `ttlSeconds` from now, or for as long as it was made for.", request=Renew, reply=Subscribed),
         ]
         # fmt: on
 
     async def subscribe(self, req: Request, resp: Response) -> None:
         caller = worker(req, SUBSCRIBE)
-        try:
-            asked = decode(_subscribe, await read_body(req, MAX_BODY_BYTES))
-        except (BadRequest, InvalidField) as error:
-            raise invalid_body(error) from None
+        asked = await wire.read(req, _subscribe, MAX_BODY_BYTES)
         terms = self._terms(caller, asked)
         now = await self._jobs.now()
         others = await self._active(caller.tenant, now)
@@ -134,7 +131,7 @@ class Subscriptions:
 
     async def renew(self, req: Request, resp: Response, subscription_id: str) -> None:
         caller = worker(req, SUBSCRIBE)
-        ttl = await self._asked_ttl(req)
+        ttl = _seconds(wire.parse_or_ignore(_renew, await read_body(req, MAX_BODY_BYTES)).ttl_seconds)
         for _ in range(TRIES):
             found = await self._find(caller, subscription_id)
             if found.terms.owner != caller.subject:
@@ -182,14 +179,6 @@ class Subscriptions:
             _seconds(asked.ttl_seconds) or self._ttl_seconds,
             _seconds(asked.min_interval_seconds) or self._min_interval_seconds,
         )
-
-    async def _asked_ttl(self, req: Request) -> int:
-        """Return the new TTL, or 0 to keep it. codeQ ignores a body that it cannot read here, and its clients rely on that."""
-        body = await read_body(req, MAX_BODY_BYTES)
-        try:
-            return _seconds(decode(_renew, body).ttl_seconds) if body else 0
-        except (BadRequest, InvalidField):
-            return 0
 
     # finding ------------------------------------------------------------------------------------------------------------
 

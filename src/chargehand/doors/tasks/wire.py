@@ -1,5 +1,6 @@
 """The requests of producers and workers: codeQ's bodies, decoded as codeQ does, and their checks. `null` means left out."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
@@ -161,6 +162,22 @@ def parse(decoder: "msgspec.json.Decoder[T]", body: bytes | Raw, text: str = "in
         return decode(decoder, body)
     except BadRequest as error:
         raise invalid_body(error, text) from None
+
+
+def parse_or_ignore(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
+    """Return the defaults where there is no body that can be read: codeQ ignores such a body, and its clients rely on that."""
+    try:
+        return parse(decoder, body or b"{}")
+    except TaskRefused:
+        return parse(decoder, b"{}")
+
+
+def check_batch(field: str, entries: Sequence[Raw]) -> None:
+    if not entries:
+        detail = f"{field}: must have 1 to {MAX_BATCH} entries"
+        raise TaskRefused(400, "invalid body", detail=detail, field=field)
+    if len(entries) > MAX_BATCH:
+        raise TaskRefused(400, f"batch size exceeds maximum of {MAX_BATCH}")
 
 
 def instant(field: str, text: str) -> int:

@@ -14,7 +14,7 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, Job, State
 from chargehand.engine.moves import Broke, Note
 from chargehand.engine.queue import Queue, Queues, Wanted
-from chargehand.errors import ChargehandError, Conflict, NotFound, StaleLease
+from chargehand.errors import NotFound, StaleLease
 from chargehand.http.auth import Caller
 from chargehand.http.request import Request
 from chargehand.http.response import Response
@@ -116,10 +116,7 @@ class WorkerApi:
         holder = TaskHolder.of(req, HEARTBEAT, task_id)
         asked = await wire.read(req, wire.heartbeat, MAX_BODY)
         seconds = self.lease(asked.extend_seconds)
-        try:
-            await self._engine.beat(holder.guard(asked.lease), seconds)
-        except (Conflict, NotFound):
-            raise await holder.refusal(self._engine, asked.lease) from None
+        await holder.act(self._engine, asked.lease, self._engine.beat(holder.guard(asked.lease), seconds))
         self._roll.beat(req.caller)
         reply(resp, Ok(True))
 
@@ -130,21 +127,16 @@ class WorkerApi:
         said = {"percent": asked.percent, "data": msgspec.Raw(data) if data else None}
         body = msgspec.json.encode({key: value for key, value in said.items() if value is not None})
         note = Note(holder.guard(asked.lease), step=PROGRESS, message=asked.message or "", data=body)
-        try:
-            await self._engine.note(note)
-        except (Conflict, NotFound):
-            raise await holder.refusal(self._engine, asked.lease) from None
+        await holder.act(self._engine, asked.lease, self._engine.note(note))
         reply(resp, Ok(True))
 
     # giving it back ---------------------------------------------------------------------------------------------------
 
     async def abandon(self, req: Request, resp: Response, task_id: str) -> None:
         holder = TaskHolder.of(req, ABANDON, task_id)
-        lease = _lease_in(await read_body(req, MAX_BODY))
-        try:
-            await self._engine.park(holder.guard(lease), "", message=f"abandoned by {holder.owner}")
-        except (Conflict, NotFound):
-            raise await holder.refusal(self._engine, lease) from None
+        lease = wire.parse_or_ignore(wire.abandon, await read_body(req, MAX_BODY)).lease
+        parking = self._engine.park(holder.guard(lease), "", message=f"abandoned by {holder.owner}")
+        await holder.act(self._engine, lease, parking)
         reply(resp, Abandoned("requeued"))
 
     async def nack(self, req: Request, resp: Response, task_id: str) -> None:
@@ -152,10 +144,8 @@ class WorkerApi:
         asked = await wire.read(req, wire.nack, MAX_BODY)
         delay = asked.delay_seconds if asked.delay_seconds is not None and asked.delay_seconds >= 0 else None
         outcome = Broke((asked.reason or "").strip(), failed_step="nack", delay_seconds=delay)
-        try:
-            moved = await self._engine.broke(holder.guard(asked.lease), outcome)
-        except (Conflict, NotFound):
-            raise await holder.refusal(self._engine, asked.lease) from None
+        breaking = self._engine.broke(holder.guard(asked.lease), outcome)
+        moved = await holder.act(self._engine, asked.lease, breaking)
         if moved.state is State.FAILED:
             reply(resp, Requeued("dlq", 0))
         else:
@@ -177,11 +167,3 @@ def claim_queues(caller: Caller, asked: wire.ClaimTask) -> tuple[Wanted, ...]:
     if tenant is None:
         return tuple(Queues(KIND, None, name) for name in names)
     return tuple(Queue(KIND, tenant, name) for name in names)
-
-
-def _lease_in(body: bytes) -> int | None:
-    """Return the lease if the body has one. codeQ reads no body here, so any other body is ignored."""
-    try:
-        return wire.parse(wire.abandon, body).lease if body else None
-    except ChargehandError:
-        return None
