@@ -24,35 +24,39 @@ class Problem(msgspec.Struct, omit_defaults=True):
 
 
 def write_problem(resp: Response, error: ChargehandError) -> None:
-    retry_after = None if error.retry_after_seconds is None else max(1, math.ceil(error.retry_after_seconds))
-    _write(
-        resp,
-        Problem(
-            type="about:blank",
-            title=error.title,
-            status=error.status,
-            code=error.code,
-            detail=error.message,
-            field=error.field if isinstance(error, InvalidField) else None,
-            retry_after_seconds=retry_after,
-        ),
-    )
-    if error.status == 401:
-        resp.set_header("www-authenticate", 'Bearer realm="chargehand"')
+    field, later = error.field if isinstance(error, InvalidField) else None, retry_after(error)
+    problem = Problem("about:blank", error.title, error.status, error.code, error.message, field, later)
+    write_refusal(resp, error.status, problem, later, media_type=PROBLEM_TYPE)
 
 
 def refuse(status: HTTPStatus, detail: str, retry_after_seconds: int | None = None) -> Response:
     """Return an answer of the HTTP layer itself, in the same shape as all other errors."""
     resp = Response()
     code = f"http.{status.value}"
-    _write(resp, Problem("about:blank", status.phrase, status.value, code, detail, None, retry_after_seconds))
+    problem = Problem("about:blank", status.phrase, status.value, code, detail, None, retry_after_seconds)
+    write_refusal(resp, status.value, problem, retry_after_seconds, media_type=PROBLEM_TYPE)
     return resp
 
 
-def _write(resp: Response, problem: Problem) -> None:
-    resp.status = problem.status
-    resp.content_type = PROBLEM_TYPE
-    resp.data = msgspec.json.encode(problem)
+def retry_after(error: ChargehandError) -> int | None:
+    return None if error.retry_after_seconds is None else max(1, math.ceil(error.retry_after_seconds))
+
+
+def write_refusal(
+    resp: Response,
+    status: int,
+    body: object,
+    retry_after_seconds: int | None,
+    *,
+    media_type: str = "application/json",
+    challenge: str = 'Bearer realm="chargehand"',
+) -> None:
+    """Write an error in the shape that its protocol has."""
+    resp.status = status
+    resp.content_type = media_type
+    resp.data = msgspec.json.encode(body)
     resp.stream = None
-    if problem.retry_after_seconds is not None:
-        resp.set_header("retry-after", str(problem.retry_after_seconds))
+    if retry_after_seconds is not None:
+        resp.set_header("retry-after", str(retry_after_seconds))
+    if status == 401:
+        resp.set_header("www-authenticate", challenge)

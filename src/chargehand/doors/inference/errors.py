@@ -1,11 +1,11 @@
 """Errors in the shapes of Ollama, OpenAI and Anthropic: each client reads only its own."""
 
-import math
 from collections.abc import Callable
 
 import msgspec
 
 from chargehand.errors import ChargehandError
+from chargehand.http.problems import retry_after, write_refusal
 from chargehand.http.response import Response
 
 Writer = Callable[[Response, ChargehandError], None]
@@ -51,10 +51,4 @@ def in_shape_of(path: str, status: int, message: str) -> bytes:
 
 
 def _write(resp: Response, error: ChargehandError, body: object) -> None:
-    resp.status = error.status
-    resp.content_type = "application/json"
-    resp.data = msgspec.json.encode(body)
-    if error.retry_after_seconds is not None:
-        resp.set_header("retry-after", str(max(1, math.ceil(error.retry_after_seconds))))
-    if error.status == 401:
-        resp.set_header("www-authenticate", 'Bearer realm="chargehand"')
+    write_refusal(resp, error.status, body, retry_after(error))

@@ -1,12 +1,12 @@
 """How this door writes errors: `{"error": code, "message": …, "details": [{"path", "code", "message"}]}`."""
 
-import math
 from collections.abc import Sequence
 
 import msgspec
 
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.errors import ChargehandError, InvalidField
+from chargehand.http.problems import retry_after, write_refusal
 from chargehand.http.response import Response
 
 
@@ -37,19 +37,10 @@ class RefusalBody(msgspec.Struct):
 
 
 def write_error(resp: Response, error: ChargehandError) -> None:
+    status, body = error.status, RefusalBody(error.code, error.message)
     if isinstance(error, ProvisioningRefused):
-        resp.status = error.http_status
-        body = RefusalBody(error.key, error.message, error.details)
+        status, body = error.http_status, RefusalBody(error.key, error.message, error.details)
     elif isinstance(error, InvalidField):
-        resp.status = error.status
         pointer = "/" + error.field.replace(".", "/") if error.field != "body" else ""
-        body = RefusalBody(error.code, error.message, (RefusalDetail(pointer, error.code, error.message),))
-    else:
-        resp.status = error.status
-        body = RefusalBody(error.code, error.message)
-    resp.content_type = "application/json"
-    if error.retry_after_seconds is not None:
-        resp.set_header("retry-after", str(max(1, math.ceil(error.retry_after_seconds))))
-    if error.status == 401:
-        resp.set_header("www-authenticate", 'Bearer realm="chargehand"')
-    resp.data = msgspec.json.encode(body)
+        body.details = (RefusalDetail(pointer, error.code, error.message),)
+    write_refusal(resp, status, body, retry_after(error))

@@ -1,11 +1,9 @@
 """Errors on codeQ's wire: `{"error": "…"}` with the texts that its clients compare, and details for people."""
 
-import math
 from typing import Any
 
-import msgspec
-
 from chargehand.errors import ChargehandError, InvalidField, TooManyRequests, Unauthenticated
+from chargehand.http.problems import retry_after, write_refusal
 from chargehand.http.response import Response
 
 
@@ -37,7 +35,7 @@ def detail_of(error: ChargehandError) -> str:
 
 def write_error(resp: Response, error: ChargehandError) -> None:
     body: dict[str, Any] = {"error": error.message}
-    status = error.status
+    status, later = error.status, retry_after(error)
     if isinstance(error, TaskRefused):
         status = error.http_status
         body |= error.more
@@ -45,13 +43,6 @@ def write_error(resp: Response, error: ChargehandError) -> None:
         body |= {"field": error.field}
     elif isinstance(error, Unauthenticated):
         body = {"error": error.short or error.message, "detail": error.message}
-    resp.status = status
-    resp.content_type = "application/json"
-    if error.retry_after_seconds is not None:
-        seconds = max(1, math.ceil(error.retry_after_seconds))
-        resp.set_header("retry-after", str(seconds))
-        if isinstance(error, TooManyRequests):
-            body = {"error": "rate limit exceeded", "detail": error.message, "retryAfterSeconds": seconds}
-    if status == 401:
-        resp.set_header("www-authenticate", 'Bearer realm="chargehand"')
-    resp.data = msgspec.json.encode(body)
+    elif isinstance(error, TooManyRequests) and later is not None:
+        body = {"error": "rate limit exceeded", "detail": error.message, "retryAfterSeconds": later}
+    write_refusal(resp, status, body, later)

@@ -124,7 +124,7 @@ class Registry:
         """`login` tries its password here. Any scope of the registry is enough."""
         if self._settings.registry_anonymous_pull and _is_nobody(req):
             # Sent although it is not needed: skopeo and podman remember it, and so know what to send when they push.
-            resp.set_header(*CHALLENGE)
+            resp.set_header("www-authenticate", CHALLENGE)
         else:
             try:
                 await self._admit(req, PULL)

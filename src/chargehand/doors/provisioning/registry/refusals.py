@@ -1,6 +1,5 @@
 """How refusals look to registry clients: `{"errors": [{"code", "message", "detail"}]}`, with the codes of the OCI spec."""
 
-import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
@@ -8,10 +7,11 @@ from typing import Any
 import msgspec
 
 from chargehand.errors import ChargehandError
+from chargehand.http.problems import retry_after, write_refusal
 from chargehand.http.response import Response
 
 API_VERSION = ("docker-distribution-api-version", "registry/2.0")
-CHALLENGE = ("www-authenticate", 'Basic realm="chargehand"')  # to which every client answers with what `login` stored
+CHALLENGE = 'Basic realm="chargehand"'  # to which every client answers with what `login` stored
 
 
 class Code(StrEnum):
@@ -83,12 +83,5 @@ def write_oci(resp: Response, error: ChargehandError) -> None:
             resp.set_header(name, value)
     else:
         errors = [RegistryError(_BY_STATUS.get(status, Code.UNKNOWN), error.message)]
-    resp.status = status
-    resp.content_type = "application/json"
     resp.set_header(*API_VERSION)
-    if error.retry_after_seconds is not None:
-        resp.set_header("retry-after", str(max(1, math.ceil(error.retry_after_seconds))))
-    if status == 401:
-        resp.set_header(*CHALLENGE)
-    resp.stream = None
-    resp.data = msgspec.json.encode(RegistryErrors(errors))
+    write_refusal(resp, status, RegistryErrors(errors), retry_after(error), challenge=CHALLENGE)
