@@ -32,9 +32,7 @@ class Waiter:
 
     async def wait(self, timeout: float) -> bool:
         """Return True when there may be work, False when the time is over or the server is stopping."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await self._news.wait()
+        await wait_within(self._news, timeout)
         heard, self.woken_by = self.woken_by is not None, None
         return heard
 
@@ -138,6 +136,11 @@ class Wakeups:
             # Never at once: a node whose clock is ahead of the database's would spin until the database agrees.
             wait = min(wait, max(MIN_PAUSE_SECONDS, (self._soonest - now()) / SECOND))
         self._changed.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait):
-                await self._changed.wait()
+        await wait_within(self._changed, wait)
+
+
+async def wait_within(news: asyncio.Event, seconds: float) -> None:
+    """Return when there is news, or after so many seconds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await news.wait()

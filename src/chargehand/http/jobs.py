@@ -4,7 +4,6 @@ A door gives its `Wording` and keeps what is its own: the fields of a request an
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
@@ -20,6 +19,7 @@ from chargehand.engine.job import Event, Job, NewJob, Report
 from chargehand.engine.listing import list_page
 from chargehand.engine.moves import Moved, Submitted
 from chargehand.engine.reads import JobFilter
+from chargehand.engine.wakeups import wait_within
 from chargehand.errors import NotFound
 from chargehand.http import sse
 from chargehand.http.inputs import IDEMPOTENCY_KEY, last_event_id, trace_headers
@@ -158,9 +158,7 @@ class JobResource:
                 left = until - time.monotonic()
                 if job.finished or left <= 0 or self._engine.draining:
                     return job
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(left, WAIT_POLL_SECONDS)):
-                        await news.wait()
+                await wait_within(news, min(left, WAIT_POLL_SECONDS))
         finally:
             stop()
 

@@ -34,6 +34,7 @@ from chargehand.engine.guard import Guard
 from chargehand.engine.job import FINAL, SECOND, Job, NewJob
 from chargehand.engine.moves import Broke, Change, Moved
 from chargehand.engine.runner import Done, Hand, Outcome, Parked
+from chargehand.engine.wakeups import wait_within
 from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease, StoreCorrupt, StoreError
 from chargehand.files import Files
 
@@ -221,9 +222,7 @@ class BatchWork:
                     f"{done} of {batch.counts.total} lines have ended", step="progress", data=batch.record()
                 )
             if batch.open:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_SECONDS):
-                        await batch.news.wait()
+                await wait_within(batch.news, POLL_SECONDS)
 
     async def _stopping(self, batch: BatchRun) -> bool:
         """Return whether the batch must stop: it was cancelled, or its window has passed.

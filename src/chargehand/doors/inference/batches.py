@@ -25,6 +25,7 @@ from chargehand.engine.moves import Change, Moved, Note
 from chargehand.engine.queue import Queue
 from chargehand.engine.reads import JobFilter
 from chargehand.engine.runner import Runner
+from chargehand.engine.wakeups import wait_within
 from chargehand.errors import Conflict, IdempotencyMismatch, InvalidField, NotFound, StoreError
 from chargehand.files import Files
 from chargehand.http.inputs import IDEMPOTENCY_KEY, identity, trace_headers
@@ -248,9 +249,7 @@ class Batches:
                 for queue in await self._waiting():
                     self._queues.add(queue)
                     runners.create_task(self._runner(queue).run())
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._poll_seconds):
-                        await self._news.wait()
+                await wait_within(self._news, self._poll_seconds)
 
     async def _waiting(self) -> set[Queue]:
         try:

@@ -41,6 +41,7 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import FINAL, NewJob, State
 from chargehand.engine.moves import Moved
+from chargehand.engine.wakeups import wait_within
 from chargehand.errors import BadRequest, Conflict, NotFound, StoreError, TargetAway, TargetFailed
 from chargehand.http.inputs import check_utf8, identity, trace_headers
 from chargehand.http.jobs import JobResource
@@ -265,9 +266,7 @@ class Passthrough:
         try:
             async for piece in stream.read():
                 yield piece
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(END_SECONDS):
-                    await call.finished.wait()
+            await wait_within(call.finished, END_SECONDS)
         finally:
             leaving.remove_done_callback(left)
             leaving.cancel()

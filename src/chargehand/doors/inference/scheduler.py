@@ -31,6 +31,7 @@ from chargehand.engine.moves import Moved
 from chargehand.engine.queue import Queue
 from chargehand.engine.reads import QueueHead
 from chargehand.engine.runner import Hand, Holder, Outcome
+from chargehand.engine.wakeups import wait_within
 from chargehand.errors import Conflict, StoreError
 from chargehand.observability.logs import get_logger
 from chargehand.observability.metrics import Metrics
@@ -178,9 +179,7 @@ class Scheduler:
                     await self._round()
                 except StoreError as error:
                     log.warning("cannot look for work, will try again", error=str(error))
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._poll_seconds):
-                        await self._news.wait()
+                await wait_within(self._news, self._poll_seconds)
             await asyncio.Event().wait()  # running attempts may end; cancelling this hands the others back
         finally:
             for task in self._tasks:

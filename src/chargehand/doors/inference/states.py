@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 
 from chargehand.engine.runner import Hand
+from chargehand.engine.wakeups import wait_within
 from chargehand.errors import Conflict, NotFound
 from chargehand.observability.logs import get_logger
 
@@ -28,9 +29,7 @@ class StateWriter:
         if before is not None:
             await before
         if stage == "working":
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(GIVE_WAY_SECONDS):
-                    await self._answer_began.wait()
+            await wait_within(self._answer_began, GIVE_WAY_SECONDS)
         with contextlib.suppress(Conflict, NotFound):  # cancelled meanwhile: the holder of the job stops the attempt
             await self._hand.advance(stage, message)
 

@@ -31,6 +31,7 @@ from chargehand.doors.inference.target_http import (
     read_whole,
 )
 from chargehand.doors.inference.waking import wake
+from chargehand.engine.wakeups import wait_within
 from chargehand.observability.logs import get_logger
 
 PS_TIMEOUT_SECONDS = 10.0  # a slow target is busy, not down
@@ -118,9 +119,7 @@ class Target:
                 await self._list()
             pause = self._settings.probe_seconds if self.up else min(AWAY_PROBE_SECONDS, self._settings.probe_seconds)
             self._look.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._look.wait()
+            await wait_within(self._look, pause)
 
     async def check(self) -> bool:
         """Probe once; mark the target up or away. Return whether it answered."""

@@ -4,7 +4,6 @@ An ESXi installer does not report: it is done when it has rebooted the machine b
 """
 
 import asyncio
-import contextlib
 
 import msgspec
 from msgspec.structs import replace
@@ -21,6 +20,7 @@ from chargehand.doors.provisioning.redfish.machine import Machine
 from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.engine.job import SECOND
+from chargehand.engine.wakeups import wait_within
 
 _EARLY = ("PrimaryProcessorInitializationStarted", "BusInitializationStarted", "MemoryInitializationStarted",
           "SecondaryProcessorInitializationStarted", "PCIResourceConfigStarted", "SystemHardwareInitializationComplete",
@@ -58,9 +58,7 @@ class ReportWait:
                 left = (deadline.at - journey.engine.now()) / SECOND
                 if left <= 0:
                     raise StepFailed(deadline.key, deadline.message, deadline.reason)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(left, LOOK_SECONDS)):
-                        await news.wait()
+                await wait_within(news, min(left, LOOK_SECONDS))
         finally:
             stop()
 

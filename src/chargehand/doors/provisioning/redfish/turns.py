@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from chargehand.engine.wakeups import wait_within
+
 TURN_SECONDS = 0.002  # between the beginnings of two requests; longer when the process is busy
 GIVE_WAY_SECONDS = 0.02  # the longest wait of a request for reporting machines
 
@@ -27,14 +29,7 @@ class Turns:
         async with self._one_at_a_time:
             await asyncio.sleep(self._turn_seconds)
             if self._reports:
-                await self._give_way()
-
-    async def _give_way(self) -> None:
-        try:
-            async with asyncio.timeout(self._give_way_seconds):
-                await self._quiet.wait()
-        except TimeoutError:
-            return
+                await wait_within(self._quiet, self._give_way_seconds)
 
     @contextmanager
     def answering(self) -> Iterator[None]:
