@@ -142,9 +142,9 @@ class Batches:
 
     async def create_batch(self, req: Request, resp: Response) -> None:
         body = await read_body(req, MAX_BODY)
-        asked, tenant, trace = decode(_decoder, body), req.caller.tenant, trace_headers(req)
+        asked, tenant = decode(_decoder, body), req.caller.tenant
         spec = await self._check(asked, tenant)
-        traceparent, tracestate = trace_context(trace["traceparent"], trace["tracestate"])
+        traceparent, tracestate = trace_context(**trace_headers(req))
         key, fingerprint = identity(req, body)
         submitted = await self._engine.submit(
             NewJob(

@@ -20,11 +20,11 @@ from chargehand.doors.inference.names import TAG, canonical, checked
 from chargehand.doors.inference.passthrough import forward
 from chargehand.doors.inference.relay import passed_on, path_below, write_head
 from chargehand.doors.inference.request import NOTHING
-from chargehand.doors.inference.residency import BY_HAND
+from chargehand.doors.inference.residency import why_closed
 from chargehand.doors.inference.scheduler import Scheduler
 from chargehand.doors.inference.stream import Cut
 from chargehand.doors.inference.target import Target, Version
-from chargehand.doors.inference.target_http import Gone, Small, TargetUnreachable, Unfit, read_json
+from chargehand.doors.inference.target_http import NO_ANSWER, Gone, TargetUnreachable, Unfit, read_json
 from chargehand.engine.job import SECOND, rfc3339
 from chargehand.errors import Conflict, InvalidField, NotFound, TargetAway, TargetFailed
 from chargehand.http.request import Request
@@ -105,28 +105,13 @@ class DiscoveryApi:
                   error_writer=writer_for(path), hidden=method == "HEAD")
             for (method, path), fields in MANAGED.items()
         ]  # fmt: skip
-        listing = Route(
-            "GET",
-            "/targets",
-            self.list_targets,
-            "The targets: there or not, and what they hold",
-            "jobs:read",
-            TAG,
-            reply=TargetPage,
-        )
-        unloading = Route(
-            "POST",
-            "/targets/{target}/unload",
-            self.unload_model,
-            "Have a target take a model out of its memory",
-            "admin",
-            TAG,
-            "What runs on the model is let finish first. A job that comes for it has it loaded again.",
-            request=Unload,
-            reply=views.TargetView,
-            errors=(TargetAway, TargetFailed, NotFound, Conflict),
-        )
-        return [*reading, *managing, listing, unloading]
+        targets = [
+            Route("GET", "/targets", self.list_targets, "The targets: there or not, and what they hold", "jobs:read", TAG, reply=TargetPage),
+            Route("POST", "/targets/{target}/unload", self.unload_model, "Have a target take a model out of its memory", "admin", TAG,
+                  "What runs on the model is let finish first. A job that comes for it has it loaded again.",
+                  request=Unload, reply=views.TargetView, errors=(TargetAway, TargetFailed, NotFound, Conflict)),
+        ]  # fmt: skip
+        return [*reading, *managing, *targets]
 
     # the union --------------------------------------------------------------------------------------------------------
 
@@ -215,7 +200,7 @@ class DiscoveryApi:
         ledger = target.ledger
         residents = [
             views.ResidentView(
-                each.name, ledger.in_flight.get(model, 0), _closing(ledger.closing.get(model)), each.size, each.size_vram, each.context_length
+                each.name, ledger.in_flight.get(model, 0), why_closed(ledger.closing.get(model)), each.size, each.size_vram, each.context_length
             )
             for model, each in sorted(ledger.resident.items())
         ]  # fmt: skip
@@ -310,13 +295,11 @@ async def _pieces(
 
 
 async def _get(target: Target, path: str) -> bytes:
-    if not target.up:
-        return target.tags if path == "/api/tags" else b""
-    try:
-        answer: Small = await target.ask("GET", path, timeout_seconds=ANSWER_SECONDS)
-    except (TargetUnreachable, TimeoutError, aiohttp.ClientError, OSError):
-        return target.tags if path == "/api/tags" else b""
-    return answer.body if answer.status == 200 else b""
+    if target.up:
+        with contextlib.suppress(*NO_ANSWER):
+            answer = await target.ask("GET", path, timeout_seconds=ANSWER_SECONDS)
+            return answer.body if answer.status == 200 else b""
+    return target.tags if path == "/api/tags" else b""
 
 
 def _json(resp: Response, body: bytes) -> None:
@@ -354,12 +337,6 @@ def _named(body: bytes, fields: tuple[str, ...]) -> str:
         if 2 < len(raw) <= MAX_NAME_BYTES and bytes(raw).startswith(b'"'):
             return checked(fields[0], decode(_text, bytes(raw)))
     raise InvalidField(fields[0], "must name a model")
-
-
-def _closing(why: str | None) -> str | None:
-    if why is None:
-        return None
-    return why.removeprefix(BY_HAND) if why.startswith(BY_HAND) else f"{why} is loaded in its place"
 
 
 def _seen(target: Target) -> list[views.PresenceView]:

@@ -65,7 +65,7 @@ class InferenceDoor:
         )
         jobs = JobResource(engine, WORDING, tracing, policy.check_url)
         self._passthrough = Passthrough(engine, config, jobs, self.scheduler, attempts)
-        self._uploads = FilesApi(engine, config, files)
+        self._uploads = FilesApi(config, files)
         self._batches = Batches(engine, config, files)
         self._parts = (
             InferenceJobsApi(engine, config, jobs, self.scheduler, running, files),

@@ -146,7 +146,7 @@ class InferenceJobsApi:
         queued = job.state is State.QUEUED
         request = decode_request(job.payload)
         view = views.InferenceJobView(
-            **views.summary(job, now, waiting_for),
+            **views.summary(job, waiting_for),
             waiting=waiting,
             position=await store.position(job.id, POSITION_BOUND) if queued else None,
             resident={ledger.name: sorted(ledger.resident) for ledger in self._scheduler.ledgers} if queued else None,
@@ -172,7 +172,7 @@ class InferenceJobsApi:
         )
         jobs, following = await self._jobs.list(by)
         now = await self._engine.jobs.now()
-        listed = [views.InferenceJobSummary(**views.summary(job, now, self._waiting(job, now)[0])) for job in jobs]
+        listed = [views.InferenceJobSummary(**views.summary(job, self._waiting(job, now)[0])) for job in jobs]
         reply(resp, JobPage(listed, following))
 
     def _waiting(self, job: Job, now: int) -> tuple[str | None, str | None]:

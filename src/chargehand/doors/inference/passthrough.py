@@ -81,21 +81,11 @@ class Passthrough:
 
     def routes(self) -> list[Route]:
         return [
-            Route(
-                "POST",
-                path,
-                self._handler(path),
-                f"As the target's own {path}, queued",
-                "jobs:write",
-                TAG,
-                "The answer is the target's, byte for byte, streamed as it comes. The job's id is in `X-Chargehand-Job`.",
-                headers={"Prefer": PREFER},
-                reply_media="application/json",
-                errors=(TargetAway,),
-                error_writer=writer_for(path),
-            )
+            Route("POST", path, self._handler(path), f"As the target's own {path}, queued", "jobs:write", TAG,
+                  "The answer is the target's, byte for byte, streamed as it comes. The job's id is in `X-Chargehand-Job`.",
+                  headers={"Prefer": PREFER}, reply_media="application/json", errors=(TargetAway,), error_writer=writer_for(path))
             for path in FORMS
-        ]
+        ]  # fmt: skip
 
     def _handler(self, path: str) -> Callable[[Request, Response], Awaitable[None]]:
         async def post(req: Request, resp: Response) -> None:
@@ -126,10 +116,8 @@ class Passthrough:
         return asked
 
     def _new_job(self, req: Request, path: str, asked: Essentials, body: bytes, relay: bool) -> NewJob:
-        tenant = req.caller.tenant
-        trace = trace_headers(req)
+        tenant, (traceparent, tracestate) = req.caller.tenant, trace_context(**trace_headers(req))
         key, fingerprint = (None, None) if relay else identity(req, body)
-        traceparent, tracestate = trace_context(trace["traceparent"], trace["tracestate"])
         return NewJob(
             self._engine.new_id(),
             queue_of(tenant, asked.model, self._scheduler.node if relay else ""),

@@ -144,6 +144,13 @@ class TargetLedger:
         self.seen_at = float("-inf")
 
 
+def why_closed(wanted: str | None) -> str | None:
+    """Say why a model gets no new work, from what the ledger has in `closing`."""
+    if wanted is None:
+        return None
+    return wanted.removeprefix(BY_HAND) if wanted.startswith(BY_HAND) else f"{wanted} is loaded in its place"
+
+
 # deciding -------------------------------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ from chargehand.doors.inference.residency import (
     choose,
     in_turn,
     reopen,
+    why_closed,
 )
 from chargehand.doors.inference.target import Target
 from chargehand.engine.engine import Engine
@@ -333,8 +334,7 @@ class Scheduler:
                 return WaitReason("model", f"{model} is being loaded on {ledger.name}")
         for ledger in homes:
             if wanted := ledger.closing.get(model):
-                why = wanted.removeprefix(BY_HAND) if wanted.startswith(BY_HAND) else f"{wanted} is loaded in its place"
-                return WaitReason("slot", f"{model} on {ledger.name} takes no new work: {why}")
+                return WaitReason("slot", f"{model} on {ledger.name} takes no new work: {why_closed(wanted)}")
             if ledger.holds(model):
                 running = ledger.in_flight.get(model, 0)
                 return WaitReason(

@@ -22,6 +22,7 @@ from chargehand.doors.inference.presence import TargetPresence
 from chargehand.doors.inference.residency import LoadedModel, TargetLedger
 from chargehand.doors.inference.target_http import (
     LIST_BYTES,
+    NO_ANSWER,
     Gone,
     Small,
     TargetHttp,
@@ -191,14 +192,20 @@ class Target:
 
     # what it has ------------------------------------------------------------------------------------------------------
 
-    async def _list(self) -> bool:
+    async def _read_models(self, path: str) -> tuple[bytes, list[_TaggedModel]] | None:
+        """Return a list of models as the target wrote it, and its entries; None: it did not answer, and `problem` says why."""
         try:
-            answer = await self.ask("GET", "/api/tags", timeout_seconds=PS_TIMEOUT_SECONDS)
-            listed = read_json(_models, answer.body).models or []
-        except (TargetUnreachable, TimeoutError, aiohttp.ClientError, OSError) as error:
-            self.problem = f"GET /api/tags: {describe(error)}"
+            answer = await self.ask("GET", path, timeout_seconds=PS_TIMEOUT_SECONDS)
+            return answer.body, read_json(_models, answer.body).models or []
+        except NO_ANSWER as error:
+            self.problem = f"GET {path}: {describe(error)}"
+            return None
+
+    async def _list(self) -> bool:
+        found = await self._read_models("/api/tags")
+        if found is None:
             return False
-        self.tags = answer.body
+        self.tags, listed = found
         self.ledger.installed = {canonical(each.model or each.name): each.digest for each in listed}
         self.ledger.missing.clear()
         self._listed_at = self._clock()
@@ -210,14 +217,10 @@ class Target:
             self._changed()
 
     async def read_ps(self) -> bool:
-        try:
-            answer = await self.ask("GET", "/api/ps", timeout_seconds=PS_TIMEOUT_SECONDS)
-            listed = read_json(_models, answer.body).models or []
-        except (TargetUnreachable, TimeoutError, aiohttp.ClientError, OSError) as error:
-            self.problem = f"GET /api/ps: {describe(error)}"
-            return False
-        self.ledger.saw(await self._by_every_name([_resident(each) for each in listed]))
-        return True
+        found = await self._read_models("/api/ps")
+        if found is not None:
+            self.ledger.saw(await self._by_every_name([_resident(each) for each in found[1]]))
+        return found is not None
 
     def refresh(self) -> None:
         """Read what is resident in the background, one read at a time, and signal the change."""
@@ -255,7 +258,7 @@ class Target:
                 body = msgspec.json.encode({"model": name})
                 answer = await self.ask("POST", "/api/show", body, timeout_seconds=PS_TIMEOUT_SECONDS)
                 lines = read_json(_shown, answer.body).modelfile.splitlines() if answer.status == 200 else []
-            except (TargetUnreachable, TimeoutError, aiohttp.ClientError, OSError):
+            except NO_ANSWER:
                 return ""
             self._blobs[digest] = next((line for line in lines if line.startswith("FROM ")), "")
         return self._blobs[digest]
@@ -325,26 +328,21 @@ class Target:
         return ", ".join(models[:5]) + (f" and {len(models) - 5} more" if len(models) > 5 else "") or "no models"
 
     def watch(self) -> "Watch":
-        return Watch(self)
-
-    def watched(self, watch: "Watch") -> None:
-        self._watches.add(watch)
-
-    def unwatched(self, watch: "Watch") -> None:
-        self._watches.discard(watch)
+        return Watch(self, self._watches)
 
 
 class Watch:
     """A context around a request: raises Gone in it when the target is found away."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, open_ones: "set[Watch]") -> None:
         self._target = target
+        self._open_ones = open_ones
         self._lost = False
 
     async def __aenter__(self) -> "Watch":
         self.task = cast("asyncio.Task[object]", asyncio.current_task())
         self._cancelling = self.task.cancelling()
-        self._target.watched(self)
+        self._open_ones.add(self)
         return self
 
     def lose(self) -> None:
@@ -355,7 +353,7 @@ class Watch:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _frames: TracebackType | None
     ) -> None:
-        self._target.unwatched(self)
+        self._open_ones.discard(self)
         if self._lost and self.task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise Gone(self._target.problem) from error
 

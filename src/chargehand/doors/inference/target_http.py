@@ -31,6 +31,9 @@ class Unfit(aiohttp.ClientError):
     """The target's answer cannot be used: it is too large, or not what was asked for."""
 
 
+NO_ANSWER = (TargetUnreachable, TimeoutError, aiohttp.ClientError, OSError)  # what a request may raise
+
+
 class Small(msgspec.Struct, frozen=True):
     """An answer that was read whole."""
 

@@ -7,7 +7,6 @@ import msgspec
 from chargehand.config import Config
 from chargehand.doors.inference.errors import write_openai
 from chargehand.engine.chores import Chore
-from chargehand.engine.engine import Engine
 from chargehand.engine.file import File
 from chargehand.engine.ids import is_ulid
 from chargehand.engine.job import SECOND
@@ -67,8 +66,7 @@ class FileDeleted(msgspec.Struct):
 
 
 class FilesApi:
-    def __init__(self, engine: Engine, config: Config, files: Files) -> None:
-
+    def __init__(self, config: Config, files: Files) -> None:
         self._files = files
         self._settings = config.inference
         self._retention = config.retention

@@ -162,7 +162,7 @@ def event_view(event: Event) -> InferenceEventView:
     )  # fmt: skip
 
 
-def summary(job: Job, now: int, waiting_for: str | None) -> dict[str, Any]:
+def summary(job: Job, waiting_for: str | None) -> dict[str, Any]:
     return {
         "id": job.id,
         "state": shown_state(job),

@@ -132,6 +132,8 @@ def _inside(raw: Raw, bracket: bytes) -> memoryview:
 class _Text:
     """Concatenate JSON strings without decoding them."""
 
+    begin, end = b'"', b'"'
+
     def __init__(self) -> None:
         self._inside = bytearray()
 
@@ -142,14 +144,13 @@ class _Text:
         return bool(self._inside)
 
     def whole(self) -> Raw:
-        return Raw(b"".join((b'"', self._inside, b'"')))
+        return Raw(b"".join((self.begin, self._inside, self.end)))
 
 
-class _List:
+class _List(_Text):
     """Concatenate JSON lists without decoding them."""
 
-    def __init__(self) -> None:
-        self._inside = bytearray()
+    begin, end = b"[", b"]"
 
     def add(self, raw: Raw) -> None:
         inside = _inside(raw, b"[")
@@ -158,12 +159,6 @@ class _List:
         if self._inside:
             self._inside += b","
         self._inside += inside
-
-    def __bool__(self) -> bool:
-        return bool(self._inside)
-
-    def whole(self) -> Raw:
-        return Raw(b"".join((b"[", self._inside, b"]")))
 
 
 # Ollama's own form ----------------------------------------------------------------------------------------------------

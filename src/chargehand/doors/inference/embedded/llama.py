@@ -37,7 +37,7 @@ class LlamaCpp:
 
     async def load(self, model: Model, options: LoadOptions) -> "LlamaRunner":
         key = secrets.token_hex(16)
-        settings = msgspec.structs.asdict(_settings(model, options, self._parallel, key))
+        settings = _settings(model, options, self._parallel, key)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "chargehand.doors.inference.embedded.llama_process"),
             stdin=PIPE,
@@ -65,9 +65,8 @@ class LlamaRunner:
             url,
             headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
             timeout=aiohttp.ClientTimeout(total=None),
-            connector=aiohttp.TCPConnector(
-                limit=0, force_close=True
-            ),  # llama.cpp may close idle connections at any time
+            # llama.cpp may close idle connections at any time.
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
             read_bufsize=LONGEST_LINE,
         )
 
@@ -133,32 +132,19 @@ class LlamaRunner:
 # the process ----------------------------------------------------------------------------------------------------------
 
 
-class _Settings(msgspec.Struct):
-    """The settings for `llama_process`, sent over its standard input, so that the key is not in the process list."""
-
-    path: str
-    name: str
-    pools: bool
-    parallel: int
-    num_ctx: int
-    num_batch: int
-    num_thread: int
-    shift: bool
-    key: str
-
-
-def _settings(model: Model, options: LoadOptions, parallel: int, key: str) -> _Settings:
-    return _Settings(
-        path=str(model.path),
-        name=model.name,
-        pools=model.header.pools,
-        parallel=parallel,
-        num_ctx=options.num_ctx,
-        num_batch=min(options.num_batch, options.num_ctx),
-        num_thread=options.num_thread,
-        shift=options.shift,
-        key=key,
-    )
+def _settings(model: Model, options: LoadOptions, parallel: int, key: str) -> dict[str, Any]:
+    """Return the settings for `llama_process`, sent over its standard input, so that the key is not in the process list."""
+    return {
+        "path": str(model.path),
+        "name": model.name,
+        "pools": model.header.pools,
+        "parallel": parallel,
+        "num_ctx": options.num_ctx,
+        "num_batch": min(options.num_batch, options.num_ctx),
+        "num_thread": options.num_thread,
+        "shift": options.shift,
+        "key": key,
+    }
 
 
 async def _started(process: Process, settings: Mapping[str, Any]) -> str:

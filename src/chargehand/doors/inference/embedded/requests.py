@@ -157,7 +157,7 @@ def check_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the known options. A value of the wrong type is a 500, as in Ollama; unknown names are ignored."""
     checked: dict[str, Any] = {}
     for name, value in (options or {}).items():
-        kind = _kind(name)
+        kind = _KINDS.get(name)
         if value is None or kind is None:
             continue
         if kind == "array":
@@ -181,17 +181,12 @@ def _float(value: float) -> float:
         return math.copysign(sys.float_info.max, value)
 
 
-def _kind(name: str) -> str | None:
-    if name in _LOAD_INTEGERS:
-        return "integer"
-    return _SAMPLING_KINDS.get(name)
-
-
 _SAMPLING_KINDS: Final = {
     field.name: {int: "integer", float: "float32"}.get(type(field.default), "array")
     for field in fields(Sampling)
     if field.name not in ("schema", "top_logprobs")
 }
+_KINDS: Final = {**_SAMPLING_KINDS, **dict.fromkeys(_LOAD_INTEGERS, "integer")}
 
 
 def load_options(options: Mapping[str, Any], model: Model, threads: int, shift: bool | None) -> LoadOptions:
