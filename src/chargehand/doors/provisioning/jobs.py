@@ -1,5 +1,6 @@
 """`/api/v1/jobs`: submit a recipe for a server; list, read, follow, cancel and retry jobs; check recipes."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -9,10 +10,10 @@ from chargehand.doors.provisioning import views
 from chargehand.doors.provisioning.job.deadlines import Deadlines
 from chargehand.doors.provisioning.job.orders import JobMetadata, Orders, order_of
 from chargehand.doors.provisioning.job.position import TOPICS, Positions, Status, position_of
-from chargehand.doors.provisioning.names import BASE, KIND, READ, TAG, WRITE, server_queue
+from chargehand.doors.provisioning.names import BASE, KIND, READ, WRITE, server_queue
 from chargehand.doors.provisioning.recipe.recipe import Recipe, judged
 from chargehand.doors.provisioning.recipe.schema import SCHEMA_BYTES
-from chargehand.doors.provisioning.refusals import ProvisioningRefused, write_error
+from chargehand.doors.provisioning.refusals import ProvisioningRefused, route
 from chargehand.doors.provisioning.servers import ServerRecord, Servers, checked_serial
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.doors.provisioning.vault import Vault
@@ -95,53 +96,38 @@ WORDING = Wording(
 )
 
 
+@dataclass(eq=False, repr=False)
 class ProvisioningJobsApi:
-    def __init__(
-        self,
-        engine: Engine,
-        jobs: JobResource,
-        vault: Vault,
-        orders: Orders,
-        positions: Positions,
-        deadlines: Deadlines,
-        servers: Servers,
-    ) -> None:
-        self._engine = engine
-        self._jobs = jobs
-        self._vault = vault
-        self._orders = orders
-        self._positions = positions
-        self._deadlines = deadlines
-        self._servers = servers
-        self.unreachable = ""  # why no machine could reach us
+    _engine: Engine
+    _jobs: JobResource
+    _vault: Vault
+    _orders: Orders
+    _positions: Positions
+    _deadlines: Deadlines
+    _servers: Servers
+    unreachable: str = ""  # why no machine could reach us
 
     def routes(self) -> list[Route]:
         jobs, one = f"{BASE}/jobs", f"{BASE}/jobs/{{job_id}}"
+        of_one = (NotFound, Conflict)
         # fmt: off
-        rows: list[dict[str, Any]] = [
-            {"method": "POST", "path": jobs, "handler": self.submit_job, "summary": "Provision a server by a recipe",
-             "scope": WRITE, "request": SubmitProvisioning, "status": 202, "reply": ProvisioningSubmitted,
-             "description": "Durable when the 202 is there; its webhooks too. One job at a time for each server.",
-             "headers": SUBMIT_HEADERS, "errors": (NotFound, Conflict, EgressRefused, IdempotencyMismatch)},
-            {"method": "GET", "path": jobs, "handler": self.list_jobs, "summary": "List jobs, newest first",
-             "scope": READ, "query": ProvisioningJobQuery, "reply": JobPage[views.ProvisioningJobSummary]},
-            {"method": "GET", "path": one, "handler": self.get_job, "summary": "Read a job, with its progress step by step",
-             "scope": READ, "reply": views.ProvisioningJobView, "errors": (NotFound,)},
-            {"method": "GET", "path": f"{one}/events", "handler": self.list_events, "summary": "Read or follow a job's log",
-             "scope": READ, "query": EventsQuery, "headers": FOLLOW_HEADERS, "reply": EventPage[views.ProvisioningEventView],
-             "errors": (NotFound,), "description": FOLLOW},
-            {"method": "POST", "path": f"{one}/cancel", "handler": self.cancel_job, "summary": "Cancel a job",
-             "scope": WRITE, "reply": views.ProvisioningJobSummary, "errors": (NotFound, Conflict),
-             "description": "Media are ejected before it is complete. A machine that is at work already goes on unless the recipe's on_failure says otherwise."},
-            {"method": "POST", "path": f"{one}/retry", "handler": self.retry_job, "summary": "Start a failed or cancelled job again, from the beginning",
-             "scope": WRITE, "reply": views.ProvisioningJobSummary, "errors": (NotFound, Conflict)},
-            {"method": "POST", "path": f"{BASE}/recipes/validate", "handler": self.validate_recipe, "summary": "Check a recipe without submitting it",
-             "scope": READ, "request": dict[str, Any], "reply": RecipeValid},
-            {"method": "GET", "path": f"{BASE}/recipe-schema", "handler": self.get_schema, "summary": "The JSON Schema of recipes",
-             "scope": READ, "reply": dict[str, Any], "reply_media": SCHEMA_MEDIA},
+        return [
+            route("POST", jobs, self.submit_job, "Provision a server by a recipe", WRITE,
+                  "Durable when the 202 is there; its webhooks too. One job at a time for each server.", request=SubmitProvisioning, headers=SUBMIT_HEADERS,
+                  status=202, reply=ProvisioningSubmitted, errors=(NotFound, Conflict, EgressRefused, IdempotencyMismatch)),
+            route("GET", jobs, self.list_jobs, "List jobs, newest first", READ, query=ProvisioningJobQuery, reply=JobPage[views.ProvisioningJobSummary]),
+            route("GET", one, self.get_job, "Read a job, with its progress step by step", READ, reply=views.ProvisioningJobView, errors=(NotFound,)),
+            route("GET", f"{one}/events", self.list_events, "Read or follow a job's log", READ, FOLLOW, query=EventsQuery, headers=FOLLOW_HEADERS,
+                  reply=EventPage[views.ProvisioningEventView], errors=(NotFound,)),
+            route("POST", f"{one}/cancel", self.cancel_job, "Cancel a job", WRITE,
+                  "Media are ejected before it is complete. A machine that is at work already goes on unless the recipe's on_failure says otherwise.",
+                  reply=views.ProvisioningJobSummary, errors=of_one),
+            route("POST", f"{one}/retry", self.retry_job, "Start a failed or cancelled job again, from the beginning", WRITE,
+                  reply=views.ProvisioningJobSummary, errors=of_one),
+            route("POST", f"{BASE}/recipes/validate", self.validate_recipe, "Check a recipe without submitting it", READ, request=dict[str, Any], reply=RecipeValid),
+            route("GET", f"{BASE}/recipe-schema", self.get_schema, "The JSON Schema of recipes", READ, reply=dict[str, Any], reply_media=SCHEMA_MEDIA),
         ]
         # fmt: on
-        return [Route(**row, tag=TAG, error_writer=write_error) for row in rows]
 
     # submitting ---------------------------------------------------------------------------------------------------------
 

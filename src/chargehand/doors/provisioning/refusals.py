@@ -1,13 +1,16 @@
 """How this door writes errors: `{"error": code, "message": …, "details": [{"path", "code", "message"}]}`."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
+from chargehand.doors.provisioning.names import TAG
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.errors import ChargehandError, InvalidField
 from chargehand.http.problems import retry_after, write_refusal
 from chargehand.http.response import Response
+from chargehand.http.route import Handler, Route
 
 
 class RefusalDetail(msgspec.Struct, frozen=True):
@@ -34,6 +37,13 @@ class RefusalBody(msgspec.Struct):
     error: str
     message: str
     details: tuple[RefusalDetail, ...] = ()
+
+
+def route(
+    method: str, path: str, handler: Handler, summary: str, scope: str | None = None, description: str = "", **more: Any
+) -> Route:
+    """Return a route of this door, whose errors look like this."""
+    return Route(method, path, handler, summary, scope, TAG, description, error_writer=write_error, **more)
 
 
 def write_error(resp: Response, error: ChargehandError) -> None:

@@ -1,6 +1,6 @@
 """The servers there are: where their BMC is and how it opens. A password comes in, is encrypted, and never goes out again."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from chargehand.doors.provisioning.job.position import position_of
 from chargehand.doors.provisioning.machines import Machines
-from chargehand.doors.provisioning.names import BASE, KIND, READ, SERIAL, SERVERS, TAG
+from chargehand.doors.provisioning.names import BASE, KIND, READ, SERIAL, SERVERS
 from chargehand.doors.provisioning.redfish.errors import RedfishError
 from chargehand.doors.provisioning.redfish.facts import Bmc, MachineFacts
-from chargehand.doors.provisioning.refusals import ProvisioningRefused, write_error
+from chargehand.doors.provisioning.refusals import ProvisioningRefused, route
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.doors.provisioning.vault import Vault
 from chargehand.engine.engine import Engine
@@ -142,22 +142,16 @@ class Servers:
     def routes(self) -> list[Route]:
         one = f"{BASE}/servers/{{server_serial}}"
         # fmt: off
-        rows: list[dict[str, Any]] = [
-            {"method": "GET", "path": f"{BASE}/servers", "handler": self.list_servers, "summary": "List the servers",
-             "scope": READ, "query": ServerQuery, "reply": RegisteredServers},
-            {"method": "GET", "path": one, "handler": self.get_server, "summary": "Read a server",
-             "scope": READ, "reply": ServerView, "errors": (NotFound,)},
-            {"method": "PUT", "path": one, "handler": self.put_server, "summary": "Register a server, or change it",
-             "scope": SERVERS, "request": PutServer, "reply": ServerView, "errors": (Conflict, EgressRefused)},
-            {"method": "DELETE", "path": one, "handler": self.delete_server, "summary": "Forget a server",
-             "scope": SERVERS, "status": 204, "errors": (NotFound, Conflict)},
-            {"method": "POST", "path": f"{one}/probe", "handler": self.probe_server, "summary": "Ask its BMC what it is and what it can do",
-             "scope": SERVERS,
-             "description": "Nothing is changed at the machine. Answers 200 also when the BMC could not be asked: `ok` is false then.",
-             "reply": ServerProbe, "errors": (NotFound,)},
+        return [
+            route("GET", f"{BASE}/servers", self.list_servers, "List the servers", READ, query=ServerQuery, reply=RegisteredServers),
+            route("GET", one, self.get_server, "Read a server", READ, reply=ServerView, errors=(NotFound,)),
+            route("PUT", one, self.put_server, "Register a server, or change it", SERVERS, request=PutServer, reply=ServerView, errors=(Conflict, EgressRefused)),
+            route("DELETE", one, self.delete_server, "Forget a server", SERVERS, status=204, errors=(NotFound, Conflict)),
+            route("POST", f"{one}/probe", self.probe_server, "Ask its BMC what it is and what it can do", SERVERS,
+                  "Nothing is changed at the machine. Answers 200 also when the BMC could not be asked: `ok` is false then.",
+                  reply=ServerProbe, errors=(NotFound,)),
         ]
         # fmt: on
-        return [Route(**row, tag=TAG, error_writer=write_error) for row in rows]
 
     # over HTTP ----------------------------------------------------------------------------------------------------------
 

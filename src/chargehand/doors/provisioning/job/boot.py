@@ -6,6 +6,7 @@ a machine that was reset already.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from chargehand.config import ProvisioningConfig
@@ -28,23 +29,17 @@ from chargehand.errors import NotFound
 T = TypeVar("T")
 
 
+@dataclass(eq=False, repr=False)
 class BootSteps:
-    def __init__(
-        self,
-        settings: ProvisioningConfig,
-        servers: Servers,
-        machines: Machines,
-        occupancy: Occupancy,
-        urls: MediaUrls,
-        files: MediaFiles,
-    ) -> None:
-        self._settings = settings
-        self._occupancy = occupancy
-        self._servers = servers
-        self._machines = machines
-        self._urls = urls
-        self._files = files
-        self._reset_once = ResetOnce(settings.poll_seconds, "reset")
+    _settings: ProvisioningConfig
+    _servers: Servers
+    _machines: Machines
+    _occupancy: Occupancy
+    _urls: MediaUrls
+    _files: MediaFiles
+
+    def __post_init__(self) -> None:
+        self._reset_once = ResetOnce(self._settings.poll_seconds, "reset")
 
     async def go(self, journey: Journey) -> None:
         """Take the steps from where the run is up to WAIT. StepFailed names the one that could not be taken."""
@@ -86,7 +81,7 @@ class BootSteps:
         await journey.enter(RunStep.BUILD)
         try:
             built = await self._files.build(journey.job, journey.recipe, journey.run.generation)
-            await self._files.check(journey.job, journey.recipe)
+            await self._files.check(journey.recipe)
         except IsoError as error:
             raise StepFailed(Key.ISO_BUILD, str(error)) from None
         except MediaMissing as error:

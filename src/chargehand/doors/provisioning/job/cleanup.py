@@ -4,6 +4,7 @@ warning; the outcome stands. Only media that we inserted are ejected.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from chargehand.config import ProvisioningConfig
 from chargehand.doors.provisioning.job.journey import Journey
@@ -25,23 +26,17 @@ from chargehand.errors import ChargehandError, StoreError
 MOUNTS = (RunStep.MOUNT_MAINTENANCE, RunStep.MOUNT_TASK)
 
 
+@dataclass(eq=False, repr=False)
 class CleanupSteps:
-    def __init__(
-        self,
-        settings: ProvisioningConfig,
-        servers: Servers,
-        machines: Machines,
-        occupancy: Occupancy,
-        urls: MediaUrls,
-        files: MediaFiles,
-    ) -> None:
-        self._settings = settings
-        self._occupancy = occupancy
-        self._files = files
-        self._servers = servers
-        self._machines = machines
-        self._urls = urls
-        self._last_reset = ResetOnce(settings.poll_seconds, "final_reset")
+    _settings: ProvisioningConfig
+    _servers: Servers
+    _machines: Machines
+    _occupancy: Occupancy
+    _urls: MediaUrls
+    _files: MediaFiles
+
+    def __post_init__(self) -> None:
+        self._last_reset = ResetOnce(self._settings.poll_seconds, "final_reset")
 
     async def run(self, journey: Journey, verdict: Verdict) -> None:
         if journey.run.cleanup_at is None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -43,26 +44,16 @@ class Overtaken(Exception):
         self.verdict = verdict
 
 
+@dataclass(eq=False, repr=False)
 class Journey:
-    def __init__(
-        self,
-        engine: Engine,
-        runs: JobRuns,
-        ledgers: JobLedgers,
-        job: Job,
-        serial: str,
-        recipe: Recipe,
-        run: JobRun,
-        version: int,
-    ) -> None:
-        self.engine = engine
-        self.ledgers = ledgers
-        self.job = job
-        self.serial = serial
-        self.recipe = recipe
-        self.run = run
-        self._runs = runs
-        self._version = version
+    engine: Engine
+    _runs: JobRuns
+    ledgers: JobLedgers
+    job: Job
+    serial: str
+    recipe: Recipe
+    run: JobRun
+    _version: int
 
     # the run ------------------------------------------------------------------------------------------------------------
 

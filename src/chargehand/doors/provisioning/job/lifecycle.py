@@ -5,6 +5,8 @@
 No owner resets a machine again that an owner before it has reset: a job that is taken over after the reset waits, or cleans up.
 """
 
+from dataclasses import dataclass
+
 import msgspec
 
 from chargehand.config import ProvisioningConfig
@@ -35,32 +37,19 @@ PAUSE_SECONDS = 10.0  # after trouble of our own: the store away, a key that doe
 log = get_logger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class Lifecycle:
-    def __init__(
-        self,
-        engine: Engine,
-        settings: ProvisioningConfig,
-        orders: Orders,
-        runs: JobRuns,
-        ledgers: JobLedgers,
-        servers: Servers,
-        boot: BootSteps,
-        waiting: ReportWait,
-        cleanup: CleanupSteps,
-        outcomes: Outcomes,
-        metrics: ProvisioningMetrics,
-    ) -> None:
-        self._engine = engine
-        self._settings = settings
-        self._orders = orders
-        self._runs = runs
-        self._ledgers = ledgers
-        self._servers = servers
-        self._boot = boot
-        self._waiting = waiting
-        self._cleanup = cleanup
-        self._outcomes = outcomes
-        self._metrics = metrics
+    _engine: Engine
+    _settings: ProvisioningConfig
+    _orders: Orders
+    _runs: JobRuns
+    _ledgers: JobLedgers
+    _servers: Servers
+    _boot: BootSteps
+    _waiting: ReportWait
+    _cleanup: CleanupSteps
+    _outcomes: Outcomes
+    _metrics: ProvisioningMetrics
 
     async def work(self, job: Job, hand: Hand) -> Change:
         """Take a job that the runner has claimed to its last move."""

@@ -7,8 +7,8 @@ machine may report with the job's own token (then only for that job), the shared
 import asyncio
 import hmac
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -30,9 +30,9 @@ from chargehand.doors.provisioning.job.reported import (
 )
 from chargehand.doors.provisioning.job.run import JobRuns
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
-from chargehand.doors.provisioning.names import BASE, KIND, TAG
+from chargehand.doors.provisioning.names import BASE, KIND
 from chargehand.doors.provisioning.redfish.turns import Turns
-from chargehand.doors.provisioning.refusals import write_error
+from chargehand.doors.provisioning.refusals import route
 from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.tokens import PREFIX, JobTokens, Meant
 from chargehand.engine.engine import Engine
@@ -55,32 +55,23 @@ MAX_EVENTS = 1000  # and no more lines than this for the reports of one job
 log = get_logger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class MachineReports:
-    def __init__(
-        self,
-        engine: Engine,
-        settings: ProvisioningConfig,
-        tokens: JobTokens,
-        runs: JobRuns,
-        ledgers: JobLedgers,
-        servers: Servers,
-        outcomes: Outcomes,
-        metrics: ProvisioningMetrics,
-        turns: Turns,
-    ) -> None:
-        self._engine = engine
-        self._turns = turns
-        self._tokens = tokens
-        self._runs = runs
-        self._ledgers = ledgers
-        self._servers = servers
-        self._outcomes = outcomes
-        self._metrics = metrics
-        self._secrets = [
-            each.reveal().encode() for each in (settings.webhook_secret, settings.previous_webhook_secret) if each
-        ]
-        self._client_names = frozenset(settings.client_names)
-        self._tenant = settings.webhook_tenant  # whose machines use the secret and the certificates
+    _engine: Engine
+    _settings: ProvisioningConfig
+    _tokens: JobTokens
+    _runs: JobRuns
+    _ledgers: JobLedgers
+    _servers: Servers
+    _outcomes: Outcomes
+    _metrics: ProvisioningMetrics
+    _turns: Turns
+
+    def __post_init__(self) -> None:
+        given = (self._settings.webhook_secret, self._settings.previous_webhook_secret)
+        self._secrets = [each.reveal().encode() for each in given if each]
+        self._client_names = frozenset(self._settings.client_names)
+        self._tenant = self._settings.webhook_tenant  # whose machines use the secret and the certificates
 
     def routes(self) -> list[Route]:
         path = f"{BASE}/status-webhook/{{server_serial}}"
@@ -88,17 +79,13 @@ class MachineReports:
             SECRET: "provisioning.webhook_secret, or the one before it",
             "Authorization": "Instead: Bearer and the job's token, from report.json on the task medium",
         }
-        common: dict[str, Any] = {
-            "tag": TAG,
-            "headers": headers,
-            "error_writer": write_error,
-            "errors": (Unauthenticated, Forbidden, NotFound),
-        }
+        errors = (Unauthenticated, Forbidden, NotFound)
         # fmt: off
         return [
-            Route("POST", path, self.take_status, "For machines: how the job ended", request=StatusReport, reply=StatusAccepted,
-                  description="200 also for a repeated one. Without valid credentials 401 or 403.", **common),
-            Route("POST", f"{path}/progress", self.take_progress, "For machines: where they are", request=ProgressReport, reply=ProgressAnswer, **common),
+            route("POST", path, self.take_status, "For machines: how the job ended", None, "200 also for a repeated one. Without valid credentials 401 or 403.",
+                  headers=headers, request=StatusReport, reply=StatusAccepted, errors=errors),
+            route("POST", f"{path}/progress", self.take_progress, "For machines: where they are",
+                  headers=headers, request=ProgressReport, reply=ProgressAnswer, errors=errors),
         ]
         # fmt: on
 

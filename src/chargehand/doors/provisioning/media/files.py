@@ -76,7 +76,7 @@ class MediaFiles:
         self._metrics.iso_bytes.at()(built.size)
         return self._remember(job.id, built)
 
-    async def check(self, job: Job, recipe: Recipe) -> None:
+    async def check(self, recipe: Recipe) -> None:
         """Raise MediaMissing if the image that the machine will boot cannot be read."""
         path = self._installer(recipe) if recipe.kind == "esxi" else self._maintenance()
         if path is None:
