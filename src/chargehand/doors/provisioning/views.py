@@ -148,25 +148,17 @@ def _progress(position: Position) -> ProvisioningProgressView:
 
 
 def _owners_step(mark: Mark) -> StepView:
-    return _step(str(mark.step), "controller", mark.began_at, mark.ended_at, mark.ok)
+    return StepView(str(mark.step), "controller", *_span(mark.began_at, mark.ended_at), mark.ok)
 
 
 def _machines_step(unit: UnitProgress) -> StepView:
-    ended_at = unit.heard_at if unit.finished else None
-    return _step(unit.step, "machine", unit.began_at, ended_at, True, unit.percent, unit.message)
+    span = _span(unit.began_at, unit.heard_at if unit.finished else None)
+    return StepView(unit.step, "machine", *span, True, unit.percent, unit.message)
 
 
-def _step(
-    step: str,
-    where: str,
-    began_at: int,
-    ended_at: int | None,
-    ok: bool,
-    percent: float | None = None,
-    message: str = "",
-) -> StepView:
+def _span(began_at: int, ended_at: int | None) -> tuple[str, str | None, float | None]:
     seconds = None if ended_at is None else round((ended_at - began_at) / SECOND, 3)
-    return StepView(step, where, rfc3339(began_at), _time(ended_at), seconds, ok, percent, message)
+    return rfc3339(began_at), _time(ended_at), seconds
 
 
 def _time(at: int | None) -> str | None:

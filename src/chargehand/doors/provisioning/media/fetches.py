@@ -1,9 +1,6 @@
 """Writes down that a medium was fetched, the first sign of life of a machine: once a second, not for each of a thousand ranges."""
 
-from collections.abc import Callable
-from functools import partial
-
-from chargehand.doors.provisioning.job.ledger import JobLedger, JobLedgers
+from chargehand.doors.provisioning.job.ledger import JobLedgers
 from chargehand.engine.chores import Chore
 from chargehand.engine.engine import Engine
 from chargehand.errors import StoreError
@@ -45,8 +42,4 @@ class Fetches:
     async def _write(self, job_id: str, name: str, at: int, whole: bool) -> None:
         job = await self._engine.jobs.get_job(job_id)
         if job is not None:
-            await self._ledgers.amend(job.tenant, job_id, _fetched(name, at, whole))
-
-
-def _fetched(name: str, at: int, whole: bool) -> Callable[[JobLedger], JobLedger]:
-    return partial(JobLedger.with_fetch, name=name, at=at, whole=whole)
+            await self._ledgers.amend(job.tenant, job_id, lambda ledger: ledger.with_fetch(name, at, whole))

@@ -19,6 +19,7 @@ from pycdlib.pycdlibexception import PyCdlibException
 
 from chargehand.doors.provisioning.media.iso_dates import stamp
 from chargehand.doors.provisioning.taxonomy import Key
+from chargehand.files.disk import sync
 
 LABEL = "TASK"  # by which the maintenance system finds it
 MAX_BYTES = 10 << 20
@@ -125,18 +126,10 @@ def _write(path: Path, image: bytes | bytearray) -> None:
             os.fsync(file.fileno())
         os.replace(draft, path)
         draft = None
-        _sync(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise IsoError(f"the task medium could not be written to {path.parent}: {error.strerror or error}") from error
     finally:
         if draft is not None:
             with contextlib.suppress(OSError):
                 os.unlink(draft)
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -234,16 +234,5 @@ def _article(name: str) -> str:
 
 
 def _kind_of(value: object) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case str():
-            return "a string"
-        case dict():
-            return "an object"
-        case list():
-            return "an array"
-        case _:
-            return "a number"
+    names = {type(None): "null", bool: "a boolean", str: "a string", dict: "an object", list: "an array"}
+    return names.get(type(value), "a number")

@@ -1,5 +1,8 @@
 """The one-time boot override: boot from the virtual CD once."""
 
+from collections.abc import Callable
+from functools import partial
+
 from chargehand.doors.provisioning.redfish.client import RedfishClient
 from chargehand.doors.provisioning.redfish.errors import RedfishError, RedfishRefused
 from chargehand.doors.provisioning.redfish.facts import MachineFacts, VirtualDrive
@@ -34,7 +37,7 @@ class BootOverride:
                 if _is_set(system, wanted) and (_often(system) == wanted[ENABLED] or self._quirks.only_continuous):
                     return
                 await self._set(system, wanted)
-                if await self._reads(wanted, LOOK_SECONDS):
+                if await self._shows(partial(_is_set, wanted=wanted), LOOK_SECONDS):
                     return
                 system = await self._client.get(self._facts.system)
                 raise RedfishError(
@@ -63,7 +66,7 @@ class BootOverride:
                             raise
                         refused = refused or error
                         continue
-                    if await self._cleared():
+                    if await self._shows(_is_clear, CLEAR_LOOK_SECONDS):
                         return
                 raise refused or RedfishError(
                     "the boot override cannot be cleared: the BMC accepts the change, but still shows it",
@@ -105,9 +108,9 @@ class BootOverride:
                 wanted[MODE] = shown if shown in _LEGAL_MODES else "UEFI"
             await self._client.patch(system, {"Boot": wanted})
 
-    async def _reads(self, wanted: dict[str, str], seconds: float) -> bool:
+    async def _shows(self, so: Callable[[RedfishAnswer], bool], seconds: float) -> bool:
         patience = self._client.patience.within(seconds)
-        while not _is_set(await self._client.get(self._facts.system), wanted):
+        while not so(await self._client.get(self._facts.system)):
             if not await patience.pause():
                 return False
         return True
@@ -124,13 +127,6 @@ class BootOverride:
         if not allowed or "Hdd" in allowed:
             ways.append(to_disk)
         return ways
-
-    async def _cleared(self) -> bool:
-        patience = self._client.patience.within(CLEAR_LOOK_SECONDS)
-        while not _is_clear(await self._client.get(self._facts.system)):
-            if not await patience.pause():
-                return False
-        return True
 
     # Dell -------------------------------------------------------------------------------------------------------------
 

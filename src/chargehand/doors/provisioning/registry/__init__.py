@@ -3,13 +3,13 @@
     door.py         the requests: who may, which operation, what is answered; the periodic tidying up
     paths.py        which URL means what
     names.py        what may be a name, a tag, a digest
-    errors.py       refusals, as this wire spells them
+    refusals.py     refusals, as this wire spells them
     sending.py      a blob on its way out: ranges, ETag
     receiving.py    a body on its way in, piece by piece
     layout.py       where everything lies in the directory
-    disk.py         durable writes, and the lock between writers and the sweep
+    drafts.py       small files that are written before the lock is taken
     uploads.py      blobs that are not complete yet
-    blobs.py        blobs that are
+    layers.py       blobs that are
     documents.py    what a manifest refers to
     manifests.py    manifests, tags, referrers
     shelves.py      what each tenant has
