@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chargehand.doors.provisioning.media.combined import Combined
+from chargehand.doors.provisioning.media.combined import combined
 from chargehand.doors.provisioning.media.contents import recipe_files
 from chargehand.doors.provisioning.media.iso import build_task_iso
 from chargehand.doors.provisioning.recipe.recipe import Recipe
@@ -193,8 +193,7 @@ async def test_the_task_is_found_behind_the_maintenance_image(store_url: str, tm
         )
         boot = tmp_path / "maintenance.iso"
         whole = b"".join(
-            part.source if isinstance(part.source, bytes) else part.source.read_bytes()
-            for part in Combined(boot, task).parts()
+            source if isinstance(source, bytes) else source.read_bytes() for source, _, _ in combined(boot, task).parts
         )
         machine = Machine(tmp_path / "other")
         machine.insert(sr0=whole)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.doors.provisioning.media.combined import Combined
+from chargehand.doors.provisioning.media import combined as media
 from chargehand.doors.provisioning.media.iso import build_task_iso
 from provision import iso9660, medium
 from provision.errors import Exit, Trouble
@@ -29,8 +29,8 @@ def combined(tmp_path: Path, maintenance: bytes = b"m" * 5000) -> bytes:
     boot = tmp_path / "boot.iso"
     boot.write_bytes(maintenance)
     built = build_task_iso(tmp_path / "t.iso", FILES, epoch=EPOCH)
-    parts = Combined(boot, built).parts()
-    return b"".join(part.source if isinstance(part.source, bytes) else part.source.read_bytes() for part in parts)
+    parts = media.combined(boot, built).parts
+    return b"".join(source if isinstance(source, bytes) else source.read_bytes() for source, _, _ in parts)
 
 
 def machine(tmp_path: Path, **drives: bytes) -> Places:

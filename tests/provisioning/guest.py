@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pycdlib
 
-from chargehand.doors.provisioning.media.combined import find_task
+from provision.medium import tail
 from tests.provisioning.bmc_habits import Boot
 
 LINUX = (
@@ -134,9 +134,7 @@ async def say(
 
 def task_files(image: bytes) -> dict[str, bytes]:
     """The files of a task medium, be it the image itself or the tail of a combined one; none of any other image."""
-    found = find_task(lambda offset, count: image[offset : offset + count], len(image))
-    if found is not None:
-        image = image[found.offset : found.offset + found.length]
+    image = tail(lambda offset, count: image[offset : offset + count], len(image)) or image
     iso = pycdlib.PyCdlib()
     try:
         iso.open_fp(io.BytesIO(image))

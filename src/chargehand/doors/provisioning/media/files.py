@@ -14,7 +14,7 @@ from chargehand.doors.provisioning.job.orders import Orders
 from chargehand.doors.provisioning.job.run import JobRuns
 from chargehand.doors.provisioning.media.authorities import NAME as AUTHORITIES
 from chargehand.doors.provisioning.media.authorities import read_authorities
-from chargehand.doors.provisioning.media.combined import Combined
+from chargehand.doors.provisioning.media.combined import combined
 from chargehand.doors.provisioning.media.contents import REPORT, recipe_files, report_file
 from chargehand.doors.provisioning.media.iso import Built, IsoError, build_task_iso
 from chargehand.doors.provisioning.media.source import MediaSource
@@ -132,10 +132,9 @@ class MediaFiles:
         if maintenance is None or task is None:
             return None
         try:
-            combined = await asyncio.to_thread(Combined, maintenance, task)
+            return await asyncio.to_thread(combined, maintenance, task)
         except IsoError:
             return None
-        return MediaSource(combined.size, combined.etag, list(combined.pieces(0, combined.size)))
 
     # retention ----------------------------------------------------------------------------------------------------------
 
