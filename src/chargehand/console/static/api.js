@@ -105,9 +105,7 @@ export async function call(method, path, body, { signal, quiet } = {}) {
 }
 
 export const get = (path, options) => call("GET", path, undefined, options);
-export const post = (path, body) => call("POST", path, body);
 export const put = (path, body) => call("PUT", path, body);
-export const del = (path) => call("DELETE", path);
 
 // A part of a page whose door is off, or whose scope the token lacks, is left out and not an error.
 export async function getOr(path, instead, options) {

@@ -2,7 +2,7 @@
 
 import { html } from "./dom.js";
 import { glyph, look, time } from "./parts.js";
-import { host, length, plural, since } from "./words.js";
+import { host, length, plural, since, sum } from "./words.js";
 import { canonical } from "./pages/job-words.js";
 
 const NOBODY_SECONDS = 60; // a queue without workers is a problem when its oldest job has waited so long
@@ -39,7 +39,7 @@ function breakers(endpoints) {
 function deadLetters(overview, endpoints) {
   const dead = endpoints.filter((each) => each.dead && each.state === "active" && each.breaker !== "open");
   if (!dead.length) return [];
-  const count = dead.reduce((sum, each) => sum + each.dead, 0);
+  const count = sum(dead, (each) => each.dead);
   return [
     row(
       "dead",
@@ -64,7 +64,7 @@ function away(targets, queues) {
         (queue) =>
           queue.kind === "inference" && queue.ready && (models.size === 0 || models.has(canonical(queue.queue))),
       );
-      const count = waits.reduce((sum, queue) => sum + queue.ready, 0);
+      const count = sum(waits, (queue) => queue.ready);
       if (!count) return "";
       const what = html`${plural(count, "job waits", "jobs wait")} for its models. ${target.problem || "It does not answer"}, for ${time(target.since, "in")}.`;
       return row(

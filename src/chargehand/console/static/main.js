@@ -8,7 +8,7 @@ import { nav, inst } from "./nav.js";
 import { showLogin } from "./login.js";
 import { head } from "./parts.js";
 import { broken, problem } from "./problem.js";
-import { now as serverNow, setClock, short, clock } from "./words.js";
+import { now as serverNow, relative, setClock, short, clock } from "./words.js";
 import { runAction } from "./actions.js";
 import { closeMenu, pressTheme, say } from "./frame.js";
 import { listenToKeys } from "./keys.js";
@@ -209,14 +209,11 @@ function write(selector, text) {
 
 // every second: relative times, by the server's clock, never the user's
 function tick() {
-  const at = serverNow();
   for (const each of $$("time[data-rel]")) {
-    const seconds = (at - Date.parse(each.dateTime)) / 1000;
-    let text = short(seconds);
-    if (each.dataset.rel === "ago") text = seconds < 0 ? `in ${text}` : `${text} ago`;
+    const text = relative(each.dateTime, each.dataset.rel);
     if (each.textContent !== text) each.textContent = text;
   }
-  write("[data-clock]", `${clock(at)} UTC`);
+  write("[data-clock]", `${clock(serverNow())} UTC`);
   if (live.lostAt) offline();
 }
 

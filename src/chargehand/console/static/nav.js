@@ -2,7 +2,7 @@
 
 import { html } from "./dom.js";
 import { icon, glyph } from "./parts.js";
-import { number, short } from "./words.js";
+import { number, short, sum } from "./words.js";
 
 function entry(href, iconName, name, path, badge) {
   const here = href === "/console" ? path === href || path === "/console/" : path.startsWith(href);
@@ -17,7 +17,7 @@ function badge(text, dead) {
 
 export function nav(overview, path) {
   const doors = Object.fromEntries(overview.doors.map((door) => [door.kind, door]));
-  const open = overview.doors.reduce((sum, door) => sum + door.waiting + total(door.running), 0);
+  const open = sum(overview.doors, (door) => door.waiting + sum(Object.values(door.running)));
   const dead = overview.deliveries.dead;
   return html`<ul>
       ${entry("/console", "now", "Now", path)}
@@ -36,12 +36,8 @@ export function nav(overview, path) {
     </ul>`;
 }
 
-function total(running) {
-  return Object.values(running).reduce((sum, count) => sum + count, 0);
-}
-
 function busy(door) {
-  const count = total(door.running);
+  const count = sum(Object.values(door.running));
   return count ? `${number(count)} busy` : "";
 }
 

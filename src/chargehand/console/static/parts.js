@@ -1,40 +1,28 @@
 // The small parts of every page: glyphs, states, ids, times, panels.
 
 import { html } from "./dom.js";
-import { now, number, own, quoted, short, utc } from "./words.js";
+import { own, quoted, relative, utc } from "./words.js";
 
-// How a state is shown: [glyph, class]. The names are those of each door's API.
-const LOOKS = {
-  queued: ["queued", "queued"],
-  pending: ["queued", "queued"],
-  parked: ["parked", "parked"],
-  paused: ["parked", "parked"],
-  held: ["parked", "parked"],
-  retry: ["parked", "parked"],
-  loading: ["loading", "loading"],
-  running: ["working", "working"],
-  working: ["working", "working"],
-  claimed: ["working", "working"],
-  in_progress: ["working", "working"],
-  provisioning: ["working", "working"],
-  done: ["done", "done"],
-  succeeded: ["done", "done"],
-  completed: ["done", "done"],
-  complete: ["done", "done"],
-  delivered: ["done", "done"],
-  failed: ["failed", "failed"],
-  cancelled: ["failed", "failed"],
-  dead: ["dead", "dead"],
-  disabled: ["dead", "dead"],
-  away: ["away", "away"],
-  here: ["here", "here"],
-  up: ["here", "here"],
-  warn: ["warn", "warn"],
-  off: ["off", "queued"],
+// Which glyph the names of states have, those of each door's API among them.
+const GLYPHS = {
+  queued: ["queued", "pending"],
+  parked: ["parked", "paused", "held", "retry"],
+  loading: ["loading"],
+  working: ["running", "working", "claimed", "in_progress", "provisioning"],
+  done: ["done", "succeeded", "completed", "complete", "delivered"],
+  failed: ["failed", "cancelled"],
+  dead: ["dead", "disabled"],
+  away: ["away"],
+  here: ["here", "up"],
+  warn: ["warn"],
+  off: ["off"],
 };
+const LOOKS = Object.fromEntries(Object.entries(GLYPHS).flatMap(([shape, words]) => words.map((word) => [word, shape])));
 
+// How a state is shown: [glyph, class].
 export function look(word) {
-  return own(LOOKS, String(word).toLowerCase()) || ["working", "working"];
+  const shape = own(LOOKS, String(word).toLowerCase()) || "working";
+  return [shape, shape === "off" ? "queued" : shape];
 }
 
 export function glyph(word, { pulse } = {}) {
@@ -71,13 +59,11 @@ export function copy(value, label = "Copy", from = "") {
 // `rel`: "bare" for a column, "ago" in a sentence ("3 m ago"), "in" after a word of its own ("for 3 m"), where no room is kept.
 export function time(at, rel = "bare") {
   if (!at) return "";
-  const seconds = (now() - Date.parse(at)) / 1000;
-  const face = rel === "ago" ? (seconds < 0 ? `in ${short(seconds)}` : `${short(seconds)} ago`) : short(seconds);
-  return html`<time datetime="${at}" title="${utc(at)}" data-rel="${rel}">${face}</time>`;
+  return html`<time datetime="${at}" title="${utc(at)}" data-rel="${rel}">${relative(at, rel)}</time>`;
 }
 
-export function panel({ id: name, title, sub, end, body, extra = "" }) {
-  return html`<section class="panel ${extra}" aria-labelledby="h-${name}" id="p-${name}">
+export function panel({ id: name, title, sub, end, body }) {
+  return html`<section class="panel" aria-labelledby="h-${name}" id="p-${name}">
     <div class="panel-head">
       <h2 id="h-${name}">${title}</h2>
       <span class="sub">${sub}</span>
@@ -85,6 +71,19 @@ export function panel({ id: name, title, sub, end, body, extra = "" }) {
     </div>
     ${body}
   </section>`;
+}
+
+// The head of a table: for each column its name, or [name, class].
+export function columns(...names) {
+  const cell = ([name, kind]) => html`<th scope="col" class="${kind}">${name}</th>`;
+  return html`<thead><tr>${names.filter(Boolean).map((each) => cell([each].flat()))}</tr></thead>`;
+}
+
+export const ACTIONS = html`<span class="sr">Actions</span>`; // the name of a column of buttons
+
+export function fact(name, value) {
+  if (value === "" || value === null || value === undefined) return "";
+  return html`<div><dt>${name}</dt><dd>${value}</dd></div>`;
 }
 
 // The number of new rows of a list on hold, in the head of its panel: dom.js writes it.
@@ -132,8 +131,4 @@ export const DOORS = {
 
 export function jobHref(jobId) {
   return `/console/jobs/${encodeURIComponent(jobId)}`;
-}
-
-export function count(value) {
-  return number(value);
 }

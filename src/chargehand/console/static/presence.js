@@ -1,7 +1,7 @@
 // The availability of a target as a strip: of the last day, or since the server's start.
 
 import { html } from "./dom.js";
-import { clock, now, plural } from "./words.js";
+import { clock, now, plural, sum } from "./words.js";
 
 const HOUR = 3600000;
 const SPANS = [1, 3, 6, 12, 24];
@@ -23,8 +23,8 @@ export function presenceOf(target) {
   const shown = all
     .filter((spell) => spell.to > begin)
     .map((spell) => ({ ...spell, from: Math.max(spell.from, begin) }));
-  const known = shown.reduce((sum, spell) => sum + spell.to - spell.from, 0);
-  const here = shown.reduce((sum, spell) => sum + (spell.up ? spell.to - spell.from : 0), 0);
+  const known = sum(shown, (spell) => spell.to - spell.from);
+  const here = sum(shown, (spell) => (spell.up ? spell.to - spell.from : 0));
   return { hours, begin, shown, share: known ? here / known : 0, times: shown.filter((spell) => spell.up).length };
 }
 

@@ -1,9 +1,9 @@
 // Facts about a server from the last probe of its BMC, and its jobs.
 
 import { html } from "./dom.js";
-import { copy, empty, panel, state, time } from "./parts.js";
+import { columns, copy, empty, panel, state, time } from "./parts.js";
 import { host } from "./words.js";
-import { took } from "./servers-steps.js";
+import { took, word } from "./servers-steps.js";
 
 function pair(name, value) {
   return value ? html`<dt>${name}</dt><dd>${value}</dd>` : "";
@@ -12,7 +12,7 @@ function pair(name, value) {
 export function factsPanel(server) {
   const { probe } = server;
   const facts = probe && probe.facts;
-  const labels = Object.entries(server.labels);
+  const labels = Object.entries(server.labels).map(([name, value]) => html`<span class="tag">${name}=${value}</span> `);
   const tls = server.bmc_address.startsWith("https:")
     ? { verify: "certificate checked", insecure: "certificate not checked" }[server.tls] || "certificate pinned"
     : "none";
@@ -23,14 +23,7 @@ export function factsPanel(server) {
     ${pair("User", server.bmc_username && `${server.bmc_username}${server.has_password ? ", with a password" : ", without a password"}`)}
     <dt>TLS</dt><dd>${tls}</dd>
     ${facts ? found(facts) : ""}
-    ${
-      labels.length
-        ? pair(
-            "Labels",
-            labels.map(([name, value]) => html`<span class="tag">${name}=${value}</span> `),
-          )
-        : ""
-    }
+    ${labels.length ? pair("Labels", labels) : ""}
   </dl></div>`;
   const when = probe ? html`probed ${time(probe.at, "ago")}` : "never probed";
   return panel({ id: "facts", title: "What it is", sub: when, body });
@@ -47,17 +40,16 @@ function found(facts) {
 export function jobsPanel(jobs, shown, server) {
   const href = (job) => `/console/servers/${encodeURIComponent(server.server_serial)}?job=${job.job_id}`;
   const rows = jobs.map((job) => {
-    const word = job.status === "complete" ? job.outcome || "complete" : job.status;
     return html`<tr data-href="${href(job)}" data-key="j-${job.job_id}" tabindex="-1" ${shown && shown.job_id === job.job_id ? html`aria-current="true"` : ""}>
       <td class="c-main"><a class="name" href="${href(job)}">${job.task_target}</a></td>
-      <td class="c-side">${state(word, { pulse: job.status === "provisioning" })}</td>
+      <td class="c-side">${state(word(job), { pulse: job.status === "provisioning" })}</td>
       <td class="c-2a small">${job.failed_step ? html`<code>${job.failed_step}</code>` : ""}</td>
       <td class="num c-hide">${took(job)}</td>
       <td class="num dim c-2b">${time(job.created_at)}</td>
     </tr>`;
   });
   const body = jobs.length
-    ? html`<table class="t cards"><thead><tr><th scope="col">Task</th><th scope="col">State</th><th scope="col">Failed at</th><th scope="col" class="num">Took</th><th scope="col" class="num">Age</th></tr></thead><tbody>${rows}</tbody></table>`
+    ? html`<table class="t cards">${columns("Task", "State", "Failed at", ["Took", "num"], ["Age", "num"])}<tbody>${rows}</tbody></table>`
     : empty("No jobs yet", "What is submitted for this server shows here.");
   return panel({ id: "jobs", title: "Its jobs", sub: jobs.length === 50 ? "the last 50" : "", body });
 }

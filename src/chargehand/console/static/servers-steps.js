@@ -104,6 +104,11 @@ export function dots(job) {
   return html`<span class="dots" role="img" aria-label="${label}">${ORDER.map((_, n) => html`<i class="${n < place ? "y" : n === place ? (failed ? "x" : "n") : ""}"></i>`)}</span>`;
 }
 
+// The result of a job, if its status says only that it is over.
+export function word(job) {
+  return job.status === "complete" ? job.outcome || "complete" : job.status;
+}
+
 export function took(job) {
   if (job.status === "queued") return "";
   return length(

@@ -73,6 +73,17 @@ export function since(at) {
   return (now() - Date.parse(at)) / 1000;
 }
 
+// "3 m", or in a sentence ("ago") "3 m ago" and "in 3 m".
+export function relative(at, rel) {
+  const seconds = since(at);
+  if (rel !== "ago") return short(seconds);
+  return seconds < 0 ? `in ${short(seconds)}` : `${short(seconds)} ago`;
+}
+
+export function sum(list, of = (each) => each) {
+  return list.reduce((total, each) => total + of(each), 0);
+}
+
 export function plural(count, one, many) {
   return `${number(count)} ${count === 1 ? one : many || `${one}s`}`;
 }

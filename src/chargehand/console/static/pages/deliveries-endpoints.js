@@ -1,10 +1,12 @@
 // Endpoints: their last hour, their breakers, and the actions for operators.
 
 import { flag, html } from "../dom.js";
-import { glyph, panel, time } from "../parts.js";
+import { ACTIONS, columns, glyph, panel, time } from "../parts.js";
 import { length, number, percent, plural } from "../words.js";
 
 const SHOWN = 12; // those in trouble first; the rest on request
+
+const NUMBERS = ["Delivered", "p50", "p95", "Pending", "Dead"];
 
 export function heldBack(endpoint) {
   return endpoint.state !== "active" || endpoint.breaker === "open";
@@ -31,19 +33,7 @@ export function endpointsPanel({ endpoints, more }, query) {
     title: "Endpoints",
     sub: `${number(endpoints.length)}${more ? "+" : ""}`,
     body: html`<table class="t cards tiles freeze">
-        <thead>
-          <tr>
-            <th scope="col">Endpoint</th>
-            <th scope="col">Last hour</th>
-            <th scope="col" class="num">Delivered</th>
-            <th scope="col" class="num">p50</th>
-            <th scope="col" class="num">p95</th>
-            <th scope="col" class="num">Pending</th>
-            <th scope="col" class="num">Dead</th>
-            <th scope="col">Breaker</th>
-            <th scope="col"><span class="sr">Actions</span></th>
-          </tr>
-        </thead>
+        ${columns("Endpoint", "Last hour", ...NUMBERS.map((name) => [name, "num"]), "Breaker", ACTIONS)}
         <tbody>
           ${shown.map((each) => row(each, chosen))}
         </tbody>

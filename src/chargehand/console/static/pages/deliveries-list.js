@@ -1,8 +1,8 @@
 // The list of deliveries, newest first, filtered by state and endpoint.
 
 import { flag, html } from "../dom.js";
-import { empty, fresh, id, jobHref, panel, state, time } from "../parts.js";
-import { length, number, own, since } from "../words.js";
+import { columns, empty, fresh, id, jobHref, panel, state, time } from "../parts.js";
+import { length, number, own, since, sum } from "../words.js";
 import { acts, heldBack } from "./deliveries-endpoints.js";
 import { topicWord } from "./job-words.js";
 
@@ -21,7 +21,7 @@ function hrefWith(query, changes) {
 export function filters({ endpoints }, query) {
   const chosen = query.get("endpoint") || "";
   const among = chosen ? endpoints.filter((each) => each.id === chosen) : endpoints;
-  const sums = { pending: sum(among, "pending"), dead: sum(among, "dead") };
+  const sums = { pending: sum(among, (each) => each.pending), dead: sum(among, (each) => each.dead) };
   const now = query.get("state") || "";
   const tab = (value, word) =>
     html`<a href="${hrefWith(query, { state: value })}" ${flag('aria-current="true"', value === now)}>${word}${sums[value] ? html` <span class="n">${number(sums[value])}</span>` : ""}</a>`;
@@ -36,10 +36,6 @@ export function filters({ endpoints }, query) {
     </select>
     ${job ? html`<span class="dim small">of job ${id(job, jobHref(job))} <a class="link" href="${hrefWith(query, { job: "" })}">of all jobs</a></span>` : ""}
   </form>`;
-}
-
-function sum(endpoints, field) {
-  return endpoints.reduce((total, each) => total + each[field], 0);
 }
 
 export function listPanel({ deliveries, endpoints, next, one }, { query }) {
@@ -59,18 +55,7 @@ export function listPanel({ deliveries, endpoints, next, one }, { query }) {
     end: chosen && !one ? acts(chosen) : "",
     body: rows.length
       ? html`<table class="t cards freeze">
-            <thead>
-              <tr>
-                <th scope="col">State</th>
-                <th scope="col">Event</th>
-                <th scope="col" class="${one ? "hide-l" : ""}">About</th>
-                ${one ? "" : html`<th scope="col" class="hide-l">Delivery</th>`}
-                <th scope="col">Endpoint</th>
-                ${one ? "" : html`<th scope="col" class="num hide-l">Attempts</th>`}
-                <th scope="col">Last answer</th>
-                <th scope="col" class="num">Age</th>
-              </tr>
-            </thead>
+            ${columns("State", "Event", ["About", one && "hide-l"], !one && ["Delivery", "hide-l"], "Endpoint", !one && ["Attempts", "num hide-l"], "Last answer", ["Age", "num"])}
             <tbody data-list="deliveries-new">${rows}</tbody>
           </table>
           ${foot}`

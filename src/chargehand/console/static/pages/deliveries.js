@@ -3,7 +3,7 @@
 import { html } from "../dom.js";
 import { get, getOr } from "../api.js";
 import { curl, empty, head, panel } from "../parts.js";
-import { length, number, percent, plural, since } from "../words.js";
+import { length, number, percent, plural, since, sum } from "../words.js";
 import { endpointsPanel, heldBack } from "./deliveries-endpoints.js";
 import { filters, listPanel } from "./deliveries-list.js";
 import { onePanel } from "./deliveries-one.js";
@@ -53,10 +53,10 @@ function opened(data, context) {
 }
 
 function lede(endpoints) {
-  const tries = endpoints.reduce((sum, each) => sum + each.hour.tries, 0);
-  const good = endpoints.reduce((sum, each) => sum + each.hour.delivered, 0);
-  const dead = endpoints.reduce((sum, each) => sum + each.dead, 0);
-  const held = endpoints.filter(heldBack).reduce((sum, each) => sum + each.pending, 0);
+  const tries = sum(endpoints, (each) => each.hour.tries);
+  const good = sum(endpoints, (each) => each.hour.delivered);
+  const dead = sum(endpoints, (each) => each.dead);
+  const held = sum(endpoints.filter(heldBack), (each) => each.pending);
   const open = endpoints.filter((each) => each.breaker === "open");
   const rate = tries
     ? `${percent(good / tries)} of ${plural(tries, "try", "tries")} succeeded in the last hour.`

@@ -54,38 +54,21 @@ function cancel(job) {
 
 // The same request as a new job. Without its webhook, because no view shows the whole URL.
 function submission(job, door) {
+  const metadata = job.metadata ? { metadata: job.metadata } : {};
+  const common = { priority: job.priority, max_attempts: job.max_attempts, ...metadata };
   if (job.kind === "inference") {
     const request = door && door.request;
     if (!request || !request.body || !["/api/chat", "/api/generate"].includes(request.path)) return null;
     const body = { ...request.body };
     delete body.stream;
-    return {
-      path: "/jobs",
-      body: {
-        ...body,
-        priority: job.priority,
-        max_attempts: job.max_attempts,
-        ...(job.metadata ? { metadata: job.metadata } : {}),
-      },
-    };
+    return { path: "/jobs", body: { ...body, ...common } };
   }
   if (job.kind === "task")
     return {
       path: "/v1/codeq/tasks",
       body: { command: job.queue, payload: job.payload, priority: job.priority, maxAttempts: job.max_attempts },
     };
-  if (job.kind === "job") {
-    const metadata = job.metadata ? { metadata: job.metadata } : {};
-    return {
-      path: "/engine/jobs",
-      body: {
-        queue: job.queue,
-        payload: job.payload,
-        priority: job.priority,
-        max_attempts: job.max_attempts,
-        ...metadata,
-      },
-    };
-  }
+  if (job.kind === "job")
+    return { path: "/engine/jobs", body: { queue: job.queue, payload: job.payload, ...common } };
   return null;
 }

@@ -1,7 +1,7 @@
 // The log of a job, newest first, and as lines of JSON to copy.
 
 import { html } from "../dom.js";
-import { empty, fresh, glyph, look, panel } from "../parts.js";
+import { columns, empty, fresh, glyph, look, panel } from "../parts.js";
 import { clock, number, utc } from "../words.js";
 import { save } from "./job-aside.js";
 import { tickText } from "./job-phases.js";
@@ -23,8 +23,7 @@ export function eventTable(job, events) {
     end: html`<button class="btn small" type="button" data-lines>As JSON lines</button>`,
     body: rows.length
       ? html`<table class="t cards">
-        <thead><tr><th scope="col" class="num fit hide-m">Sequence</th><th scope="col" class="fit">Event</th><th scope="col">What happened</th>
-          <th scope="col" class="num hide-m">From start</th><th scope="col" class="num">At</th></tr></thead>
+        ${columns(["Sequence", "num fit hide-m"], ["Event", "fit"], "What happened", ["From start", "num hide-m"], ["At", "num"])}
         <tbody data-list="log-new">${rows}</tbody>
       </table>${hidden ? html`<div class="panel-foot">${number(hidden)} earlier ones are in the JSON lines</div>` : ""}`
       : empty("No events", "The log of this job is gone."),

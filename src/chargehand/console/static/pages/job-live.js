@@ -1,6 +1,7 @@
 // Follows an unfinished job: every change reloads the page's data, and the model's answer is written as it arrives.
 
 import { stream } from "../api.js";
+import { html, morph } from "../dom.js";
 
 const PAUSE = 2000; // between two tries
 const MAX_SHOWN = 200_000; // letters; the whole answer is in the result
@@ -79,19 +80,8 @@ class Words {
 }
 
 function parts(place) {
-  if (!place.querySelector("[data-said]")) {
-    const thinking = document.createElement("details");
-    thinking.className = "think";
-    const summary = document.createElement("summary");
-    summary.textContent = "Thinking";
-    const thought = document.createElement("p");
-    thinking.append(summary, thought);
-    const text = document.createElement("p");
-    text.dataset.said = "";
-    const meta = document.createElement("div");
-    meta.className = "meta";
-    place.replaceChildren(thinking, text, meta);
-  }
+  if (!place.querySelector("[data-said]"))
+    morph(place, html`<details class="think"><summary>Thinking</summary><p></p></details><p data-said></p><div class="meta"></div>`);
   return [place.querySelector(".think p"), place.querySelector("[data-said]"), place.querySelector(".meta")];
 }
 

@@ -3,7 +3,7 @@
 import { $, html, morph } from "../dom.js";
 import { get, getOr } from "../api.js";
 import { readLog } from "../job-log.js";
-import { DOORS, copy, head, icon, panel, pill, time } from "../parts.js";
+import { DOORS, copy, fact, head, icon, panel, pill, time } from "../parts.js";
 import { clock, now, number } from "../words.js";
 import { actions } from "./job-acts.js";
 import { artifacts, attempts, deliveries, download } from "./job-aside.js";
@@ -155,12 +155,6 @@ function timePanel(data, phases) {
     end: totals(phases),
     body: html`<div id="tl-body">${drawn(data)}</div>`,
   });
-}
-
-function fact(name, value) {
-  return value === "" || value === null || value === undefined
-    ? ""
-    : html`<div><dt>${name}</dt><dd>${value}</dd></div>`;
 }
 
 function facts({ job, door }) {

@@ -2,8 +2,8 @@
 
 import { flag, html } from "../dom.js";
 import { get, getOr } from "../api.js";
-import { DOORS, curl, empty, fresh, glyph, head, icon, id, jobHref, look, time } from "../parts.js";
-import { number, own } from "../words.js";
+import { DOORS, columns, curl, empty, fresh, glyph, head, icon, id, jobHref, look, time } from "../parts.js";
+import { number, own, sum } from "../words.js";
 import { nounOf, shapeOf, tookOf, whereOf, wordOf } from "./job-words.js";
 
 const LIMIT = 50;
@@ -135,16 +135,13 @@ function filters({ asked, queues }) {
     .map((each) => `${each.kind}/${each.queue}`)
     .slice(0, 200);
   if (picked && !values.includes(picked)) values.unshift(picked);
+  const tab = ([kind, name, shape]) => {
+    const to = href(asked, { kind, queue: "", state: kind === asked.kind ? asked.state : "", topic: "" });
+    return html`<a href="${to}" ${flag('aria-current="true"', kind === asked.kind)}>${shape ? icon(shape) : ""}${name}</a>`;
+  };
   return html`<form class="filters" action="/console/jobs" method="get" data-auto>
     <div class="seg" role="group" aria-label="Door">
-      ${kinds.map(
-        ([
-          kind,
-          name,
-          shape,
-        ]) => html`<a href="${href(asked, { kind, queue: "", state: kind === asked.kind ? asked.state : "", topic: "" })}"
-        ${flag('aria-current="true"', kind === asked.kind)}>${shape ? icon(shape) : ""}${name}</a>`,
-      )}
+      ${kinds.map(tab)}
     </div>
     ${asked.kind && !picked ? html`<input type="hidden" name="kind" value="${asked.kind}" />` : ""}
     ${asked.state ? html`<input type="hidden" name="state" value="${asked.state}" />` : ""}
@@ -175,10 +172,9 @@ function chips({ asked, jobs }, overview) {
 
 // Only jobs in the queues are counted, not those that ended.
 function countOf(by, doors) {
-  const sum = (values) => values.reduce((a, b) => a + b, 0);
-  if (by.state === "queued") return sum(doors.map((door) => door.waiting));
-  if (by.state === "running") return sum(doors.map((door) => sum(Object.values(door.running))));
-  if (by.topic && by.topic.startsWith("running:")) return sum(doors.map((door) => door.running[by.topic] || 0));
+  if (by.state === "queued") return sum(doors, (door) => door.waiting);
+  if (by.state === "running") return sum(doors, (door) => sum(Object.values(door.running)));
+  if (by.topic && by.topic.startsWith("running:")) return sum(doors, (door) => door.running[by.topic] || 0);
   return null;
 }
 
@@ -188,10 +184,7 @@ function table({ asked, jobs, next, why }, overview) {
   if (!jobs.length) return html`<section class="panel" aria-label="Jobs">${nothing(asked, overview)}</section>`;
   return html`<section class="panel" aria-label="Jobs">
     <table class="t cards freeze">
-      <thead><tr>
-        <th scope="col">State</th><th scope="col">Job</th><th scope="col">What</th><th scope="col">Where it is, or why it waits</th>
-        <th scope="col" class="num">Attempt</th><th scope="col" class="num">Took</th><th scope="col" class="num">Age</th>
-      </tr></thead>
+      ${columns("State", "Job", "What", "Where it is, or why it waits", ["Attempt", "num"], ["Took", "num"], ["Age", "num"])}
       <tbody data-list="jobs-new">${jobs.map((job) => row(job, why.get(job.id)))}</tbody>
     </table>
     <div class="panel-foot">

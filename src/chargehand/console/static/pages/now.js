@@ -5,15 +5,15 @@ import { get, getOr } from "../api.js";
 import { DOORS, empty, glyph, head, icon, jobHref, look, panel, time } from "../parts.js";
 import { spark, strips } from "../charts.js";
 import { attention } from "../attention.js";
-import { clock, now, number, plural } from "../words.js";
+import { clock, now, number, plural, sum } from "../words.js";
 import { events } from "../events.js";
 import { slotsOf } from "../slots.js";
 import { welcome } from "../welcome.js";
+import { heldBack } from "./deliveries-endpoints.js";
 import { canonical, shapeOf, whereOf } from "./job-words.js";
 
 const SHOWN = 4; // of each short list
 const SERVERS = 25; // at most so many are counted: each costs the server a query
-const sum = (values) => values.reduce((a, b) => a + b, 0);
 const used = (door) =>
   door.waiting || sum(Object.values(door.running)) || sum(door.hour.ended) || sum(door.hour.failed);
 
@@ -125,14 +125,8 @@ function doorRow(door, data) {
   const more = BEHIND[door.kind](door, data);
   const cells = RUNNING[door.kind].map(([word, topic]) => {
     const count = topic ? door.running[topic] || 0 : sum(Object.values(door.running));
-    return stat(
-      word,
-      word,
-      count,
-      topic && word === "loading" ? [] : door.hour.running,
-      "",
-      link(door.kind, "running"),
-    );
+    const past = topic && word === "loading" ? [] : door.hour.running;
+    return stat(word, word, count, past, "", link(door.kind, "running"));
   });
   while (cells.length < 2) cells.push(html`<td></td>`);
   return html`<tr data-key="door-${door.kind}">
@@ -145,9 +139,7 @@ function doorRow(door, data) {
 }
 
 function deliveriesRow(deliveries, endpoints) {
-  const held = endpoints
-    .filter((each) => each.state !== "active" || each.breaker === "open")
-    .reduce((a, each) => a + each.pending, 0);
+  const held = sum(endpoints.filter(heldBack), (each) => each.pending);
   return html`<tr data-key="door-deliveries">
     <th scope="row"><a href="/console/deliveries"><span class="door">${icon("deliver")}Deliveries</span><small>${plural(deliveries.endpoints, "endpoint")}</small></a></th>
     ${stat("queued", "pending", deliveries.pending, [], oldestOf(deliveries.oldest_due_at), "/console/deliveries?state=pending")}

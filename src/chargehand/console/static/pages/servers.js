@@ -3,9 +3,9 @@
 import { html } from "../dom.js";
 import { get } from "../api.js";
 import { readLog } from "../job-log.js";
-import { bar, empty, glyph, head, id, jobHref, panel, pill, state, time } from "../parts.js";
+import { ACTIONS, bar, columns, empty, fact, glyph, head, id, jobHref, panel, pill, state, time } from "../parts.js";
 import { host, length, number, plural, quoted, since } from "../words.js";
-import { at, dots, stepList, stepsOf, took } from "../servers-steps.js";
+import { at, dots, stepList, stepsOf, took, word } from "../servers-steps.js";
 import { followEnd, log } from "../servers-log.js";
 import { factsPanel, jobsPanel } from "../servers-facts.js";
 
@@ -48,11 +48,6 @@ async function loadOne(serial, wanted) {
   return { server, jobs: jobs.jobs, job, events };
 }
 
-// The result of a job, if its status says only that it is over.
-export function word(job) {
-  return job.status === "complete" ? job.outcome || "complete" : job.status;
-}
-
 // the list -----------------------------------------------------------------------------------------------------------------
 
 function all({ servers, more, last }) {
@@ -82,8 +77,7 @@ function all({ servers, more, last }) {
 
 function table(servers, last) {
   return html`<table class="t cards tiles freeze">
-    <thead><tr><th scope="col">Server</th><th scope="col">BMC</th><th scope="col" class="hide-l">Model</th><th scope="col">Last job</th><th scope="col">Steps</th><th scope="col">Step</th>
-      <th scope="col" class="num">Took</th><th scope="col" class="num hide-m">Changed</th><th scope="col"><span class="sr">Actions</span></th></tr></thead>
+    ${columns("Server", "BMC", ["Model", "hide-l"], "Last job", "Steps", "Step", ["Took", "num"], ["Changed", "num hide-m"], ACTIONS)}
     <tbody>${servers.map((server) => line(server, last.get(server.server_serial)))}</tbody>
   </table>`;
 }
@@ -178,7 +172,6 @@ function jobHead(job, jobs) {
   const title = job.status === "complete" ? (newest ? "Last job" : "Earlier job") : "Current job";
   const recipe = job.recipe;
   const gives = Object.entries(job.deadlines)[0];
-  const fact = (name, value) => (value ? html`<div><dt>${name}</dt><dd>${value}</dd></div>` : "");
   return html`<section class="panel" aria-labelledby="h-job">
     <div class="panel-head">
       <h2 id="h-job">${title}</h2>${pill(word(job))}<span class="sub">${job.attempt > 1 ? `started ${plural(job.attempt, "time")}` : ""}</span>

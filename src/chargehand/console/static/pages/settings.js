@@ -2,7 +2,7 @@
 
 import { $, flag, html } from "../dom.js";
 import { get, getOr } from "../api.js";
-import { copy, empty, head, panel } from "../parts.js";
+import { columns, copy, empty, head, panel } from "../parts.js";
 import { bytes, length, number, plural, short } from "../words.js";
 
 export default {
@@ -139,7 +139,7 @@ function one(section) {
     id: `s-${section.section}`,
     title: section.section,
     sub: set ? `${set} not the default` : "all defaults",
-    body: html`<table class="t cards settings"><thead><tr><th scope="col">Setting</th><th scope="col">In force</th><th scope="col">In the environment</th></tr></thead><tbody>${rows}</tbody></table>`,
+    body: html`<table class="t cards settings">${columns("Setting", "In force", "In the environment")}<tbody>${rows}</tbody></table>`,
   });
 }
 

@@ -2,10 +2,10 @@
 
 import { html } from "../dom.js";
 import { get, getOr } from "../api.js";
-import { empty, glyph, head, panel, pill, state, time } from "../parts.js";
+import { columns, empty, fact, glyph, head, panel, pill, state, time } from "../parts.js";
 import { slotsOf } from "../slots.js";
 import { presence, presenceOf } from "../presence.js";
-import { bytes, host, length, number, plural, since } from "../words.js";
+import { bytes, host, length, number, plural, since, sum } from "../words.js";
 import { canonical } from "./job-words.js";
 
 const COMMAND = "CHARGEHAND_INFERENCE_TARGETS=http://127.0.0.1:11434 chargehand serve";
@@ -47,7 +47,7 @@ function lede({ name, targets, everybody, waits }) {
   if (!everybody.length) return "";
   if (name) return targets.length ? targets[0].url : "";
   const here = everybody.filter((target) => target.state === "up").length;
-  const waiting = waits.reduce((sum, queue) => sum + queue.ready + queue.delayed, 0);
+  const waiting = inLine(waits);
   return `${number(here)} of ${number(everybody.length)} here. ${waiting ? plural(waiting, "job waits", "jobs wait") : "Nothing waits"} for a model.`;
 }
 
@@ -68,6 +68,7 @@ function card(target, data) {
   const up = target.state === "up";
   const seen = presenceOf(target);
   const waits = waitingFor(target, data);
+  const requests = sum(target.resident, (each) => each.in_flight);
   const word = up
     ? pill("here")
     : html`<span class="pill s s-away">${glyph("away")}<span class="lbl">away ${time(target.since, "in")}</span></span>`;
@@ -82,19 +83,9 @@ function card(target, data) {
       ${presence(target)}
       <dl class="facts">
         ${fact(up ? "Here for" : "Away for", time(target.since, "in"))}
-        ${
-          up
-            ? fact(
-                "At work",
-                plural(
-                  target.resident.reduce((sum, each) => sum + each.in_flight, 0),
-                  "request",
-                ),
-              )
-            : ""
-        }
-        ${up ? fact("In memory", bytes(target.resident.reduce((sum, each) => sum + each.size, 0))) : ""}
-        ${fact("Waiting for it", plural(sum(waits), "job"))}
+        ${up ? fact("At work", plural(requests, "request")) : ""}
+        ${up ? fact("In memory", bytes(sum(target.resident, (each) => each.size))) : ""}
+        ${fact("Waiting for it", plural(inLine(waits), "job"))}
         ${seen ? fact(`Here, ${seen.hours}\u00a0h`, `${Math.round(seen.share * 100)}\u00a0%`) : ""}
         ${target.version ? fact("Version", target.version) : ""}
       </dl>
@@ -105,12 +96,8 @@ function card(target, data) {
   </section>`;
 }
 
-function fact(name, value) {
-  return html`<div><dt>${name}</dt><dd>${value}</dd></div>`;
-}
-
-function sum(waits) {
-  return waits.reduce((total, queue) => total + queue.ready + queue.delayed, 0);
+function inLine(waits) {
+  return sum(waits, (queue) => queue.ready + queue.delayed);
 }
 
 function oldest(waits) {
@@ -133,7 +120,7 @@ function waitingFor(target, { waits, everybody }) {
 }
 
 function foot(up, waits) {
-  const count = sum(waits);
+  const count = inLine(waits);
   if (!count) return html`<span>Nothing in line</span>`;
   const text = `${plural(count, up ? "job" : "job is", up ? "jobs" : "jobs are")} ${up ? "in line" : "parked"}${oldest(waits)}`;
   const href =
@@ -178,9 +165,9 @@ function matrix(data) {
 function table(models, { targets, sizes: known, waits }) {
   return html`<div class="scroll-x" tabindex="0" role="region" aria-label="Models by target">
     <table class="t matrix freeze">
-      <thead><tr><th scope="col">Model</th>${targets.map((target) => html`<th scope="col">${target.name}</th>`)}<th scope="col" class="num">Waiting</th></tr></thead>
+      ${columns("Model", ...targets.map((target) => target.name), ["Waiting", "num"])}
       <tbody>${models.map((model) => {
-        const waiting = sum(waits.filter((queue) => canonical(queue.queue) === model));
+        const waiting = inLine(waits.filter((queue) => canonical(queue.queue) === model));
         return html`<tr data-key="m-${model}">
           <td><span class="name">${spoken(model)}</span> <small class="dim small">${known.get(model) ? bytes(known.get(model)) : ""}</small></td>
           ${targets.map((target) => where(target, model))}

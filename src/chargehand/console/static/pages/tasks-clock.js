@@ -1,7 +1,7 @@
 // Subscriptions, which are notified of new tasks, and schedules, which create tasks.
 
 import { html } from "../dom.js";
-import { curl, empty, jobHref, panel, state, time } from "../parts.js";
+import { ACTIONS, columns, curl, empty, jobHref, panel, state, time } from "../parts.js";
 import { host, number, own } from "../words.js";
 
 const SHOWN = 20;
@@ -24,17 +24,8 @@ export function subscriptionsPanel({ subscriptions, only }, overview) {
     sub: number(subscriptions.length),
     body: subscriptions.length
       ? html`<table class="t cards">
-            <thead>
-              <tr>
-                <th scope="col">Command</th>
-                <th scope="col">Rings</th>
-                <th scope="col" class="num">Expires</th>
-                <th scope="col"><span class="sr">Actions</span></th>
-              </tr>
-            </thead>
-            <tbody>
-              ${subscriptions.slice(0, SHOWN).map(subscription)}
-            </tbody>
+            ${columns("Command", "Rings", ["Expires", "num"], ACTIONS)}
+            <tbody>${subscriptions.slice(0, SHOWN).map(subscription)}</tbody>
           </table>
           ${foot(subscriptions)}`
       : empty(
@@ -76,17 +67,8 @@ export function schedulesPanel({ schedules, ticks, only }, overview) {
     sub: number(schedules.length),
     body: schedules.length
       ? html`<table class="t cards">
-            <thead>
-              <tr>
-                <th scope="col">Schedule</th>
-                <th scope="col">Last run</th>
-                <th scope="col" class="num">Next</th>
-                <th scope="col"><span class="sr">Actions</span></th>
-              </tr>
-            </thead>
-            <tbody>
-              ${schedules.slice(0, SHOWN).map((each) => schedule(each, own(ticks, each.name)))}
-            </tbody>
+            ${columns("Schedule", "Last run", ["Next", "num"], ACTIONS)}
+            <tbody>${schedules.slice(0, SHOWN).map((each) => schedule(each, own(ticks, each.name)))}</tbody>
           </table>
           ${foot(schedules)}`
       : empty(

@@ -1,16 +1,13 @@
 // Dead letters: tasks that ran out of attempts. Each can be requeued with all its attempts, or deleted.
 
 import { html } from "../dom.js";
-import { empty, fresh, glyph, id, jobHref, panel, time } from "../parts.js";
-import { number, plural } from "../words.js";
+import { ACTIONS, columns, empty, fresh, glyph, id, jobHref, panel, time } from "../parts.js";
+import { number, plural, sum } from "../words.js";
 
 const MOST = 1000; // per request, the server's maximum
 
 export function lettersPanel({ letters, only }, query) {
-  const total = Object.entries(letters.counts).reduce(
-    (sum, [command, count]) => sum + (!only || command === only ? count : 0),
-    0,
-  );
+  const total = sum(Object.entries(letters.counts), ([command, count]) => (!only || command === only ? count : 0));
   const here = only ? `/console/tasks/${encodeURIComponent(only)}` : "/console/tasks";
   const rows = letters.tasks.map((task) => row(task));
   const older =
@@ -25,16 +22,7 @@ export function lettersPanel({ letters, only }, query) {
     end: total ? all(total, only) : "",
     body: rows.length
       ? html`<table class="t cards freeze">
-            <thead>
-              <tr>
-                <th scope="col">Task</th>
-                <th scope="col">Id</th>
-                <th scope="col">Last error</th>
-                <th scope="col" class="num">Attempts</th>
-                <th scope="col" class="num">Died</th>
-                <th scope="col"><span class="sr">Actions</span></th>
-              </tr>
-            </thead>
+            ${columns("Task", "Id", "Last error", ["Attempts", "num"], ["Died", "num"], ACTIONS)}
             <tbody data-list="letters-new">${rows}</tbody>
           </table>
           ${older || newest ? html`<div class="panel-foot"><span>${number(rows.length)} of ${number(total)}, newest first</span><span class="end">${newest}${older}</span></div>` : ""}`

@@ -1,11 +1,13 @@
 // Queues by command: their tasks, their workers, and pause and limit.
 
 import { html } from "../dom.js";
-import { glyph, look, panel, time } from "../parts.js";
-import { number, plural, since } from "../words.js";
+import { ACTIONS, columns, glyph, look, panel, time } from "../parts.js";
+import { number, plural, since, sum } from "../words.js";
 
 export const HERE_SECONDS = 60; // a worker that sent no request for longer is away
 const NOBODY_SECONDS = 60; // as on Now: how long the oldest task may wait without workers before that is a problem
+
+const NUMBERS = ["Ready", "Delayed", "IN_PROGRESS", "Dead", "Oldest", "Limit"];
 
 // One row for each known command: a queue exists only while it holds tasks.
 export function commandsOf({ only, queues, letters, workers, schedules }) {
@@ -54,7 +56,6 @@ export function here(asked) {
 
 export function queuesPanel({ commands, workers, only }, overview, admin) {
   const door = overview && overview.doors.find((each) => each.kind === "task");
-  const sum = (values) => values.reduce((a, b) => a + b, 0);
   const hour =
     door && !only
       ? `${number(sum(door.hour.ended))} completed, ${number(sum(door.hour.failed))} failed in the last hour`
@@ -65,22 +66,8 @@ export function queuesPanel({ commands, workers, only }, overview, admin) {
     sub: only ? "" : number(commands.length),
     end: html`<span>${hour}</span>`,
     body: html`<table class="t cards tiles freeze">
-      <thead>
-        <tr>
-          <th scope="col">Command</th>
-          <th scope="col" class="num">Ready</th>
-          <th scope="col" class="num">Delayed</th>
-          <th scope="col" class="num">IN_PROGRESS</th>
-          <th scope="col" class="num">Dead</th>
-          <th scope="col" class="num">Oldest</th>
-          <th scope="col" class="num">Limit</th>
-          <th scope="col" class="who-col">Workers</th>
-          <th scope="col"><span class="sr">Actions</span></th>
-        </tr>
-      </thead>
-      <tbody>
-        ${commands.map((each) => row(each, workers !== null, admin))}
-      </tbody>
+      ${columns("Command", ...NUMBERS.map((name) => [name, "num"]), ["Workers", "who-col"], ACTIONS)}
+      <tbody>${commands.map((each) => row(each, workers !== null, admin))}</tbody>
     </table>`,
   });
 }
@@ -111,7 +98,7 @@ function who(each, known) {
   if (!known) return html`<span class="zero">–</span>`;
   const now = each.workers.filter(here);
   if (now.length) {
-    const waiting = now.reduce((sum, asked) => sum + asked.waiting, 0);
+    const waiting = sum(now, (asked) => asked.waiting);
     return said("here", `${plural(now.length, "worker")}${waiting ? `, ${number(waiting)} waiting` : ""}`);
   }
   if (each.running) return said("working", `busy with ${number(each.running)}`);

@@ -1,7 +1,7 @@
 // Workers: those that hold a task now, and those that recently asked for one.
 
 import { html } from "../dom.js";
-import { bar, empty, glyph, jobHref, look, panel, time } from "../parts.js";
+import { bar, columns, empty, glyph, jobHref, look, panel, time } from "../parts.js";
 import { number, own, plural, quoted, since } from "../words.js";
 import { HERE_SECONDS, here } from "./tasks-queues.js";
 
@@ -26,18 +26,8 @@ export function workersPanel({ running, workers, progress, only }) {
     sub: workers ? `${number(seen)} seen in the last minute` : "",
     body: rows.length
       ? html`<table class="t cards tiles freeze">
-            <thead>
-              <tr>
-                <th scope="col">Worker</th>
-                <th scope="col">Holds</th>
-                <th scope="col">Progress</th>
-                <th scope="col">Lease</th>
-                <th scope="col" class="num">Seen</th>
-              </tr>
-            </thead>
-            <tbody>
-              ${rows.slice(0, SHOWN)}
-            </tbody>
+            ${columns("Worker", "Holds", "Progress", "Lease", ["Seen", "num"])}
+            <tbody>${rows.slice(0, SHOWN)}</tbody>
           </table>
           <div class="panel-foot"><span>${rest > 0 ? `${number(SHOWN)} of ${number(rows.length)}, those at work first. ` : ""}A worker is its token's name. Those without a task: as seen at this node.</span></div>`
       : !workers

@@ -3,7 +3,7 @@
 import { html } from "../dom.js";
 import { get, getOr } from "../api.js";
 import { curl, empty, head, panel } from "../parts.js";
-import { number } from "../words.js";
+import { number, sum } from "../words.js";
 import { commandsOf, queuesPanel } from "./tasks-queues.js";
 import { lettersPanel } from "./tasks-letters.js";
 import { workersPanel } from "./tasks-workers.js";
@@ -81,8 +81,8 @@ async function ticksOf(schedules) {
 }
 
 function top({ only, commands }) {
-  const waiting = commands.reduce((sum, each) => sum + each.ready + each.delayed, 0);
-  const running = commands.reduce((sum, each) => sum + each.running, 0);
+  const waiting = sum(commands, (each) => each.ready + each.delayed);
+  const running = sum(commands, (each) => each.running);
   const nobody = commands.filter((each) => each.nobody).map((each) => each.command);
   const names =
     nobody.length > 2 ? `${nobody.slice(0, 2).join(", ")} and ${number(nobody.length - 2)} more` : nobody.join(" and ");
