@@ -124,10 +124,7 @@ class Minutes:
             elif node != self._node:
                 others.setdefault(node, LastHour(dict)).at(int(at)).update(_decoder.decode(record.body))
         self._others = others
-        await self._forget(old)
-
-    async def _forget(self, names: Iterable[str]) -> None:
-        for name in names:
+        for name in old:
             await self._records.drop(DropRecord(RECORD, NOBODY, name))
 
 

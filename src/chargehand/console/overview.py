@@ -147,10 +147,4 @@ class Overviews:
 
     def _hour(self, tenant: str, kind: str) -> Hour:
         counts = self._minutes.hour(tenant, kind)
-        return Hour(
-            [count.submitted for count in counts],
-            [count.ended for count in counts],
-            [count.failed for count in counts],
-            [count.waiting for count in counts],
-            [count.running for count in counts],
-        )
+        return Hour(*([getattr(count, name) for count in counts] for name in Hour.__struct_fields__))
