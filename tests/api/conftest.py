@@ -10,7 +10,7 @@ from tests.webhooks.receiver import Receiver, receiving
 
 @pytest.fixture
 def settings() -> dict[str, Any]:
-    """Overridden by those who need a server of their own kind."""
+    """Tests that need other settings override this fixture."""
     return {}
 
 

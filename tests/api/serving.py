@@ -1,4 +1,4 @@
-"""A whole server inside the test's own process, on a free port and in a hurry, and a client that talks to it."""
+"""Run a whole server inside the test's process, on a free port and with short delays, and a client that calls it."""
 
 import asyncio
 import inspect
@@ -15,7 +15,7 @@ import pytest
 from chargehand.app import Server
 from chargehand.config import load_config
 
-# For tests to which it does not matter what the store is.
+# For tests whose result does not depend on the kind of store.
 on_sqlite = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 
 HURRY: Mapping[str, Any] = {
@@ -26,10 +26,10 @@ HURRY: Mapping[str, Any] = {
     "webhooks.backoff_base_seconds": 0.01,
     "webhooks.backoff_max_seconds": 0.05,
     "webhooks.timeout_seconds": 2,
-    "webhooks.allow_networks": ["127.0.0.0/8"],  # where receivers of tests are, also of tests with auth
+    "webhooks.allow_networks": ["127.0.0.0/8"],  # the test receivers listen here, also in tests with auth
     "webhooks.breaker_failures": 1000,
     "inference.embedded": "off",
-    "provisioning.enabled": False,  # its runner waits for work, and some tests count who waits
+    "provisioning.enabled": False,  # its runner waits for work, and some tests count the waiters
 }
 
 
@@ -45,7 +45,7 @@ async def serving(store_url: str, settings: Mapping[str, Any] = {}) -> AsyncIter
 
 
 async def exchange(server: Server, request: bytes) -> tuple[int, bytes]:
-    """Status and all that was answered to these very bytes, for requests that no client would send."""
+    """Send these very bytes and return the status and the whole answer: for requests that no client would send."""
     reader, writer = await asyncio.open_connection(*server.http.addresses[0])
     try:
         writer.write(request.replace(b"\r\n", b"\r\nHost: localhost\r\nConnection: close\r\n", 1))
@@ -58,7 +58,7 @@ async def exchange(server: Server, request: bytes) -> tuple[int, bytes]:
 
 
 async def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """What the condition, a function or a coroutine function, gives once that is true of anything."""
+    """Call the condition, a function or a coroutine function, until its result is true, and return that result."""
     end = time.monotonic() + seconds
     while True:
         found = condition()
@@ -86,7 +86,7 @@ class Answer:
         return self.json
 
     def problem(self, status: int, code: str, field: str | None = None) -> dict[str, Any]:
-        """The shape that every refusal has, whoever refused."""
+        """Assert that the answer is a refusal in the shape that all refusals have, and return it."""
         assert (self.status, self.headers.get("content-type")) == (status, "application/problem+json"), self.body
         problem: dict[str, Any] = self.json
         assert problem.keys() >= {"type", "title", "status", "code", "detail"}
@@ -103,7 +103,7 @@ class Api:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def of(self, token: str) -> "Api":
-        """The same server for another caller."""
+        """Return a client of the same server with another token."""
         return Api(self.url, self.session, token)
 
     async def call(
@@ -137,7 +137,7 @@ class Api:
         return (await self.get(f"/engine/jobs/{job_id}")).good()
 
     async def deliveries(self, query: str, count: int = 1) -> list[dict[str, Any]]:
-        """The deliveries that match, once there are so many of them."""
+        """Return the deliveries that match the query, once there are exactly `count` of them."""
 
         async def listed() -> list[dict[str, Any]] | None:
             found: list[dict[str, Any]] = (await self.get(f"/engine/deliveries?limit=500&{query}")).good()["deliveries"]

@@ -1,4 +1,4 @@
-"""What one request may ask for, or be told, has a bound."""
+"""The size of what one request may send, and of what one answer may return, has a bound."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -17,7 +17,7 @@ from tests.api.serving import Answer, Api, on_sqlite, until
 NOTE = 60_000
 
 
-async def test_a_page_of_events_is_bounded_in_bytes_and_the_next_goes_on_after_it(api: Api) -> None:
+async def test_a_page_of_events_is_bounded_in_bytes_and_the_next_page_goes_on_after_it(api: Api) -> None:
     job_id = await api.submit()
     job = await api.claim()
     for number in range(100):
@@ -51,7 +51,7 @@ async def test_a_state_that_a_webhook_names_twice_is_kept_once(server: Server, a
 
 
 @on_sqlite
-async def test_what_has_to_be_read_of_a_body_is_bounded_and_what_is_carried_is_not(api: Api) -> None:
+async def test_the_parsed_part_of_a_body_is_bounded_and_the_payload_is_not(api: Api) -> None:
     large = "x" * READ_BYTES
     await api.submit(payload=large)
     refused = await api.post("/engine/jobs", {"queue": large, "payload": 1})
@@ -76,11 +76,9 @@ async def test_a_large_payload_comes_back_as_it_was_sent(api: Api) -> None:
 
 
 @on_sqlite
-async def test_every_list_that_a_body_may_have_says_how_long_it_may_be(
-    server: Server, subtests: pytest.Subtests
-) -> None:
+async def test_every_list_in_a_request_body_has_a_maximum_length(server: Server, subtests: pytest.Subtests) -> None:
     for route in server.routes():
-        # Of `/jobs` the lists are carried as they came, and the type is there for readers: tests/inference/test_hostile_bodies.py.
+        # Not `/jobs`: its lists are stored unread, and the type only describes them; see tests/inference/test_hostile_bodies.py.
         if route.request is not None and route.path != "/jobs":
             with subtests.test(route=f"{route.method} {route.path}"):
                 assert not list(_boundless(type_info(route.request), "body"))
@@ -109,7 +107,7 @@ class TestManyLargeBodies:
         return {"server.max_bodies_bytes": 300_000}
 
     @on_sqlite
-    async def test_beyond_what_they_may_have_together_the_next_is_told_to_come_again(self, api: Api) -> None:
+    async def test_a_body_beyond_the_sum_that_all_bodies_may_have_is_refused_with_retry_after(self, api: Api) -> None:
         sent, go_on = asyncio.Event(), asyncio.Event()
 
         async def slowly() -> AsyncIterator[bytes]:
@@ -126,7 +124,7 @@ class TestManyLargeBodies:
             answer = await api.post("/engine/jobs", large)
             return answer if answer.status == 503 else None
 
-        answer: Answer = await until(refused)  # once the server has read what was sent
+        answer: Answer = await until(refused)  # once the server has read the first part of the first body
         answer.problem(503, "overloaded")
         assert answer.headers["retry-after"] == "1"
         assert await api.submit(payload="small")
@@ -135,6 +133,6 @@ class TestManyLargeBodies:
         assert await api.submit(payload=large["payload"])
 
     @on_sqlite
-    async def test_one_alone_is_let_in_however_large(self, api: Api) -> None:
+    async def test_a_single_body_is_accepted_even_if_it_is_over_the_sum(self, api: Api) -> None:
         for _ in range(2):
             assert await api.submit(payload="x" * 900_000)

@@ -33,7 +33,7 @@ async def test_a_delivery_is_listed_with_its_attempts(api: Api, receiver: Receiv
     assert all(each["duration_seconds"] >= 0 and each["at"] for each in attempts)
 
 
-async def test_a_delivery_says_what_it_is_about_and_what_was_last_answered(api: Api, receiver: Receiver) -> None:
+async def test_a_delivery_shows_its_job_its_topic_and_the_last_answer(api: Api, receiver: Receiver) -> None:
     receiver.script.append(answer(503))
     job_id = await api.submit(queue="films", webhook={"url": receiver.url()})
     [delivery] = await api.deliveries(f"job={job_id}&state=delivered")
@@ -49,12 +49,12 @@ async def test_the_body_of_a_delivery_can_be_read_as_it_was_sent(api: Api, recei
     (await api.get(f"/engine/deliveries/{job_id}/body")).problem(404, "not_found")
 
 
-async def test_an_endpoint_says_how_it_did_in_the_last_hour(api: Api, receiver: Receiver) -> None:
+async def test_an_endpoint_shows_tries_successes_and_durations_of_the_last_hour(api: Api, receiver: Receiver) -> None:
     receiver.script.append(answer(503))
     job_id = await api.submit(webhook={"url": receiver.url()})
     [delivery] = await api.deliveries(f"job={job_id}&state=delivered")
     path = f"/engine/endpoints/{delivery['endpoint_id']}"
-    # It is settled in the store a moment before it is counted.
+    # The store has the outcome a moment before the metrics count it.
     hour = await until(lambda: _two_tries(api, path))
     assert (hour["tries"], hour["delivered"], hour["success_rate"]) == (2, 1, 0.5)
     assert (sum(hour["delivered_by_minute"]), sum(hour["failed_by_minute"])) == (1, 1)
@@ -97,7 +97,7 @@ async def test_pages_of_deliveries_are_complete_and_without_duplicates(api: Api,
     assert len(set(seen)) == 50
 
 
-async def test_a_wrong_or_unmatched_filter_is_no_fault_of_the_server(api: Api, subtests: pytest.Subtests) -> None:
+async def test_an_invalid_or_unmatched_filter_is_never_a_server_error(api: Api, subtests: pytest.Subtests) -> None:
     for query, field in {"state=lost": "state", "job=x": "job", "cursor=x": "cursor", "limit=0": "limit"}.items():
         with subtests.test(query=query):
             (await api.get(f"/engine/deliveries?{query}")).problem(400, "request.invalid_field", field)
@@ -118,7 +118,7 @@ async def test_a_dead_delivery_is_sent_once_more_and_keeps_its_id(api: Api, rece
     assert {hook.id for hook in receiver.hooks} == {dead["id"]}
 
 
-async def test_a_delivered_one_can_be_sent_again_and_a_pending_one_needs_no_help(api: Api, receiver: Receiver) -> None:
+async def test_a_delivered_delivery_can_be_replayed_and_a_pending_one_cannot(api: Api, receiver: Receiver) -> None:
     job_id = await api.submit(webhook={"url": receiver.url()})
     [delivery] = await api.deliveries(f"job={job_id}&state=delivered")
     replay = f"/engine/deliveries/{delivery['id']}/replay"
@@ -129,7 +129,7 @@ async def test_a_delivered_one_can_be_sent_again_and_a_pending_one_needs_no_help
     await until(lambda: len(receiver.hooks) == 2)
 
 
-async def test_an_endpoint_counts_what_is_dead_and_sends_all_of_it_once_more(api: Api, receiver: Receiver) -> None:
+async def test_an_endpoint_counts_its_dead_deliveries_and_replays_all_of_them(api: Api, receiver: Receiver) -> None:
     receiver.otherwise = answer(500)
     jobs = await asyncio.gather(*[api.submit(webhook={"url": receiver.url(f"/hook?job={n}")}) for n in range(20)])
     [first, *_] = await api.deliveries("state=dead", 20)

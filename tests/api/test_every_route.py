@@ -1,4 +1,4 @@
-"""What holds for all routes alike. A route that is added tomorrow is tested here, or fails for lack of a row in BODIES."""
+"""Rules that hold for every route. A new route is tested here, or fails because it has no row in BODIES."""
 
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -29,10 +29,10 @@ OTHERS = {"kind": "job", "name": "q", "model": "m", "digest": "sha256:0", "file_
     "server_serial": "SN-1", "permit": "1-x", "rest": "a/tags/list", "target": "laptop",
     "page": "jobs", "file": "main.js", "stream": "0" * 32,
 }  # fmt: skip
-# Open to the gate, for they look at credentials of their own: a machine's, a signed path, a registry client's.
+# These need no scope: they check credentials of their own (of a machine, in a signed path, of a registry client).
 GUARDED = ("/api/v1/status-webhook/", "/media/", "/v2")
 
-# Streams that go on for ever; who hears what there is tested in tests/console.
+# Streams without an end; tests/console tests who receives which events.
 ENDLESS = ("/engine/feed",)
 
 # The smallest valid body for each route that takes one, by the last part of its path.
@@ -91,7 +91,7 @@ def body_of(route: Route) -> Any:
         return None
     if route.path == "/api/v1/jobs":
         return {"server_serial": "SN-1", "recipe": {}}
-    # codeQ's wire reads the body last, and ignores what it does not know.
+    # The codeQ routes check the token first and read the body last, and ignore unknown fields.
     return {} if route.path.startswith(("/v1/codeq/", *GUARDED)) else BODIES[route.path.rpartition("/")[2]]
 
 
@@ -108,7 +108,7 @@ def with_an_id(server: Server) -> Iterator[tuple[Route, str]]:
 
 
 def refused_as(route: Route, given: Answer, status: int, code: str) -> None:
-    """Wires with clients of their own have errors in the shape that those clients read."""
+    """Assert the refusal; routes made for other clients have errors in the shape that those clients read."""
     if route.error_writer is write_problem and route.method != "HEAD":
         given.problem(status, code)
     else:
@@ -126,7 +126,7 @@ async def ask(api: Api, route: Route, ids: dict[str, str] = UNKNOWN) -> Answer:
 
 
 async def glance(api: Api, path: str) -> Answer:
-    """Of a stream that has no end, only how it begins."""
+    """Read only the head of a stream that has no end."""
     async with api.session.get(api.url + path, headers=api._headers) as response:
         return Answer(response.status, response.headers, b"" if response.status == 200 else await response.read())
 
@@ -167,7 +167,7 @@ async def test_a_route_needs_its_own_scope_and_no_other(server: Server, nobody: 
 # ── ids ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_what_belongs_to_another_tenant_is_not_there(
+async def test_the_things_of_another_tenant_are_not_found(
     server: Server, acme: Api, nobody: Api, receiver: Receiver, subtests: pytest.Subtests
 ) -> None:
     receiver.otherwise = answer(500)
@@ -202,7 +202,7 @@ async def test_tenants_may_use_the_same_idempotency_key(nobody: Api) -> None:
 
 
 @on_sqlite
-async def test_an_id_that_nothing_has_is_404_and_one_that_nothing_can_have_is_400(
+async def test_an_unknown_id_is_404_and_a_malformed_id_is_400(
     server: Server, acme: Api, subtests: pytest.Subtests
 ) -> None:
     malformed = ["no-ulid", "7zzzzzzzzzzzzzzzzzzzzzzzzz", "8ZZZZZZZZZZZZZZZZZZZZZZZZZ", "7" * 27, "%00", "%C3%A9"]
@@ -280,14 +280,14 @@ async def test_an_unknown_name_in_a_query_is_400(server: Server, acme: Api, subt
 
 
 @on_sqlite
-async def test_a_path_that_is_not_there_is_a_problem_too(acme: Api, subtests: pytest.Subtests) -> None:
+async def test_an_unknown_path_is_answered_with_a_problem(acme: Api, subtests: pytest.Subtests) -> None:
     for path in ("/nowhere", "/engine", "/engine/jobs/1/2/3", "/%00", "/engine%2Fjobs%2F1%2F2"):
         with subtests.test(path=path):
             (await acme.get(path)).problem(404, "http.404")
 
 
 @on_sqlite
-async def test_a_method_that_is_not_there_is_a_problem_that_says_which_are(
+async def test_a_method_that_is_not_allowed_is_answered_with_a_problem_and_the_allowed_ones(
     server: Server, acme: Api, subtests: pytest.Subtests
 ) -> None:
     methods: dict[str, set[str]] = {}

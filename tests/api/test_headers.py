@@ -1,4 +1,4 @@
-"""Every answer, whoever made it, tells browsers that it is no page. Only the console and /docs are pages."""
+"""The headers of every answer tell browsers that it is not a page, except at the console and /docs, which are pages."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,7 +12,7 @@ from chargehand.http.route import Route
 from tests.api.serving import Api, exchange, on_sqlite, serving, talking, until
 from tests.api.test_every_route import body_of, path_of, settings, token_of
 
-__all__ = ["settings"]  # a fixture: tokens for everybody
+__all__ = ["settings"]  # a fixture: settings with a token for each tenant
 
 NO_PAGE = {
     "x-content-type-options": "nosniff",
@@ -31,21 +31,21 @@ async def nobody(server: Server) -> AsyncIterator[Api]:
 
 
 async def head_of(api: Api, route: Route) -> tuple[int, Any]:
-    """The head alone: there are streams that do not end."""
+    """Return the status and the headers without reading the body: some streams do not end."""
     url = api.url + path_of(route)
     async with api.session.request(route.method, url, json=body_of(route), headers=api._headers) as response:
         return response.status, response.headers
 
 
 def said(headers: Any) -> dict[str, str]:
-    """What is said to browsers, each thing once."""
+    """Return the security headers, after asserting that each is there once."""
     names = [name.lower() for name in headers]
     assert all(names.count(name) == 1 for name in NO_PAGE), f"not once each: {names}"
     return {name: headers[name] for name in A_PAGE if name in headers}
 
 
 def said_in(answer: bytes) -> dict[str, str]:
-    """The same, of the bytes of an answer."""
+    """Return the security headers of a raw answer."""
     head = answer.partition(b"\r\n\r\n")[0].decode()
     headers = [line.partition(": ") for line in head.split("\r\n")[1:]]
     assert len({name for name, _, _ in headers}) == len(headers)
@@ -53,7 +53,7 @@ def said_in(answer: bytes) -> dict[str, str]:
 
 
 @on_sqlite
-async def test_every_route_says_what_browsers_may_do_with_its_answer(
+async def test_the_answers_of_every_route_have_security_headers(
     server: Server, nobody: Api, subtests: pytest.Subtests
 ) -> None:
     for route in server.routes():
@@ -69,7 +69,9 @@ async def test_every_route_says_what_browsers_may_do_with_its_answer(
 
 
 @on_sqlite
-async def test_so_do_answers_that_no_route_gives(server: Server, nobody: Api, subtests: pytest.Subtests) -> None:
+async def test_answers_that_come_from_no_route_have_security_headers(
+    server: Server, nobody: Api, subtests: pytest.Subtests
+) -> None:
     for path in ("/nowhere", "/console/static/nothing.js", "/docs/nothing", "/consoles", "/%00"):
         with subtests.test(path=path):
             assert said((await nobody.get(path)).headers) == NO_PAGE
@@ -94,16 +96,16 @@ async def test_so_do_answers_that_no_route_gives(server: Server, nobody: Api, su
     ],
     ids=lambda each: str(each) if isinstance(each, int) else "",
 )
-async def test_so_do_answers_of_the_connection_itself(server: Server, status: int, request_: bytes) -> None:
+async def test_answers_to_odd_requests_have_security_headers(server: Server, status: int, request_: bytes) -> None:
     given, answer = await exchange(server, request_)
     assert given == status
     assert said_in(answer) == NO_PAGE
 
 
 @on_sqlite
-async def test_so_does_the_answer_to_a_client_who_is_one_too_many(store_url: str) -> None:
+async def test_the_answer_to_one_connection_too_many_has_security_headers(store_url: str) -> None:
     async with serving(store_url, {"server.max_connections": 1}) as server, talking(server) as api:
-        await api.get("/healthz")  # and keeps its connection
+        await api.get("/healthz")  # the client keeps its connection open
 
         async def turned_away() -> bytes | None:
             status, answer = await exchange(server, b"GET /healthz HTTP/1.1\r\n\r\n")
@@ -112,7 +114,7 @@ async def test_so_does_the_answer_to_a_client_who_is_one_too_many(store_url: str
         assert said_in(await until(turned_away)) == NO_PAGE
 
 
-def test_a_value_that_looks_like_a_policy_is_none() -> None:
+def test_a_header_value_that_looks_like_a_policy_is_not_taken_for_one() -> None:
     resp = Response()
     resp.set_header("x-request-id", "content-security-policy: none")
     assert said_in(resp.head(b"", is_last=False, is_chunked=False)) == NO_PAGE

@@ -13,7 +13,7 @@ from tests.webhooks.receiver import Receiver
 
 
 async def follow(api: Api, job_id: str, headers: Mapping[str, str] = {}) -> Any:
-    """The events of a job as they are pushed."""
+    """Collect the events of a job as the server pushes them."""
     headers = {"Accept": "text/event-stream", **headers}
     async with api.session.get(f"{api.url}/engine/jobs/{job_id}/events", headers=headers) as response:
         assert (response.status, response.content_type) == (200, "text/event-stream")
@@ -55,7 +55,7 @@ async def test_a_payload_keeps_every_digit_and_every_letter(api: Api) -> None:
     assert f'"payload":{payload}'.encode() in body
 
 
-async def test_every_change_of_a_job_is_told_to_its_webhook(api: Api, receiver: Receiver) -> None:
+async def test_every_change_of_a_job_is_sent_to_its_webhook(api: Api, receiver: Receiver) -> None:
     job_id = await api.submit(webhook={"url": receiver.url()}, metadata={"mine": 1})
     await api.move(await api.claim(), "succeed", result={"answer": 42})
     await until(lambda: len(receiver.hooks) == 3)
@@ -108,7 +108,7 @@ async def test_a_wrong_value_is_refused_and_its_field_is_named(api: Api, subtest
 
 
 @on_sqlite
-async def test_a_webhook_that_may_never_be_called_is_refused(api: Api, subtests: pytest.Subtests) -> None:
+async def test_a_webhook_with_a_forbidden_url_is_refused(api: Api, subtests: pytest.Subtests) -> None:
     for url in (
         "ftp://example.org/",
         "http://169.254.169.254/",
@@ -143,12 +143,12 @@ async def test_a_delayed_job_waits_for_its_time(api: Api) -> None:
     assert (await api.post("/engine/claims", {"queues": ["q"]})).status == 204
 
 
-async def test_a_time_in_the_past_is_now(api: Api) -> None:
+async def test_a_job_with_a_time_in_the_past_is_due_now(api: Api) -> None:
     job_id = await api.submit(run_at="0001-01-01T00:00:00Z")
     assert (await api.claim())["id"] == job_id
 
 
-async def test_the_end_of_time_is_refused_or_can_be_read_back(api: Api, subtests: pytest.Subtests) -> None:
+async def test_the_last_possible_run_time_is_refused_or_can_be_read_back(api: Api, subtests: pytest.Subtests) -> None:
     ends: list[dict[str, Any]] = [
         {"run_at": "9999-12-31T23:59:59.999999Z"},
         {"run_at": "9999-12-31T23:59:59Z", "delay_seconds": 315_360_000},
@@ -167,7 +167,7 @@ async def test_the_end_of_time_is_refused_or_can_be_read_back(api: Api, subtests
 # ── in time ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_job_that_is_not_done_by_its_deadline_has_failed(api: Api, receiver: Receiver) -> None:
+async def test_a_job_that_is_not_done_by_its_deadline_fails(api: Api, receiver: Receiver) -> None:
     job_id = await api.submit(deadline_seconds=0.001, webhook={"url": receiver.url(), "on": ["failed"]})
     [hook] = await until(lambda: receiver.hooks)
     body = msgspec.json.decode(hook.body)
@@ -179,7 +179,7 @@ async def test_a_job_that_is_not_done_by_its_deadline_has_failed(api: Api, recei
     assert (await api.claim())["deadline_at"] is None
 
 
-async def test_a_job_tells_its_deadline(api: Api) -> None:
+async def test_a_job_shows_its_deadline(api: Api) -> None:
     job = await api.job(await api.submit(deadline_seconds=3600))
     passed = datetime.fromisoformat(job["deadline_at"]) - datetime.fromisoformat(job["created_at"])
     assert passed == timedelta(hours=1)
@@ -209,7 +209,7 @@ async def test_the_same_key_with_another_request_is_refused(api: Api) -> None:
     assert first.good(202)["job_id"] in refused.problem(422, "idempotency.mismatch")["detail"]
 
 
-async def test_of_many_at_once_with_the_same_key_one_makes_the_job(api: Api) -> None:
+async def test_concurrent_requests_with_the_same_key_create_one_job(api: Api) -> None:
     job = {"queue": "q", "payload": 1}
     answers = await asyncio.gather(*[api.post("/engine/jobs", job, {"Idempotency-Key": "k"}) for _ in range(20)])
     assert len({answer.good(202)["job_id"] for answer in answers}) == 1
@@ -344,7 +344,7 @@ async def test_a_filter_that_nothing_can_match_finds_nothing(api: Api, subtests:
             assert answer.status == 400 or answer.good()["jobs"] == []
 
 
-async def test_the_position_counts_those_that_go_before(api: Api) -> None:
+async def test_the_position_of_a_job_counts_the_jobs_before_it(api: Api) -> None:
     low, high, low_too = await api.submit(), await api.submit(priority=5), await api.submit()
     assert [(await api.job(job_id))["position"] for job_id in (high, low, low_too)] == [0, 1, 2]
 
@@ -352,7 +352,7 @@ async def test_the_position_counts_those_that_go_before(api: Api) -> None:
 # ── events ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_events_are_numbered_without_a_gap_and_can_be_read_from_any(api: Api) -> None:
+async def test_events_are_numbered_without_a_gap_and_can_be_read_from_any_number_on(api: Api) -> None:
     job_id = await api.submit()
     job = await api.claim()
     await api.move(job, "note", message="half way", level="warn", step="middle", data={"percent": 50})
@@ -377,9 +377,7 @@ async def test_events_are_numbered_without_a_gap_and_can_be_read_from_any(api: A
     assert (await api.get(f"/engine/jobs/{job_id}/events?after=99")).good()["events"] == []
 
 
-async def test_a_sequence_number_that_cannot_be_is_refused_or_finds_nothing(
-    api: Api, subtests: pytest.Subtests
-) -> None:
+async def test_an_impossible_sequence_number_is_refused_or_finds_nothing(api: Api, subtests: pytest.Subtests) -> None:
     job_id = await api.submit()
     for after in (-1, "x", 2**63 - 1, 2**63, 10**30):
         with subtests.test(after=after):
@@ -402,7 +400,7 @@ async def test_events_are_pushed_as_they_happen_until_the_job_has_ended(api: Api
         assert [event["move"] async for event in events] == ["succeed"]
 
 
-async def test_who_lost_the_connection_goes_on_after_the_last_event_it_saw(api: Api) -> None:
+async def test_a_client_that_reconnects_gets_the_events_after_the_last_one_it_saw(api: Api) -> None:
     job_id = await api.submit()
     job = await api.claim()
     async with asyncio.timeout(5), aclosing(follow(api, job_id)) as events:
@@ -429,7 +427,7 @@ async def test_a_last_event_id_that_is_no_sequence_number_is_refused(
 
 
 @on_sqlite
-async def test_a_follower_that_hangs_up_is_forgotten(api: Api, server: Server) -> None:
+async def test_a_client_that_hangs_up_is_no_longer_subscribed_to_events(api: Api, server: Server) -> None:
     job_id = await api.submit()
     async with aclosing(follow(api, job_id)) as events:
         await anext(events)
@@ -451,7 +449,7 @@ async def test_a_queued_job_can_be_cancelled_once(api: Api) -> None:
     assert event["message"] == "cancelled by anonymous"
 
 
-async def test_the_worker_of_a_job_that_was_cancelled_is_told_so(api: Api) -> None:
+async def test_the_worker_of_a_cancelled_job_learns_of_it_at_its_next_call(api: Api) -> None:
     job_id = await api.submit()
     job = await api.claim()
     (await api.post(f"/engine/jobs/{job_id}/cancel")).good()

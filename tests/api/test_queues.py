@@ -10,7 +10,7 @@ async def listed(api: Api) -> dict[str, Any]:
     return {queue["queue"]: queue for queue in (await api.get("/engine/queues")).good()["queues"]}
 
 
-async def test_a_queue_shows_what_stands_in_it(api: Api) -> None:
+async def test_a_queue_shows_how_many_jobs_it_has_in_each_state(api: Api) -> None:
     assert await listed(api) == {}
     await api.submit(queue="a/b c")
     await api.submit(queue="a/b c")
@@ -39,7 +39,7 @@ async def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(api: Api) ->
     assert (await api.claim())["id"] == job_id
 
 
-async def test_a_limited_queue_has_no_more_running_than_that_and_a_finished_job_makes_room(api: Api) -> None:
+async def test_a_limited_queue_runs_no_more_jobs_than_its_limit_and_a_finished_job_makes_room(api: Api) -> None:
     assert (await api.call("PUT", "/engine/queues/job/q", {"max_running": 2})).good()["max_running"] == 2
     for _ in range(4):
         await api.submit()

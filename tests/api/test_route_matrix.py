@@ -1,7 +1,7 @@
-"""Who is refused where: every route of the table, times everybody who must not pass.
+"""Call every route as every kind of caller that it must refuse.
 
-The walk is over the route table itself. A route that is added tomorrow is refused to strangers, to other tenants, to every scope
-but its own and to ids of other doors' jobs, or one of these tests fails: for lack of a refusal, or for lack of a row below.
+The tests walk the route table itself. A new route must refuse callers without a token, other tenants, every scope but its own
+and the ids of other doors' jobs. If it does not, or has no row in the tables below, one of these tests fails.
 """
 
 import itertools
@@ -27,23 +27,22 @@ from tests.provisioning.recipes import linux
 
 pytestmark = on_sqlite
 
-HOLDER = (
-    "holder"  # its token has all scopes, and it holds all jobs: whatever stops it is neither scope nor tenant nor name
-)
+# Has all scopes and holds all jobs, so that neither scope nor tenant nor name is the cause of a refusal.
+HOLDER = "holder"
 KINDS = ("job", "inference", "batch", "task", "provision")
 
-# Open to everybody: nothing of anybody's is shown there.
+# Open to everybody: these show no data of any tenant.
 OPEN = {
     "/", "/healthz", "/readyz", "/openapi.json", "/docs",
     "/console", "/console/static/{file:path}", "/console/{page:path}",
 }  # fmt: skip
-# Open to the gate, for they look at credentials of their own: a machine's, a signed path, a registry client's.
+# These need no scope: they check credentials of their own (of a machine, in a signed path, of a registry client).
 GUARDED = ("/api/v1/status-webhook/", "/media/", "/v2")
 
 PRODUCER = {"codeq:produce", "codeq:admin"}
 ADMIN = {"codeq:admin"}
 WORKER = {f"codeq:{verb}" for verb in ("claim", "heartbeat", "abandon", "nack", "result", "subscribe")}
-# The tasks door asks for its scopes itself, because codeQ's refusals have a shape of their own: any one of these is let in.
+# The tasks door checks its scopes itself, because codeQ's refusals have their own shape. Any one of these scopes is enough.
 TASKS = {
     "POST /tasks": PRODUCER,
     "POST /tasks/batch": PRODUCER,
@@ -93,7 +92,7 @@ TASKS = {
     "POST /admin/dlq/{task_id}/requeue": ADMIN,
     "DELETE /admin/dlq/{task_id}": ADMIN,
 }
-# Which kinds of jobs a route is for, by how its path begins; the engine's own reads and stops are for all of them.
+# The kinds of jobs that a route is for, by the start of its path; the routes in FOR_ALL_KINDS take all kinds.
 OWN_KINDS = {
     "/engine/jobs/{job_id}": ("job",),
     "/jobs/{job_id}": ("inference",),
@@ -106,9 +105,9 @@ FOR_ALL_KINDS = {
     "GET /engine/jobs/{job_id}", "GET /engine/jobs/{job_id}/events",
     "POST /engine/jobs/{job_id}/cancel", "POST /engine/jobs/{job_id}/requeue",
 }  # fmt: skip
-# What these need, besides the scope of the route, where the job is another door's.
+# The scopes that the routes in FOR_ALL_KINDS also need, by the kind of the job.
 DOORS_OWN = {"task": ("codeq:produce", "codeq:admin"), "provision": ("provision:read", "provision:write")}
-# Names, not ids: each tenant has its own of them, so another tenant's call is about its own and not about this one's.
+# Names, not ids: each tenant has its own names, so another tenant's call is about that tenant's own thing.
 OWN_NAMES = (
     "{name",
     "{kind}",
@@ -121,7 +120,7 @@ OWN_NAMES = (
     "{page:",
     "{stream}",
 )
-# Bodies that say all that is needed, so that nothing but the guard stands between the call and the job.
+# Complete bodies, so that only the guard stops the call.
 BODIES: dict[str, dict[str, Any]] = {
     "advance": {"stage": "forged"},
     "note": {"message": "forged"},
@@ -139,7 +138,7 @@ SOME = {
 
 
 def a_token(name: str, tenant: str, *scopes: str) -> dict[str, Any]:
-    """Its text is its name, and it may work on every event type: that is not what refuses it."""
+    """The token's text is its name. It is for every event type, so that event types are not the cause of a refusal."""
     return {"name": name, "hash": hash_token(name), "tenant": tenant, "scopes": scopes, "event_types": ["*"]}
 
 
@@ -173,7 +172,7 @@ def path_of(route: Route, ids: dict[str, str]) -> str:
 
 
 def accepted(route: Route) -> set[str]:
-    """Each of these scopes alone opens the route."""
+    """Return the scopes of which each alone opens the route."""
     if route.scope:
         return {route.scope}
     return TASKS[name_of(route).replace("/v1/codeq", "")]
@@ -194,9 +193,9 @@ async def ask(api: Api, route: Route, ids: dict[str, str], lease: int = 1) -> An
     return await api.call(route.method, path_of(route, ids), None if route.request is None else body)
 
 
-# Views that tell the time, count requests, or have no end.
+# These answers show the time, count requests, or have no end.
 RESTLESS = ("/engine/feed", "/engine/chores", "/metrics", "/engine/overview", "/targets", "/v1/codeq/admin/workers")
-# What the operator's own tools read is about all tenants.
+# These routes are for the operator and show all tenants.
 OF_ALL_TENANTS = ("/metrics",)
 
 NOTHING = dict.fromkeys(
@@ -208,7 +207,7 @@ NOTHING = dict.fromkeys(
 # no token -------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_route_is_closed_or_stands_in_the_list_of_those_that_show_nothing(server: Server) -> None:
+async def test_every_route_without_a_scope_is_in_the_list_of_open_routes(server: Server) -> None:
     unlisted = [
         name_of(route)
         for route in server.routes()
@@ -217,7 +216,7 @@ async def test_a_route_is_closed_or_stands_in_the_list_of_those_that_show_nothin
     assert unlisted == []
 
 
-async def test_nobody_passes_without_a_token_or_with_a_wrong_one(
+async def test_a_call_without_a_token_or_with_an_unknown_token_is_refused(
     server: Server, nobody: Api, subtests: pytest.Subtests
 ) -> None:
     for route in [*scoped_routes(server), *filter(guarded, server.routes())]:
@@ -230,7 +229,7 @@ async def test_nobody_passes_without_a_token_or_with_a_wrong_one(
 # another scope --------------------------------------------------------------------------------------------------------
 
 
-async def test_no_single_scope_opens_a_route_that_is_not_its_own(
+async def test_no_scope_opens_a_route_that_needs_another_scope(
     server: Server, nobody: Api, subtests: pytest.Subtests
 ) -> None:
     for route, scope in itertools.product(scoped_routes(server), SCOPES):
@@ -253,7 +252,7 @@ async def test_the_registry_is_read_and_written_by_its_own_scopes_alone(nobody: 
 
 
 async def held_job(engine: Engine, kind: str, payload: bytes = b"{}", metadata: bytes | None = None) -> Job:
-    """A running job of this kind, in a queue of another node, from which no door claims here."""
+    """Return a running job of this kind, in a queue of another node, from which no door of this server claims."""
     queue = Queue(kind, "acme", kind, "another-node")
     await engine.submit(NewJob(engine.new_id(), queue, payload, max_attempts=9, metadata=metadata))
     [job] = await engine.claim((queue,), HOLDER, 600)
@@ -261,13 +260,13 @@ async def held_job(engine: Engine, kind: str, payload: bytes = b"{}", metadata: 
 
 
 def by_job_id(server: Server) -> Iterator[tuple[Route, str, tuple[str, ...]]]:
-    """The routes that name one job, the parameter that does, and which kinds they are for."""
+    """Yield the routes that name one job, with the parameter that names it and the kinds of jobs they are for."""
     for route in scoped_routes(server):
         if named := re.search(r"\{(job_id|task_id|batch_id)\}", route.path):
             yield route, named[1], OWN_KINDS[route.path[: named.end()]]
 
 
-async def test_no_route_moves_or_shows_a_job_of_another_kind_even_to_whoever_holds_it(
+async def test_no_route_moves_or_shows_a_job_of_another_kind_even_to_its_lease_holder(
     server: Server, nobody: Api, subtests: pytest.Subtests
 ) -> None:
     holder, store = nobody.of(HOLDER), server.store
@@ -284,7 +283,7 @@ async def test_no_route_moves_or_shows_a_job_of_another_kind_even_to_whoever_hol
                 assert (await server.engine.get(job.id)).seq == job.seq
 
 
-async def test_the_engines_face_asks_for_the_scope_of_the_jobs_own_door(
+async def test_the_engine_routes_need_the_scope_of_the_jobs_own_door(
     server: Server, nobody: Api, subtests: pytest.Subtests
 ) -> None:
     for kind in DOORS_OWN:
@@ -298,7 +297,7 @@ async def test_the_engines_face_asks_for_the_scope_of_the_jobs_own_door(
         assert (await server.engine.get(job.id)).seq == job.seq
 
 
-async def test_a_list_shows_only_kinds_whose_own_door_would_show_them(server: Server, nobody: Api) -> None:
+async def test_a_list_shows_only_kinds_that_the_caller_may_read_at_their_own_door(server: Server, nobody: Api) -> None:
     jobs = {kind: await held_job(server.engine, kind) for kind in KINDS}
     reader = nobody.of("only-jobs:read")
     shown = (await reader.get("/engine/jobs")).good()["jobs"]
@@ -313,7 +312,7 @@ async def test_a_list_shows_only_kinds_whose_own_door_would_show_them(server: Se
     assert not {queue["kind"] for queue in queues} & set(DOORS_OWN)
 
 
-async def test_a_worker_cannot_guess_its_way_to_a_job_that_another_one_holds(
+async def test_a_worker_cannot_guess_the_lease_of_another_workers_job(
     server: Server, nobody: Api, subtests: pytest.Subtests
 ) -> None:
     job = await held_job(server.engine, "job")
@@ -368,7 +367,7 @@ class World:
         await self._hold_jobs(engine)
 
     async def _hold_jobs(self, engine: Engine) -> None:
-        """Of each kind one that is like those its own door makes, and is being worked on."""
+        """Hold one running job of each kind, with the payload and the metadata that its own door gives it."""
         asked = {
             "inference": ("/jobs", {"model": "m", "messages": [{"role": "user", "content": "hello"}]}),
             "batch": ("/v1/batches", {"input_file_id": self.ids["file_id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}),
@@ -394,14 +393,14 @@ class World:
         await until(finished)
 
     def of(self, route: Route) -> dict[str, str]:
-        """The ids of acme's things that a path of this route can name."""
+        """Return the ids of acme that a path of this route can name."""
         kind = next((kinds[0] for start, kinds in OWN_KINDS.items() if route.path.startswith(start)), "job")
         job_id = self.ids[f"{kind} job"]
         task_id = self.ids["dead letter"] if "/dlq/" in route.path else self.ids["task job"]
         return {**self.ids, "job_id": job_id, "task_id": task_id, "batch_id": f"batch_{self.ids['batch job']}"}
 
     async def seen(self, server: Server) -> dict[str, bytes]:
-        """All that acme itself can read, but what tells the time or counts requests."""
+        """Return everything that acme can read, except what shows the time or counts requests."""
         routes = [route for route in scoped_routes(server) if route.method == "GET" and route.path not in RESTLESS]
         answers = {name_of(route): await self.api.get(path_of(route, self.of(route))) for route in routes}
         assert [name for name, answer in answers.items() if answer.status == 500] == []
@@ -415,7 +414,7 @@ async def acme(server: Server, nobody: Api) -> World:
     return world
 
 
-async def test_nothing_of_another_tenants_is_there_and_nothing_of_it_moves(
+async def test_the_things_of_another_tenant_are_not_found_and_do_not_change(
     server: Server, nobody: Api, acme: World, subtests: pytest.Subtests
 ) -> None:
     umbrella = nobody.of("umbrella")
@@ -430,7 +429,7 @@ async def test_nothing_of_another_tenants_is_there_and_nothing_of_it_moves(
     assert await acme.seen(server) == before
 
 
-async def test_no_list_and_no_name_shows_anything_of_another_tenants(
+async def test_no_list_and_no_name_shows_data_of_another_tenant(
     server: Server, nobody: Api, acme: World, subtests: pytest.Subtests
 ) -> None:
     umbrella = nobody.of("umbrella")

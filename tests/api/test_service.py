@@ -40,7 +40,7 @@ async def test_a_server_that_stops_is_no_longer_ready(api: Api, server: Server) 
 
 
 async def samples(api: Api) -> dict[str, dict[tuple[str, ...], float]]:
-    """By name and the values of the labels, in their order."""
+    """Return the metrics by name and by the values of the labels, in the order of the labels."""
     answer = await api.get("/metrics")
     assert answer.status == 200
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -64,7 +64,7 @@ async def test_every_metric_is_there_and_counts(api: Api, server: Server, receiv
     assert await until(delivered) == 1
     found = await samples(api)
     ours = {family.name for family in server.metrics.registry.collect() if family.name.startswith("chargehand_")}
-    ours = {name for name in ours if not name.startswith("chargehand_inference_")}  # these appear with a target
+    ours = {name for name in ours if not name.startswith("chargehand_inference_")}  # which only appear with a target
     assert {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in found} >= ours
     assert found["chargehand_moves_total"] == {("job", "submit"): 2, ("job", "claim"): 1, ("job", "succeed"): 1}
     assert found["chargehand_http_request_seconds_count"]["GET", "/engine/jobs", "200"] == 1
@@ -75,7 +75,7 @@ async def test_every_metric_is_there_and_counts(api: Api, server: Server, receiv
     assert found["chargehand_breakers_open"] == {(): 0}
 
 
-async def test_the_gauges_show_what_stands_in_the_queues(api: Api) -> None:
+async def test_the_gauges_show_the_jobs_in_the_queues(api: Api) -> None:
     await api.submit()
     await api.submit(delay_seconds=60)
     jobs = (await samples(api))["chargehand_queue_jobs"]
@@ -100,7 +100,7 @@ async def test_the_description_lists_every_route_that_is_not_hidden(api: Api, se
 
 
 @on_sqlite
-async def test_every_reference_in_the_description_leads_somewhere(api: Api) -> None:
+async def test_every_reference_in_the_description_exists(api: Api) -> None:
     description = (await api.get("/openapi.json")).good()
 
     def references(value: Any) -> set[str]:
@@ -114,7 +114,7 @@ async def test_every_reference_in_the_description_leads_somewhere(api: Api) -> N
 
 
 @on_sqlite
-async def test_a_browser_at_the_root_is_led_to_a_page_and_anything_else_gets_a_sign_of_life(api: Api) -> None:
+async def test_the_root_redirects_browsers_to_the_console_and_answers_other_clients(api: Api) -> None:
     plain = await api.get("/")
     assert (plain.status, plain.body) == (200, b"Ollama is running")
     assert (await api.call("HEAD", "/")).status == 200
@@ -128,7 +128,9 @@ async def test_a_browser_at_the_root_is_led_to_a_page_and_anything_else_gets_a_s
 
 
 @on_sqlite
-async def test_every_door_and_part_returns_its_chores_and_no_two_have_one_name(store_url: str, tmp_path: Path) -> None:
+async def test_every_door_and_part_returns_its_chores_and_their_names_are_unique(
+    store_url: str, tmp_path: Path
+) -> None:
     settings = {"provisioning.enabled": True, "server.data_dir": str(tmp_path)}
     async with serving(store_url, settings) as server, talking(server) as api:
         names = [chore.name for chore in server.chores()]

@@ -1,4 +1,4 @@
-"""The settings in force: all of them, with what they mean, and never a secret."""
+"""The settings in force are all shown, with what they mean, and without secrets."""
 
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def test_every_setting_is_there_with_its_meaning_and_its_name_in_the_environment
     assert all(each.value == each.default for each in settings.values())
 
 
-def test_what_somebody_set_is_told_apart_from_the_default() -> None:
+def test_a_setting_that_was_changed_is_marked() -> None:
     settings = shown(server__drain_seconds=5, log__level="debug")
     assert {name for name, each in settings.items() if each.changed} == {"server.drain_seconds", "log.level"}
     assert (settings["server.drain_seconds"].value, settings["server.drain_seconds"].default) == (5.0, 20.0)
@@ -64,13 +64,13 @@ def test_each_setting_says_where_it_was_set(tmp_path: Path) -> None:
     origins = {each.name: each.origin for section in view(config, "acme").sections for each in section.settings}
     assert {name: origin for name, origin in origins.items() if origin} == {
         "log.level": str(file),
-        "log.format": "environment variable CHARGEHAND_LOG_FORMAT",  # the last one counts
-        "server.drain_seconds": str(file),  # though it is as the default
+        "log.format": "environment variable CHARGEHAND_LOG_FORMAT",  # the environment overrides the file
+        "server.drain_seconds": str(file),  # although the value equals the default
         "server.listen": "the command line",
     }
 
 
-def test_no_secret_ever_shows_and_that_one_is_set_does() -> None:
+def test_no_secret_is_shown_but_whether_it_is_set_is_shown() -> None:
     settings = shown(**{name.replace(".", "__"): value for name, value in SECRETS.items()})
     text = msgspec.json.encode(settings).decode()
     assert "never-" not in text
@@ -82,7 +82,7 @@ def test_no_secret_ever_shows_and_that_one_is_set_does() -> None:
             assert settings[name].changed == (name in SECRETS)
 
 
-def test_every_setting_that_is_secret_is_among_those_that_were_tried() -> None:
+def test_every_secret_setting_has_a_value_in_these_tests() -> None:
     assert {name for name, kind in SETTINGS.items() if kind is Secret} <= SECRETS.keys()
 
 
@@ -93,7 +93,7 @@ def test_a_tenant_sees_its_own_tokens_users_and_secrets_alone() -> None:
     assert list(settings["webhooks.tenants"].value) == ["acme"]
 
 
-def test_examples_in_a_meaning_keep_their_lines() -> None:
+def test_examples_in_the_text_of_a_setting_keep_their_lines() -> None:
     assert "\n  [webhooks.tenants.acme]\n" in meanings()["webhooks.tenants"]
     assert "\n" not in meanings()["server.drain_seconds"]
 
@@ -104,7 +104,7 @@ def settings() -> dict[str, Any]:
 
 
 @on_sqlite
-async def test_only_who_has_the_scope_admin_reads_them(api: Api) -> None:
+async def test_reading_the_settings_needs_the_scope_admin(api: Api) -> None:
     answer = await api.of("token-of-ops").get("/engine/settings")
     sections = answer.good()["sections"]
     assert sections[0]["section"] == "server"

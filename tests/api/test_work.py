@@ -55,7 +55,7 @@ async def test_several_jobs_can_be_claimed_at_once_and_none_twice(api: Api) -> N
     assert set(claimed) == submitted
 
 
-async def test_a_claim_without_an_owner_is_the_callers(api: Api) -> None:
+async def test_a_claim_without_an_owner_gets_the_callers_name(api: Api) -> None:
     await api.submit()
     assert (await api.claim())["lease_owner"] == "anonymous"
 
@@ -86,7 +86,7 @@ async def test_a_wrong_value_is_refused_and_its_field_is_named(api: Api, subtest
 
 @pytest.fixture
 def patient() -> dict[str, Any]:
-    """So rarely does the server look that only a wake-up can be quick."""
+    """Poll so rarely that a claim can only be quick if it is woken."""
     return {"engine.poll_seconds": 60}
 
 
@@ -157,7 +157,7 @@ async def test_no_long_poll_waits_longer_than_the_server_allows(store_url: str) 
         assert time.monotonic() - began < 5
 
 
-async def test_who_hangs_up_while_waiting_leaves_no_claimed_job_behind(api: Api, server: Server) -> None:
+async def test_a_client_that_hangs_up_while_waiting_leaves_no_claimed_job_behind(api: Api, server: Server) -> None:
     async with aiohttp.ClientSession() as session:
         gone = asyncio.create_task(Api(api.url, session).claim(wait_seconds=30))
         await until(lambda: server.engine.wakeups.waiting)
@@ -171,7 +171,7 @@ async def test_who_hangs_up_while_waiting_leaves_no_claimed_job_behind(api: Api,
 
 
 @on_sqlite
-async def test_a_server_that_stops_sends_its_waiters_home(store_url: str) -> None:
+async def test_a_server_that_stops_answers_its_long_polls(store_url: str) -> None:
     async with serving(store_url) as server, talking(server) as api:
         waiting = asyncio.create_task(api.post("/engine/claims", {"queues": ["q"], "wait_seconds": 30}))
         await until(lambda: server.engine.wakeups.waiting)
@@ -182,7 +182,7 @@ async def test_a_server_that_stops_sends_its_waiters_home(store_url: str) -> Non
 # ── working ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_worker_keeps_its_lease_says_how_far_it_is_and_ends_with_a_result(api: Api) -> None:
+async def test_a_worker_renews_its_lease_reports_its_stage_and_ends_with_a_result(api: Api) -> None:
     job_id = await api.submit()
     job = await api.claim(lease_seconds=5)
     beaten = (await api.move(job, "beat", lease_seconds=500)).good()
@@ -203,7 +203,7 @@ async def test_a_result_may_be_left_out(api: Api) -> None:
     assert (await api.job(job_id))["result"] is None
 
 
-async def test_work_that_broke_comes_back_until_its_attempts_are_used_up(api: Api) -> None:
+async def test_a_job_that_breaks_is_retried_until_its_attempts_are_used_up(api: Api) -> None:
     job_id = await api.submit(max_attempts=2)
     assert (await api.move(await api.claim(), "retry", error="first", failed_step="start")).good()["state"] == "queued"
     job = await api.job(job_id)
@@ -213,7 +213,7 @@ async def test_work_that_broke_comes_back_until_its_attempts_are_used_up(api: Ap
     assert (job["error"], job["failed_step"], job["attempt"]) == ("second", None, 2)
 
 
-async def test_a_worker_may_say_when_to_try_again(api: Api) -> None:
+async def test_a_worker_may_set_the_delay_of_a_retry(api: Api) -> None:
     job_id = await api.submit()
     (await api.move(await api.claim(), "retry", error="busy", delay_seconds=3600)).good()
     assert (await api.job(job_id))["waiting_for"] == "backoff"
@@ -227,14 +227,14 @@ async def test_a_parked_job_has_lost_no_attempt_and_says_what_it_waits_for(api: 
     assert (job["state"], job["attempt"], job["waiting_for"]) == ("queued", 0, "the moon")
 
 
-async def test_a_failed_job_is_not_tried_again(api: Api) -> None:
+async def test_a_failed_job_is_not_retried(api: Api) -> None:
     job_id = await api.submit()
     assert (await api.move(await api.claim(), "fail", error="no use", failed_step="start")).good()["state"] == "failed"
     job = await api.job(job_id)
     assert (job["error"], job["failed_step"], job["attempt"]) == ("no use", "start", 1)
 
 
-async def test_a_lease_that_runs_out_gives_the_job_to_the_next_and_the_last_one_is_told(api: Api) -> None:
+async def test_after_a_lease_expires_the_next_worker_gets_the_job_and_the_old_lease_is_refused(api: Api) -> None:
     job_id = await api.submit()
     lost = await api.claim(lease_seconds=0.05)
     job = await api.claim(wait_seconds=10)
@@ -257,7 +257,7 @@ async def test_a_finished_job_accepts_no_further_move(api: Api, subtests: pytest
 # ── what workers may say ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_lease_that_nobody_can_hold_is_refused_and_hurts_nobody_else(
+async def test_an_impossible_lease_is_refused_and_does_not_disturb_other_requests(
     api: Api, subtests: pytest.Subtests
 ) -> None:
     await api.submit()
@@ -265,7 +265,7 @@ async def test_a_lease_that_nobody_can_hold_is_refused_and_hurts_nobody_else(
     for lease in (2**31, 2**63 - 1, 2**63, 2**64, 10**30):
         for move, fields in MOVES.items():
             with subtests.test(lease=lease, move=move):
-                # At the same time as others, so that they share a commit.
+                # Submit others at the same time, so that they share a commit with the refused move.
                 others = asyncio.gather(*[api.submit() for _ in range(3)])
                 refused = await api.move({"id": job["id"], "lease": lease}, move, **fields)
                 if refused.status != 409:
@@ -275,7 +275,7 @@ async def test_a_lease_that_nobody_can_hold_is_refused_and_hurts_nobody_else(
 
 
 @on_sqlite
-async def test_a_field_of_a_move_that_is_wrong_is_named(api: Api, subtests: pytest.Subtests) -> None:
+async def test_an_invalid_field_of_a_move_is_named(api: Api, subtests: pytest.Subtests) -> None:
     await api.submit()
     job = await api.claim()
     wrong: list[tuple[str, str, Any]] = [
