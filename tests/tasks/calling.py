@@ -1,4 +1,4 @@
-"""A server with its tasks door, and callers of two tenants that speak to it over HTTP as codeQ's clients do."""
+"""A server with its tasks door, and callers of two tenants that call it over HTTP as codeQ's clients do."""
 
 import base64
 import hashlib
@@ -30,7 +30,7 @@ NOBODY = "01HZZZZZZZZZZZZZZZZZZZZZZZ"  # an id that no task has
 
 
 class Caller:
-    """What one token can say."""
+    """The calls that the bearer of one token can make."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
@@ -42,7 +42,7 @@ class Caller:
         return await self.api.post(BASE + path, body, headers)
 
     async def send(self, path: str, body: str | bytes, method: str = "POST") -> Answer:
-        """These very bytes, for bodies that no encoder would write."""
+        """Send these very bytes: for bodies that no encoder would write."""
         data = body.encode() if isinstance(body, str) else body
         return await self.api.call(method, BASE + path, data=data, headers={"Content-Type": "application/json"})
 
@@ -76,7 +76,7 @@ class Caller:
 
 
 class Shop:
-    """A server and its callers, `other_…` of another tenant."""
+    """A server and its callers; `other_…` are of another tenant."""
 
     def __init__(self, server: Server, api: Api) -> None:
         self.server = server
@@ -89,7 +89,7 @@ class Shop:
         return Caller(self.nobody.api.of(token))
 
     async def dead_letter(self, command: str = "render", reason: str = "broken", **fields: Any) -> dict[str, Any]:
-        """A task that ran out of attempts."""
+        """Return a task that ran out of attempts."""
         task = await self.producer.create(command, maxAttempts=1, **fields)
         await self.worker.claim(command)
         answer = await self.worker.on(task, "nack", reason=reason)
@@ -105,7 +105,7 @@ async def calling(store_url: str, settings: Mapping[str, Any] = {}) -> AsyncIter
 
 
 def a_jwt(sub: str = "robot", secret: str = SECRET, **claims: Any) -> str:
-    """HS256; a claim of `...` is left out."""
+    """Return an HS256 token; a claim whose value is `...` is left out."""
     said = {"sub": sub, "exp": time.time() + 600, **claims}
     body = {name: value for name, value in said.items() if value is not ...}
     signed = f"{_part({'alg': 'HS256', 'typ': 'JWT'})}.{_part(body)}"
@@ -122,7 +122,7 @@ def _text(data: bytes) -> str:
 
 
 def refused(answer: Answer, status: int, error: str, field: str | None = None) -> dict[str, Any]:
-    """The shape that every refusal of this wire has, with the text that codeQ's clients compare."""
+    """Assert that the answer is a refusal in the shape of this wire, with the text that codeQ's clients compare."""
     assert (answer.status, answer.headers.get("content-type")) == (status, "application/json"), answer.body
     assert answer.headers["x-request-id"]
     said: dict[str, Any] = answer.json

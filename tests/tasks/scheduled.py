@@ -1,4 +1,4 @@
-"""A server with schedules whose clock passes only when a test says so."""
+"""A server with schedules, on a clock that only the test moves."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -47,7 +47,7 @@ def clock_at(text: str) -> Clock:
 
 
 class Door:
-    """`Producer.create` of the real door, which a test may let fail."""
+    """`Producer.create` of the real door; a test can make it fail."""
 
     def __init__(self, create: Any) -> None:
         self._create = create
@@ -89,12 +89,12 @@ class Node:
         return found
 
     async def jobs(self) -> list[Job]:
-        """All tasks, oldest first."""
+        """Return all tasks, oldest first."""
         found = await self.server.store.list_jobs(JobFilter(kind=KIND, limit=500))
         return sorted(found, key=lambda job: job.id)
 
     async def ticks(self) -> list[str]:
-        """The ticks that have a task, by its key."""
+        """Return the ticks that have a task, read from the keys of the tasks."""
         jobs = await self.jobs()
         keys = [(await self.server.engine.get(job.id)).idempotency_key or "" for job in jobs]
         return sorted(rfc3339(int(key.rpartition("/")[2]))[:16] for key in keys)
@@ -102,7 +102,7 @@ class Node:
 
 @asynccontextmanager
 async def node(store_url: str, clock: Clock, settings: Mapping[str, Any] = {}) -> AsyncIterator[Node]:
-    """A server with these schedules and no others: the door's own would tick when it pleases them."""
+    """A server whose schedules run only when a test fires them. The tasks door is off: it would fire its own too."""
     own = {"store.url": store_url, "tasks.enabled": False}
     config = load_config(environ={}, overrides={**HURRY, **own, **settings})
     async with AsyncExitStack() as stack:

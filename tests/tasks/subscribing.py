@@ -1,4 +1,4 @@
-"""A server with its tasks door, a receiver that workers share, and what is needed to see who was told of what."""
+"""A server with its tasks door, a receiver that workers share, and helpers to see which workers were notified."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -55,12 +55,12 @@ class Desk:
         return await self.api.post(f"{BASE}/tasks/{task_id}/{verb}", fields)
 
     async def notified(self, how_often: int = 1, path: str = "/hook") -> list[Hook]:
-        """What came to this path, once so much came."""
+        """Return the notifications sent to this path, once there are at least `how_often` of them."""
         await until(lambda: len(self.receiver.at(path)) >= how_often)
         return self.receiver.at(path)
 
     async def settled(self, looks: int = 2) -> None:
-        """All that was to be told by now has been sent: the server has looked everywhere, and told what came later."""
+        """Wait until all due notifications are sent: the server looked at all queues, and then sent a later one."""
         for _ in range(looks):
             await self.looked()
         name = f"marker-{next(_numbers)}"
@@ -70,7 +70,7 @@ class Desk:
         await until(lambda: not self.notifier._sending)
 
     async def looked(self) -> None:
-        """The server is about to look at every queue: it begins with what has expired."""
+        """Wait until the server begins to look at every queue: it first removes the subscriptions that expired."""
         store = self.server.store
         name = f"expired-{next(_numbers)}"
         await store.write(PutRecord(SUBSCRIPTION, "default", name, b"", 0, due_at=1))

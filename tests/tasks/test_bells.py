@@ -1,4 +1,4 @@
-"""Who is told, and when: the pure part, with time as an argument."""
+"""Whom `ring` notifies, and when: pure functions, with the time as an argument."""
 
 from collections import Counter
 from typing import Any
@@ -23,7 +23,7 @@ def a_subscription(name: str, mode: Any = "fanout", group: str = "", interval: i
 
 
 def a_pulse(at: int, *run_ats: int, **fields: Any) -> Pulse:
-    """Of a queue with these ready tasks in it."""
+    """The state of a queue that has these ready tasks."""
     values = {"ready": len(run_ats), "oldest_at": min(run_ats, default=None), "newest_at": max(run_ats, default=None)}
     return Pulse(**{**values, "delayed": False, "next_at": None, "paused": False, "at": at, **fields})
 
@@ -38,7 +38,7 @@ ONE = [a_subscription("a")]
 # edges ------------------------------------------------------------------------------------------------------------------
 
 
-def test_work_in_an_empty_queue_is_told_once() -> None:
+def test_the_first_task_of_an_empty_queue_is_notified_once() -> None:
     first = ring(Bell(), ONE, a_pulse(AT, AT - 1))
     assert (told(first), first.changed, first.again_at) == (["a"], True, None)
     second = ring(first.bell, ONE, a_pulse(AT + MINUTE, AT - 1))
@@ -46,32 +46,32 @@ def test_work_in_an_empty_queue_is_told_once() -> None:
     assert second.bell == first.bell
 
 
-def test_more_work_in_a_queue_that_has_some_is_no_news() -> None:
+def test_more_work_in_a_queue_that_has_work_is_not_notified() -> None:
     bell = ring(Bell(), ONE, a_pulse(AT, AT)).bell
     more = ring(bell, ONE, a_pulse(AT + MINUTE, AT, AT + 1, AT + MINUTE))
     assert (told(more), more.changed) == ([], False)
-    # … nor is what is left of it when the first is gone: that was seen while the queue had work.
+    # Nor is the rest of the work new when the first task is gone: the rest was seen while the queue had work.
     assert told(ring(more.bell, ONE, a_pulse(AT + MINUTE + 1, AT + MINUTE))) == []
 
 
-def test_work_that_came_after_all_that_was_seen_is_news() -> None:
+def test_work_that_is_newer_than_all_seen_work_is_notified() -> None:
     bell = ring(Bell(), ONE, a_pulse(AT, AT)).bell
     assert told(ring(bell, ONE, a_pulse(AT + MINUTE, AT + 1))) == ["a"]
 
 
-def test_work_that_was_committed_late_is_news_although_it_is_older_than_the_last_look() -> None:
+def test_work_that_was_committed_late_is_notified_although_it_is_older_than_the_last_look() -> None:
     bell = ring(Bell(), ONE, a_pulse(AT, AT - 10)).bell
     assert told(ring(bell, ONE, a_pulse(AT + MINUTE, AT - 5))) == ["a"]
 
 
-def test_a_delayed_task_that_becomes_ready_is_news_even_in_a_queue_with_work() -> None:
+def test_a_delayed_task_that_becomes_ready_is_notified_even_in_a_queue_with_work() -> None:
     bell = ring(Bell(), ONE, a_pulse(AT, AT)).bell
     later = ring(bell, ONE, a_pulse(AT + MINUTE, AT, AT + 9, delayed=True))
     assert told(later) == ["a"]
     assert later.bell.until == AT + 9
 
 
-def test_a_paused_queue_tells_nobody_and_is_news_when_it_goes_on() -> None:
+def test_a_paused_queue_notifies_nobody_until_it_is_resumed() -> None:
     bell = ring(Bell(), ONE, a_pulse(AT, AT)).bell
     shut = ring(bell, ONE, a_pulse(AT + MINUTE, AT, AT + MINUTE, paused=True, delayed=True))
     assert (told(shut), shut.changed, shut.bell.shut) == ([], True, True)
@@ -82,7 +82,7 @@ def test_a_paused_queue_tells_nobody_and_is_news_when_it_goes_on() -> None:
     assert (told(empty), empty.changed, empty.bell.shut) == ([], True, False)
 
 
-def test_a_clock_that_was_set_back_makes_nobody_deaf() -> None:
+def test_a_clock_that_was_set_back_stops_no_notification() -> None:
     bell = ring(Bell(), ONE, a_pulse(AT, AT)).bell
     back = AT - 60 * MINUTE
     assert told(ring(bell, ONE, a_pulse(back, back + 1))) == ["a"]
@@ -91,7 +91,7 @@ def test_a_clock_that_was_set_back_makes_nobody_deaf() -> None:
 # throttling -------------------------------------------------------------------------------------------------------------
 
 
-def test_who_was_told_a_moment_ago_is_told_later_if_there_is_still_work() -> None:
+def test_a_subscriber_within_its_interval_is_notified_later_if_there_is_still_work() -> None:
     bell = ring(Bell(), ONE, a_pulse(AT, AT)).bell
     soon = ring(bell, ONE, a_pulse(AT + SECOND, AT + SECOND))
     assert (told(soon), soon.bell.owed, soon.again_at, soon.changed) == ([], ("one:a",), AT + 5 * SECOND, True)
@@ -103,13 +103,13 @@ def test_who_was_told_a_moment_ago_is_told_later_if_there_is_still_work() -> Non
     assert (told(gone), gone.bell.owed) == ([], ())
 
 
-def test_an_interval_is_the_subscribers_whatever_it_was_told_of() -> None:
+def test_the_interval_of_a_subscriber_counts_from_any_notification() -> None:
     rung = ring(Bell(), ONE, a_pulse(AT, AT), {"a": AT - SECOND})
     assert (told(rung), rung.again_at) == ([], AT + 4 * SECOND)
     assert told(ring(rung.bell, ONE, a_pulse(AT + 4 * SECOND, AT), {"a": AT - SECOND})) == ["a"]
 
 
-def test_who_is_gone_is_owed_nothing() -> None:
+def test_a_subscriber_that_left_is_owed_no_notification() -> None:
     bell = Bell(until=AT, owed=("one:a", "one:b"))
     rung = ring(bell, ONE, a_pulse(AT + 1, AT))
     assert (told(rung), rung.bell.owed) == (["a"], ())
@@ -119,13 +119,13 @@ def test_who_is_gone_is_owed_nothing() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 100])
-def test_fanout_tells_everybody(count: int) -> None:
+def test_fanout_notifies_every_subscriber(count: int) -> None:
     members = [a_subscription(f"s{number:03}") for number in range(count)]
     assert told(ring(Bell(), members, a_pulse(AT, AT))) == [each.id for each in members]
 
 
 @pytest.mark.parametrize("count", [1, 2, 100])
-def test_a_group_is_told_through_one_member_after_the_other(count: int) -> None:
+def test_the_members_of_a_group_are_notified_in_turn(count: int) -> None:
     members = [a_subscription(f"s{number:03}", "group", "g", 1) for number in range(count)]
     bell, order = Bell(), []
     for turn in range(2 * count):
@@ -136,7 +136,7 @@ def test_a_group_is_told_through_one_member_after_the_other(count: int) -> None:
     assert order == 2 * [each.id for each in members]
 
 
-def test_a_member_that_may_not_be_told_yet_is_passed_over() -> None:
+def test_a_member_within_its_interval_is_passed_over() -> None:
     members = [a_subscription(name, "group", "g", interval) for name, interval in (("a", 60), ("b", 60), ("c", 1))]
     bell, order = Bell(), []
     for turn in range(5):
@@ -155,7 +155,7 @@ def test_a_member_that_leaves_does_not_make_another_one_miss_its_turn() -> None:
     assert told(ring(bell, members[1:], a_pulse(at, at))) == ["c"]
 
 
-def test_each_group_and_each_lone_subscriber_is_told_for_itself() -> None:
+def test_each_group_and_each_lone_subscriber_is_notified_separately() -> None:
     members = [
         a_subscription("a", "group", "one"),
         a_subscription("b", "group", "one"),
@@ -169,14 +169,14 @@ def test_each_group_and_each_lone_subscriber_is_told_for_itself() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 100])
-def test_hash_tells_the_one_whose_minute_it_is(count: int) -> None:
+def test_hash_notifies_the_subscriber_whose_minute_it_is(count: int) -> None:
     members = [a_subscription(f"s{number:03}", "hash") for number in range(count)]
     for minute in range(2 * count):
         at = AT + minute * MINUTE
         assert told(ring(Bell(), members, a_pulse(at, at))) == [members[at // MINUTE % count].id]
 
 
-def test_hash_waits_for_its_one_or_for_the_next_minute() -> None:
+def test_hash_waits_for_its_subscriber_or_for_the_next_minute() -> None:
     members = [a_subscription(name, "hash", "", 90) for name in ("a", "b")]
     first = ring(Bell(), members, a_pulse(AT, AT))
     late = AT + 50 * SECOND
@@ -204,12 +204,12 @@ STEPS = st.lists(
 
 
 @given(MEMBERS, STEPS)
-def test_nobody_is_told_too_often_or_of_nothing_and_every_unit_hears_of_every_edge(
+def test_notifications_keep_their_interval_need_work_and_reach_every_unit(
     members: list[Subscription], steps: list[tuple[int, str]]
 ) -> None:
     bell, at, queue, paused = Bell(), AT, list[int](), False
     last: dict[str, int] = {}
-    unaware: set[str] = set()  # units that were not told since the queue last got work
+    unaware: set[str] = set()  # units that were not notified since the queue last got work
     for pause, act in [*steps, (1, "resume"), (1, "put"), *[(1, "wait")] * 200]:
         at += pause
         if act == "put":
@@ -234,7 +234,7 @@ def test_nobody_is_told_too_often_or_of_nothing_and_every_unit_hears_of_every_ed
         assert set(rung.bell.owed) >= unaware or paused
         assert rung.again_at is None or rung.again_at > at
         if act == "wait" and rung.again_at is not None:
-            at = rung.again_at - 1  # as a timer would
+            at = rung.again_at - 1  # as the notifier's timer would
         bell = rung.bell
     assert not unaware
 
@@ -252,7 +252,7 @@ def a_record(subscription: Subscription, version: int = 1) -> Record:
     return Record("subscription", subscription.tenant, subscription.id, body, version, subscription.expires_at, 0, 0)
 
 
-def test_the_book_finds_by_command_in_any_spelling_and_by_the_star() -> None:
+def test_the_book_finds_subscriptions_by_command_in_any_spelling_and_by_the_star() -> None:
     book = Book()
     for each in (
         a_subscription("b", "fanout", "", 5, "Render", "other"),
@@ -271,7 +271,7 @@ def test_the_book_finds_by_command_in_any_spelling_and_by_the_star() -> None:
     assert (book.tenants, book.active(AT)) == ([], {})
 
 
-def test_a_reading_of_the_records_does_not_undo_what_happened_meanwhile() -> None:
+def test_loading_the_records_does_not_undo_changes_made_during_the_read() -> None:
     book = Book()
     old, ended, new = (a_subscription(name) for name in ("old", "ended", "new"))
     book.load([a_record(old), a_record(ended)])

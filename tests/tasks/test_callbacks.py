@@ -1,4 +1,4 @@
-"""Result callbacks: one for every end, whoever brings it about, signed twice; tried as often and as late as was promised."""
+"""Result callbacks: one for every end of a task, signed in two ways, and retried as configured."""
 
 import asyncio
 import hashlib
@@ -48,7 +48,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 def said(hook: Hook) -> dict[str, Any]:
-    """What a callback says, once both signatures are found to be right."""
+    """Return the body of a callback, after verifying both signatures."""
     stamp = hook.headers["X-CodeQ-Timestamp"]
     signed = stamp.encode() + b"." + hook.body
     assert hook.headers["X-CodeQ-Signature"] == hmac.new(SECRET.encode(), signed, hashlib.sha256).hexdigest()
@@ -64,7 +64,7 @@ def said(hook: Hook) -> dict[str, Any]:
 
 
 class Door:
-    """A server without tokens: whoever calls is producer, worker and administrator in one."""
+    """A server without tokens: every caller is producer, worker and administrator in one."""
 
     def __init__(self, api: Api, store: Store, receiver: Receiver) -> None:
         self.api = api
@@ -82,7 +82,7 @@ class Door:
         return (await self.api.post(f"{BASE}/tasks/{task_id}/{verb}", fields)).good()
 
     async def callbacks(self, task_id: str, count: int = 1) -> list[dict[str, Any]]:
-        """What was told of a task once so many callbacks are delivered; not one more is in the outbox."""
+        """Return the callbacks of a task once `count` are delivered, and assert that the outbox holds no other."""
 
         async def delivered() -> bool:
             found = await self.store.list_deliveries(DeliveryFilter(job_id=task_id))
@@ -173,7 +173,7 @@ ENDS: dict[End, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
-async def test_every_end_is_told_once(store_url: str, receiver: Receiver, end: End) -> None:
+async def test_every_end_of_a_task_makes_one_callback(store_url: str, receiver: Receiver, end: End) -> None:
     async with serving_door(store_url, receiver) as door:
         task_id = await door.create(maxAttempts=2)
         await end(door, task_id)
@@ -191,7 +191,7 @@ async def test_every_end_is_told_once(store_url: str, receiver: Receiver, end: E
     assert len(receiver.hooks) == 1
 
 
-async def test_what_does_not_end_a_task_is_told_to_nobody(store_url: str, receiver: Receiver) -> None:
+async def test_a_move_that_does_not_end_the_task_makes_no_callback(store_url: str, receiver: Receiver) -> None:
     async with serving_door(store_url, receiver) as door:
         task_id = await door.create(maxAttempts=5)
         for verb, fields in [("heartbeat", {}), ("progress", {"percent": 5}), ("nack", {"delaySeconds": 0})]:
@@ -206,7 +206,7 @@ async def test_what_does_not_end_a_task_is_told_to_nobody(store_url: str, receiv
         assert await door.store.list_deliveries(DeliveryFilter(job_id=silent)) == []
 
 
-async def test_a_dead_letter_that_is_requeued_and_done_is_told_of_again(store_url: str, receiver: Receiver) -> None:
+async def test_a_requeued_dead_letter_that_succeeds_makes_another_callback(store_url: str, receiver: Receiver) -> None:
     async with serving_door(store_url, receiver) as door:
         task_id = await door.create(maxAttempts=1)
         await door.claim()
@@ -222,7 +222,9 @@ async def test_a_dead_letter_that_is_requeued_and_done_is_told_of_again(store_ur
         ]
 
 
-async def test_a_dead_letter_that_dies_again_is_told_of_again(store_url: str, receiver: Receiver) -> None:
+async def test_a_requeued_dead_letter_that_dies_again_makes_another_callback(
+    store_url: str, receiver: Receiver
+) -> None:
     async with serving_door(store_url, receiver) as door:
         task_id = await door.create(maxAttempts=1)
         for turn in (1, 2, 3):
@@ -233,8 +235,8 @@ async def test_a_dead_letter_that_dies_again_is_told_of_again(store_url: str, re
             (await door.api.post(f"{BASE}/admin/dlq/{task_id}/requeue")).good()
 
 
-async def test_a_callback_that_comes_late_tells_the_end_it_was_made_for(store_url: str, receiver: Receiver) -> None:
-    """The task went on since; the body is that of the first try, byte for byte."""
+async def test_a_late_callback_describes_the_end_that_it_was_made_for(store_url: str, receiver: Receiver) -> None:
+    """The task went on since, but the body is the same, byte for byte, as at the first try."""
     receiver.otherwise = answer(500)
     quick = {"tasks.result_webhook_base_backoff_seconds": 0.02, "tasks.result_webhook_max_backoff_seconds": 0.02}
     async with serving_door(store_url, receiver, **quick, **{"tasks.result_webhook_max_attempts": 1000}) as door:
@@ -265,7 +267,7 @@ async def test_a_callback_that_comes_late_tells_the_end_it_was_made_for(store_ur
 
 @on_sqlite
 async def test_each_tenant_has_its_own_secret(store_url: str, receiver: Receiver) -> None:
-    """Also one that is being replaced: the old one still signs for Standard Webhooks."""
+    """While a secret is being replaced, the old one still signs for Standard Webhooks."""
     tenants = {"default": {"secret": SECRET, "previous_secret": "the one before"}}
     settings = {"webhooks.secret": "everybody's", "webhooks.tenants": tenants}
     async with serving_door(store_url, receiver, **settings) as door:
@@ -346,7 +348,7 @@ async def clockwork(store: Store, clock: Clock, tmp_path: Path) -> AsyncIterator
     ],
     ids=["as promised", "more often", "other pauses", "once"],
 )
-async def test_a_receiver_that_fails_is_tried_with_growing_pauses_then_given_up_and_can_be_replayed(
+async def test_a_failing_callback_is_retried_with_growing_pauses_then_given_up_and_can_be_replayed(
     clockwork: Callable[..., Clockwork], receiver: Receiver, settings: dict[str, Any], pauses: list[float]
 ) -> None:
     receiver.otherwise = answer(500)
@@ -361,9 +363,8 @@ async def test_a_receiver_that_fails_is_tried_with_growing_pauses_then_given_up_
         jitter.add(waits / pause)
         desk.clock.now = delivery.due_at - 1
         desk.outbox.nudge(delivery.endpoint_id)
-        await asyncio.sleep(
-            0.03
-        )  # three polls; one that is too early is not to be waited for, it would be a try too many
+        # Three polls: a try that comes too early would be one too many, and there is no event to wait for.
+        await asyncio.sleep(0.03)
         assert (await desk.tried(job_id, number)).tries == number
         desk.clock.now = delivery.due_at
         desk.outbox.nudge(delivery.endpoint_id)
@@ -383,7 +384,7 @@ async def test_a_receiver_that_fails_is_tried_with_growing_pauses_then_given_up_
 
 @on_sqlite
 @pytest.mark.parametrize("status", [302, 400, 404, 429, 503])
-async def test_whatever_is_not_2xx_is_tried_again(
+async def test_a_callback_whose_answer_is_not_2xx_is_retried(
     clockwork: Callable[..., Clockwork], receiver: Receiver, status: int
 ) -> None:
     receiver.script.append(answer(status))

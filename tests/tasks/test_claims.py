@@ -1,4 +1,4 @@
-"""A task is in one hand at a time, whatever happens: 64 claimers at once, by every way there is to claim, on both stores."""
+"""No two workers hold one task: 64 claimers at once, over every way to claim, on both stores."""
 
 import asyncio
 from collections import Counter
@@ -25,7 +25,7 @@ from tests.api.serving import Api, serving, until
 from tests.tasks.calling import SECRET, WORK, Caller, a_jwt, calling
 
 CLAIMERS = 64
-FLEETS = 4  # names that claimers share, as those with the same token do: only the lease tells them apart
+FLEETS = 4  # names that claimers share, as processes with the same token do: only the lease distinguishes them
 COMMANDS = ("render", "send", "sum up")
 LONG = 60.0  # a lease that outlasts the test
 PATIENCE = 30.0
@@ -36,7 +36,7 @@ class Plan(NamedTuple):
     tasks: int
     max_attempts: int
     seed: int
-    # How often claimers, of a hundred tasks, …
+    # For how many tasks out of a hundred a claimer does each of these.
     fail: int
     nack: int
     abandon: int
@@ -62,7 +62,7 @@ class Held(NamedTuple):
 
 
 class Storm:
-    """What the claimers saw and what was acknowledged to them."""
+    """One run: its claimers, the leases they got, and the reports that the server accepted."""
 
     def __init__(self, world: "World", plan: Plan) -> None:
         self.world = world
@@ -71,9 +71,9 @@ class Storm:
         self.tenant = f"tenant-{next(_tenants)}"
         self.created: list[str] = []
         self.seen: set[tuple[str, int]] = set()
-        self.in_hand: dict[str, int] = {}  # tasks under a lease that does not lapse in time -> that lease
+        self.in_hand: dict[str, int] = {}  # task -> lease, for leases that do not lapse during the test
         self.ends: Counter[str] = Counter()
-        self.reporting = 0  # reports whose answer is still to come
+        self.reporting = 0  # reports whose answer has not come yet
         self.counts: Counter[str] = Counter()
 
     def caller(self, name: str) -> Caller:
@@ -134,7 +134,7 @@ class Storm:
                         held = _held(msgspec.json.decode(line))
                         await self._work([held], lease, self._reports(caller))
                     if lease != LONG and self.random.random() < 0.2:
-                        break  # what it was sent and has not read lapses
+                        break  # the tasks that were sent and not read lapse
 
     async def claim_in_process(self, name: str) -> None:
         engine = self.world.engine
@@ -158,7 +158,7 @@ class Storm:
             assert (held.id, held.lease) not in self.seen, "given out twice"
             self.seen.add((held.id, held.lease))
             assert 1 <= held.attempts <= self.plan.max_attempts
-            # One that lapsed while the answer was on its way may come after the one that followed it.
+            # A lease that lapsed while its answer was on the way may arrive after the lease that followed it.
             other = self.in_hand.get(held.id)
             assert other is None or (lease != LONG and held.lease < other), "in two hands"
             if lease == LONG:
@@ -166,15 +166,15 @@ class Storm:
         for held in found:
             verb = self._verb(lease)
             if self.random.random() < 0.2:
-                # Some take so long that another's late report comes in between.
+                # Some work so long that the late report of an earlier claimer arrives meanwhile.
                 await asyncio.sleep(self.random.choice((0.005, 0.3 if lease == LONG else 0.01)))
             if verb == "vanish":
                 await asyncio.sleep(self.random.choice((0, 0.15)))
-                verb = self.random.choice(("complete", "nack", "nothing"))  # late, and perhaps too late
+                verb = self.random.choice(("complete", "nack", "nothing"))  # late: the lease may have lapsed
                 if verb == "nothing":
                     self.counts["vanished"] += 1
                     continue
-            # No longer in this hand from here on: when the answer comes, it may be in another already.
+            # Forget the lease before reporting: another claimer may hold the task before the answer arrives.
             if lease == LONG:
                 assert self.in_hand.pop(held.id) == held.lease
             self.reporting += 1
@@ -194,7 +194,7 @@ class Storm:
 
     def _reports(self, caller: Caller) -> "Report":
         async def report(held: Held, verb: str) -> bool | None:
-            """Whether this was the end; None: it was refused."""
+            """Return whether the report ended the task, or None if it was refused."""
             task = {"id": held.id}
             if verb == "nack":
                 answer = await caller.on(task, "nack", delaySeconds=0, lease=held.lease)
@@ -223,7 +223,7 @@ class Storm:
             return None
         return moved.state in FINAL
 
-    # the whole of it
+    # the whole run
 
     async def run(self) -> None:
         ways = [self.claim_over_http] * 3 + [self.claim_by_stream] + [self.claim_in_process]
@@ -252,7 +252,7 @@ class Storm:
         await until(over, PATIENCE)
 
     async def _sweep(self) -> None:
-        """More often than the server does, and beside it, as another node would."""
+        """Lapse leases more often than the server does and beside it, as another node would."""
         while True:
             await self.world.engine.lapse_all()
             await asyncio.sleep(0.02)
@@ -273,7 +273,7 @@ class Storm:
             granted = [lease >> LEASE_RANDOM_BITS for job_id, lease in self.seen if job_id == job.id]
             assert len(set(granted)) == len(granted)
             assert set(granted) <= set(range(1, job.claims + 1))
-            # Ended by one report that was acknowledged, or by the sweep, and then nobody's report was.
+            # Either one accepted report ended the task, or the sweep did, and then no report was accepted.
             assert self.ends[job.id] == (0 if ends[0].error == "LEASE_EXPIRED" else 1)
 
 
@@ -285,7 +285,7 @@ def _held(task: dict[str, Any]) -> Held:
 
 
 class World:
-    """A server and a client for all examples: each has a tenant of its own."""
+    """A server and a client for all examples; each example has its own tenant."""
 
     def __init__(self, store_url: str) -> None:
         self._url = store_url
@@ -312,10 +312,10 @@ class World:
         self._runner.close()
 
 
-def test_no_task_is_ever_in_two_hands_and_each_ends_once(store_url: str) -> None:
+def test_no_two_claimers_hold_one_task_and_each_task_ends_once(store_url: str) -> None:
     counts: Counter[str] = Counter()
 
-    # Not shrunk: what fails is a race, and does not fail again for being smaller.
+    # No shrinking: a failure is a race, and a smaller example would not show it again.
     @settings(
         max_examples=8,
         database=None,
@@ -334,8 +334,8 @@ def test_no_task_is_ever_in_two_hands_and_each_ends_once(store_url: str) -> None
     assert counts["complete: True"]
 
 
-async def test_a_fleet_for_all_tenants_serves_them_in_turn(store_url: str) -> None:
-    """One has a thousand tasks in line, one has one: that is served by the second claim."""
+async def test_a_fleet_for_all_tenants_serves_the_tenants_in_turn(store_url: str) -> None:
+    """One tenant has a thousand tasks, another has one: the second claim gets that one."""
     async with calling(store_url) as shop:
         bodies = [{"command": "render", "payload": {"n": 1}, "priority": 9}] * 100
         for _ in range(10):

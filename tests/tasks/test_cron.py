@@ -1,4 +1,4 @@
-"""When a schedule ticks: no clock, no store."""
+"""When a schedule ticks: pure functions, without a clock or a store."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -30,31 +30,31 @@ def micros(text: str, zone: str = "UTC") -> int:
 
 
 def ticks(expression: str, after: str, count: int, zone: str = "UTC") -> list[str]:
-    """With the offset, which tells the two passages of an hour apart."""
+    """Return the ticks with their offset, which distinguishes the two passages of an hour in autumn."""
     found = cron.following(expression, zone, micros(after, zone), count)
     return [datetime.fromtimestamp(tick // SECOND, ZoneInfo(zone)).isoformat(timespec="minutes") for tick in found]
 
 
-def test_a_tick_is_later_than_what_it_is_looked_for_after() -> None:
+def test_the_next_tick_is_later_than_the_given_time() -> None:
     at = micros("2026-05-01T10:00")
     assert cron.next_tick("0 10 * * *", "UTC", at - 1) == at
     assert cron.next_tick("0 10 * * *", "UTC", at) == at + 86_400 * SECOND
 
 
-def test_a_daily_time_that_spring_leaves_out_runs_when_the_clock_has_jumped() -> None:
+def test_a_daily_time_that_spring_skips_runs_right_after_the_clock_change() -> None:
     assert ticks("30 2 * * *", "2026-03-28T12:00", 2, BERLIN) == ["2026-03-29T03:00+02:00", "2026-03-30T02:30+02:00"]
 
 
-def test_a_daily_time_that_autumn_brings_twice_runs_the_first_time_only() -> None:
+def test_a_daily_time_that_autumn_repeats_runs_the_first_time_only() -> None:
     assert ticks("30 2 * * *", "2026-10-24T12:00", 2, BERLIN) == ["2026-10-25T02:30+02:00", "2026-10-26T02:30+01:00"]
 
 
-def test_looked_for_in_the_second_passage_of_an_hour_a_daily_time_is_tomorrow() -> None:
-    second_passage = micros("2026-10-25T01:10")  # 02:10 in Berlin, for the second time
+def test_in_the_second_passage_of_an_hour_the_next_daily_tick_is_tomorrow() -> None:
+    second_passage = micros("2026-10-25T01:10")  # 02:10 in Berlin, the second time on that day
     assert cron.next_tick("30 2 * * *", BERLIN, second_passage) == micros("2026-10-26T01:30")
 
 
-def test_every_hour_is_every_hour_that_passes_in_spring_and_in_autumn() -> None:
+def test_an_hourly_schedule_ticks_every_elapsed_hour_in_spring_and_in_autumn() -> None:
     assert ticks("0 * * * *", "2026-03-29T00:30", 3, BERLIN) == [
         "2026-03-29T01:00+01:00", "2026-03-29T03:00+02:00", "2026-03-29T04:00+02:00"
     ]  # fmt: skip
@@ -63,7 +63,7 @@ def test_every_hour_is_every_hour_that_passes_in_spring_and_in_autumn() -> None:
     ]  # fmt: skip
 
 
-def test_a_time_of_day_keeps_to_the_zone_and_not_to_utc() -> None:
+def test_a_time_of_day_follows_the_zone_and_not_utc() -> None:
     assert ticks("0 9 * * *", "2026-03-28T08:00", 2, BERLIN) == ["2026-03-28T09:00+01:00", "2026-03-29T09:00+02:00"]
 
 
@@ -96,7 +96,7 @@ def test_a_year_goes_over_into_the_next() -> None:
         ("@Daily", "2026-05-16T00:00+00:00"),
     ],
 )
-def test_the_names_stand_for_what_they_say(name: str, following: str) -> None:
+def test_named_schedules_tick_as_their_names_say(name: str, following: str) -> None:
     assert ticks(name, "2026-05-15T10:20", 1) == [following]
 
 
@@ -129,7 +129,7 @@ def test_steps_lists_ranges_and_names_are_known() -> None:
         ("0 0 */20 * MON#2", "names days that do not come in the next 50 years"),
     ],
 )
-def test_an_expression_that_is_none_is_refused_with_what_is_wrong_and_what_is_allowed(wrong: str, message: str) -> None:
+def test_an_invalid_expression_is_refused_with_what_is_wrong_and_what_is_allowed(wrong: str, message: str) -> None:
     with pytest.raises(InvalidField) as refused:
         cron.check(wrong, "UTC", NOW)
     assert refused.value.field == "cron"
@@ -139,7 +139,7 @@ def test_an_expression_that_is_none_is_refused_with_what_is_wrong_and_what_is_al
 @pytest.mark.parametrize(
     "wrong", ["", "Mars/Olympus", "../UTC", "/etc/localtime", "localtime", "Europe", "right/UTC", "CEST"]
 )
-def test_a_time_zone_that_is_none_is_refused(wrong: str) -> None:
+def test_an_unknown_time_zone_is_refused(wrong: str) -> None:
     with pytest.raises(InvalidField, match="allowed are IANA names such as Europe/Berlin or UTC") as refused:
         cron.check("@daily", wrong, NOW)
     assert refused.value.field == "timezone"
@@ -186,7 +186,7 @@ junk = st.lists(st.text("0123456789*/-,#LWMONJA", min_size=1, max_size=6), min_s
 
 
 @given(st.text(max_size=30) | junk, st.sampled_from(ZONES))
-def test_whatever_is_sent_is_either_refused_or_has_a_tick(text: str, zone: str) -> None:
+def test_every_text_is_either_refused_or_has_a_next_tick(text: str, zone: str) -> None:
     try:
         cron.check(text, zone, NOW)
     except InvalidField:

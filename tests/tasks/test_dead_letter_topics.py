@@ -1,4 +1,4 @@
-"""Topics that are applied: where dead tasks are copied to, once; how long, how often, how urgent and by how many at once."""
+"""What a topic's policy does: copying of dead tasks, retention, attempts, priorities and concurrency."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ def to(topic: str, **policy: Any) -> dict[str, Any]:
 
 
 async def copies(store: Store, topic: str = "graveyard", tenant: str = "acme") -> list[Job]:
-    """Newest first."""
+    """Return the copies, newest first."""
     jobs = await store.list_jobs(JobFilter(tenant, KIND, queue_name(topic), limit=500))
     found = [await store.get_job(job.id) for job in jobs]
     return [job for job in found if job is not None]
@@ -65,7 +65,7 @@ async def test_a_task_that_dies_is_copied_to_the_topic_it_names(store_url: str, 
 
 
 @pytest.mark.parametrize("end", ["COMPLETED", "FAILED", "cancel", "retry", "abandon"])
-async def test_what_does_not_die_is_not_copied(store_url: str, end: str) -> None:
+async def test_a_task_that_does_not_die_is_not_copied(store_url: str, end: str) -> None:
     async with a_shop(store_url, {"render": to("graveyard", maxAttempts=2)}) as shop:
         task = await shop.producer.create()
         await shop.worker.claim()
@@ -82,8 +82,8 @@ async def test_what_does_not_die_is_not_copied(store_url: str, end: str) -> None
 
 
 @pytest.mark.parametrize("outcome", [Broke("broken"), Lapsed()], ids=["nack", "lapse"])
-async def test_a_task_that_escapes_its_judged_death_leaves_no_copy(store_url: str, outcome: Broke | Lapsed) -> None:
-    """A result or a heartbeat may come between the judgement and its execution; then there is neither an end nor a copy."""
+async def test_a_decided_death_that_is_not_written_leaves_no_copy(store_url: str, outcome: Broke | Lapsed) -> None:
+    """If a result or a heartbeat comes between the decision and its write, there is neither an end nor a copy."""
     async with a_shop(store_url, {"render": to("graveyard")}) as shop:
         engine = shop.server.engine
         job = await running(shop, engine)
@@ -129,7 +129,7 @@ async def test_the_copy_follows_the_policy_of_its_own_topic(store_url: str) -> N
 
 
 @on_sqlite
-async def test_dead_letter_topics_may_be_chained_and_even_a_circle_costs_one_copy_a_death(store_url: str) -> None:
+async def test_chained_dead_letter_topics_and_even_a_cycle_make_one_copy_per_death(store_url: str) -> None:
     topics = {"render": to("second"), "second": to("third"), "third": to("render")}
     async with a_shop(store_url, topics) as shop:
         await die(shop)
@@ -141,7 +141,7 @@ async def test_dead_letter_topics_may_be_chained_and_even_a_circle_costs_one_cop
 
 
 @on_sqlite
-async def test_another_tenants_topic_of_that_name_is_not_meant(store_url: str) -> None:
+async def test_the_topic_of_another_tenant_with_the_same_name_is_not_applied(store_url: str) -> None:
     async with a_shop(store_url, {"render": to("graveyard")}) as shop:
         task = await shop.other_producer.create(maxAttempts=1)
         await shop.other_worker.claim()
@@ -167,7 +167,7 @@ async def die(shop: Shop, **fields: Any) -> dict[str, Any]:
 
 
 @on_sqlite
-async def test_a_topic_says_how_often_its_tasks_are_tried_unless_the_task_does(store_url: str) -> None:
+async def test_a_topic_sets_max_attempts_unless_the_task_does(store_url: str) -> None:
     async with a_shop(store_url, {"render": {"maxAttempts": 2}}) as shop:
         task = await shop.producer.create("RENDER")
         assert task["maxAttempts"] == 2
@@ -179,14 +179,14 @@ async def test_a_topic_says_how_often_its_tasks_are_tried_unless_the_task_does(s
 
 
 @on_sqlite
-async def test_a_topic_says_which_priorities_there_are(store_url: str) -> None:
+async def test_a_topic_sets_the_allowed_priorities(store_url: str) -> None:
     async with a_shop(store_url, {"render": {"priorityTiers": [2, 5]}}) as shop:
         given = {asked: (await shop.producer.create(priority=asked)).get("priority", 0) for asked in (0, 2, 4, 5, 9)}
         assert given == {0: 2, 2: 2, 4: 2, 5: 5, 9: 5}
         assert [(await shop.worker.claim())["priority"] for _ in range(5)] == [5, 5, 2, 2, 2]
 
 
-async def test_a_topic_says_how_many_of_its_tasks_are_in_progress_at_once(store_url: str) -> None:
+async def test_a_topic_limits_how_many_of_its_tasks_are_in_progress_at_once(store_url: str) -> None:
     async with a_shop(store_url, {"render": {"maxConsumers": 2}}) as shop:
         for _ in range(6):
             await shop.producer.create()
@@ -204,7 +204,7 @@ async def test_a_topic_says_how_many_of_its_tasks_are_in_progress_at_once(store_
 
 
 @pytest.mark.parametrize("end", ["result", "nack", "cancel"])
-async def test_a_topic_says_how_long_its_tasks_are_kept_after_their_end(store_url: str, end: str) -> None:
+async def test_a_topic_sets_how_long_its_tasks_are_kept_after_their_end(store_url: str, end: str) -> None:
     settings = {"retention.interval_seconds": 1}
     async with a_shop(store_url, {"render": {"retentionSeconds": 1, "maxAttempts": 1}}, **settings) as shop:
         task = await shop.producer.create()

@@ -1,4 +1,4 @@
-"""Every metric of codeQ's, with its labels, and what makes it count."""
+"""Every metric of codeQ's, with its labels, and what increases it."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -82,11 +82,11 @@ class Counted:
         return found.body.decode()
 
     async def all(self) -> Samples:
-        """Of this door, by name and the values of the labels in the order of LABELS."""
+        """Return the metrics of this door, by name and by the values of the labels in the order of LABELS."""
         return of_the_door(await self.read())
 
     async def of(self, name: str) -> dict[tuple[str, ...], float]:
-        """What is not 0."""
+        """Return the samples of this metric that are not 0."""
         return {labels: value for labels, value in (await self.all()).get(name, {}).items() if value}
 
     async def becomes(self, name: str, expected: dict[tuple[str, ...], float]) -> None:
@@ -140,7 +140,7 @@ async def test_a_duplicate_is_not_counted(shop: Shop, counted: Counted) -> None:
     assert await counted.of("codeq_task_created_total") == {("Render",): 2}
 
 
-async def test_batches_count_each_of_theirs(shop: Shop, counted: Counted) -> None:
+async def test_a_batch_counts_each_of_its_tasks(shop: Shop, counted: Counted) -> None:
     tasks = [{"command": "Render", "payload": 1}] * 3 + [{"command": " ", "payload": 1}]
     created = (await shop.producer.post("/tasks/batch", {"tasks": tasks})).good()["results"]
     claimed = (await shop.worker.post("/tasks/claim/batch", {"count": 10})).good()["tasks"]
@@ -155,7 +155,7 @@ async def test_batches_count_each_of_theirs(shop: Shop, counted: Counted) -> Non
     assert await counted.of("codeq_task_processing_latency_seconds_count") == ends
 
 
-async def test_a_nack_counts_as_an_end_only_when_it_is_the_last(shop: Shop, counted: Counted) -> None:
+async def test_only_the_last_nack_counts_as_an_end(shop: Shop, counted: Counted) -> None:
     task = await shop.producer.create("Render", maxAttempts=2)
     for status in ("requeued", "dlq"):
         await shop.worker.claim("Render")
@@ -191,9 +191,7 @@ async def test_an_abandoned_task_has_not_ended_and_a_cancelled_one_has(shop: Sho
 # webhooks and limits ----------------------------------------------------------------------------------------------------
 
 
-async def test_callbacks_are_counted_by_what_came_of_them_at_last(
-    shop: Shop, counted: Counted, receiver: Receiver
-) -> None:
+async def test_callbacks_are_counted_by_their_final_outcome(shop: Shop, counted: Counted, receiver: Receiver) -> None:
     name = "codeq_webhook_deliveries_total"
     receiver.script.append(answer(500))  # and the second try is good
     await shop.worker.complete(await _claimed(shop, webhook=receiver.url()))
@@ -205,7 +203,7 @@ async def test_callbacks_are_counted_by_what_came_of_them_at_last(
     assert len(receiver.hooks) == 4
 
 
-async def test_notifications_are_counted_by_what_came_of_them(shop: Shop, counted: Counted, receiver: Receiver) -> None:
+async def test_notifications_are_counted_by_outcome(shop: Shop, counted: Counted, receiver: Receiver) -> None:
     name = "codeq_webhook_deliveries_total"
     await _subscribe(shop, receiver)
     good, bad = ("queue_ready", "Render", "success"), ("queue_ready", "Render", "failure")
@@ -219,7 +217,7 @@ async def test_notifications_are_counted_by_what_came_of_them(shop: Shop, counte
 
 
 @on_sqlite
-async def test_requests_over_a_limit_are_counted_by_whose_and_which(store_url: str) -> None:
+async def test_requests_over_a_limit_are_counted_by_scope_and_operation(store_url: str) -> None:
     limits = {f"tasks.{who}_{what}": 1 for who in ("producer", "worker", "admin") for what in ("per_minute", "burst")}
     async with calling(store_url, {**SETTINGS, **limits}) as shop:
         statuses = []
@@ -240,7 +238,7 @@ async def test_requests_over_a_limit_are_counted_by_whose_and_which(store_url: s
 # gauges -----------------------------------------------------------------------------------------------------------------
 
 
-async def test_depths_are_those_of_all_tenants_together(shop: Shop, counted: Counted) -> None:
+async def test_a_depth_is_the_sum_over_all_tenants(shop: Shop, counted: Counted) -> None:
     for caller in (shop.producer, shop.other_producer):
         await caller.create("Render")
         await caller.create("Render")
@@ -254,7 +252,7 @@ async def test_depths_are_those_of_all_tenants_together(shop: Shop, counted: Cou
     assert found["codeq_dlq_depth"] == {("Render",): 0, ("Index",): 1}
 
 
-async def test_what_is_empty_again_is_shown_as_0(shop: Shop, counted: Counted) -> None:
+async def test_a_queue_that_is_empty_again_is_shown_as_0(shop: Shop, counted: Counted) -> None:
     letter = await shop.dead_letter("Index")
     assert await counted.of("codeq_dlq_depth") == {("Index",): 1}
     assert (await shop.boss.delete(f"/admin/dlq/{letter['id']}")).status == 204
@@ -266,7 +264,7 @@ async def test_subscriptions_are_counted_while_they_last(shop: Shop, counted: Co
     await _subscribe(shop, receiver)
     await _subscribe(shop, receiver, eventTypes=["*"])
     assert await counted.of("codeq_subscriptions_active") == {("render",): 2, ("*",): 1}
-    await shop.producer.create("Render")  # from here on it is known how producers spell it
+    await shop.producer.create("Render")  # from here on the server knows how producers spell the command
     assert await counted.of("codeq_subscriptions_active") == {("Render",): 2, ("*",): 1}
     assert (await shop.worker.delete(f"/workers/subscriptions/{made}")).status == 204
     assert await counted.of("codeq_subscriptions_active") == {("Render",): 1, ("*",): 1}
@@ -285,7 +283,9 @@ async def test_a_command_is_labelled_as_the_first_producer_spelt_it(shop: Shop, 
     assert await counted.of("codeq_queue_depth") == {("Render", "ready"): 1, ("Render", "in_progress"): 1}
 
 
-async def test_tasks_of_a_schedule_are_labelled_as_it_spells_them(shop: Shop, counted: Counted) -> None:
+async def test_tasks_of_a_schedule_are_labelled_as_the_schedule_spells_the_command(
+    shop: Shop, counted: Counted
+) -> None:
     asked = {"name": "nightly", "cron": "0 3 * * *", "command": "Render", "payload": {}}
     (await shop.producer.post("/schedules", asked)).good(201)
     (await shop.producer.post("/schedules/nightly/run")).good(202)
@@ -304,7 +304,9 @@ async def test_after_a_restart_a_command_has_the_same_label(store_url: str) -> N
         assert {command for command, _ in found["codeq_queue_depth"]} == {"Render"}
 
 
-async def test_a_node_that_only_works_has_the_same_label_as_one_that_only_takes_orders(postgres_url: str) -> None:
+async def test_a_node_that_only_serves_workers_has_the_same_label_as_one_that_only_serves_producers(
+    postgres_url: str,
+) -> None:
     async with calling(postgres_url, SETTINGS) as taking, calling(postgres_url, SETTINGS) as working:
         task = await taking.producer.create("Render")
         await working.worker.claim("Render", waitSeconds=5)
@@ -315,7 +317,7 @@ async def test_a_node_that_only_works_has_the_same_label_as_one_that_only_takes_
 
 
 @on_sqlite
-async def test_counters_begin_with_0_so_that_their_first_count_is_an_increase(shop: Shop, counted: Counted) -> None:
+async def test_counters_begin_at_0_so_that_the_first_count_is_an_increase(shop: Shop, counted: Counted) -> None:
     await shop.producer.create("Render")
     found = await counted.all()
     assert found["codeq_task_claimed_total"] == {("Render",): 0}
@@ -334,7 +336,7 @@ async def test_commands_beyond_the_bound_are_counted_together(
     assert await counted.of("codeq_queue_depth") == {("A", "ready"): 1, ("B", "ready"): 1, ("other", "ready"): 3}
 
 
-def test_what_nobody_reads_is_counted_all_the_same_and_in_bounded_memory() -> None:
+def test_metrics_that_nobody_reads_are_counted_in_bounded_memory() -> None:
     tasks = TaskMetrics(CollectorRegistry())
     moved = Moved("j", Queue("task", "acme", "render"), "claim", State.RUNNING, "", 1, 2, 0, 0, 0)
     other = Queue("task", "globex", "render")
@@ -348,7 +350,7 @@ def test_what_nobody_reads_is_counted_all_the_same_and_in_bounded_memory() -> No
     assert (claimed.labels, claimed.value) == ({"command": "render"}, MAX_HELD + 2)
 
 
-def test_gauges_of_commands_that_were_not_looked_up_yet_are_bounded_too() -> None:
+def test_gauges_of_commands_with_unknown_spelling_are_bounded() -> None:
     registry = CollectorRegistry()
     counts = [QueueCount(Queue("task", "acme", f"c{n}"), 1, 0, 0, None) for n in range(2 * metrics.MAX_COMMANDS)]
     TaskMetrics(registry).show(counts, {}, {("acme", f"s{n}"): 1 for n in range(10)})
@@ -363,7 +365,7 @@ def test_gauges_of_commands_that_were_not_looked_up_yet_are_bounded_too() -> Non
     assert registry.get_sample_value("codeq_subscriptions_active", {"command": "other"}) == 10
 
 
-def test_jobs_of_other_doors_are_not_among_them() -> None:
+def test_jobs_of_other_doors_are_not_counted() -> None:
     tasks = TaskMetrics(CollectorRegistry())
     tasks.on_move(Moved("j", Queue("job", "acme", "q"), "submit", State.QUEUED, "", 0, 1, 0, 0, 0))
     assert tasks.strange([]) == []

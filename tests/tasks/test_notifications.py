@@ -1,4 +1,4 @@
-"""Workers are told that there is work: when, who, with what, and what never happens. Real servers, a real receiver."""
+"""Notifications to workers: when they are sent, to whom, with what body, and what never happens. On real servers."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 @pytest.fixture
 async def desk(store_url: str, receiver: Receiver) -> AsyncIterator[Desk]:
-    settings = {"webhooks.secret": SECRET, "tasks.backoff_base_seconds": 0}  # a lapsed lease comes back at once
+    settings = {"webhooks.secret": SECRET, "tasks.backoff_base_seconds": 0}  # a task is ready at once after a lapse
     async with subscribing(store_url, receiver, settings) as opened:
         yield opened
 
@@ -85,7 +85,7 @@ async def test_each_tenants_own_secret_signs(store_url: str, receiver: Receiver)
             verify("codeq", [secret], hook.headers, hook.body, time.time())
 
 
-async def test_the_depth_is_true_and_each_notification_has_an_id_of_its_own(desk: Desk) -> None:
+async def test_a_notification_has_the_true_depth_and_its_own_id(desk: Desk) -> None:
     await desk.subscribe("/hook", "render", **ONE_SECOND)
     await desk.create()
     await desk.notified()
@@ -109,7 +109,7 @@ async def test_a_long_queue_is_counted_to_its_end(desk: Desk) -> None:
 
 
 @on_sqlite
-async def test_a_trace_goes_along_when_tracing_is_on(store_url: str, receiver: Receiver) -> None:
+async def test_a_notification_carries_the_trace_when_tracing_is_on(store_url: str, receiver: Receiver) -> None:
     async with subscribing(store_url, receiver, {"tracing.endpoint": receiver.url("/v1/traces")}) as desk:
         await desk.subscribe()
         await desk.create()
@@ -125,13 +125,13 @@ async def test_a_trace_goes_along_when_tracing_is_on(store_url: str, receiver: R
 # when -------------------------------------------------------------------------------------------------------------------
 
 
-async def test_only_the_first_task_in_an_empty_queue_is_news(desk: Desk) -> None:
+async def test_only_the_first_task_in_an_empty_queue_is_notified(desk: Desk) -> None:
     await desk.subscribe(**ONE_SECOND)
     await desk.create()
     await desk.notified()
     for _ in range(5):
         await desk.create()
-    await asyncio.sleep(1.1)  # so that not the interval is what keeps us quiet
+    await asyncio.sleep(1.1)  # so that the interval is not the reason for no notification
     await desk.create()
     await desk.settled()
     assert len(desk.receiver.at("/hook")) == 1
@@ -141,7 +141,7 @@ async def test_only_the_first_task_in_an_empty_queue_is_news(desk: Desk) -> None
     assert len(await desk.notified(2)) == 2
 
 
-async def test_a_delayed_task_is_news_when_it_becomes_ready_and_not_before(desk: Desk) -> None:
+async def test_a_delayed_task_is_notified_when_it_becomes_ready_and_not_before(desk: Desk) -> None:
     await desk.subscribe()
     began = time.monotonic()
     await desk.create(delaySeconds=0.5)
@@ -149,7 +149,7 @@ async def test_a_delayed_task_is_news_when_it_becomes_ready_and_not_before(desk:
     assert 0.5 < time.monotonic() - began < 5
 
 
-async def test_a_delayed_task_is_news_even_if_others_wait(desk: Desk) -> None:
+async def test_a_delayed_task_is_notified_even_if_other_tasks_wait(desk: Desk) -> None:
     await desk.subscribe(**ONE_SECOND)
     await desk.create()
     await desk.notified()
@@ -159,7 +159,7 @@ async def test_a_delayed_task_is_news_even_if_others_wait(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("way", ["nack", "nack later", "abandon", "lapse"])
-async def test_a_task_that_comes_back_is_news(desk: Desk, way: str) -> None:
+async def test_a_task_that_returns_to_the_queue_is_notified(desk: Desk, way: str) -> None:
     await desk.subscribe(**ONE_SECOND)
     await desk.create()
     await desk.notified()
@@ -172,7 +172,7 @@ async def test_a_task_that_comes_back_is_news(desk: Desk, way: str) -> None:
     assert said(hooks[1])["queueDepth"] == 1
 
 
-async def test_what_waits_already_is_no_news_to_the_first_subscriber(desk: Desk) -> None:
+async def test_the_first_subscriber_is_not_notified_of_tasks_that_wait_already(desk: Desk) -> None:
     await desk.create()
     await desk.create("Other")
     await desk.subscribe()
@@ -195,7 +195,7 @@ async def test_a_second_subscriber_does_not_hide_work_from_the_first(desk: Desk)
     assert len(await desk.notified(2)) == 2
 
 
-async def test_a_paused_queue_rings_nobody_until_it_goes_on(desk: Desk) -> None:
+async def test_a_paused_queue_notifies_nobody_until_it_is_resumed(desk: Desk) -> None:
     queue = "/engine/queues/task/render"
     await desk.subscribe()
     (await desk.api.call("PUT", queue, {"paused": True})).good()
@@ -212,7 +212,7 @@ async def test_a_paused_queue_rings_nobody_until_it_goes_on(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 100])
-async def test_fanout_tells_every_subscriber_once(desk: Desk, count: int) -> None:
+async def test_fanout_notifies_every_subscriber_once(desk: Desk, count: int) -> None:
     for number in range(count):
         await desk.subscribe(f"/{number}")
     await desk.create()
@@ -223,7 +223,7 @@ async def test_fanout_tells_every_subscriber_once(desk: Desk, count: int) -> Non
 
 
 @pytest.mark.parametrize("count", [1, 2, 100])
-async def test_a_group_is_told_once_through_each_member_in_turn(desk: Desk, count: int) -> None:
+async def test_a_group_is_notified_once_through_each_member_in_turn(desk: Desk, count: int) -> None:
     for number in range(count):
         await desk.subscribe(f"/{number}", deliveryMode="group", groupId="pool", **ONE_SECOND)
     edges = min(3, count + 1)
@@ -236,7 +236,7 @@ async def test_a_group_is_told_once_through_each_member_in_turn(desk: Desk, coun
 
 
 @pytest.mark.parametrize("count", [1, 2, 100])
-async def test_hash_tells_one_and_the_same_within_a_minute(desk: Desk, count: int) -> None:
+async def test_hash_notifies_the_same_subscriber_within_a_minute(desk: Desk, count: int) -> None:
     for number in range(count):
         await desk.subscribe(f"/{number}", deliveryMode="hash", **ONE_SECOND)
     await until(lambda: time.time() % 60 < 50, 20)  # two edges a second apart must fall into the same minute
@@ -248,7 +248,7 @@ async def test_hash_tells_one_and_the_same_within_a_minute(desk: Desk, count: in
     assert notified(desk) == [f"/{minute % count}"] * 2
 
 
-async def test_every_group_and_every_loner_has_its_own(desk: Desk) -> None:
+async def test_every_group_and_every_lone_subscriber_is_notified_separately(desk: Desk) -> None:
     for path, fields in (
         ("/a1", {"deliveryMode": "group", "groupId": "a"}),
         ("/a2", {"deliveryMode": "group", "groupId": "a"}),
@@ -264,7 +264,7 @@ async def test_every_group_and_every_loner_has_its_own(desk: Desk) -> None:
     assert sorted(notified(desk)) == ["/a1", "/b1", "/f1", "/f2", "/h1"]
 
 
-async def test_a_star_is_for_every_command_and_others_are_for_their_own(desk: Desk) -> None:
+async def test_a_star_subscription_is_for_every_command_and_others_are_for_their_own(desk: Desk) -> None:
     await desk.subscribe("/all", "*", **ONE_SECOND)
     await desk.subscribe("/thumb", "thumb")
     await desk.create("Render")
@@ -275,7 +275,7 @@ async def test_a_star_is_for_every_command_and_others_are_for_their_own(desk: De
 
 
 @on_sqlite
-async def test_tenants_are_told_of_their_own_work_only(store_url: str, receiver: Receiver) -> None:
+async def test_tenants_are_notified_of_their_own_work_only(store_url: str, receiver: Receiver) -> None:
     tokens = [a_token(name, name, "codeq:*") for name in ("acme", "umbrella")]
     async with subscribing(store_url, receiver, {"auth.tokens": tokens}) as desk:
         acme, umbrella = [Desk(desk.server, desk.api.of(name), receiver) for name in ("acme", "umbrella")]
@@ -290,7 +290,7 @@ async def test_tenants_are_told_of_their_own_work_only(store_url: str, receiver:
 # how often --------------------------------------------------------------------------------------------------------------
 
 
-async def test_within_the_interval_nobody_is_told_and_after_it_if_there_is_still_work(desk: Desk) -> None:
+async def test_a_notification_waits_for_the_end_of_the_interval_if_there_is_still_work(desk: Desk) -> None:
     await desk.subscribe(minIntervalSeconds=2)
     await desk.create()
     await desk.notified()
@@ -301,12 +301,12 @@ async def test_within_the_interval_nobody_is_told_and_after_it_if_there_is_still
     hooks = await desk.notified(2)
     assert time.monotonic() - began > 1.8
     assert said(hooks[1])["queueDepth"] == 1
-    await asyncio.sleep(2.1)  # the task waits, the worker knows: nothing more
+    await asyncio.sleep(2.1)  # the task still waits, but its worker was notified: nothing more is sent
     await desk.settled()
     assert len(desk.receiver.at("/hook")) == 2
 
 
-async def test_after_the_interval_nobody_is_told_of_work_that_is_gone(desk: Desk) -> None:
+async def test_after_the_interval_nobody_is_notified_of_work_that_is_gone(desk: Desk) -> None:
     await desk.subscribe(minIntervalSeconds=2)
     await desk.create()
     await desk.notified()
@@ -324,7 +324,7 @@ async def test_after_the_interval_nobody_is_told_of_work_that_is_gone(desk: Desk
     assert len(desk.receiver.at("/hook")) == 1
 
 
-async def test_the_interval_is_the_subscribers_over_all_its_commands(desk: Desk) -> None:
+async def test_the_interval_of_a_subscriber_holds_for_all_its_commands_together(desk: Desk) -> None:
     await desk.subscribe("/hook", "render", "thumb", **ONE_SECOND)
     await desk.create()
     await desk.notified()
@@ -337,7 +337,7 @@ async def test_the_interval_is_the_subscribers_over_all_its_commands(desk: Desk)
 # ends and restarts ------------------------------------------------------------------------------------------------------
 
 
-async def test_who_has_expired_or_left_is_not_told(desk: Desk) -> None:
+async def test_a_subscriber_that_expired_or_left_is_not_notified(desk: Desk) -> None:
     await desk.subscribe("/short", ttlSeconds=1)
     left = await desk.subscribe("/left")
     await desk.subscribe("/stays")
@@ -349,7 +349,7 @@ async def test_who_has_expired_or_left_is_not_told(desk: Desk) -> None:
     assert notified(desk) == ["/stays"]
 
 
-async def test_who_renews_is_told(desk: Desk) -> None:
+async def test_a_subscriber_that_renews_is_notified(desk: Desk) -> None:
     subscription = await desk.subscribe(ttlSeconds=2)
     (await desk.api.post(f"{PATH}/{subscription}/heartbeat", {"ttlSeconds": 60})).good()
     await asyncio.sleep(2.1)
@@ -357,7 +357,7 @@ async def test_who_renews_is_told(desk: Desk) -> None:
     await desk.notified()
 
 
-async def test_subscribers_and_what_they_were_told_of_survive_a_restart(store_url: str, receiver: Receiver) -> None:
+async def test_subscribers_and_their_past_notifications_survive_a_restart(store_url: str, receiver: Receiver) -> None:
     async with subscribing(store_url, receiver) as desk:
         for name in ("one", "two"):
             await desk.subscribe(f"/{name}", deliveryMode="group", groupId="pool", **ONE_SECOND)
@@ -365,16 +365,18 @@ async def test_subscribers_and_what_they_were_told_of_survive_a_restart(store_ur
         await desk.notified(1, "/one")
     async with subscribing(store_url, receiver) as desk:
         await desk.settled()
-        assert notified(desk) == ["/one"]  # the task was there before
+        assert notified(desk) == ["/one"]  # the task was notified before the restart
         await desk.claim()
         await desk.create()
-        await desk.notified(1, "/two")  # whose turn it is
+        await desk.notified(1, "/two")  # it is this member's turn
     async with subscribing(store_url, receiver) as desk:
         await desk.create("render", delaySeconds=0.2)
         await until(lambda: len(notified(desk)) == 3)
 
 
-async def test_work_that_came_while_no_server_ran_is_told_after_the_start(store_url: str, receiver: Receiver) -> None:
+async def test_work_that_became_ready_while_no_server_ran_is_notified_after_the_start(
+    store_url: str, receiver: Receiver
+) -> None:
     async with subscribing(store_url, receiver) as desk:
         await desk.subscribe()
         await desk.create(delaySeconds=1)
@@ -384,7 +386,7 @@ async def test_work_that_came_while_no_server_ran_is_told_after_the_start(store_
         await desk.notified()
 
 
-async def test_two_nodes_tell_a_group_once(postgres_url: str, receiver: Receiver) -> None:
+async def test_two_nodes_notify_a_group_once(postgres_url: str, receiver: Receiver) -> None:
     async with subscribing(postgres_url, receiver) as one, subscribing(postgres_url, receiver) as two:
         for number in range(4):
             node = (one, two)[number % 2]
@@ -400,11 +402,11 @@ async def test_two_nodes_tell_a_group_once(postgres_url: str, receiver: Receiver
         assert members(receiver) == ["/0", "/1", "/2", "/3"]
 
 
-async def test_a_task_created_on_one_node_is_told_to_a_subscriber_of_another(
+async def test_a_task_created_on_one_node_is_notified_to_a_subscriber_of_another(
     postgres_url: str, receiver: Receiver
 ) -> None:
     slow = {"engine.poll_seconds": 30}
-    deaf = {"tasks.enabled": False}  # a node that tells nobody by itself
+    deaf = {"tasks.enabled": False}  # a node that notifies nobody itself
     async with subscribing(postgres_url, receiver, slow) as one, subscribing(postgres_url, receiver, deaf) as two:
         await one.subscribe()
         await one.settled(looks=0)
@@ -412,7 +414,7 @@ async def test_a_task_created_on_one_node_is_told_to_a_subscriber_of_another(
         queue = task_queue("default", "render")
         await two.server.engine.submit(NewJob(two.server.engine.new_id(), queue, b"{}"))
         await one.notified()
-        assert time.monotonic() - began < 5  # by the hint, not by polling
+        assert time.monotonic() - began < 5  # by the hint from the other node, not by polling
 
 
 # whatever receivers do --------------------------------------------------------------------------------------------------
@@ -426,7 +428,7 @@ async def test_a_slow_subscriber_holds_up_neither_the_producer_nor_the_others(
         for number in range(20):
             await desk.subscribe(f"/slow/{number}")
         await desk.create()
-        await until(lambda: len(receiver.hooks) == 16)  # as many as may be under way to one host
+        await until(lambda: len(receiver.hooks) == 16)  # the server sends no more than this at once to one host
         other = Desk(desk.server, desk.api, quick)
         await other.subscribe("/quick", "thumb")
         async with asyncio.timeout(20):
@@ -435,7 +437,7 @@ async def test_a_slow_subscriber_holds_up_neither_the_producer_nor_the_others(
         assert len(receiver.hooks) == 16
 
 
-async def test_what_fails_is_counted_and_not_tried_again(desk: Desk) -> None:
+async def test_a_failed_notification_is_counted_and_not_retried(desk: Desk) -> None:
     desk.receiver.otherwise = answer(500)
     await desk.subscribe("/bad")
     await desk.create()
@@ -476,5 +478,5 @@ def notified(desk: Desk) -> list[str]:
 
 
 def members(receiver: Receiver) -> list[Any]:
-    """The paths of those that were told, in that order, without what only tests need."""
+    """Return the paths that were notified, in order, without those that only the tests need."""
     return [hook.path for hook in receiver.hooks if not hook.path.startswith(("/marker", "/all", "/v1"))]

@@ -30,7 +30,7 @@ def commands(book: Roll, tenant: str = "acme") -> dict[str, Any]:
     return {each.worker_id: [(c.command, c.waiting) for c in each.commands] for each in book.seen(tenant)}
 
 
-def test_a_worker_is_here_while_its_claim_is_open(clock: Clock) -> None:
+def test_a_worker_is_present_while_its_claim_is_open(clock: Clock) -> None:
     book, began = Roll(clock), rfc3339(clock.at)
     with book.asking(ANNA, (task_queue("acme", "render"), task_queue("acme", "resize"))):
         clock.at += 20 * SECOND
@@ -66,7 +66,7 @@ def test_a_heartbeat_is_a_sign_of_life_and_no_claim(clock: Clock) -> None:
     assert (worker.last_heartbeat_at, worker.commands) == (rfc3339(clock.at), [])
 
 
-def test_a_tenant_sees_its_own_workers_and_those_that_work_for_all(clock: Clock) -> None:
+def test_a_tenant_sees_its_own_workers_and_those_for_all_tenants(clock: Clock) -> None:
     book = Roll(clock)
     fleet = Caller("fleet", "ops", frozenset({ALL_TENANTS}))
     with book.asking(ANNA, (task_queue("acme", "render"),)), book.asking(fleet, (Queues("task"),)):
@@ -75,7 +75,7 @@ def test_a_tenant_sees_its_own_workers_and_those_that_work_for_all(clock: Clock)
     assert (worker.worker_id, worker.all_tenants) == ("fleet", True)
 
 
-def test_whoever_was_silent_for_an_hour_is_forgotten(clock: Clock) -> None:
+def test_a_worker_that_was_silent_for_an_hour_is_forgotten(clock: Clock) -> None:
     book = Roll(clock)
     book.beat(BERT)
     with book.asking(ANNA, (task_queue("acme", "render"),)):
@@ -100,7 +100,7 @@ def test_the_roll_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> N
         for name in ("b", "c", "d"):
             book.beat(Caller(name, "acme"))
         assert list(commands(book)) == ["d", "c"]
-    assert commands(book)["anna"] == [("a", 0)]  # forgotten while it waited: counted anew, never below nothing
+    assert commands(book)["anna"] == [("a", 0)]  # forgotten while its claim waited: it counts from 0 again, never below
     with book.asking(ANNA, tuple(task_queue("acme", str(n)) for n in range(9))):
         assert len(commands(book)["anna"]) == 3
     assert all(waiting == 0 for _, waiting in commands(book)["anna"])

@@ -25,7 +25,7 @@ async def one(store_url: str, clock: Clock) -> AsyncIterator[Node]:
         yield running
 
 
-async def test_a_schedule_is_shown_with_all_that_was_asked_and_its_next_ticks(one: Node) -> None:
+async def test_a_schedule_is_shown_with_all_its_fields_and_its_next_ticks(one: Node) -> None:
     made = (await one.make()).good(201)
     assert made == {
         "name": "nightly",
@@ -53,7 +53,7 @@ async def test_a_schedule_is_shown_with_all_that_was_asked_and_its_next_ticks(on
     assert listed[1] == made
 
 
-async def test_a_name_is_given_once(one: Node) -> None:
+async def test_two_schedules_cannot_have_one_name(one: Node) -> None:
     answers = await asyncio.gather(*[one.make(payload=n) for n in range(5)])
     assert sorted(answer.status for answer in answers) == [201, 409, 409, 409, 409]
     assert {answer.json["error"] for answer in answers if answer.status == 409} == {"schedule exists"}
@@ -69,7 +69,7 @@ async def test_a_schedule_can_be_put_and_only_a_change_makes_a_new_version(one: 
     assert (changed["version"], changed["payload"], changed["priority"]) == (2, [1], 9)
     assert changed["nextRunAt"] == "2026-05-01T11:00:00.000Z"
     assert (await put(cron="@daily")).good()["nextRunAt"] == "2026-05-02T00:00:00.000Z"
-    # What was shown can be sent back.
+    # A schedule as it is shown can be sent back.
     assert (await one.api.call("PUT", f"{PATH}/nightly", await one.show())).good()["version"] == 3
     refused = await one.api.call("PUT", f"{PATH}/nightly", BODY | {"name": "other"})
     assert (refused.status, refused.json["field"]) == (400, "name")
@@ -114,7 +114,7 @@ async def test_run_makes_a_task_now_and_leaves_the_ticks_as_they_are(one: Node) 
     assert (await one.show())["paused"]
 
 
-async def test_what_is_not_there_is_not_found(one: Node, subtests: pytest.Subtests) -> None:
+async def test_an_unknown_schedule_is_not_found(one: Node, subtests: pytest.Subtests) -> None:
     await one.make()
     assert (await one.api.call("DELETE", f"{PATH}/nightly")).status == 204
     for name in ("nightly", "a%00b", "x" * 201):
@@ -162,7 +162,7 @@ async def test_a_body_that_is_too_large_or_no_json_is_refused(one: Node) -> None
 
 
 @on_sqlite
-async def test_names_may_hold_all_that_is_printable(one: Node) -> None:
+async def test_names_may_hold_all_printable_characters(one: Node) -> None:
     name = "Größe 💥 ?#%&"
     made = (await one.make(name=name)).good(201)
     assert made["name"] == name

@@ -1,4 +1,4 @@
-"""Streamed claims: never more in progress than asked for, the next as earlier ones end by whatever way, nothing lost."""
+"""Streamed claims: never more tasks in progress than asked for, the next one as soon as one ends, and none lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,7 +26,7 @@ SOON = 5.0
 
 
 class Stream:
-    """What a reader of one stream sees."""
+    """The client of one stream."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.response = response
@@ -34,7 +34,7 @@ class Stream:
         self.signs = 0
 
     async def line(self) -> bytes:
-        """b"" when the stream has ended."""
+        """Return the next line, or b"" when the stream has ended."""
         async with asyncio.timeout(SOON):
             return await self.response.content.readline()
 
@@ -49,7 +49,7 @@ class Stream:
         return [await self.task() for _ in range(count)]
 
     async def ends(self) -> None:
-        """What comes until then is read too."""
+        """Read the tasks that still come, until the stream ends."""
         while line := await self.line():
             if line != b"\n":
                 self.read.append(msgspec.json.decode(line))
@@ -106,7 +106,7 @@ async def test_no_more_are_in_progress_than_the_reader_asked_for(shop: Shop) -> 
     assert await in_progress(shop) == 0
 
 
-async def test_a_stream_is_filled_however_much_it_asked_for(shop: Shop) -> None:
+async def test_a_stream_is_filled_up_to_the_number_it_asked_for(shop: Shop) -> None:
     ids = await create(shop, 250)
     async with streaming(shop.worker, maxInFlight=230) as stream:
         assert {task["id"] for task in await stream.tasks(230)} == set(ids[:230])
@@ -179,7 +179,7 @@ async def test_each_way_to_end_makes_room_for_the_next(
         assert (await stream.task())["id"] == second
 
 
-async def test_one_that_is_given_back_comes_again_with_another_lease(shop: Shop) -> None:
+async def test_an_abandoned_task_comes_again_with_another_lease(shop: Shop) -> None:
     await create(shop, 1)
     async with streaming(shop.worker, maxInFlight=1) as stream:
         last = 0
@@ -191,7 +191,7 @@ async def test_one_that_is_given_back_comes_again_with_another_lease(shop: Shop)
             await shop.worker.on(task, "abandon")
 
 
-async def test_a_stream_waits_for_what_comes_by_priority(shop: Shop) -> None:
+async def test_a_stream_gets_later_tasks_by_priority(shop: Shop) -> None:
     async with streaming(shop.worker, maxInFlight=1, commands=["render", "send"]) as stream:
         [first] = await create(shop, 1)
         assert (await stream.task())["id"] == first
@@ -204,10 +204,8 @@ async def test_a_stream_waits_for_what_comes_by_priority(shop: Shop) -> None:
 
 
 @on_sqlite
-async def test_an_end_that_was_not_heard_of_is_found_by_looking(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may come while the claim is still on its way to the stream."""
+async def test_a_missed_end_is_found_by_polling(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task may end while the claim is still on its way to the stream."""
 
     def deaf(_: streams.Streams, _moved: Moved) -> None:
         pass
@@ -227,7 +225,7 @@ async def test_an_end_that_was_not_heard_of_is_found_by_looking(
 
 @on_sqlite
 @pytest.mark.parametrize("full", [False, True], ids=["nothing to do", "as many as it takes"])
-async def test_a_stream_gives_signs_of_life(store_url: str, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
+async def test_a_stream_sends_keep_alive_lines(store_url: str, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
     monkeypatch.setattr(streams, "KEEP_ALIVE_SECONDS", 0.05)
     async with calling(store_url) as shop, streaming(shop.worker, maxInFlight=1) as stream:
         if full:
@@ -249,7 +247,7 @@ async def test_a_server_that_stops_ends_its_streams_and_claims_nothing_more(stor
             assert (await shop.producer.task({"id": task_id}))["status"] == "PENDING"
 
 
-async def test_a_reader_that_goes_while_it_waits_keeps_nobody_from_the_next_task(shop: Shop) -> None:
+async def test_a_client_that_disconnects_while_waiting_does_not_hold_the_next_task(shop: Shop) -> None:
     for _ in range(5):
         async with streaming(shop.worker, maxInFlight=10) as stream:
             stream.response.close()
@@ -259,12 +257,12 @@ async def test_a_reader_that_goes_while_it_waits_keeps_nobody_from_the_next_task
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["nothing to do", "as many as it takes"])
-async def test_a_stream_that_is_left_by_its_name_ends_and_claims_nothing_more(shop: Shop, full: bool) -> None:
+async def test_a_stream_that_is_closed_by_its_name_ends_and_claims_nothing_more(shop: Shop, full: bool) -> None:
     ids = await create(shop, 2 if full else 0)
     async with streaming(shop.worker, maxInFlight=1) as stream:
         if full:
             await stream.task()
-        assert (await leave(shop.producer, stream)).status in (401, 403)  # no worker
+        assert (await leave(shop.producer, stream)).status in (401, 403)  # a producer may not
         assert (await leave(shop.worker, stream)).status == 204
         await stream.ends()
         assert (await leave(shop.worker, stream)).status == 204
@@ -272,7 +270,7 @@ async def test_a_stream_that_is_left_by_its_name_ends_and_claims_nothing_more(sh
     assert (await shop.worker_2.claim())["id"] == ids[1 if full else 0]
 
 
-async def test_whoever_leaves_by_name_reads_of_every_task_that_was_sent(shop: Shop) -> None:
+async def test_a_stream_that_is_closed_by_its_name_delivers_every_claimed_task(shop: Shop) -> None:
     async with streaming(shop.worker, maxInFlight=5) as stream:
         ids = await create(shop, 3)
         await until(lambda: is_in_progress(shop, 3))
@@ -281,7 +279,7 @@ async def test_whoever_leaves_by_name_reads_of_every_task_that_was_sent(shop: Sh
     assert {task["id"] for task in stream.read} == set(ids)
 
 
-async def test_what_is_claimed_in_the_moment_of_leaving_is_sent_or_handed_back(
+async def test_a_task_that_is_claimed_while_the_stream_closes_is_sent_or_handed_back(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[streams.OpenStream] = []
@@ -309,8 +307,8 @@ async def test_what_is_claimed_in_the_moment_of_leaving_is_sent_or_handed_back(
 
 
 @pytest.mark.parametrize("name", ["x" * 8000, "%E2%82%AC" * 3000, "0" * 31, "G" * 32])
-async def test_a_name_that_no_stream_can_have_is_told_to_nobody(postgres_url: str, name: str) -> None:
-    """PostgreSQL takes 8,000 bytes at once: more, and the nodes would not hear each other for a while."""
+async def test_an_impossible_stream_name_is_not_sent_to_other_nodes(postgres_url: str, name: str) -> None:
+    """PostgreSQL takes 8,000 bytes in one notification: a longer one would break the channel between the nodes."""
     heard: list[str] = []
     connection = await asyncpg.connect(postgres_url)
     async with calling(postgres_url) as shop:
@@ -327,8 +325,8 @@ async def _completed(shop: Shop, task_id: str) -> bool:
     return bool((await shop.producer.task({"id": task_id}))["status"] == "COMPLETED")
 
 
-async def test_whatever_a_reader_that_went_has_not_done_comes_to_another(shop: Shop) -> None:
-    """Readers go at any moment while tasks come. What they may have read lapses, the rest is handed back: all get done."""
+async def test_unfinished_tasks_of_a_client_that_disconnected_go_to_others(shop: Shop) -> None:
+    """Clients disconnect at any moment. Tasks that they may have read lapse, the others are handed back: all get done."""
     random = Random(5)
     ids: list[str] = []
     done: list[str] = []
@@ -354,7 +352,7 @@ async def test_whatever_a_reader_that_went_has_not_done_comes_to_another(shop: S
         leaver.cancel()
     for result in await asyncio.gather(*leavers, return_exceptions=True):
         assert result is None or isinstance(result, asyncio.CancelledError), result
-    # What a leaver had sent when it was cancelled may still be written, so its task may end while we look for others.
+    # A cancelled client may have a request under way, so its task may still end while we look for the others.
     while left := [task_id for task_id in ids if not await _completed(shop, task_id)]:
         assert not set(left) & set(done)
         found = await shop.worker_2.post("/tasks/claim", {"commands": ["render"], "waitSeconds": SOON})
@@ -365,7 +363,7 @@ async def test_whatever_a_reader_that_went_has_not_done_comes_to_another(shop: S
             assert [task_id for task_id in left if not await _completed(shop, task_id)] == []
 
 
-async def test_a_reader_that_does_not_read_gets_no_more_than_it_asked_for(shop: Shop) -> None:
+async def test_a_client_that_does_not_read_gets_no_more_tasks_than_it_asked_for(shop: Shop) -> None:
     await create(shop, 12, payload={"text": "x" * 200_000})
     async with streaming(shop.worker, maxInFlight=4):
         await until(lambda: in_progress(shop))
@@ -376,14 +374,14 @@ async def test_a_reader_that_does_not_read_gets_no_more_than_it_asked_for(shop: 
 # Two nodes --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_stream_is_left_at_whichever_node(postgres_url: str) -> None:
+async def test_a_stream_can_be_closed_at_any_node(postgres_url: str) -> None:
     async with calling(postgres_url) as one, calling(postgres_url) as other, streaming(one.worker) as stream:
         assert (await leave(other.worker, stream)).status == 204
         await stream.ends()
 
 
 @pytest.mark.parametrize("end", [_complete, _nack, _abandon, _cancel, _lapse])
-async def test_an_end_at_another_node_makes_room(
+async def test_a_task_that_ends_at_another_node_makes_room(
     postgres_url: str, end: Callable[[Shop, dict[str, Any]], Awaitable[None]]
 ) -> None:
     async with calling(postgres_url) as one, calling(postgres_url) as other:
@@ -396,7 +394,7 @@ async def test_an_end_at_another_node_makes_room(
 
 
 async def test_results_that_go_to_another_node_do_not_slow_a_stream_down(postgres_url: str) -> None:
-    """A look each second would take 20; the nodes tell each other."""
+    """Looking once a second would take 20 s; the nodes notify each other instead."""
     async with calling(postgres_url) as one, calling(postgres_url) as other:
         ids = await create(other, 20)
         async with asyncio.timeout(8), streaming(one.worker, maxInFlight=1) as stream:
@@ -405,7 +403,7 @@ async def test_results_that_go_to_another_node_do_not_slow_a_stream_down(postgre
                 await other.worker.complete({"id": task_id})
 
 
-async def test_what_another_node_says_that_is_no_end_makes_no_room(postgres_url: str) -> None:
+async def test_progress_and_heartbeats_at_another_node_make_no_room(postgres_url: str) -> None:
     async with calling(postgres_url) as one, calling(postgres_url) as other:
         await create(other, 2)
         async with streaming(one.worker, maxInFlight=1) as stream:

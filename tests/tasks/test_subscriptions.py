@@ -1,4 +1,4 @@
-"""Subscriptions over HTTP: what is agreed on, what is refused, whose they are, and how long they last."""
+"""Subscriptions over HTTP: their fields, refusals, owners, and how long they last."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -91,7 +91,7 @@ async def test_a_subscription_is_made_with_the_documented_defaults(desk: Desk) -
 @pytest.mark.parametrize(
     ("asked", "kept"), [(0, 300), (-1, 300), (None, 300), (1, 1), (86_400, 86_400), (86_401, 86_400), (10**30, 86_400)]
 )
-async def test_a_time_to_live_is_kept_within_a_day(desk: Desk, asked: int | None, kept: int) -> None:
+async def test_a_time_to_live_is_limited_to_a_day(desk: Desk, asked: int | None, kept: int) -> None:
     view = await shown(desk.api, ttlSeconds=asked)
     assert view["ttlSeconds"] == kept
     assert kept - 10 < seconds_left(view) <= kept
@@ -99,7 +99,7 @@ async def test_a_time_to_live_is_kept_within_a_day(desk: Desk, asked: int | None
 
 @on_sqlite
 @pytest.mark.parametrize(("asked", "kept"), [(0, 5), (-7, 5), (None, 5), (1, 1), (10**30, 86_400)])
-async def test_an_interval_is_kept_within_a_day(desk: Desk, asked: int | None, kept: int) -> None:
+async def test_an_interval_is_limited_to_a_day(desk: Desk, asked: int | None, kept: int) -> None:
     assert (await shown(desk.api, minIntervalSeconds=asked))["minIntervalSeconds"] == kept
 
 
@@ -112,7 +112,7 @@ async def test_the_defaults_can_be_set(store_url: str, receiver: Receiver) -> No
 
 
 @on_sqlite
-async def test_what_cannot_be_agreed_on_is_refused(desk: Desk, subtests: pytest.Subtests) -> None:
+async def test_an_invalid_subscription_is_refused(desk: Desk, subtests: pytest.Subtests) -> None:
     good = {"callbackUrl": URL}
     for body, text in (
         ({}, "invalid callback url"),
@@ -171,7 +171,7 @@ async def test_only_workers_with_the_scope_may_subscribe(many: Api) -> None:
 
 
 @on_sqlite
-async def test_event_types_are_the_tokens_or_some_of_them(many: Api) -> None:
+async def test_event_types_must_be_among_those_of_the_token(many: Api) -> None:
     typed = many.of("typed")
     assert (
         (await shown(typed))["eventTypes"] == (await shown(typed, eventTypes=[]))["eventTypes"] == ["Render", "Thumb"]
@@ -200,7 +200,7 @@ async def test_a_tokens_worker_group_is_the_only_one_its_bearer_can_join(many: A
     assert (view["deliveryMode"], view["groupId"]) == ("group", "another")
 
 
-async def test_a_subscription_is_its_owners(many: Api) -> None:
+async def test_only_its_owner_and_administrators_see_and_end_a_subscription(many: Api) -> None:
     ids = {name: (await shown(many.of(name)))["subscriptionId"] for name in ("ada", "bob", "eve")}
 
     async def listed(name: str) -> set[str]:
@@ -227,7 +227,7 @@ async def test_a_subscription_is_its_owners(many: Api) -> None:
 # kept and renewed -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_heartbeat_keeps_it_for_as_long_as_before_or_as_asked(desk: Desk) -> None:
+async def test_a_heartbeat_renews_a_subscription_for_the_old_or_the_given_time(desk: Desk) -> None:
     made = (await desk.api.post(PATH, {"callbackUrl": URL, "ttlSeconds": 50})).good(201)
     path = f"{PATH}/{made['subscriptionId']}/heartbeat"
     longer = (await desk.api.post(path, {"ttlSeconds": 500})).good()
@@ -248,7 +248,7 @@ async def test_many_heartbeats_at_once_are_all_answered(desk: Desk) -> None:
     assert {answer.status for answer in answers} == {200}
 
 
-async def test_what_has_expired_is_gone(desk: Desk) -> None:
+async def test_an_expired_subscription_is_removed(desk: Desk) -> None:
     made = (await desk.api.post(PATH, {"callbackUrl": URL, "ttlSeconds": 2})).good(201)
     path = f"{PATH}/{made['subscriptionId']}"
     assert (await desk.api.get(path)).status == 200
@@ -265,7 +265,7 @@ async def test_what_has_expired_is_gone(desk: Desk) -> None:
     assert desk.notifier.active() == {}
 
 
-async def test_a_renewed_one_outlives_its_first_end(desk: Desk) -> None:
+async def test_a_renewed_subscription_outlives_its_first_expiry(desk: Desk) -> None:
     made = (await desk.api.post(PATH, {"callbackUrl": URL, "ttlSeconds": 2})).good(201)
     other = (await desk.api.post(PATH, {"callbackUrl": URL, "ttlSeconds": 2})).good(201)
     path = f"{PATH}/{made['subscriptionId']}"
@@ -286,17 +286,17 @@ async def test_subscriptions_survive_a_restart(store_url: str, receiver: Receive
         await until(lambda: desk.notifier.active() == {("default", "render"): 1})
 
 
-async def test_a_record_that_cannot_be_read_stops_nobody(desk: Desk) -> None:
+async def test_an_unreadable_record_does_not_stop_other_subscriptions(desk: Desk) -> None:
     due_at = await desk.server.store.now() + 600 * SECOND
     await desk.server.store.write(PutRecord(SUBSCRIPTION, "default", "sub-odd", b'{"colour":"red"}', 0, due_at))
     await desk.settled()
     refused(await desk.api.get(f"{PATH}/sub-odd"), 404, "not-found")
     refused(await desk.api.post(f"{PATH}/sub-odd/heartbeat"), 404, "not-found")
-    assert len((await desk.api.get(PATH)).good()["subscriptions"]) == 1  # the one that settling made
+    assert len((await desk.api.get(PATH)).good()["subscriptions"]) == 1  # the one that `settled` made
 
 
 @on_sqlite
-async def test_a_tenant_has_a_thousand_at_most(desk: Desk) -> None:
+async def test_a_tenant_has_a_thousand_subscriptions_at_most(desk: Desk) -> None:
     store = desk.server.store
     due_at = await store.now() + 600 * SECOND
     body = msgspec.json.encode(Terms("somebody", URL, ("x",), "fanout", "", 600, 5))

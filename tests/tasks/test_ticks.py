@@ -1,4 +1,4 @@
-"""One task for every tick of a schedule, whoever runs and whoever dies."""
+"""Every tick of a schedule makes one task, also with several nodes and after crashes."""
 
 import asyncio
 import os
@@ -50,7 +50,7 @@ async def test_nothing_happens_before_the_tick_and_one_task_is_made_at_it(one: N
     assert (shown["nextRunAt"], shown["version"]) == ("2026-05-01T12:00:00.000Z", 1)
 
 
-async def test_every_tick_makes_one_task_however_often_is_looked(one: Node) -> None:
+async def test_every_tick_makes_one_task_however_often_the_schedules_fire(one: Node) -> None:
     await one.make()
     for hour in (11, 12, 13):
         for second in ("00", "00", "01", "30"):
@@ -58,7 +58,7 @@ async def test_every_tick_makes_one_task_however_often_is_looked(one: Node) -> N
     assert await one.ticks() == ["2026-05-01T11:00", "2026-05-01T12:00", "2026-05-01T13:00"]
 
 
-async def test_ticks_that_passed_while_nobody_looked_make_one_task_for_the_last_of_them(one: Node) -> None:
+async def test_missed_ticks_make_one_task_for_the_last_of_them(one: Node) -> None:
     await one.make(cron="* * * * *")
     await one.fire_at("2027-05-01T10:20:30")
     assert await one.ticks() == ["2027-05-01T10:20"]
@@ -66,12 +66,12 @@ async def test_ticks_that_passed_while_nobody_looked_make_one_task_for_the_last_
     assert await one.ticks() == ["2027-05-01T10:20", "2027-05-01T10:21"]
 
 
-async def test_a_task_whose_maker_died_before_moving_on_is_not_made_again(one: Node) -> None:
+async def test_a_crash_between_the_task_and_the_record_makes_no_second_task(one: Node) -> None:
     await one.make()
     before = await one.record()
     await one.fire_at("2026-05-01T11:00")
     moved = await one.record()
-    # As a crash between the two would have left it: the task is there, the record is where it was.
+    # As a crash between the two writes would leave it: the task exists, and the schedule is still due.
     await one.server.store.write(
         PutRecord(RECORD, TENANT, "nightly", before.body, expected=moved.version, due_at=before.due_at)
     )
@@ -82,7 +82,7 @@ async def test_a_task_whose_maker_died_before_moving_on_is_not_made_again(one: N
     assert (await one.record()).due_at == micros("2026-05-01T12:00")
 
 
-async def test_one_who_saw_an_old_record_neither_makes_a_second_task_nor_turns_the_schedule_back(one: Node) -> None:
+async def test_a_node_with_an_old_record_neither_makes_a_second_task_nor_turns_the_schedule_back(one: Node) -> None:
     await one.make()
     old = await one.record()
     await one.fire_at("2026-05-01T11:00")
@@ -92,7 +92,7 @@ async def test_one_who_saw_an_old_record_neither_makes_a_second_task_nor_turns_t
     assert await one.record() == moved
 
 
-async def test_of_two_nodes_on_one_database_each_tick_makes_one_task(postgres_url: str, clock: Clock) -> None:
+async def test_with_two_nodes_on_one_database_each_tick_makes_one_task(postgres_url: str, clock: Clock) -> None:
     async with node(postgres_url, clock) as one, node(postgres_url, clock) as two:
         names = [f"s{n}" for n in range(10)]
         for name in names:
@@ -102,10 +102,10 @@ async def test_of_two_nodes_on_one_database_each_tick_makes_one_task(postgres_ur
             await asyncio.gather(*[each.schedules.fire() for each in (one, two, one, two)])
         ticks = await one.ticks()
         assert ticks == sorted(f"2026-05-01T10:{minute}" for minute in range(30, 35) for _ in names)
-        assert len(one.door.keys) + len(two.door.keys) > len(ticks)  # they did get in each other's way
+        assert len(one.door.keys) + len(two.door.keys) > len(ticks)  # both nodes tried some ticks
 
 
-async def test_more_schedules_than_one_look_takes_are_all_served_at_their_tick(one: Node) -> None:
+async def test_more_schedules_than_one_batch_all_make_their_task_at_the_tick(one: Node) -> None:
     asked = ScheduleRequest("0 * * * *", "render", payload=msgspec.Raw(b"1"))
     count = 2 * BATCH + 1
     for n in range(count):
@@ -122,7 +122,7 @@ async def test_more_schedules_than_one_look_takes_are_all_served_at_their_tick(o
     assert len(await one.jobs()) == count
 
 
-async def test_a_broken_schedule_keeps_no_other_from_running(one: Node) -> None:
+async def test_a_broken_schedule_does_not_stop_the_others(one: Node) -> None:
     due = micros("2026-05-01T11:00")
     asked = ScheduleRequest("0 * * * *", "render", payload=msgspec.Raw(b"1"))
     bodies = {
@@ -137,7 +137,7 @@ async def test_a_broken_schedule_keeps_no_other_from_running(one: Node) -> None:
     await one.make()
     await one.fire_at("2026-05-01T11:00")
     assert await one.ticks() == ["2026-05-01T11:00"]
-    # Those that can tick go on, and say why there was no task; the others stop.
+    # Schedules that can still tick go on and show the error; the others stop.
     following = {name: (await one.record(name)).due_at for name in bodies}
     assert following == {
         "a no JSON": None, "b no cron": None, "c no zone": None, "d no command": due + HOUR, "e no payload": due + HOUR
@@ -147,7 +147,7 @@ async def test_a_broken_schedule_keeps_no_other_from_running(one: Node) -> None:
     assert await one.ticks() == ["2026-05-01T11:00", "2026-05-01T12:00"]
 
 
-async def test_a_tick_that_the_store_could_not_take_is_made_good_when_it_can(one: Node) -> None:
+async def test_a_tick_that_fails_for_lack_of_a_store_is_retried(one: Node) -> None:
     await one.make()
     one.door.fail = StoreUnavailable("away")
     with pytest.raises(StoreUnavailable):
@@ -158,7 +158,7 @@ async def test_a_tick_that_the_store_could_not_take_is_made_good_when_it_can(one
     assert await one.ticks() == ["2026-05-01T11:00"]
 
 
-async def test_a_mistake_of_ours_costs_one_tick_and_not_the_schedule(one: Node) -> None:
+async def test_an_unexpected_error_costs_one_tick_and_not_the_schedule(one: Node) -> None:
     await one.make()
     one.door.fail = ZeroDivisionError()
     await one.fire_at("2026-05-01T11:00")
@@ -171,7 +171,7 @@ async def test_a_schedule_that_is_deleted_and_made_again_has_ticks_of_its_own(on
     await one.make()
     await one.fire_at("2026-05-01T11:00")
     await one.api.call("DELETE", f"{PATH}/nightly")
-    one.at("2026-05-01T10:59")  # somebody set the clock back
+    one.at("2026-05-01T10:59")  # the clock was set back
     await one.make()
     await one.fire_at("2026-05-01T11:00")
     assert await one.ticks() == ["2026-05-01T11:00", "2026-05-01T11:00"]
@@ -186,9 +186,9 @@ async def test_a_daily_schedule_keeps_to_its_zone_over_the_change_of_the_clocks(
     assert await one.ticks() == ["2026-10-24T00:30", "2026-10-25T00:30", "2026-10-26T01:30"]
 
 
-async def test_the_loop_makes_the_task_when_its_second_comes(store_url: str) -> None:
+async def test_the_chore_makes_the_task_at_its_tick(store_url: str) -> None:
     class Shifted(Clock):
-        """Real time, moved to half a second before the hour; it stands still until it is started."""
+        """Real time, moved to half a second before the hour; it stands still until `start`."""
 
         began: float | None = None
 
@@ -249,7 +249,7 @@ async def test_a_server_killed_between_the_task_and_the_next_tick_leaves_one_tas
         assert (await one.record()).due_at == micros("2026-05-01T12:00")
 
 
-async def test_a_worker_of_the_door_gets_what_a_schedule_made(store_url: str) -> None:
+async def test_a_worker_gets_the_task_that_a_schedule_made(store_url: str) -> None:
     async with serving(store_url) as server, talking(server) as api:
         (await api.post(PATH, BODY)).good(201)
         task = (await api.post(f"{PATH}/nightly/run")).good(202)

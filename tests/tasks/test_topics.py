@@ -43,7 +43,7 @@ class Node:
 
 @asynccontextmanager
 async def node(store_url: str, settings: Mapping[str, Any] = {}) -> AsyncIterator[Node]:
-    """A server with these topics and no others: the door's own are loaded when it pleases them, these when a test says so."""
+    """A server whose topics are loaded only when a test says so. The tasks door is off: it would load its own at any time."""
     own = {"store.url": store_url, "tasks.enabled": False}
     config = load_config(environ={}, overrides={**HURRY, **own, **settings})
     async with AsyncExitStack() as stack:
@@ -101,7 +101,7 @@ async def test_spelling_does_not_make_another_topic(one: Node) -> None:
     assert (await one.api.get(f"{PATH}/Generate_Master")).good()["version"] == 2
 
 
-async def test_a_topic_is_deleted_only_when_that_is_said_and_deleting_again_is_no_error(one: Node) -> None:
+async def test_a_topic_is_deleted_only_with_the_deletion_policy_and_deleting_again_is_no_error(one: Node) -> None:
     await one.put("render")
     for query in ("", "?deletionPolicy=delete", "?deletionPolicy=Retain"):
         refused = await one.api.call("DELETE", f"{PATH}/render{query}")
@@ -113,7 +113,7 @@ async def test_a_topic_is_deleted_only_when_that_is_said_and_deleting_again_is_n
 
 
 @on_sqlite
-async def test_a_body_that_is_no_policy_is_refused(one: Node, subtests: pytest.Subtests) -> None:
+async def test_an_invalid_policy_is_refused(one: Node, subtests: pytest.Subtests) -> None:
     good = msgspec.json.encode(POLICY)
     wrong = {
         "empty": b"",
@@ -156,7 +156,7 @@ async def test_a_value_out_of_range_is_refused_and_its_field_is_named(
 
 
 @on_sqlite
-async def test_both_ends_of_every_range_are_taken(one: Node) -> None:
+async def test_both_ends_of_every_range_are_accepted(one: Node) -> None:
     low: dict[str, Any] = {
         "priorityTiers": [0],
         "maxAttempts": 1,
@@ -198,7 +198,7 @@ async def test_topics_are_for_administrators_and_belong_to_their_tenant(store_ur
         assert one.topics.policy("acme", "render") is not None
 
 
-async def test_of_many_who_change_a_topic_at_once_nobody_is_lost(one: Node) -> None:
+async def test_concurrent_changes_of_a_topic_are_all_applied(one: Node) -> None:
     answers = await asyncio.gather(*[one.put("render", maxAttempts=1 + n) for n in range(20)])
     assert sorted(answer.status for answer in answers) == [200] * 19 + [201]
     assert sorted(answer.json["version"] for answer in answers) == list(range(1, 21))
@@ -209,7 +209,7 @@ async def test_of_many_who_change_a_topic_at_once_nobody_is_lost(one: Node) -> N
     assert policy.max_attempts == last["policy"]["maxAttempts"]
 
 
-async def test_of_two_nodes_that_make_a_topic_at_once_one_makes_it_and_the_other_changes_it(postgres_url: str) -> None:
+async def test_when_two_nodes_put_a_topic_at_once_one_creates_it_and_the_other_changes_it(postgres_url: str) -> None:
     async with node(postgres_url) as one, node(postgres_url) as two:
         for n in range(20):
             both = await asyncio.gather(one.put(f"t{n}", maxAttempts=1), two.put(f"t{n}", maxAttempts=2))
@@ -239,7 +239,7 @@ async def test_max_consumers_limits_the_queue_and_leaves_a_pause_as_it_is(one: N
     assert await one.settings("render") == QueueSettings(queue, True, None)
 
 
-async def test_deleting_a_topic_takes_its_limit_away(one: Node) -> None:
+async def test_deleting_a_topic_removes_its_limit(one: Node) -> None:
     await one.put("render", maxConsumers=2)
     await one.api.call("DELETE", f"{PATH}/render?deletionPolicy=Delete")
     settings = await one.settings("render")
@@ -256,7 +256,7 @@ async def test_a_queue_whose_topic_never_had_a_limit_is_left_alone(one: Node) ->
     assert await one.settings("render") == limited
 
 
-async def test_what_an_operator_sets_stays_until_the_topic_changes(one: Node) -> None:
+async def test_a_limit_that_an_operator_sets_stays_until_the_topic_changes(one: Node) -> None:
     await one.put("render", maxConsumers=2)
     queue = task_queue("default", "render")
     await one.server.engine.set_queue(QueueSettings(queue, False, 8))
@@ -266,7 +266,7 @@ async def test_what_an_operator_sets_stays_until_the_topic_changes(one: Node) ->
     assert await one.settings("render") == QueueSettings(queue, False, 2)
 
 
-async def test_a_server_that_starts_knows_the_topics_and_sets_a_limit_that_a_crash_left_out(store_url: str) -> None:
+async def test_a_server_loads_the_topics_at_its_start_and_sets_a_limit_that_a_crash_left_out(store_url: str) -> None:
     queue = task_queue("default", "render")
     async with node(store_url) as one:
         await one.put("render", maxConsumers=2)
@@ -276,7 +276,7 @@ async def test_a_server_that_starts_knows_the_topics_and_sets_a_limit_that_a_cra
         assert await two.settings("render") == QueueSettings(queue, False, 2)
 
 
-async def test_a_topic_that_cannot_be_read_keeps_no_other_from_being_known(one: Node) -> None:
+async def test_an_unreadable_topic_does_not_stop_others_from_loading(one: Node) -> None:
     newer = msgspec.json.encode({"name": "b", "policy": POLICY | {"new": 1}, "other": 2})
     await one.server.store.write(PutRecord(RECORD, "default", "a", b"{"))
     await one.server.store.write(PutRecord(RECORD, "default", "b", newer))
@@ -300,16 +300,15 @@ async def test_another_node_learns_of_a_change_and_of_a_deletion(postgres_url: s
             await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_limit_that_another_node_set_too_late_goes_away_again(postgres_url: str) -> None:
+async def test_a_limit_that_another_node_set_too_late_is_removed(postgres_url: str) -> None:
     queue = task_queue("default", "render")
     async with node(postgres_url) as one, node(postgres_url) as two:
         for end in (one.put("render", maxConsumers=0), one.api.call("DELETE", f"{PATH}/render?deletionPolicy=Delete")):
             await one.put("render", maxConsumers=2)
             await two.topics.load()
             await end
-            await one.server.engine.set_queue(
-                QueueSettings(queue, True, 2)
-            )  # as the other node would, had it been slow
+            # As the other node would, if it were slow.
+            await one.server.engine.set_queue(QueueSettings(queue, True, 2))
             await two.topics.load()
             assert await one.settings("render") == QueueSettings(queue, True, None)
 

@@ -1,4 +1,4 @@
-"""For administrators: counts, pausing and limiting a command, dead letters, cleaning up."""
+"""For administrators: counts, pausing and limiting a command, dead letters, cleanup."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -66,7 +66,7 @@ async def test_one_command_is_counted_in_any_spelling(shop: Shop) -> None:
 # pausing and limiting -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_paused_command_is_not_claimed_until_it_goes_on(shop: Shop) -> None:
+async def test_a_paused_command_is_not_claimed_until_it_is_resumed(shop: Shop) -> None:
     made = await shop.producer.create()
     paused = (await shop.boss.put("/admin/queues/Render", {"paused": True})).good()
     assert (paused["paused"], paused["ready"]) == (True, 1)
@@ -80,7 +80,7 @@ async def test_a_paused_command_is_not_claimed_until_it_goes_on(shop: Shop) -> N
     assert (await waiting)["id"] == made["id"]
 
 
-async def test_a_limited_command_has_so_many_in_progress_and_the_next_when_one_ends(shop: Shop) -> None:
+async def test_a_limited_command_has_no_more_tasks_in_progress_than_its_limit(shop: Shop) -> None:
     for _ in range(3):
         await shop.producer.create()
     limited = (await shop.boss.put("/admin/queues/render", {"maxInProgress": 2})).good()
@@ -164,7 +164,7 @@ async def test_a_dead_letter_is_requeued_with_a_mended_payload(shop: Shop) -> No
 
 
 @on_sqlite
-async def test_a_typing_error_neither_requeues_nor_purges(shop: Shop) -> None:
+async def test_a_misspelt_field_neither_requeues_nor_purges(shop: Shop) -> None:
     dead = await shop.dead_letter()
     refused(await shop.boss.post(f"/admin/dlq/{dead['id']}/requeue", {"payloud": 1}), 400, "invalid body", "payloud")
     for what in ("purge", "requeue"):
@@ -172,7 +172,7 @@ async def test_a_typing_error_neither_requeues_nor_purges(shop: Shop) -> None:
     assert await letters(shop) == [dead["id"]]
 
 
-async def test_a_dead_letter_is_not_requeued_while_another_has_its_unique_key(shop: Shop) -> None:
+async def test_a_dead_letter_is_not_requeued_while_another_task_has_its_unique_key(shop: Shop) -> None:
     dead = await shop.dead_letter(uniqueKey="k")
     await shop.producer.create(uniqueKey="k")
     said = refused(await shop.boss.post(f"/admin/dlq/{dead['id']}/requeue"), 409, "not requeued")
@@ -195,7 +195,7 @@ async def test_dead_letters_are_requeued_and_purged_by_command_and_number(shop: 
     assert (await shop.producer.task({"id": dead[2]}))["status"] == "PENDING"
 
 
-async def test_a_command_that_is_spelt_like_a_part_of_another_is_a_command_of_its_own(shop: Shop) -> None:
+async def test_a_command_whose_name_begins_like_another_is_separate(shop: Shop) -> None:
     a, like_a = [await shop.dead_letter(command) for command in ("a", "a @x")]
     assert (await shop.boss.post("/admin/dlq/requeue", {"command": "a", "limit": 1})).good() == {"count": 1}
     assert await letters(shop) == [like_a["id"]]
@@ -287,7 +287,7 @@ async def _waits(shop: Shop, count: int) -> bool:
 # cleaning up --------------------------------------------------------------------------------------------------------------
 
 
-async def test_cleaning_up_removes_what_is_finished_and_never_live_work(shop: Shop) -> None:
+async def test_cleanup_removes_finished_tasks_and_never_live_ones(shop: Shop) -> None:
     done = [await shop.producer.create("done") for _ in range(3)]
     for task in done:
         await shop.worker.claim("done")
@@ -310,7 +310,7 @@ async def test_cleaning_up_removes_what_is_finished_and_never_live_work(shop: Sh
 
 
 @on_sqlite
-async def test_cleaning_up_looks_at_nothing_in_its_body_but_a_bad_instant(shop: Shop) -> None:
+async def test_cleanup_ignores_a_bad_body_but_refuses_a_bad_instant(shop: Shop) -> None:
     for body in ("", "not json", "[]", '{"limit":"x"}', "{}", '{"before":null,"limit":-5}'):
         assert (await shop.boss.send("/admin/tasks/cleanup", body)).good()["deleted"] == 0
     for before in ("yesterday", "2026-01-01"):
@@ -319,7 +319,7 @@ async def test_cleaning_up_looks_at_nothing_in_its_body_but_a_bad_instant(shop: 
 
 
 @on_sqlite
-async def test_what_is_kept_for_ever_is_not_cleaned_up(store_url: str) -> None:
+async def test_tasks_that_are_kept_for_ever_are_not_cleaned_up(store_url: str) -> None:
     async with calling(store_url, {"retention.finished_seconds": 0}) as shop:
         task = await shop.producer.create()
         await shop.worker.claim()

@@ -13,7 +13,7 @@ pytestmark = on_sqlite
 
 CREATE = {"command": "render", "payload": 1}
 FAILED = {"status": "FAILED", "error": "x"}
-# Every endpoint that works on one task: how it is called, and what it says of a task that is not there.
+# Every endpoint for one task: caller, method, path, body, and the error for an unknown task.
 OF_A_TASK: list[tuple[str, str, str, dict[str, Any] | None, str]] = [
     ("producer", "GET", "/tasks/{id}", None, "not found"),
     ("worker", "GET", "/tasks/{id}", None, "not found"),
@@ -72,7 +72,7 @@ async def call(shop: Shop, token: str, method: str, path: str, body: Any = None,
 # proving a name -----------------------------------------------------------------------------------------------------------
 
 
-async def test_without_a_header_or_with_half_of_one_nobody_comes_in(shop: Shop) -> None:
+async def test_a_missing_or_incomplete_authorization_header_is_refused(shop: Shop) -> None:
     for method, path in (
         ("GET", f"/tasks/{NOBODY}"),
         ("POST", "/tasks"),
@@ -99,7 +99,7 @@ async def test_an_unknown_token_is_refused_everywhere(shop: Shop) -> None:
     refused(await call(shop, "unknown", "GET", f"/tasks/{NOBODY}"), 401, "invalid token")
 
 
-async def test_a_jwt_that_cannot_be_trusted_is_refused_and_told_why(shop: Shop) -> None:
+async def test_an_untrusted_jwt_is_refused_with_the_reason(shop: Shop) -> None:
     for token, why in [
         (a_jwt(secret="another secret of more than thirty-two bytes"), "signature"),
         (a_jwt(exp=1_000_000_000), "expired"),
@@ -114,14 +114,14 @@ async def test_a_jwt_that_cannot_be_trusted_is_refused_and_told_why(shop: Shop) 
 # producers ----------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_jwt_without_scopes_is_a_producers(shop: Shop) -> None:
+async def test_a_jwt_without_scopes_is_a_producer(shop: Shop) -> None:
     for claims in ({}, {"scope": "openid profile"}, {"scope": "codeq:produce"}):
         made = (await call(shop, a_jwt(tid="acme", **claims), "POST", "/tasks", CREATE)).good(202)
         assert made["tenantId"] == "acme"
     refused(await call(shop, a_jwt(), "POST", "/tasks/claim", {}), 401, "missing eventTypes")
 
 
-async def test_a_workers_token_creates_and_cancels_nothing(shop: Shop) -> None:
+async def test_the_token_of_a_worker_cannot_create_or_cancel_tasks(shop: Shop) -> None:
     task = await shop.producer.create()
     jwt = a_jwt("worker", tid="acme", scope=WORK, eventTypes=["*"])
     for token in ("worker", jwt):
@@ -244,7 +244,7 @@ async def test_lists_counts_and_claims_are_of_the_callers_tenant_alone(shop: Sho
     assert await shop.worker.claim("render")
 
 
-async def test_jobs_of_other_doors_are_no_tasks(store_url: str) -> None:
+async def test_jobs_of_other_doors_are_not_found_as_tasks(store_url: str) -> None:
     plain = a_token("plain", scopes="jobs:read jobs:write work")
     async with calling(store_url, {"auth.tokens": [*TOKENS, plain]}) as shop:
         waiting = await shop.by("plain").api.submit()
@@ -261,7 +261,7 @@ async def test_jobs_of_other_doors_are_no_tasks(store_url: str) -> None:
         assert (await shop.by("plain").api.job(waiting))["state"] == "queued"
 
 
-async def test_keys_are_of_one_tenant(shop: Shop) -> None:
+async def test_keys_are_separate_for_each_tenant(shop: Shop) -> None:
     for field in ("idempotencyKey", "uniqueKey"):
         mine = await shop.producer.create(payload="secret", **{field: "k"})
         theirs = await shop.other_producer.create(payload="other", **{field: "k"})
@@ -269,7 +269,7 @@ async def test_keys_are_of_one_tenant(shop: Shop) -> None:
         assert theirs["payload"] == '"other"'
 
 
-async def test_a_fleet_for_all_tenants_needs_that_very_scope(shop: Shop) -> None:
+async def test_a_fleet_for_all_tenants_needs_its_own_scope(shop: Shop) -> None:
     await shop.producer.create()
     await shop.other_producer.create()
     everything = a_jwt("fleet", scope="*", eventTypes=["*"])
@@ -285,7 +285,7 @@ async def test_a_fleet_for_all_tenants_needs_that_very_scope(shop: Shop) -> None
 # administrators -----------------------------------------------------------------------------------------------------------
 
 
-async def test_only_administrators_come_behind_the_counter_whatever_a_header_says(shop: Shop) -> None:
+async def test_only_administrators_may_administer_whatever_the_headers_say(shop: Shop) -> None:
     plain = a_jwt(tid="acme")
     for method, path, body in ADMINISTERING:
         for token in ("producer", "worker", plain, a_jwt(tid="acme", role="USER")):
@@ -301,7 +301,7 @@ async def test_a_scope_or_a_role_makes_an_administrator(shop: Shop) -> None:
             assert answer.status == (404 if NOBODY in path else 200), (claims, path, answer.body)
 
 
-async def test_either_token_reads_and_one_of_neither_kind_does_not(shop: Shop) -> None:
+async def test_producers_and_workers_may_read_and_other_tokens_may_not(shop: Shop) -> None:
     task = await shop.producer.create()
     path = f"/tasks/{task['id']}"
     for token in ("producer", "worker", "boss", a_jwt(tid="acme"), a_jwt(tid="acme", eventTypes=["x"], scope=WORK)):

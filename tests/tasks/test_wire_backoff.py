@@ -1,4 +1,4 @@
-"""The five policies of the pause after a broken attempt: arithmetic, with chance as an argument."""
+"""The five policies for the pause after a broken attempt: arithmetic, with the random generator as an argument."""
 
 from random import Random
 
@@ -12,7 +12,7 @@ POLICIES = ("fixed", "linear", "exponential", "exp_equal_jitter", "exp_full_jitt
 
 
 class Always(Random):
-    """Chance that always falls on one end."""
+    """A generator that always returns one end of the range."""
 
     def __init__(self, high: bool) -> None:
         super().__init__(1)
@@ -30,7 +30,7 @@ class Always(Random):
         ("exponential", [5, 10, 20, 40, 80, 160, 320, 640, 900, 900]),
     ],
 )
-def test_the_pauses_without_chance(policy: str, pauses: list[int]) -> None:
+def test_the_pauses_without_jitter(policy: str, pauses: list[int]) -> None:
     assert [pause(policy, attempt, 5.0, 900.0, Random(1)) for attempt in range(10)] == pauses
 
 
@@ -54,7 +54,7 @@ def test_full_jitter_reaches_everything_between_its_ends() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_equal_chance_gives_equal_pauses(policy: str) -> None:
+def test_the_same_seed_gives_the_same_pauses(policy: str) -> None:
     first, second = ([pause(policy, n, 5.0, 900.0, random) for n in range(20)] for random in (Random(3), Random(3)))
     assert first == second
 
@@ -66,7 +66,7 @@ def test_equal_chance_gives_equal_pauses(policy: str) -> None:
     st.floats(0, 10**6),
     st.integers(0, 10**6),
 )
-def test_no_pause_is_negative_or_over_the_longest(
+def test_no_pause_is_negative_or_over_the_maximum(
     policy: str, attempt: int, base: float, longest: float, seed: int
 ) -> None:
     assert 0 <= pause(policy, attempt, base, longest, Random(seed)) <= longest

@@ -21,11 +21,11 @@ async def shop(store_url: str) -> AsyncIterator[Shop]:
 
 
 def left(task: dict[str, Any]) -> float:
-    """Seconds of its lease."""
+    """Return the seconds left of the lease."""
     return (datetime.fromisoformat(task["leaseUntil"]) - datetime.now(UTC)).total_seconds()
 
 
-async def test_a_claimed_task_says_whose_it_is_and_until_when(shop: Shop) -> None:
+async def test_a_claimed_task_shows_its_worker_and_its_lease(shop: Shop) -> None:
     made = await shop.producer.create(priority=3)
     held = await shop.worker.claim()
     assert (
@@ -83,7 +83,7 @@ async def test_a_star_claims_every_command_of_the_tenant_by_priority_then_age(sh
 
 
 @on_sqlite
-async def test_what_is_given_back_goes_behind_its_peers(shop: Shop) -> None:
+async def test_an_abandoned_task_goes_behind_its_peers(shop: Shop) -> None:
     first, second = await shop.producer.create(), await shop.producer.create()
     assert (await shop.worker.claim())["id"] == first["id"]
     (await shop.worker.on(first, "abandon")).good()
@@ -103,13 +103,13 @@ async def test_a_worker_claims_only_what_its_token_allows(shop: Shop) -> None:
             said = refused(await some.post(path, {"commands": commands, **more}), 403, "event type not allowed")
             assert "the token does not have" in said["detail"]
     held = [await some.claim(), await some.claim(commands=[])]
-    assert [task["command"] for task in held] == ["mix", "render"]  # its own, in the order of their age
+    assert [task["command"] for task in held] == ["mix", "render"]  # those that the token allows, oldest first
     await some.claims_nothing()
     await some.claims_nothing("render", "Mix")
 
 
 @on_sqlite
-async def test_commands_that_could_be_none_are_refused(shop: Shop) -> None:
+async def test_invalid_commands_are_refused(shop: Shop) -> None:
     for command in ("", " ", "*", "a*"):
         said = refused(await shop.worker.post("/tasks/claim", {"commands": [command]}), 400, "invalid body", "commands")
         assert "commands: " in said["detail"]
@@ -132,7 +132,7 @@ async def test_a_batch_claims_up_to_its_count_in_order(shop: Shop) -> None:
 
 
 @on_sqlite
-async def test_a_batch_counts_from_1_to_10(shop: Shop) -> None:
+async def test_a_batch_claims_1_to_10_tasks(shop: Shop) -> None:
     for body in ({}, {"count": 0}, {"count": -1}):
         refused(await shop.worker.post("/tasks/claim/batch", body), 400, "invalid body", "count")
     refused(await shop.worker.post("/tasks/claim/batch", {"count": 11}), 400, "count exceeds maximum of 10", "count")
@@ -142,7 +142,7 @@ async def test_a_batch_counts_from_1_to_10(shop: Shop) -> None:
 
 
 async def waiting(shop: Shop, *commands: str, **fields: Any) -> "asyncio.Task[dict[str, Any]]":
-    """A claim that waits already."""
+    """Return a claim that is already waiting."""
     claiming = asyncio.create_task(shop.worker.claim(*commands, **{"waitSeconds": 15, **fields}))
     await until(lambda: shop.server.engine.wakeups.waiting)
     return claiming
@@ -194,7 +194,7 @@ async def test_a_wait_has_a_bound(store_url: str) -> None:
         assert time.monotonic() - began < 5
 
 
-async def test_many_claimers_share_what_there_is(shop: Shop) -> None:
+async def test_concurrent_claimers_share_the_tasks(shop: Shop) -> None:
     for _ in range(10):
         await shop.producer.create()
     claims = [shop.worker.post("/tasks/claim", {}) for _ in range(15)]

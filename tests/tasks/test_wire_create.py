@@ -27,7 +27,7 @@ def at(**later: float) -> str:
 # one task -----------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_task_is_answered_whole_and_what_is_zero_is_left_out(shop: Shop) -> None:
+async def test_create_answers_the_whole_task_without_zero_fields(shop: Shop) -> None:
     made = await shop.producer.create("Render", {"b": 1, "a": [True, None]})
     said = {"id", "command", "payload", "status", "lastKnownLocation", "maxAttempts", "tenantId"}
     assert made.keys() - {"traceParent"} == said | {"createdAt", "updatedAt"}
@@ -51,7 +51,7 @@ async def test_every_field_comes_back(shop: Shop) -> None:
     assert await shop.producer.task(made) == made
 
 
-async def test_a_payload_is_any_json_and_comes_back_to_the_letter(shop: Shop) -> None:
+async def test_a_payload_is_any_json_and_comes_back_byte_for_byte(shop: Shop) -> None:
     for text in (
         "12345678901234567890123456789",
         '{"id": 9007199254740993, "z": 1, "a": 2}',
@@ -88,7 +88,7 @@ async def test_a_command_and_a_payload_are_required(shop: Shop) -> None:
 
 
 @on_sqlite
-async def test_any_name_will_do_and_case_is_the_same_to_the_queue(shop: Shop) -> None:
+async def test_a_command_may_have_any_name_and_the_queue_ignores_case(shop: Shop) -> None:
     for command in ("GENERATE_MASTER", "a/b c:d", "größe", "x" * 200, "it's; DROP--", "%2F", "render @home"):
         made = await shop.producer.create(command)
         held = await shop.worker.claim(command.swapcase() if command.isascii() else command)
@@ -96,20 +96,20 @@ async def test_any_name_will_do_and_case_is_the_same_to_the_queue(shop: Shop) ->
 
 
 @on_sqlite
-async def test_priority_is_moved_into_0_to_9(shop: Shop) -> None:
+async def test_priority_is_clamped_to_0_to_9(shop: Shop) -> None:
     for asked, kept in ((-5, None), (0, None), (1, 1), (9, 9), (10, 9), (10**30, 9)):
         assert (await shop.producer.create(priority=asked)).get("priority") == kept
 
 
 @on_sqlite
-async def test_max_attempts_defaults_to_the_servers_and_has_a_bound(store_url: str) -> None:
+async def test_max_attempts_defaults_to_the_setting_and_has_a_bound(store_url: str) -> None:
     async with calling(store_url, {"tasks.max_attempts": 7}) as shop:
         for asked, kept in ((None, 7), (0, 7), (-3, 7), (1, 1), (1000, 1000), (5000, 1000)):
             assert (await shop.producer.create(maxAttempts=asked))["maxAttempts"] == kept
 
 
 @on_sqlite
-async def test_a_webhook_is_a_url_that_may_be_called(shop: Shop) -> None:
+async def test_a_webhook_with_an_invalid_url_is_refused(shop: Shop) -> None:
     for url in ("x", "ftp://example.com/a", "http://", "//example.com", "http:///path", "javascript:alert(1)"):
         answer = await shop.producer.post("/tasks", {"command": "a", "payload": 1, "webhook": url})
         assert refused(answer, 400, "invalid webhook url", "webhook")["detail"]
@@ -120,7 +120,7 @@ async def test_a_webhook_is_a_url_that_may_be_called(shop: Shop) -> None:
 # when ---------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_delayed_task_waits_and_one_of_the_past_does_not(shop: Shop) -> None:
+async def test_a_delayed_task_waits_and_one_with_a_past_time_does_not(shop: Shop) -> None:
     for late in (
         {"delaySeconds": 3600},
         {"delaySeconds": 10 * 365 * 24 * 3600},
@@ -146,7 +146,7 @@ async def test_a_delayed_task_waits_and_one_of_the_past_does_not(shop: Shop) -> 
 
 
 @on_sqlite
-async def test_a_task_of_the_past_does_not_jump_the_queue(shop: Shop) -> None:
+async def test_a_task_with_a_past_time_does_not_jump_the_queue(shop: Shop) -> None:
     first = await shop.producer.create()
     await shop.producer.create(runAt="1970-01-01T00:00:00Z")
     assert (await shop.worker.claim())["id"] == first["id"]
@@ -160,7 +160,7 @@ async def test_a_delayed_task_becomes_ready_in_its_time(shop: Shop) -> None:
 
 
 @on_sqlite
-async def test_times_that_are_none_are_refused(shop: Shop) -> None:
+async def test_invalid_times_are_refused(shop: Shop) -> None:
     for text in (
         "soon",
         "2026-01-01",
@@ -243,7 +243,7 @@ async def test_keys_have_a_bound(shop: Shop) -> None:
 
 
 @on_sqlite
-async def test_a_batch_answers_in_order_and_one_that_is_refused_does_not_keep_the_others(shop: Shop) -> None:
+async def test_a_batch_answers_in_order_and_a_refused_task_does_not_stop_the_others(shop: Shop) -> None:
     body = {
         "tasks": [
             {"command": "a", "payload": 0, "idempotencyKey": "k"},
@@ -313,7 +313,7 @@ async def test_a_task_is_cancelled_before_and_while_it_runs_and_its_result_says_
 
 
 @on_sqlite
-async def test_what_is_done_or_unknown_is_not_cancelled(shop: Shop) -> None:
+async def test_a_finished_or_unknown_task_is_not_cancelled(shop: Shop) -> None:
     task = await shop.producer.create()
     await shop.worker.claim()
     await shop.worker.complete(task)

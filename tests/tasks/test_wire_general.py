@@ -1,4 +1,4 @@
-"""What holds for every endpoint of the tasks door: request ids, bodies that are wrong, sizes, what is not there."""
+"""Rules that hold for every endpoint of the tasks door: request ids, invalid bodies, sizes, unknown paths."""
 
 import re
 from collections.abc import AsyncIterator
@@ -66,13 +66,13 @@ async def test_healthz_answers_without_a_token(shop: Shop) -> None:
     assert answer.good()["status"] == "ok"
 
 
-async def test_raft_status_says_that_there_is_none(shop: Shop) -> None:
+async def test_raft_status_says_that_raft_is_off(shop: Shop) -> None:
     for caller in (shop.producer, shop.worker):
         assert (await caller.get("/raft/status")).good() == {"enabled": False, "numGroups": 0}
     refused(await shop.nobody.get("/raft/status"), 401, "missing Authorization header")
 
 
-async def test_a_request_id_is_echoed_or_made_on_good_and_bad_answers_alike(shop: Shop) -> None:
+async def test_a_request_id_is_echoed_or_generated_on_good_and_bad_answers(shop: Shop) -> None:
     task = await shop.producer.create()
     for caller, path, status in [
         (shop.producer, f"/tasks/{task['id']}", 200),
@@ -87,7 +87,7 @@ async def test_a_request_id_is_echoed_or_made_on_good_and_bad_answers_alike(shop
         assert made[0] != made[1]
 
 
-async def test_a_request_id_that_is_too_long_to_be_one_is_not_echoed(shop: Shop) -> None:
+async def test_a_request_id_that_is_too_long_is_not_echoed(shop: Shop) -> None:
     answer = await shop.producer.get("/raft/status", {"X-Request-Id": "x" * 201})
     assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-request-id"])
 
@@ -117,7 +117,7 @@ async def test_a_member_of_the_wrong_type_is_refused_and_named(shop: Shop) -> No
         assert said["field"] in body
 
 
-async def test_members_that_nobody_knows_are_ignored(shop: Shop) -> None:
+async def test_unknown_members_are_ignored(shop: Shop) -> None:
     task = await shop.producer.create(tenantId="globex", status="COMPLETED", id="mine", colour="red")
     assert (task["tenantId"], task["status"]) == ("acme", "PENDING")
     held = await shop.worker.claim(colour="red", workerId="somebody")
@@ -127,7 +127,7 @@ async def test_members_that_nobody_knows_are_ignored(shop: Shop) -> None:
     assert done["status"] == "COMPLETED"
 
 
-async def test_null_is_the_same_as_left_out(shop: Shop) -> None:
+async def test_a_null_field_is_the_same_as_a_missing_field(shop: Shop) -> None:
     names = ("priority", "webhook", "maxAttempts", "idempotencyKey", "uniqueKey", "runAt", "delaySeconds")
     task = (await shop.producer.post("/tasks", {"command": "a", "payload": 1, **dict.fromkeys(names)})).good(202)
     assert {"priority", "webhook", "runAt"}.isdisjoint(task)
@@ -138,10 +138,10 @@ async def test_null_is_the_same_as_left_out(shop: Shop) -> None:
     assert (await shop.worker.on(task, "progress", percent=None, message=None, data=None)).good() == {"ok": True}
     nacked = (await shop.worker.on(task, "nack", delaySeconds=None, reason=None, lease=None)).good()
     assert nacked["status"] == "requeued"
-    assert 0 <= nacked["delaySeconds"] <= 10  # left out, so the policy's
+    assert 0 <= nacked["delaySeconds"] <= 10  # the delay is left out, so the policy sets it
 
 
-async def test_text_that_is_no_unicode_is_refused(shop: Shop) -> None:
+async def test_text_that_is_not_unicode_is_refused(shop: Shop) -> None:
     for body in (b'{"command":"a\xff","payload":1}', b'{"command":"a","payload":"\xff"}'):
         answer = await shop.producer.send("/tasks", body)
         assert (answer.status, answer.json["error"]) == (400, "invalid body")
@@ -157,12 +157,12 @@ async def test_a_body_over_the_limit_is_refused_in_this_wires_shape(store_url: s
         assert (await shop.worker.post("/tasks/claim", {"commands": ["x" * 70_000]})).status == 413
 
 
-async def test_what_is_not_there_is_404_and_the_wrong_method_405(shop: Shop) -> None:
+async def test_an_unknown_path_is_404_and_a_wrong_method_is_405(shop: Shop) -> None:
     assert (await shop.producer.get("/nowhere")).status == 404
     assert (await shop.producer.delete("/tasks")).status == 405
 
 
-async def test_ids_that_could_not_be_one_are_not_found_rather_than_invalid(shop: Shop) -> None:
+async def test_malformed_ids_are_not_found_rather_than_invalid(shop: Shop) -> None:
     for task_id in ("7", "x" * 300, "01hzzzzzzzzzzzzzzzzzzzzzzz", "0189c9b8-0000-4000-8000-000000000000", "a%20b"):
         refused(await shop.producer.get(f"/tasks/{task_id}"), 404, "not found")
         refused(await shop.producer.get(f"/tasks/{task_id}/result"), 404, "task not found")

@@ -1,4 +1,4 @@
-"""Heartbeat, abandon and nack: what they change, what they cost, and that whoever lost the task changes nothing."""
+"""Heartbeat, abandon and nack: what they change, and that a worker without the lease changes nothing."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -28,7 +28,7 @@ async def shop(store_url: str) -> AsyncIterator[Shop]:
 
 
 async def unchanged(shop: Shop, task: dict[str, Any], caller: Caller, status: int, error: str, **fields: Any) -> None:
-    """Every verb is refused so, and the task is as it was; in a batch of results too."""
+    """Assert that every verb, alone and in a batch of results, is refused with this error and changes nothing."""
     before = await shop.producer.task(task)
     events = (await shop.producer.get(f"/tasks/{task['id']}/events")).good()
     for verb, body in VERBS:
@@ -48,7 +48,7 @@ async def unchanged(shop: Shop, task: dict[str, Any], caller: Caller, status: in
 
 
 @on_sqlite
-async def test_a_stranger_changes_nothing(shop: Shop) -> None:
+async def test_a_worker_that_does_not_own_the_task_changes_nothing(shop: Shop) -> None:
     task = await shop.producer.create()
     await shop.worker.claim()
     await unchanged(shop, task, shop.worker_2, 403, "not-owner")
@@ -69,7 +69,7 @@ async def test_a_task_that_nobody_holds_or_that_is_done_is_not_in_progress(shop:
         assert await shop.producer.task(task) == before
 
 
-async def test_whoever_lost_the_lease_to_another_is_told_so_and_changes_nothing(shop: Shop) -> None:
+async def test_a_worker_that_lost_its_lease_is_refused_and_changes_nothing(shop: Shop) -> None:
     task = await shop.producer.create()
     await shop.worker.claim(leaseSeconds=0.05)
     held = await shop.worker_2.claim(waitSeconds=10)
@@ -78,7 +78,7 @@ async def test_whoever_lost_the_lease_to_another_is_told_so_and_changes_nothing(
     await shop.worker_2.complete(task)
 
 
-async def test_a_lease_that_lapsed_is_found_although_nobody_polls(shop: Shop) -> None:
+async def test_a_lease_lapses_although_nobody_claims(shop: Shop) -> None:
     task = await shop.producer.create()
     await shop.worker.claim(leaseSeconds=0.05)
 
@@ -89,7 +89,7 @@ async def test_a_lease_that_lapsed_is_found_although_nobody_polls(shop: Shop) ->
     await unchanged(shop, task, shop.worker, 409, "not-in-progress")
 
 
-async def test_a_worker_with_the_lease_of_an_older_self_changes_nothing(shop: Shop) -> None:
+async def test_a_worker_with_the_lease_of_an_earlier_claim_changes_nothing(shop: Shop) -> None:
     task = await shop.producer.create()
     first = await shop.worker.claim()
     (await shop.worker.on(task, "abandon", lease=first["lease"])).good()
@@ -113,7 +113,7 @@ async def test_an_unknown_task_is_not_found(shop: Shop) -> None:
 
 
 @on_sqlite
-async def test_heartbeats_keep_a_task(shop: Shop) -> None:
+async def test_heartbeats_renew_the_lease(shop: Shop) -> None:
     task = await shop.producer.create()
     await shop.worker.claim(leaseSeconds=0.5)
     assert (await shop.worker.on(task, "heartbeat", extendSeconds=100)).good() == {"ok": True}
@@ -181,7 +181,7 @@ async def test_lapsed_leases_count_like_nacks(shop: Shop) -> None:
 
 
 @on_sqlite
-async def test_a_dead_letter_has_a_result_with_the_reason_or_else_a_text_for_none(shop: Shop) -> None:
+async def test_a_dead_letter_has_a_result_with_the_reason_or_a_default(shop: Shop) -> None:
     for reason, error in (("no disk", "no disk"), ("  ", "MAX_ATTEMPTS"), (None, "MAX_ATTEMPTS")):
         task = await shop.producer.create(maxAttempts=1)
         await shop.worker.claim()
@@ -194,7 +194,7 @@ async def test_a_dead_letter_has_a_result_with_the_reason_or_else_a_text_for_non
 
 
 @on_sqlite
-async def test_a_delay_is_taken_as_it_is_up_to_the_longest(shop: Shop) -> None:
+async def test_a_delay_is_applied_as_given_up_to_the_maximum(shop: Shop) -> None:
     for asked, applied in ((0, 0), (30, 30), (900, 900), (5000, 900), (1e12, 900)):
         task = await shop.producer.create(str(asked))
         await shop.worker.claim(str(asked))
@@ -206,7 +206,7 @@ async def test_a_delay_is_taken_as_it_is_up_to_the_longest(shop: Shop) -> None:
 
 
 @on_sqlite
-async def test_without_a_delay_the_policy_says_how_long(store_url: str) -> None:
+async def test_without_a_delay_the_policy_sets_it(store_url: str) -> None:
     settings = {"tasks.backoff_policy": "linear", "tasks.backoff_base_seconds": 7, "tasks.backoff_max_seconds": 10}
     async with calling(store_url, settings) as shop:
         for fields in ({}, {"delaySeconds": None}, {"delaySeconds": -1}):
@@ -222,7 +222,7 @@ async def test_without_a_delay_the_policy_says_how_long(store_url: str) -> None:
 
 
 @on_sqlite
-async def test_a_job_of_another_door_is_not_there_even_for_a_worker_of_the_same_name(shop: Shop) -> None:
+async def test_a_job_of_another_door_is_not_found_even_by_a_worker_of_the_same_name(shop: Shop) -> None:
     job_id = await shop.server.engine.submit(
         NewJob(shop.server.engine.new_id(), Queue("job", "acme", "q"), b"{}", max_attempts=2)
     )

@@ -27,13 +27,13 @@ SETTINGS: dict[str, Any] = {
 
 
 async def hits(shop: Shop, scope: str, operation: str) -> float:
-    """What the metrics say of it."""
+    """Return how often this limit was hit, from the metrics."""
     page = (await shop.by("scraper").api.get("/metrics")).body.decode()
     name = f'codeq_rate_limit_hits_total{{operation="{operation}",scope="{scope}"}} '
     return sum(float(line.removeprefix(name)) for line in page.splitlines() if line.startswith(name))
 
 
-async def test_each_scope_has_its_bucket_and_says_when_to_come_back(store_url: str) -> None:
+async def test_each_scope_has_its_own_bucket_and_a_refusal_says_when_to_retry(store_url: str) -> None:
     async with calling(store_url, SETTINGS) as shop:
         for caller, path, body, burst, scope, operation in [
             (shop.producer, "/tasks", ONE, 2, "producer", "create_task"),
@@ -50,7 +50,7 @@ async def test_each_scope_has_its_bucket_and_says_when_to_come_back(store_url: s
             assert await hits(shop, scope, operation) == 1
 
 
-async def test_a_batch_costs_one_and_shares_its_bucket_with_the_single_call(store_url: str) -> None:
+async def test_a_batch_costs_one_token_of_the_same_bucket_as_a_single_call(store_url: str) -> None:
     async with calling(store_url, SETTINGS) as shop:
         assert (await shop.producer.post("/tasks/batch", {"tasks": [ONE] * 50})).status == 200
         assert (await shop.producer.post("/tasks", ONE)).status == 202
@@ -64,7 +64,7 @@ async def test_a_batch_costs_one_and_shares_its_bucket_with_the_single_call(stor
         assert await hits(shop, "worker", "claim") == 3
 
 
-async def test_buckets_are_of_one_caller_and_one_scope(store_url: str) -> None:
+async def test_each_caller_has_one_bucket_for_each_scope(store_url: str) -> None:
     async with calling(store_url, SETTINGS) as shop:
         for _ in range(3):
             last = await shop.producer.post("/tasks", ONE)
@@ -74,23 +74,23 @@ async def test_buckets_are_of_one_caller_and_one_scope(store_url: str) -> None:
         both = shop.by("both")
         assert [(await both.post("/tasks", ONE)).status for _ in range(3)] == [202, 202, 429]
         assert [(await both.post("/tasks/claim", {})).status for _ in range(4)] == [200, 200, 200, 429]
-        assert (await shop.producer.get("/tasks")).status == 200  # only what is limited is
+        assert (await shop.producer.get("/tasks")).status == 200  # calls without a limit still work
 
 
-async def test_a_new_token_of_the_same_subject_is_no_new_bucket(store_url: str) -> None:
+async def test_a_new_token_of_the_same_subject_gets_no_new_bucket(store_url: str) -> None:
     async with calling(store_url, SETTINGS) as shop:
         statuses = [(await shop.by(a_jwt(tid="acme", jti=str(n))).post("/tasks", ONE)).status for n in range(3)]
         assert statuses == [202, 202, 429]
 
 
-async def test_the_limit_of_all_requests_has_this_wires_shape_too(store_url: str) -> None:
+async def test_a_refusal_by_the_limit_of_all_requests_has_the_shape_of_this_wire(store_url: str) -> None:
     async with calling(store_url, {"auth.rate_per_second": 0.1, "auth.rate_burst": 1}) as shop:
         assert (await shop.producer.get("/tasks")).status == 200
         said = refused(await shop.producer.get("/tasks"), 429, "rate limit exceeded")
         assert 1 <= said["retryAfterSeconds"] <= 10
 
 
-async def test_a_refused_create_makes_no_task_and_a_bad_one_costs_its_turn(store_url: str) -> None:
+async def test_a_refused_create_makes_no_task_and_an_invalid_one_costs_a_token(store_url: str) -> None:
     async with calling(store_url, SETTINGS) as shop:
         assert [(await shop.producer.post("/tasks", {})).status for _ in range(2)] == [400, 400]
         assert (await shop.producer.post("/tasks", ONE)).status == 429

@@ -1,4 +1,4 @@
-"""Reading tasks: lists, progress as workers tell it, and the log of a task as JSON and live."""
+"""Reading tasks: lists, the progress that workers report, and the log of a task as JSON and live."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -49,7 +49,7 @@ async def test_tasks_are_listed_newest_first_by_command_and_status(shop: Shop) -
         assert await listed(shop.producer, query) == expected, query
 
 
-async def test_a_list_goes_on_where_its_page_ended(shop: Shop) -> None:
+async def test_the_next_page_of_a_list_begins_where_the_last_one_ended(shop: Shop) -> None:
     made = [(await shop.producer.create())["id"] for _ in range(5)]
     seen: list[str] = []
     query = "?limit=2"
@@ -63,7 +63,7 @@ async def test_a_list_goes_on_where_its_page_ended(shop: Shop) -> None:
 
 
 @on_sqlite
-async def test_a_list_of_a_command_has_no_other_whose_name_begins_alike(shop: Shop) -> None:
+async def test_the_list_of_a_command_has_no_other_command_whose_name_begins_alike(shop: Shop) -> None:
     made = await shop.producer.create("render")
     await shop.producer.create("render @home")
     await shop.producer.create("rendering")
@@ -81,7 +81,7 @@ async def test_queries_that_make_no_sense_are_refused(shop: Shop) -> None:
 # progress -----------------------------------------------------------------------------------------------------------------
 
 
-async def test_progress_is_no_place_for_large_things(shop: Shop) -> None:
+async def test_a_progress_report_that_is_too_large_is_refused(shop: Shop) -> None:
     """The log of a task is read a thousand lines at a time."""
     await shop.producer.create()
     task = await shop.worker.claim("render")
@@ -90,7 +90,7 @@ async def test_progress_is_no_place_for_large_things(shop: Shop) -> None:
     assert len((await shop.producer.task(task))["progress"]["data"]) == 60_000
 
 
-async def test_progress_is_shown_on_a_running_task_and_gone_with_its_attempt(shop: Shop) -> None:
+async def test_progress_is_shown_while_a_task_runs_and_removed_with_its_attempt(shop: Shop) -> None:
     task = await shop.producer.create()
     await shop.worker.claim()
     assert "progress" not in await shop.producer.task(task)
@@ -152,7 +152,7 @@ async def test_the_log_says_what_happened(shop: Shop) -> None:
 
 
 @on_sqlite
-async def test_a_long_log_is_read_on_and_neither_its_end_nor_its_beginning_is_lost(shop: Shop) -> None:
+async def test_a_long_log_is_read_in_pages_and_its_end_is_not_lost(shop: Shop) -> None:
     task = await shop.producer.create(maxAttempts=2)
     await shop.worker.claim()
     notes = [Note(Guard(task["id"], "acme", "task", None, None), step="progress", message=str(n)) for n in range(1100)]
@@ -176,7 +176,7 @@ async def test_a_long_log_is_read_on_and_neither_its_end_nor_its_beginning_is_lo
 
 
 async def followed(caller: Caller, task: dict[str, Any], **headers: str) -> list[tuple[str, int, dict[str, Any]]]:
-    """All that a stream says until it ends."""
+    """Return all events of a stream until it ends."""
     answer = await caller.get(f"/tasks/{task['id']}/events", {"Accept": "text/event-stream", **headers})
     assert answer.status == 200
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -188,7 +188,7 @@ async def followed(caller: Caller, task: dict[str, Any], **headers: str) -> list
     return found
 
 
-async def test_the_log_is_followed_live_to_its_end_and_taken_up_after_a_break(shop: Shop) -> None:
+async def test_the_log_is_followed_live_to_its_end_and_resumed_after_a_break(shop: Shop) -> None:
     task = await shop.producer.create()
     following = asyncio.create_task(followed(shop.producer, task))
     await until(lambda: task["id"] in shop.server.engine._watchers)

@@ -1,4 +1,4 @@
-"""The end of a task: results, one and many, their artifacts, and whoever waits for them."""
+"""The end of a task: results, alone and in batches, their artifacts, and waiting for a result."""
 
 import asyncio
 import base64
@@ -36,14 +36,14 @@ async def outcome(shop: Shop, task: dict[str, Any], query: str = "") -> dict[str
 
 
 async def watched(shop: Shop, task: dict[str, Any]) -> None:
-    """Somebody waits for it."""
+    """Wait until a caller waits for the task."""
     await until(lambda: task["id"] in shop.server.engine._watchers)
 
 
 # one ----------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_completed_task_has_its_result_to_the_letter(shop: Shop) -> None:
+async def test_a_completed_task_has_its_result_byte_for_byte(shop: Shop) -> None:
     task = await held(shop)
     body = '{"status":"COMPLETED","result": {"big": 12345678901234567890, "a": 0.10} }'
     answer = await shop.worker.send(f"/tasks/{task['id']}/result", body)
@@ -61,7 +61,7 @@ async def test_a_completed_task_has_its_result_to_the_letter(shop: Shop) -> None
     assert done == await shop.producer.task(task)
 
 
-async def test_a_failed_task_is_not_tried_again_and_is_no_dead_letter(shop: Shop) -> None:
+async def test_a_failed_task_is_not_retried_and_is_no_dead_letter(shop: Shop) -> None:
     task = await held(shop)
     answer = await shop.worker.on(task, "result", status="FAILED", error=" no disk ", result={"partial": 1})
     record = answer.good()
@@ -80,7 +80,7 @@ async def test_an_error_beside_a_completed_result_is_left_out(shop: Shop) -> Non
 
 
 @on_sqlite
-async def test_what_a_result_needs(shop: Shop) -> None:
+async def test_an_invalid_result_is_refused(shop: Shop) -> None:
     task = await held(shop)
     wrong: list[tuple[dict[str, Any], str, str]] = [
         ({}, "invalid request body", "status"),
@@ -110,7 +110,7 @@ async def test_a_second_result_changes_nothing(shop: Shop) -> None:
     assert (await outcome(shop, task))["result"] == first
 
 
-async def test_of_many_results_at_once_one_counts(shop: Shop) -> None:
+async def test_of_concurrent_results_only_one_counts(shop: Shop) -> None:
     task = await held(shop)
     posts = [shop.worker.on(task, "result", status="COMPLETED", result={"n": n}) for n in range(8)]
     answers = await asyncio.gather(*posts)
@@ -201,7 +201,7 @@ async def test_artifacts_are_kept_and_fetched_again_byte_for_byte(shop: Shop) ->
 
 @on_sqlite
 @pytest.mark.parametrize("folder", ["files", "elsewhere"])
-async def test_bytes_of_a_task_that_is_gone_are_swept_though_the_inference_door_is_off(
+async def test_artifacts_of_a_removed_task_are_swept_even_if_the_inference_door_is_off(
     store_url: str, tmp_path: Path, folder: str
 ) -> None:
     settings = {
@@ -222,7 +222,7 @@ async def test_bytes_of_a_task_that_is_gone_are_swept_though_the_inference_door_
 
 
 @on_sqlite
-async def test_artifacts_that_are_none_are_refused_and_the_task_goes_on(shop: Shop) -> None:
+async def test_invalid_artifacts_are_refused_and_the_task_goes_on(shop: Shop) -> None:
     task = await held(shop)
     for artifact, says in [
         ({"name": "a", "contentBase64": "%%%"}, "artifact 'a': contentBase64 is not base64"),
@@ -255,7 +255,7 @@ async def test_artifact_urls_begin_with_the_public_url_when_there_is_one(store_u
 # waiting ------------------------------------------------------------------------------------------------------------------
 
 
-async def test_whoever_waits_for_a_result_gets_it_when_it_comes(shop: Shop) -> None:
+async def test_a_caller_that_waits_for_a_result_gets_it_when_it_comes(shop: Shop) -> None:
     for end in ("result", "nack", "cancel"):
         task = await shop.producer.create(maxAttempts=1)
         await shop.worker.claim()
