@@ -18,5 +18,5 @@ def running(
 
 
 async def provision(url: str, *words: str, stdin: bytes = b"", environ: Mapping[str, str] = {}) -> Told:
-    """Without a process: `running` is for what needs one."""
+    """Run the command without a process; `running` is for tests that need one."""
     return await invoked(url, "provision", *words, stdin=stdin, environ=environ)

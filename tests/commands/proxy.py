@@ -1,4 +1,4 @@
-"""A proxy between a command and its server, which loses answers when a test says so."""
+"""A proxy between a command and its server, which drops the answers that a test names."""
 
 import asyncio
 import contextlib
@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 
 class Wire:
-    """`loses` is what a request begins with whose answer never arrives, `since` what begins the first after which that is so.
+    """Forwards every request, and drops the answer to each that begins with `loses`.
 
-    All of them are passed on.
+    If `since` is set, it drops answers only from the first request on that begins with `since`.
     """
 
     def __init__(self, upstream: str) -> None:
@@ -22,7 +22,7 @@ class Wire:
         self.loses = b"nothing"
         self.since = b""
         self._begun = False
-        self.ends = False  # with the first answer that is lost: nobody is there any more
+        self.ends = False  # stop listening after the first dropped answer
         self.lost = 0
 
     async def start(self) -> None:

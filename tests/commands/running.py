@@ -35,7 +35,7 @@ class Told:
 
     @property
     def objects(self) -> list[Any]:
-        """One a line."""
+        """Return the JSON objects, one a line."""
         return [msgspec.json.decode(line) for line in self.out.splitlines()]
 
     def good(self, code: int = 0) -> "Told":
@@ -45,7 +45,7 @@ class Told:
 
 @asynccontextmanager
 async def running(url: str, *words: str, environ: Mapping[str, str] = {}, **pipes: Any) -> AsyncIterator[Process]:
-    """To be ended with `ended`, or else with the block."""
+    """Run the command as a process; it ends with `ended`, or is killed at the end of the block."""
     process = await _started(url, *words, environ=environ, **pipes)
     try:
         yield process
@@ -62,7 +62,7 @@ async def _started(url: str, *words: str, environ: Mapping[str, str] = {}, **pip
 
 
 def hear_ctrl_c() -> None:
-    """A shell has what it starts in the background ignore it, and children inherit that: also those of a test run."""
+    """Undo that SIGINT is ignored: a shell makes its background processes ignore it, and children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -83,7 +83,7 @@ async def chargehand(url: str, *words: str, stdin: bytes = b"", environ: Mapping
 
 
 async def invoked(url: str, *words: str, stdin: bytes = b"", environ: Mapping[str, str] = {}) -> Told:
-    """The same without a process, for what looks the same from inside: the command runs in a thread beside the server."""
+    """Run the command without a process, in a thread beside the server: for what does not need one, and faster."""
     unset: dict[str, str | None] = {name: None for name in os.environ if name.startswith("CHARGEHAND_")}
     given = {**unset, "CHARGEHAND_URL": url, "COLUMNS": "200", **environ}
     result = await asyncio.to_thread(CliRunner().invoke, app, list(words), input=stdin, env=given)

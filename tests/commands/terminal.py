@@ -14,7 +14,7 @@ from typing import Any
 
 @asynccontextmanager
 async def terminal() -> AsyncIterator[tuple[dict[str, Any], list[bytes], Callable[[bytes], object]]]:
-    """For a process: its pipes; what it shows; and how something is typed."""
+    """Return the pipes for a process, the list of what it prints, and a function that types into it."""
     master, slave = pty.openpty()
     seen: list[bytes] = []
     loop = asyncio.get_running_loop()
@@ -25,15 +25,15 @@ async def terminal() -> AsyncIterator[tuple[dict[str, Any], list[bytes], Callabl
     finally:
         loop.remove_reader(master)
         os.set_blocking(master, False)
-        while piece := _read(master):  # its last words, which nobody has looked for yet
+        while piece := _read(master):  # the rest of its output
             seen.append(piece)
         os.close(slave)
         os.close(master)
 
 
 def own_the_terminal() -> None:
-    """As a shell's children do: a password is asked for at /dev/tty."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which may be ignored where the tests were started
+    """Start as the child of a shell does, with a controlling terminal: the password prompt reads from /dev/tty."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the test runner may have been started with SIGINT ignored
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 

@@ -1,4 +1,4 @@
-"""`chargehand bench`: it measures what it says, and leaves nothing undone."""
+"""`chargehand bench` measures what it says, and leaves no job unfinished."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ async def test_a_server_without_a_model_is_measured_and_all_jobs_are_finished(st
 
 
 @on_sqlite
-async def test_what_it_cannot_finish_it_cancels(store_url: str) -> None:
+async def test_jobs_that_bench_cannot_finish_are_cancelled(store_url: str) -> None:
     one = {"name": "one", "hash": hash_token("ch_one"), "scopes": ["jobs:read", "jobs:write"]}
     async with serving(store_url, {"auth.tokens": [one]}) as server, talking(server, "ch_one") as api:
         told = await invoked(server.url, "bench", "--seconds", "0.2", "--token", "ch_one")

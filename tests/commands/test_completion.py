@@ -15,7 +15,7 @@ NOWHERE = "http://127.0.0.1:9"
 
 
 async def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
-    """In a real bash, by the function that the script defines."""
+    """In a real bash, with the function that the script defines."""
     script = f"""
         PATH={Path(CHARGEHAND).parent}:$PATH
         source <(chargehand completion bash)

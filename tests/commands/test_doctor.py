@@ -40,7 +40,7 @@ A_TOKEN = {"auth.tokens": [{"name": "me", "hash": hash_token("ch_me")}]}
 
 
 async def examined(folder: Path, token: str = "", **settings: Any) -> dict[str, Finding]:
-    """By the name of the check; the worst where there are several."""
+    """Return the findings by the name of the check; the worst if a check has several."""
     given = {
         **QUIET,
         "server.data_dir": str(folder),
@@ -69,7 +69,7 @@ async def test_before_the_first_start_nothing_is_wrong_and_nothing_is_made(tmp_p
     assert not (tmp_path / "data").exists()
 
 
-async def test_schemas_of_other_versions_and_clocks_that_were_set_back_are_seen(tmp_path: Path) -> None:
+async def test_schemas_of_other_versions_and_clocks_that_were_set_back_are_found(tmp_path: Path) -> None:
     store = await open_store(f"sqlite:///{tmp_path}/chargehand.db")
     tomorrow = UlidMaker(lambda: round(time.time() + 86400) * 1000)()
     await store.write(a_job(id=tomorrow))
@@ -84,7 +84,7 @@ async def test_schemas_of_other_versions_and_clocks_that_were_set_back_are_seen(
     is_found((await examined(tmp_path))["schema"], "warning", "version 3 of")
 
 
-async def test_another_user_is_advised_to_run_it_as_the_one_that_serves(tmp_path: Path) -> None:
+async def test_another_user_is_advised_to_run_doctor_as_the_user_that_serves(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     store = await open_store(f"sqlite:///{folder}/chargehand.db")
     await store.close()
@@ -97,7 +97,7 @@ async def test_another_user_is_advised_to_run_it_as_the_one_that_serves(tmp_path
 
 @contextmanager
 def somebody_else(folder: Path) -> Iterator[None]:
-    """Whoever may not look into this folder."""
+    """Run as a user who may not read this folder."""
     if os.geteuid() == 0:
         nobody = pwd.getpwnam("nobody").pw_uid
         os.setresuid(nobody, nobody, 0)
@@ -215,7 +215,7 @@ async def test_a_port_in_use_is_found(tmp_path: Path) -> None:
         is_found(found["server"], "failed", "answered by something else")
 
 
-async def test_beyond_loopback_without_a_token_is_a_start_that_will_fail(tmp_path: Path) -> None:
+async def test_listening_beyond_loopback_without_a_token_is_a_failure(tmp_path: Path) -> None:
     found = await examined(tmp_path, server__listen="0.0.0.0:0")
     is_found(found["access"], "failed", "nobody has to authenticate")
     is_found(found["egress"], "ok", "private networks need webhooks.allow_networks")
@@ -295,7 +295,7 @@ async def test_secrets_in_files_that_others_can_read_are_named(tmp_path: Path) -
 # the parts --------------------------------------------------------------------------------------------------------------
 
 
-async def test_the_maintenance_image_is_looked_at(tmp_path: Path) -> None:
+async def test_the_maintenance_image_is_checked(tmp_path: Path) -> None:
     def found(name: str, content: bytes) -> Any:
         (tmp_path / name).write_bytes(content)
         return examined(tmp_path, provisioning__maintenance_iso=str(tmp_path / name))

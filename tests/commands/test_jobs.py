@@ -43,7 +43,7 @@ async def test_jobs_are_listed_by_state_kind_and_queue_page_by_page(store_url: s
 
 
 @on_sqlite
-async def test_a_job_is_shown_cancelled_and_tried_again(store_url: str) -> None:
+async def test_a_job_is_shown_cancelled_and_retried(store_url: str) -> None:
     async with serving(store_url) as server, talking(server) as api:
         first, second = await api.submit(payload={"big": 1}), await api.submit()
         shown = (await invoked(server.url, "jobs", "show", first.lower())).good().out
@@ -78,7 +78,7 @@ async def test_a_refused_id_does_not_stop_the_others(store_url: str) -> None:
 
 
 @on_sqlite
-async def test_the_lines_of_a_job_that_is_tried_again_and_watched_all_have_a_type(store_url: str) -> None:
+async def test_all_json_lines_of_a_job_that_is_retried_and_watched_have_a_type(store_url: str) -> None:
     async with serving(store_url) as server, talking(server) as api:
         job_id = await api.submit()
         (await invoked(server.url, "jobs", "cancel", job_id)).good()

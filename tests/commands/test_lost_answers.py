@@ -1,4 +1,4 @@
-"""A command whose answer is lost says that it may have been done and how to find out, with exit code 4."""
+"""A command whose answer is lost says that it may have taken effect and how to check, with exit code 4."""
 
 import json
 import re
@@ -48,7 +48,7 @@ async def test_with_json_the_key_is_a_field(store_url: str) -> None:
 
 @on_sqlite
 @pytest.mark.parametrize("lost", [b"POST ", b"GET "], ids=["the answer is lost", "the look afterwards is lost"])
-async def test_a_cancel_whose_answer_is_lost_says_where_to_look(store_url: str, lost: bytes) -> None:
+async def test_a_cancel_whose_answer_is_lost_names_the_command_that_shows_the_job(store_url: str, lost: bytes) -> None:
     async with serving(store_url) as server, talking(server) as api, wire(server.url) as line:
         job_id = await api.submit()
         line.loses, line.since = lost, b"POST "

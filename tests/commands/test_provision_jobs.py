@@ -18,7 +18,7 @@ from tests.provisioning.bmc_habits import PASSWORD, USER
 from tests.provisioning.guest import Guest, Script
 from tests.provisioning.lab import MAINTENANCE, QUICK, RECIPE, SERIAL, lab
 
-UNHURRIED = {"provisioning.silence_seconds": 100, "provisioning.install_seconds": 100}  # while a process starts
+UNHURRIED = {"provisioning.silence_seconds": 100, "provisioning.install_seconds": 100}  # enough for a process to start
 pytestmark = [pytest.mark.xdist_group("machines"), pytest.mark.timeout(120)]
 
 SECRET_PARTS = (PASSWORD, "swordfish-in-user-data")
@@ -89,7 +89,7 @@ async def test_a_job_is_submitted_and_watched_to_its_end(store_url: str, tmp_pat
 
 
 @on_sqlite
-async def test_a_failed_job_says_key_unit_exit_code_log_and_what_to_do_and_is_tried_again(
+async def test_a_failed_job_shows_key_unit_exit_code_log_and_advice_and_is_retried(
     store_url: str, tmp_path: Path, recipe: str
 ) -> None:
     async with lab(store_url, tmp_path, script=Script(fails_at="partition.service")) as room:
@@ -153,7 +153,7 @@ async def test_ctrl_c_ends_the_watch_and_not_the_job(store_url: str, tmp_path: P
 
 
 @on_sqlite
-async def test_on_a_terminal_the_steps_are_drawn_again_and_again(store_url: str, tmp_path: Path, recipe: str) -> None:
+async def test_on_a_terminal_the_steps_are_redrawn(store_url: str, tmp_path: Path, recipe: str) -> None:
     async with lab(store_url, tmp_path, script=Script(step_seconds=0.4, fails_at="image-linux.service")) as room:
         await room.register()
         async with (

@@ -62,9 +62,7 @@ async def test_refusals_are_short_and_say_what_to_do(store_url: str, tmp_path: P
 
 
 @on_sqlite
-async def test_a_job_for_a_server_that_is_not_there_says_how_to_register_it(
-    store_url: str, tmp_path: Path, recipe: str
-) -> None:
+async def test_a_job_for_an_unknown_server_says_how_to_register_it(store_url: str, tmp_path: Path, recipe: str) -> None:
     async with lab(store_url, tmp_path) as room:
         told = await provision(room.server.url, "submit", "NOPE", recipe)
         assert told.good(2).err.endswith("register it: chargehand provision server add NOPE --bmc URL\n")
@@ -83,7 +81,7 @@ async def test_an_untrusted_certificate_and_a_wrong_scheme_are_refused_with_advi
         assert "its certificate is not trusted" in told.good(2).err
         assert "set SSL_CERT_FILE to the file of its authority" in told.err
         trusting = {"SSL_CERT_FILE": str(own.authority.certificate_path)}
-        # In a process: whom a process trusts is read when it starts.
+        # A process is needed: it reads the trusted authorities when it starts.
         assert "There are none yet" in (await chargehand(url, "provision", "list", environ=trusting)).good().out
         assert "does it speak HTTPS?" in (await provision(url.replace("https", "http"), "list")).good(2).err
     async with lab(store_url, tmp_path) as room:
@@ -130,7 +128,7 @@ def test_invalid_arguments_are_refused_before_a_server_is_called(words: tuple[st
     assert "calvin" not in told.output
 
 
-def test_a_target_that_is_misspelt_hides_no_other_mistake() -> None:
+def test_a_misspelt_target_does_not_hide_other_mistakes() -> None:
     recipe = json.dumps({"task_target": "install-linus.target", "target_disk": "sda", "wipe": True})
     told = CliRunner().invoke(app, ["provision", "recipe", "validate", "-"], input=recipe)
     assert told.exit_code == 1
@@ -164,7 +162,7 @@ def test_a_long_log_says_how_much_of_it_is_shown_and_a_warning_what_to_do() -> N
     assert lines[at + 2] == "warning: of which nothing is known"
 
 
-def test_times_have_their_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_shown_with_their_utc_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC-05:30")
     time.tzset()
     try:
@@ -178,7 +176,7 @@ def test_times_have_their_offset(monkeypatch: pytest.MonkeyPatch) -> None:
         time.tzset()
 
 
-def test_tries_have_ordinal_numbers() -> None:
+def test_ordinal_numbers_have_their_english_endings() -> None:
     assert [ordinal(number) for number in (2, 3, 4, 11, 12, 21, 112)] == [
         "2nd",
         "3rd",
@@ -190,7 +188,7 @@ def test_tries_have_ordinal_numbers() -> None:
     ]
 
 
-async def test_a_server_that_starts_says_what_machines_will_boot_or_that_it_is_missing(tmp_path: Path) -> None:
+async def test_a_server_says_at_its_start_which_image_machines_will_boot_or_that_it_is_missing(tmp_path: Path) -> None:
     settings = {
         "provisioning_maintenance_iso": "m.iso",
         "provisioning_public_url": "http://10.0.0.1:8484",

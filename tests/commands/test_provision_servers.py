@@ -162,11 +162,11 @@ async def test_changing_a_server_keeps_what_is_not_given(store_url: str, tmp_pat
 
 
 async def test_a_password_comes_from_stdin_or_the_environment_and_never_from_an_argument(tmp_path: Path) -> None:
-    """Nobody is there to talk to: what is refused is refused before."""
+    """No server runs: these refusals come before any call."""
     url = "http://127.0.0.1:9"
     words = ("server", "add", SERIAL, "--bmc", "https://10.0.0.5", "--user", USER)
     assert "CHARGEHAND_BMC_PASSWORD" in (await provision(url, *words)).good(2).err
-    asked = await chargehand(url, "provision", *words, "--password", PASSWORD)  # usage is told by the process
+    asked = await chargehand(url, "provision", *words, "--password", PASSWORD)
     assert "no such option" in asked.good(2).err
     assert "standard input has no line" in (await provision(url, *words, "--password-stdin")).good(2).err
     told = await provision(url, *words, environ={"CHARGEHAND_BMC_PASSWORD": PASSWORD})
@@ -176,14 +176,14 @@ async def test_a_password_comes_from_stdin_or_the_environment_and_never_from_an_
 
 
 @on_sqlite
-async def test_a_person_is_asked_for_the_password_and_it_is_not_shown(store_url: str, tmp_path: Path) -> None:
+async def test_the_password_is_asked_for_on_a_terminal_and_not_shown(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path) as room:
         words = ("server", "add", SERIAL, "--bmc", room.bmc.url, "--user", USER, "--probe")
         async with (
             terminal() as (pipes, seen, write),
             running(room.server.url, *words, preexec_fn=own_the_terminal, **pipes) as adding,
         ):
-            # Not before: what was typed while it was still to be shown is thrown away.
+            # Type only when the echo is off: the prompt discards what was typed before.
             await until(lambda: not termios.tcgetattr(pipes["stdin"])[3] & termios.ECHO, 60)
             write(f"{PASSWORD}\n".encode())
             told = await ended(adding)
@@ -195,7 +195,7 @@ async def test_a_person_is_asked_for_the_password_and_it_is_not_shown(store_url:
         assert PASSWORD not in shown
 
 
-async def test_ctrl_c_at_the_question_for_a_password_is_130_and_nothing_is_done() -> None:
+async def test_ctrl_c_at_the_password_prompt_exits_with_130_and_nothing_is_done() -> None:
     words = ("server", "add", SERIAL, "--bmc", "https://10.0.0.5", "--user", USER)
     async with (
         terminal() as (pipes, seen, write),

@@ -21,7 +21,7 @@ TASKS = "/v1/codeq/tasks"
 
 
 async def a_task(api: Api, command: str) -> dict[str, Any]:
-    """Claimed by a worker, once it is there."""
+    """Claim the task as a worker, once it is there."""
 
     async def claimed() -> Any:
         answer = await api.post(f"{TASKS}/claim", {"commands": [command]})
@@ -48,7 +48,7 @@ async def test_the_answer_of_a_chat_goes_to_stdout_and_its_events_to_stderr(tmp_
         assert told.err.splitlines()[-1].startswith(f"{job_id} succeeded (")
         assert "\033" not in told.out + told.err
 
-        # Nothing is said before somebody listens.
+        # The queue is paused until the command listens, so that no event is missed.
         (await place.call("PUT", "/engine/queues/inference/a", {"paused": True})).good()
         async with running(place.url, "submit", "-m", "a", "four five", "--watch", "--json") as process:
             assert process.stdout is not None
@@ -60,7 +60,7 @@ async def test_the_answer_of_a_chat_goes_to_stdout_and_its_events_to_stderr(tmp_
         tokens = "".join(each["text"] for each in lines if each["type"] == "token")
         assert tokens == lines[-1]["result"]["message"]["content"]
         assert lines[-1]["outcome"] == "succeeded"
-        # What ended long ago is shown as well, and its answer is the same.
+        # A job that ended long ago can be watched too, and shows the same answer.
         again = (await invoked(place.url, "watch", lines[0]["job_id"])).good()
         assert again.out == f"{tokens}\n"
 
@@ -85,7 +85,7 @@ async def test_a_lost_connection_repeats_no_token(tmp_path: Path) -> None:
         assert all("restarted" not in each for each in tokens)
 
 
-async def test_a_chat_that_fails_says_why_and_how_to_try_it_again(tmp_path: Path) -> None:
+async def test_a_chat_that_fails_says_why_and_how_to_retry_it(tmp_path: Path) -> None:
     async with OllamaTarget(MODELS) as target, a_place(tmp_path, target) as place:
         told = await invoked(place.url, "submit", "-m", "embedder", "words", "--watch", "--max-attempts", "1")
         job_id = told.good(1).err.splitlines()[0].removeprefix("job ")
@@ -169,9 +169,7 @@ async def test_ctrl_c_ends_the_watch_and_not_the_job(store_url: str) -> None:
 
 
 @on_sqlite
-async def test_a_recipe_is_submitted_watched_cancelled_and_tried_again_as_any_job(
-    store_url: str, tmp_path: Path
-) -> None:
+async def test_a_recipe_is_submitted_watched_cancelled_and_retried_as_any_job(store_url: str, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.json"
     recipe.write_text(json.dumps(RECIPE))
     async with lab(store_url, tmp_path) as room:

@@ -17,13 +17,13 @@ def test_control_characters_are_removed() -> None:
     ("seconds", "text"),
     [(0.4, "0 s ago"), (59, "59 s ago"), (90, "2 min ago"), (7000, "117 min ago"), (7300, "2 h ago"), (200_000, "2 d ago"), (-30, "in 30 s")],
 )  # fmt: skip
-def test_how_long_ago_it_was(seconds: float, text: str) -> None:
+def test_a_time_is_shown_as_how_long_ago_it_was(seconds: float, text: str) -> None:
     at = datetime.now(UTC) - timedelta(seconds=seconds)
     assert ago(at.isoformat()) in (text, text.replace("30", "29"))
     assert ago(None) == ago("nonsense") == "-"
 
 
-def test_plural_leaves_one_alone() -> None:
+def test_plural_adds_no_ending_for_one() -> None:
     assert [plural(count, word) for count, word in ((1, "delivery"), (2, "delivery"), (0, "warning"))] == [
         "1 delivery",
         "2 deliveries",

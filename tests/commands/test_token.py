@@ -19,13 +19,13 @@ def shown(seen: list[bytes], text: bytes) -> bool:
     return text in b"".join(seen)
 
 
-async def test_a_person_is_asked_twice_and_stdout_has_nothing_but_json() -> None:
+async def test_the_password_is_asked_for_twice_and_stdout_has_only_json() -> None:
     async with terminal() as (pipes, seen, write):
         pipes |= {"stdout": PIPE, "preexec_fn": own_the_terminal}
         async with running("", "token", "--user", "--json", **pipes) as process:
             for question in (b"Password", b"Repeat"):
                 await until(functools.partial(shown, seen, question), 30)
-                # Not before: what was typed while it was still to be shown is thrown away.
+                # Type only when the echo is off: the prompt discards what was typed before.
                 await until(lambda: not termios.tcgetattr(pipes["stdin"])[3] & termios.ECHO, 30)
                 write(b"open sesame\n")
             told = (await ended(process)).good()
@@ -33,7 +33,7 @@ async def test_a_person_is_asked_twice_and_stdout_has_nothing_but_json() -> None
     assert b"open sesame" not in b"".join(seen)
 
 
-async def test_a_password_line_may_end_as_on_windows() -> None:
+async def test_a_password_line_may_end_with_crlf() -> None:
     told = (await chargehand("", "token", "--user", "--json", stdin=b"open sesame\r\n")).good()
     assert verify_password("open sesame", told.json["password_hash"])
 

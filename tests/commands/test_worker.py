@@ -70,7 +70,7 @@ def result_of(task: Any) -> Any:
     return task.result["result"]
 
 
-async def test_cat_gives_an_object_back_as_the_result_and_anything_else_as_text(server: Stub) -> None:
+async def test_an_object_on_stdout_is_the_result_and_anything_else_is_text(server: Stub) -> None:
     thing, text = server.add("work", {"a": [1, "ü"]}), server.add("WORK", "plain")
     async with worker(server, "--", "cat") as process:
         await until(lambda: server.counts() == {"COMPLETED": 2}, 20)
@@ -80,7 +80,7 @@ async def test_cat_gives_an_object_back_as_the_result_and_anything_else_as_text(
     assert f"work {thing.id}  completed in " in errors
 
 
-async def test_with_json_there_is_one_object_a_task_on_stdout(server: Stub) -> None:
+async def test_with_json_each_task_prints_one_object_on_stdout(server: Stub) -> None:
     task = server.add("work", {})
     async with worker(server, "--json", "cat") as process:
         await until(lambda: task.status == "COMPLETED", 20)
@@ -91,7 +91,7 @@ async def test_with_json_there_is_one_object_a_task_on_stdout(server: Stub) -> N
     assert (code, errors) == (0, "")
 
 
-async def test_arguments_arrive_as_they_are_and_the_task_is_in_the_environment(server: Stub, tmp_path: Path) -> None:
+async def test_arguments_are_passed_unchanged_and_the_task_is_in_the_environment(server: Stub, tmp_path: Path) -> None:
     task = server.add("work", {})
     shown = 'printf "%s|" "$CHARGEHAND_TASK_ID" "$CHARGEHAND_COMMAND" "$CHARGEHAND_ATTEMPT" "$@"'
     async with worker(server, script(tmp_path, shown), "--url", "a b; $(id) *"):
@@ -119,7 +119,9 @@ async def test_progress_lines_are_reported_and_are_no_part_of_the_reason(server:
     assert (task.error, task.attempts) == ("why", 1)
 
 
-async def test_a_program_that_fails_is_tried_again_and_the_end_of_stderr_says_why(server: Stub, tmp_path: Path) -> None:
+async def test_a_program_that_fails_is_retried_with_the_end_of_stderr_as_the_reason(
+    server: Stub, tmp_path: Path
+) -> None:
     task = server.add("work", {})
     program = script(tmp_path, f'[ "$CHARGEHAND_ATTEMPT" = 2 ] && exit 0\nyes {"x" * 60} | head -n 1000 >&2\nexit 1')
     async with worker(server, program):
@@ -133,7 +135,7 @@ async def test_a_program_that_fails_is_tried_again_and_the_end_of_stderr_says_wh
 @pytest.mark.parametrize(
     ("text", "reason"), [("exit 75", "exit code 75"), ("kill -KILL $$", "ended by signal 9")], ids=["75", "signal"]
 )
-async def test_75_and_a_signal_are_tried_again(server: Stub, tmp_path: Path, text: str, reason: str) -> None:
+async def test_exit_code_75_and_a_signal_are_retried(server: Stub, tmp_path: Path, text: str, reason: str) -> None:
     server.add("work", {})
     async with worker(server, script(tmp_path, text)):
         await until(lambda: server.calls["nack"], 20)
@@ -159,7 +161,7 @@ HANGS = 'sleep 300 & echo "$$ $!" > "$0.pids"; wait'
 
 
 def pids(folder: Path) -> list[int]:
-    """Of the script and of what it started."""
+    """Return the process ids of the script and of its child."""
     file = folder / "script.sh.pids"
     return [int(word) for word in file.read_text().split()] if file.exists() else []
 
@@ -175,13 +177,13 @@ async def test_a_program_that_hangs_is_killed_with_its_children(server: Stub, tm
     server.add("work", {})
     async with worker(server, "--timeout", "0.5", script(tmp_path, HANGS)) as process:
         await until(lambda: server.calls["nack"], 20)
-        await ended(process)  # the program too, which may have been started again
+        await ended(process)  # and with it the program, which the worker may have started again
     nacks = [body for word, body in server.bodies if word == "nack"]
     assert {nack["reason"] for nack in nacks} == {"still running after 0.5 s"}
     assert [pid for pid in pids(tmp_path) if alive(pid)] == []
 
 
-async def test_a_stop_ends_the_program_and_gives_the_task_back(server: Stub, tmp_path: Path) -> None:
+async def test_a_stop_ends_the_program_and_hands_the_task_back(server: Stub, tmp_path: Path) -> None:
     task = server.add("work", {})
     async with worker(server, "--grace", "0.2", script(tmp_path, HANGS)) as process:
         await until(lambda: len(pids(tmp_path)) == 2, 20)
@@ -216,7 +218,7 @@ async def test_sigterm_lets_the_program_end_and_ctrl_c_does_not_reach_it(server:
     waits = 'echo "$$ $$" > "$0.pids"; while [ ! -e "$0.go" ]; do sleep 0.05; done; echo "{\\"went\\": true}"'
     async with worker(server, script(tmp_path, waits)) as process:
         await until(lambda: len(pids(tmp_path)) == 2, 20)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does on ctrl-c
         later = server.add("work", {})
         (tmp_path / "script.sh.go").touch()
         await asyncio.wait_for(process.communicate(), 20)
