@@ -1,4 +1,4 @@
-"""Chargehand with targets behind it, and its callers: of jobs, of the wire itself, and of what the targets say directly."""
+"""Chargehand with targets behind it, and clients: of the API, of a raw connection, and of the targets themselves."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from chargehand.http.credentials import hash_token
 from tests.api.serving import Api, serving, until
 from tests.inference.conformance import Model, OllamaTarget, Seen
 
-SILENCE = 0.1  # how long nothing must happen
+SILENCE = 0.1  # how long to wait when asserting that nothing happens
 MODELS = {
     "a": Model(),
     "b": Model(),
@@ -28,7 +28,7 @@ MODELS = {
 
 
 def settings_for(folder: Path, *targets: OllamaTarget, **settings: Any) -> dict[str, Any]:
-    """Targets are called laptop, desktop and so on. In `settings` a dot is two underscores."""
+    """Settings for these targets, named laptop, desktop and so on. In `settings` two underscores stand for a dot."""
     names = ("laptop", "desktop", "attic")
     return {
         "server.data_dir": str(folder),
@@ -46,7 +46,7 @@ class Caller(Api):
         return Caller(self.url, self.session, token)
 
     async def ask(self, **fields: Any) -> str:
-        """A job that was accepted."""
+        """Submit a job and return its id."""
         answer = await self.post("/jobs", chat(**fields) if "prompt" not in fields else {"model": "a"} | fields)
         return cast(str, answer.good(202)["job_id"])
 
@@ -54,7 +54,7 @@ class Caller(Api):
         return cast(dict[str, Any], (await self.get(f"/jobs/{job_id}")).good())
 
     async def ended(self, job_id: str, seconds: float = 30) -> dict[str, Any]:
-        """The job, once it has ended."""
+        """Wait until the job has ended and return it."""
         return await self.in_state(job_id, "done", "failed", seconds=seconds)
 
     async def in_state(self, job_id: str, *states: str, seconds: float = 30) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def scheduler_of(server: Server) -> Scheduler:
 
 
 async def all_there(server: Server) -> None:
-    """Every target has said what it has."""
+    """Wait until the server has read the models of every target."""
     await until(lambda: all(ledger.up for ledger in scheduler_of(server).ledgers))
 
 
@@ -90,7 +90,7 @@ async def is_away(server: Server, name: str = "laptop") -> None:
 async def before_targets(
     store_url: str, folder: Path, *targets: OllamaTarget, **settings: Any
 ) -> AsyncIterator[tuple[Server, Caller]]:
-    """A server whose targets are known to be there, and its caller."""
+    """Yield a server that knows that its targets are up, and a client of it."""
     timeout = aiohttp.ClientTimeout(total=20)
     async with (
         serving(store_url, settings_for(folder, *targets, **settings)) as server,
@@ -109,7 +109,7 @@ def token_of(name: str) -> str:
 
 
 def ran(target: OllamaTarget, path: str = "/api/chat") -> list[Seen]:
-    """Requests that were more than orders to load."""
+    """Return the requests that ran a model, without those that only loaded one."""
     return [seen for seen in target.at(path) if any(seen.json.get(part) for part in ("messages", "prompt", "input"))]
 
 
@@ -117,14 +117,14 @@ def ran(target: OllamaTarget, path: str = "/api/chat") -> list[Seen]:
 
 
 class Line:
-    """A connection whose bytes are seen as they are."""
+    """A raw connection, to see the bytes as they are."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
 
     def send(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = {}) -> None:
-        """With a Content-Length and a Host, and no other header that was not given."""
+        """Send a request with a Content-Length, a Host and the given headers alone."""
         lines = {"Host": "localhost", "Content-Length": str(len(body)), **headers}
         head = "".join(f"{name}: {value}\r\n" for name, value in lines.items() if value)
         self.writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body)
@@ -136,7 +136,7 @@ class Line:
         return int(lines[0].split()[1]), {name.lower(): value for name, value in headers.items()}
 
     async def rest(self) -> bytes:
-        """All that comes until the other side ends the connection, be it by a reset."""
+        """Return all bytes until the other side closes or resets the connection."""
         got = b""
         with contextlib.suppress(ConnectionError):
             async with asyncio.timeout(10):
@@ -152,7 +152,7 @@ class Line:
             return True
 
     async def until_seen(self, piece: bytes) -> bytes:
-        """What came until then, to the end of the line that has it."""
+        """Return the bytes up to the end of the line that contains the piece."""
         got = b""
         async with asyncio.timeout(10):
             while b"\n" not in got.partition(piece)[2]:
@@ -178,7 +178,7 @@ async def a_line(url: str) -> AsyncIterator[Line]:
 
 
 def unchunked(body: bytes) -> tuple[bytes, bool]:
-    """What a chunked body holds, and whether it came to its proper end."""
+    """Return the content of a chunked body, and whether its last chunk is there."""
     found = b""
     while body:
         size, _, body = body.partition(b"\r\n")

@@ -1,4 +1,4 @@
-"""A target that behaves as Ollama 0.33 does, on loopback, with its awkward habits switchable.
+"""A target on loopback that behaves as Ollama 0.33 does, including its awkward habits, which tests can switch.
 
 In a test: `async with OllamaTarget({"a": Model()}) as target`, then flip `target.habits` and look at what was seen.
 As a process: `python -m tests.inference.conformance --port 0 --models a,b` prints {"url": …} and serves until SIGTERM.
@@ -39,7 +39,7 @@ import uvloop
 
 Object = dict[str, Any]
 
-# How a failed load reads. The first three are what users of many versions report; a 0.33 says the last three.
+# The error texts of a failed load. Users of many versions report the first three; 0.33 sends the last three.
 OUT_OF_MEMORY: Final = "model requires more system memory (12.1 GiB) than is available (7.4 GiB)"
 RUNNER_TERMINATED: Final = "llama runner process has terminated: exit status 2"
 LOAD_STALLED: Final = "timed out waiting for llama runner to start - progress 0.00 - "
@@ -47,7 +47,7 @@ SERVER_OUT_OF_MEMORY: Final = "llama-server process has terminated: exit status 
 SERVER_TERMINATED: Final = "llama-server process has terminated: exit status 1"
 SERVER_STALLED: Final = "timed out waiting for llama-server to start - "
 
-BUSY: Final = "server busy, please try again.  maximum pending requests exceeded"  # two spaces, as it is sent
+BUSY: Final = "server busy, please try again.  maximum pending requests exceeded"  # two spaces, as Ollama sends it
 BROKEN: Final = "an error was encountered while running the model: unexpected EOF"
 RUNNER_STOPPED: Final = (
     "model runner has unexpectedly stopped, this may be due to resource limitations or an internal error, "
@@ -74,12 +74,12 @@ RUNNER_OPTIONS: Final = ("main_gpu", "use_mmap", "num_thread", "draft_num_predic
 
 @dataclass(frozen=True)
 class Model:
-    """A model as it lies on disk. Two with one `blob` share one runner, as two tags of the same weights do."""
+    """A model on disk. Two with one `blob` share one runner, as two tags of the same weights do."""
 
     capabilities: Sequence[str] = ("completion", "tools", "insert", "vision")
     size: int = 4_000_000_000
-    context_length: int = 131_072  # what it was trained with
-    default_num_ctx: int = 4096  # what it gets when nobody asks
+    context_length: int = 131_072  # the context length it was trained with
+    default_num_ctx: int = 4096  # the context length without num_ctx
     embedding_length: int = 16
     parallel: int | None = None  # some architectures are forced to 1
     native_template: bool = False  # since 0.30: tool calls come with the last chunk, repetition is not noticed
@@ -88,13 +88,13 @@ class Model:
 
 @dataclass
 class Habits:
-    """Switchable at any time. The defaults are what a current Ollama does, only faster."""
+    """Behaviour that a test can switch at any time. The defaults are what a current Ollama does, only faster."""
 
     # generating
-    headers_with_first_token: bool = True  # … so that load, queue and prefill look the same from outside
+    headers_with_first_token: bool = True  # so load, queue and prefill look the same from outside
     prefill_seconds: float = 0
     token_seconds: float = 0
-    tokens: int | None = None  # exactly so many; None = one for each word of the prompt
+    tokens: int | None = None  # the exact number of tokens; None = one for each word of the prompt
     stops_on_repeats: bool = True  # more than 30 repeats in a row: a clean end with neither `done` nor error
     error_after: int | None = None  # an error line after so many chunks; 0 = a 500 in place of the headers
     error: str = BROKEN
@@ -109,14 +109,14 @@ class Habits:
     load_seconds: float = 0
     load_aborts_on_close: bool = True
     load_failure: str | None = None  # how loads fail
-    load_failures: int | None = None  # … the next so many of them; None = all
+    load_failures: int | None = None  # how many of the next loads fail; None = all
     unload_seconds: float = 0
-    unload_answers_first: bool = True  # "unload" is answered before it is done
-    # looking
+    unload_answers_first: bool = True  # answer "unload" before the model is unloaded
+    # discovery
     ps_seconds: float = 0
     ps_lists_loading: bool = False  # before 0.30 a model was listed before it was ready
     ps_blocks_while_unloading: bool = True  # since 0.32.4
-    # being in the way: these two concern requests that run a model, not discovery
+    # obstruction: these two concern requests that run a model, not discovery
     busy: int = 0  # the next so many are refused with 503
     resets: int = 0  # the next so many have their connection reset before the headers
     # pulling
@@ -126,7 +126,7 @@ class Habits:
 
 @dataclass(frozen=True)
 class Answer:
-    """What to answer in place of the default. A `status` or `raw` is given at once, before a model is even looked up;
+    """What to answer in place of the default. A `status` or `raw` is sent at once, before a model is even looked up;
     all the rest is how the model generates once it is loaded. None = as the habits say.
     """
 
@@ -139,7 +139,7 @@ class Answer:
     error_after: int | None = None
     end_after: int | None = None
     reset_after: int | None = None
-    hold: asyncio.Event | None = None  # waited for …
+    hold: asyncio.Event | None = None  # wait for this event …
     hold_after: int = 0  # … before this chunk
     error: str | None = None  # with `error_after`, or with `status`: {"error": …}
     status: int | None = None
@@ -150,15 +150,15 @@ class Answer:
 
 @dataclass
 class Seen:
-    """A request that came in."""
+    """A received request."""
 
     method: str
     path: str
     headers: Mapping[str, str]  # names in lower case
     body: bytes
     at: float  # monotonic
-    connection: int  # which connection it came over, counted from 1
-    status: int | None = None  # None: nothing was answered yet
+    connection: int  # the number of its connection, counted from 1
+    status: int | None = None  # None: not answered yet
     aborted: bool = False  # the client hung up before the end
     finished: bool = False
     chunks: int = 0  # pieces of a stream that were sent
@@ -183,7 +183,7 @@ class Resident:
     expires_at: datetime | None = None  # None until its first request ended: ps estimates it then
     timer: asyncio.TimerHandle | None = None
     unloading: bool = False
-    evicted: bool = False  # marked for another model
+    evicted: bool = False  # to be evicted for another model
     dead: bool = False  # its process crashed: listed still, and reloaded for the next request
     crashed: asyncio.Event = field(default_factory=asyncio.Event)
     exchanges: "set[Exchange]" = field(default_factory=set)  # generations under way
@@ -193,7 +193,7 @@ class Resident:
         return effective_num_ctx(self.model, self.options)
 
     def serves(self, model: Model, options: Object, shift: bool) -> bool:
-        """Whether a request can use it as it is (Ollama's needsReload, the other way round)."""
+        """Whether a request can use this runner as it is (the opposite of Ollama's needsReload)."""
         mine, wanted = self.options, options
         return (
             not self.dead
@@ -206,7 +206,7 @@ class Resident:
 
 
 class Failure(Exception):
-    """An answer with a status other than 200, in Ollama's words."""
+    """An answer with a status other than 200, with Ollama's text."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -219,7 +219,7 @@ def effective_num_ctx(model: Model, options: Object) -> int:
 
 
 def short(name: str) -> str:
-    """One name for `Llama3.2`, `llama3.2:latest` and `registry.ollama.ai/library/llama3.2`."""
+    """Return one name for `Llama3.2`, `llama3.2:latest` and `registry.ollama.ai/library/llama3.2`."""
     for prefix in ("registry.ollama.ai/", "library/"):
         name = name[len(prefix) :] if name.lower().startswith(prefix) else name
     return name[: -len(":latest")] if name.lower().endswith(":latest") else name
@@ -240,7 +240,7 @@ def valid_name(name: str) -> bool:
 
 
 class Exchange:
-    """One request, and the answer to it as it goes out."""
+    """One request and its answer."""
 
     def __init__(self, target: "OllamaTarget", connection: "Connection", seen: Seen, keep_alive: bool) -> None:
         self.target = target
@@ -258,12 +258,12 @@ class Exchange:
     async def reply(
         self, status: int, body: bytes = b"", content_type: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
-        """The whole answer at once."""
+        """Send the whole answer at once."""
         head = self._headers(status, content_type, {"Content-Length": str(len(body)), **(headers or {})})
         await self._put(head if self.seen.method == "HEAD" else head + body)
 
     async def begin(self, content_type: str) -> None:
-        """The headers of a stream, which leave with its first line unless a habit sends them ahead."""
+        """Begin a stream; its headers are sent with its first line unless a habit sends them earlier."""
         self._head = self._headers(200, content_type, {"Transfer-Encoding": "chunked"})
         if not self.target.habits.headers_with_first_token:
             head, self._head = self._head, b""
@@ -300,7 +300,7 @@ class Exchange:
         else:
             for start in range(0, len(data), size):
                 self.connection.write(data[start : start + size])
-                await asyncio.sleep(0)  # a reader in the same loop needs two rounds to have read this piece alone
+                await asyncio.sleep(0)  # a reader in the same loop needs two rounds to read this piece alone
                 await asyncio.sleep(0)
         await self.connection.drained()
 
@@ -438,7 +438,7 @@ class Connection(asyncio.Protocol):
             self.transport.close()
 
     def abort(self, *, reset: bool = False) -> None:
-        """Closed on the spot; a reset sends RST in place of FIN, as the kernel does for a process that died."""
+        """Close at once; a reset sends RST in place of FIN, as the kernel does for a process that died."""
         self._ours = True
         if self.transport and not self.transport.is_closing():
             if reset:
@@ -450,7 +450,7 @@ class Connection(asyncio.Protocol):
 
 
 def dumps(value: Any) -> bytes:
-    """As Go writes JSON: compact, UTF-8, and with <, > and & escaped."""
+    """Encode JSON as Go does: compact, UTF-8, and with <, > and & escaped."""
     data = msgspec.json.encode(value)
     if b"<" in data or b">" in data or b"&" in data:
         data = data.replace(b"<", b"\\u003c").replace(b">", b"\\u003e").replace(b"&", b"\\u0026")
@@ -458,7 +458,7 @@ def dumps(value: Any) -> bytes:
 
 
 def quoted(text: str) -> str:
-    """Go's %q."""
+    """Quote a text as Go's %q does."""
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -467,7 +467,7 @@ def now_text() -> str:
 
 
 class Shape(Protocol):
-    """How the native objects of chat and generate look to the caller. Ollama, too, re-encodes what it would have
+    """How the native objects of chat and generate look to the caller. Like Ollama, it re-encodes what it would have
     written natively, which is why an error in mid-stream is lost on every API but its own.
     """
 
@@ -941,7 +941,7 @@ def data_url(url: str) -> str:
 
 
 def native_parts(role: str, content: Any) -> list[Object]:
-    """The messages that one message of OpenAI's becomes: each part is one of its own."""
+    """Return the native messages for one message of OpenAI's: each part becomes its own message."""
     if isinstance(content, str):
         return [{"role": role, "content": content}]
     messages: list[Object] = []
@@ -1109,7 +1109,7 @@ def anthropic_parts(role: str, content: Any) -> list[Object]:
 
 
 def parsed(body: bytes, empty: str = "missing request body") -> Object:
-    """The body, whatever its Content-Type says."""
+    """Parse the body, whatever its Content-Type says."""
     if not body.strip():
         raise Failure(400, empty)
     try:
@@ -1141,7 +1141,7 @@ def go_kind(value: Any) -> str:
 
 
 def keep_alive_seconds(value: Any) -> float | None:
-    """None = not given. Below zero is for ever."""
+    """Return the seconds; None = not given, below zero = for ever."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -1163,7 +1163,7 @@ def go_duration(text: str) -> float:
 
 
 def checked_options(options: Object | None) -> Object:
-    """A wrong type is the client's mistake, and yet a 500; an unknown name is only logged."""
+    """Check the options. A wrong type is a 500, although it is the client's mistake; an unknown name is only logged."""
     for name, value in (options or {}).items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is None:
@@ -1188,7 +1188,7 @@ def checked_think(think: Any) -> None:
 
 
 def sample(schema: Any) -> Any:
-    """Something that fits the schema well enough."""
+    """Return a value that roughly fits the schema."""
     if not isinstance(schema, dict):
         return None
     if "const" in schema:
@@ -1216,7 +1216,7 @@ def sample(schema: Any) -> Any:
 
 
 def embedding(text: str, length: int) -> list[float]:
-    """The same vector for the same text, and another one for any other; not normalised."""
+    """Return a vector that depends on the text alone; not normalised."""
     digest = b"".join(hashlib.sha256(f"{part} {text}".encode()).digest() for part in range(math.ceil(length / 16)))
     return [value / 8192 - 4 for value in struct.unpack(f"<{length}H", digest[: 2 * length])]
 
@@ -1228,11 +1228,11 @@ def normalised(vector: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Asked:
-    """What one request wants from a model, whichever API it came through."""
+    """What a request wants from a model, whichever API it used."""
 
     request: Object  # in native form
     chat: bool
-    name: str  # as the caller wrote it
+    name: str  # as the caller spelled it
     installed: str
     model: Model
     options: Object
@@ -1249,14 +1249,14 @@ class Asked:
 
     @property
     def prompt(self) -> str:
-        """What the model would read, roughly."""
+        """Return roughly what the model would read."""
         if not self.chat:
             return str(self.request.get("prompt") or "")
         return " ".join(str(message.get("content") or "") for message in self.request.get("messages") or [])
 
     @property
     def last(self) -> str:
-        """What the user said last."""
+        """Return the last message of the user."""
         if not self.chat:
             return self.prompt
         said = [m for m in self.request.get("messages") or [] if str(m.get("role", "")).lower() == "user"]
@@ -1285,7 +1285,7 @@ Route = Callable[[Exchange], Awaitable[None]]
 
 
 class OllamaTarget:
-    """The server. One loop, one thread: what a test reads between two awaits is consistent."""
+    """The server. It uses one loop and one thread: what a test reads between two awaits is consistent."""
 
     def __init__(
         self,
@@ -1312,15 +1312,15 @@ class OllamaTarget:
         self.seen: list[Seen] = []
         self.resident: dict[str, Resident] = {}
         self.loading: Resident | None = None
-        self.loads: list[str] = []  # those that ended well
+        self.loads: list[str] = []  # generations that succeeded
         self.unloads: list[str] = []
-        self.swaps = 0  # how often a model was thrown out for another
+        self.swaps = 0  # how often a model was evicted for another
         self.aborted_loads = 0
         self.failed_loads = 0
         self.in_flight: Counter[str] = Counter()  # generations at this moment
         self.max_in_flight: dict[str, int] = {}
         self.blobs: dict[str, int] = {}  # uploaded: digest -> size
-        self.errors: list[BaseException] = []  # our own mistakes; stop() raises the first
+        self.errors: list[BaseException] = []  # errors in this file; stop() raises the first
 
         self.connections: set[Connection] = set()
         self.connection_numbers = itertools.count(1)
@@ -1373,7 +1373,7 @@ class OllamaTarget:
         await self.stop()
 
     async def go_away(self, *, restart: bool = False) -> None:
-        """Nobody listens any more and every connection is closed. With `restart` the models leave memory, too."""
+        """Stop listening and close every connection. With `restart` the models leave memory, too."""
         if self._listener:
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
@@ -1391,11 +1391,11 @@ class OllamaTarget:
             self._unloaded.set()
 
     async def come_back(self) -> None:
-        """On the same port again."""
+        """Listen on the same port again."""
         self._listen()
 
     def sleep(self) -> None:
-        """As a laptop whose lid is closed: connections stay open and silent, new ones get no further than the kernel."""
+        """Behave as a laptop whose lid is closed: connections stay open and silent, and new ones are not accepted."""
         self._awake.clear()
         if self._listener:
             asyncio.get_running_loop().remove_reader(self._listener)
@@ -1410,7 +1410,7 @@ class OllamaTarget:
             asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     async def crash_runner(self, name: str | None = None, *, reset: bool = True) -> None:
-        """The process of one model, or of all, dies. `reset`: the connections of its generations are reset, as when
+        """Let the process of one model, or of all, die. `reset`: the connections of its generations are reset, as when
         Ollama dies with it; otherwise they get the error line that Ollama sends when it survives.
         """
         hit: list[Connection] = []
@@ -1424,7 +1424,7 @@ class OllamaTarget:
             await asyncio.gather(*(connection.gone for connection in hit))
 
     def script(self, where: str, *answers: Answer, always: bool = False) -> None:
-        """What the next requests get, one answer each, on a path or for a model ("*" = any). With `always` the last one
+        """Set the next answers, one for each request, on a path or for a model ("*" = any). With `always` the last one
         stays. Requests that only load or unload use up no answer.
         """
         key = where if where.startswith(("/", "*")) else short(where).lower()
@@ -1441,7 +1441,7 @@ class OllamaTarget:
         return [seen for seen in self.seen if seen.path == path]
 
     async def until(self, condition: Callable[[], bool], timeout: float | None = 5) -> None:
-        """Returns when the condition holds; it is asked again whenever something changes here."""
+        """Wait until the condition holds; it is checked whenever something changes here."""
         if condition():
             return
         watcher = (condition, asyncio.get_running_loop().create_future())
@@ -1499,7 +1499,7 @@ class OllamaTarget:
             self.errors.append(error)
 
     async def _pass(self, seconds: float) -> None:
-        """Time passes; none does while the laptop sleeps."""
+        """Let time pass; none passes while the laptop sleeps."""
         if seconds > 0:
             await asyncio.sleep(seconds)
         if self.asleep:
@@ -1512,7 +1512,7 @@ class OllamaTarget:
 
     @asynccontextmanager
     async def _runner(self, asked: Asked) -> AsyncIterator[Resident]:
-        """The runner that serves a request, loaded if need be."""
+        """Return the runner that serves a request; load the model if necessary."""
         runner = self._usable(asked)
         if runner:
             self._take(runner, asked.keep_alive)
@@ -1551,7 +1551,7 @@ class OllamaTarget:
                 pass
 
     async def _place(self, waiting: Waiting) -> bool:
-        """One try at finding the request a runner; False if something had to go first."""
+        """Try once to find a runner for the request; return False if another model had to be unloaded first."""
         asked, handed = waiting.asked, waiting.handed
         if handed.cancelled() and not waiting.begun:
             return True
@@ -1570,12 +1570,12 @@ class OllamaTarget:
         return False
 
     def _victim(self) -> Resident:
-        """The shortest keep_alive, then the name; not the least recently used. An idle one is preferred."""
+        """Choose by the shortest keep_alive, then the name, not the least recently used; prefer an idle runner."""
         order = sorted(self.resident.values(), key=lambda runner: (runner.keep_alive, runner.blob))
         return next((runner for runner in order if not runner.references), order[0])
 
     async def _throw_out(self, victim: Resident) -> None:
-        """Marks it and waits for an unload. New requests for it still take the fast path and may undo the mark."""
+        """Mark the runner for eviction and wait for an unload. New requests still use it and may remove the mark."""
         self._unloaded.clear()
         self._cancel_timer(victim)
         victim.keep_alive = 0
@@ -1653,7 +1653,7 @@ class OllamaTarget:
         self.changed()
 
     def _leave(self, runner: Resident) -> None:
-        """A request has ended: the last one starts the countdown."""
+        """End a request; the last one of a runner starts the countdown of keep_alive."""
         runner.references -= 1
         if runner.references > 0 or self.resident.get(runner.name) is not runner:
             return
@@ -1687,7 +1687,7 @@ class OllamaTarget:
     # its generations
 
     async def _run(self, exchange: Exchange, request: Object, *, chat: bool) -> None:
-        """/api/chat and /api/generate, in the order in which Ollama itself looks at a request."""
+        """/api/chat and /api/generate, with checks in the order in which Ollama makes them."""
         asked = self._asked(request, chat=chat)
         empty = not request.get("messages" if chat else "prompt")
         if empty and asked.keep_alive == 0:
@@ -1720,7 +1720,7 @@ class OllamaTarget:
         return Asked(request, chat, name, installed, self.models[installed], {}, keep_alive, time.monotonic())
 
     def find(self, name: str) -> str:
-        """The name under which it is installed."""
+        """Return the name under which the model is installed."""
         if name and not valid_name(name):
             raise Failure(400, "invalid model name")
         wanted = short(name).lower()
@@ -1782,7 +1782,7 @@ class OllamaTarget:
         await exchange.end()
 
     async def _gather(self, exchange: Exchange, asked: Asked, chunks: AsyncIterator[Object]) -> None:
-        """stream:false. Without a last chunk it is a 200 with done:false and no numbers."""
+        """Answer with stream:false. Without a last chunk it is a 200 with done:false and no numbers."""
         whole: Object = {"model": "", "created_at": "0001-01-01T00:00:00Z", "done": False}
         whole |= {"message": {"role": "", "content": ""}} if asked.chat else {"response": ""}
         content = thinking = ""
@@ -1803,7 +1803,7 @@ class OllamaTarget:
     async def _chunks(
         self, exchange: Exchange, asked: Asked, runner: Resident, loaded: float
     ) -> AsyncGenerator[Object, None]:
-        """The generation itself, as native objects. An answer or a habit may end it early or break it."""
+        """Generate native objects. An answer or a habit may end the generation early or break it."""
         answer, habits = exchange.scripted or Answer(), self.habits
         pieces, last, reason = self._output(asked, answer)
         most = len(pieces)
@@ -1825,7 +1825,7 @@ class OllamaTarget:
                     return
                 if index == reset:
                     exchange.connection.abort(reset=True)
-                    await asyncio.Event().wait()  # the end of the connection ends this, too
+                    await asyncio.Event().wait()  # the end of the connection ends this wait, too
                 if index == most:
                     break
                 await self._pace(index, runner)
@@ -1850,7 +1850,7 @@ class OllamaTarget:
         elif self.asleep or runner.dead:
             await self._or_crash(runner, 0)
         elif index % 8 == 7:
-            await asyncio.sleep(0)  # others get their turn, but not at the price of a round of the loop per token
+            await asyncio.sleep(0)  # let other tasks run, but not once per token
 
     def _final(self, asked: Asked, answer: Answer, last: Object, reason: str, made: int) -> Object:
         read = len(asked.prompt.split()) + asked.images
@@ -1862,7 +1862,7 @@ class OllamaTarget:
         return native | {name: count for name, count in counts.items() if count}
 
     def _output(self, asked: Asked, answer: Answer) -> tuple[list[Object], Object, str]:
-        """The chunks of an answer, what its last line carries, and why it ends."""
+        """Return the chunks of an answer, the fields of its last line, and why it ends."""
         request, model = asked.request, asked.model
         form = request.get("format")
         if form not in (None, "", "json") and not isinstance(form, dict):
@@ -1887,7 +1887,7 @@ class OllamaTarget:
         return pieces, last, answer.done_reason
 
     def _words(self, asked: Asked, form: Any) -> list[str]:
-        """By default a model says who it is and what it was told; numbers fill it up to the length asked for."""
+        """Return the default answer: the model's name and the prompt, then numbers up to the requested length."""
         if form:
             value = sample(form) if isinstance(form, dict) else {"answer": asked.last}
             text = dumps(value).decode()
@@ -1901,7 +1901,7 @@ class OllamaTarget:
         return words
 
     def _calls(self, asked: Asked, answer: Answer) -> list[Object]:
-        """The tools that are called: those of the script, or those whose name the user has just said."""
+        """Return the tool calls: those of the script, or of the tools that the user's last message names."""
         calls = [dict(call) for call in answer.tool_calls]
         messages = asked.request.get("messages") or [{}]
         if not calls and answer.chunks is None and messages[-1].get("role") == "user":
@@ -1918,7 +1918,7 @@ class OllamaTarget:
 
     @asynccontextmanager
     async def _slot(self, exchange: Exchange, runner: Resident) -> AsyncIterator[None]:
-        """One of the runner's parallel places. The wait for it is first come, first served, and has no bound."""
+        """Hold one of the runner's parallel places. Waiting is first come, first served, and has no bound."""
         await runner.slots.acquire()
         late = 0.0
         runner.exchanges.add(exchange)
@@ -1945,7 +1945,7 @@ class OllamaTarget:
         self.changed()
 
     async def _or_crash(self, runner: Resident, seconds: float, hold: asyncio.Event | None = None) -> None:
-        """Time passes, or an event is awaited, unless the runner dies first."""
+        """Wait for the time or for an event; raise if the runner dies first."""
         if seconds > 0 or (hold and not hold.is_set()):
             waits = [asyncio.ensure_future(self._passed(seconds, hold)), asyncio.ensure_future(runner.crashed.wait())]
             try:
@@ -1966,7 +1966,7 @@ class OllamaTarget:
     # its routes
 
     async def answer(self, exchange: Exchange) -> None:
-        """What happens to every request."""
+        """Answer any request."""
         seen = exchange.seen
         try:
             if not host_allowed(seen.headers.get("host", "")):
@@ -2038,7 +2038,7 @@ class OllamaTarget:
         return shapes.get(path, CompletionShape)(request, next(self._numbers))
 
     def _scripted(self, seen: Seen) -> Answer | None:
-        """The next answer for the path or for the model, if the request is more than a load."""
+        """Return the next scripted answer for the path or for the model, unless the request only loads."""
         name = ""
         if seen.path in RUN_PATHS:
             try:
@@ -2160,7 +2160,7 @@ class OllamaTarget:
         await self._run(exchange, parsed(exchange.seen.body), chat=False)
 
     async def _v1_run(self, exchange: Exchange) -> None:
-        """Ollama turns these requests into native ones and the native answers back."""
+        """Turn the request into a native one and the native answers back, as Ollama does."""
         path = exchange.seen.path
         request = parsed(exchange.seen.body, empty="EOF")
         convert = {
@@ -2194,7 +2194,7 @@ class OllamaTarget:
         await self._json(exchange, body)
 
     async def _embeddings(self, exchange: Exchange) -> None:
-        """The older one: a single vector, as the model made it."""
+        """The older route: a single vector, not normalised."""
         request = parsed(exchange.seen.body)
         if not request.get("model"):
             raise Failure(400, "model is required")
@@ -2234,7 +2234,7 @@ class OllamaTarget:
     async def _vectors(
         self, exchange: Exchange, request: Object, *, status: int, norm: bool = True
     ) -> tuple[list[list[float]], Object]:
-        """One vector for each text. What breaks while it runs has no status of its own: embed calls it a 400."""
+        """Return one vector for each text. A failure while it runs has no status of its own: embed makes it a 400."""
         asked = self._asked(request, chat=False)
         asked = replace(asked, options=checked_options(request.get("options")))
         texts = request.get("input") or []
@@ -2327,7 +2327,7 @@ class OllamaTarget:
         await exchange.reply(200)
 
     async def _delete(self, exchange: Exchange) -> None:
-        """What is in memory stays there."""
+        """Delete the model from disk; a loaded one stays in memory."""
         request = parsed(exchange.seen.body)
         name = request.get("model") or request.get("name") or ""
         if not valid_name(name):
@@ -2364,18 +2364,18 @@ class OllamaTarget:
 
 
 def given(*choices: Any, most: int | None = None) -> Any:
-    """The first that is not None; a number at most as large as that."""
+    """Return the first value that is not None, and at most `most` if it is a number."""
     choice = next((choice for choice in choices if choice is not None), None)
     return choice if choice is None or most is None else min(choice, most)
 
 
 def nanoseconds(**seconds: float) -> Object:
-    """As Ollama reports lengths of time; what is zero is left out."""
+    """Return durations as Ollama reports them; zeros are left out."""
     return {name: int(value * 1e9) for name, value in seconds.items() if int(value * 1e9)}
 
 
 def host_allowed(host: str) -> bool:
-    """Ollama bound to loopback answers 403 to a Host that is neither local nor private: its guard against rebinding."""
+    """Return whether the Host is local or private: otherwise Ollama on loopback answers 403, against DNS rebinding."""
     name = re.sub(r":\d+$", "", host).strip("[]").lower()
     try:
         address = ipaddress.ip_address(name)

@@ -16,10 +16,10 @@ MEGABYTE = 1 << 20
 
 @dataclass
 class HostileTarget:
-    """Good at everything by default: `says` is what it does otherwise, by path."""
+    """A target that behaves well, except on the paths in `says`."""
 
     says: dict[str, Respond] = field(default_factory=dict)
-    heads: list[bytes] = field(default_factory=list)  # of the requests that came
+    heads: list[bytes] = field(default_factory=list)  # of the received requests
     port: int = 0
 
     @property
@@ -69,7 +69,7 @@ def reply(body: bytes, headers: Mapping[str, str] = {}, status: int = 200) -> Re
 
 
 def endless(piece: bytes, first: bytes | None = None, megabytes: int = 400, headers: Mapping[str, str] = {}) -> Respond:
-    """So much of the same, or as much of it as anybody takes."""
+    """Respond with so many megabytes of the same piece, or with as many as the client reads."""
     whole = piece * (MEGABYTE // len(piece))
 
     async def respond(writer: asyncio.StreamWriter) -> None:
@@ -82,7 +82,7 @@ def endless(piece: bytes, first: bytes | None = None, megabytes: int = 400, head
 
 
 def drip(piece: bytes, pause: float = 0.02) -> Respond:
-    """A byte now and then, for ever."""
+    """Respond with a piece at a time, slowly and without an end."""
 
     async def respond(writer: asyncio.StreamWriter) -> None:
         writer.write(head())

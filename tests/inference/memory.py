@@ -1,4 +1,4 @@
-"""How much memory a server and its children take at most, as the kernel counts it."""
+"""The peak memory of a server and its children, as the kernel counts it."""
 
 from pathlib import Path
 
@@ -11,13 +11,13 @@ class Memory:
         self._before = 0
 
     def begin(self) -> None:
-        """From here on: the highest marks are set back to what is in use now."""
+        """Reset the peaks to what is in use now."""
         for pid in self._pids:
             Path(f"/proc/{pid}/clear_refs").write_text("5")
         self._before = self._highest()
 
     def grown(self) -> int:
-        """Bytes beyond what was in use, each process at its highest."""
+        """Return how far the peaks have grown since `begin`, in bytes."""
         return self._highest() - self._before
 
     def _highest(self) -> int:

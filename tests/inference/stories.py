@@ -1,4 +1,4 @@
-"""What came of jobs: how their attempts ended, what was told of them by webhook, and what the target was asked."""
+"""What happened to jobs: the outcomes of their attempts, their state webhooks, and the requests that the target got."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -33,7 +33,7 @@ class Place(Caller):
     target: OllamaTarget
 
     async def embedding(self, **fields: Any) -> str:
-        """A job of the only sort that is neither a chat nor a completion."""
+        """Submit a job that is neither a chat nor a completion."""
         body = {"model": "embedder", "input": "words", **fields}
         answer = await self.post("/api/embed", body, {"Prefer": "respond-async"})
         return str(answer.good(202)["job_id"])
@@ -52,7 +52,7 @@ class Place(Caller):
         return await self.done(await self.ask(**fields))
 
     async def parked(self, job_id: str, seconds: float = 10) -> Json:
-        """The job, once it was given back without blame."""
+        """Wait until the job was parked and return it."""
 
         async def found() -> Json | None:
             job = await self.seen(job_id)
@@ -92,7 +92,7 @@ async def some_targets(count: int = 1, **fields: Any) -> AsyncIterator[list[Olla
 
 
 def target_tables(*targets: OllamaTarget, **fields: Any) -> list[Json]:
-    """For `inference.targets`: these fields for each of them."""
+    """Return a value for `inference.targets`, with these fields for each target."""
     names = ("laptop", "desktop", "attic")
     return [{"name": name, "url": target.url, **fields} for name, target in zip(names, targets, strict=False)]
 
@@ -101,12 +101,12 @@ def target_tables(*targets: OllamaTarget, **fields: Any) -> list[Json]:
 
 
 def outcomes(job: Json) -> list[str]:
-    """How its attempts ended."""
+    """Return how the attempts of a job ended."""
     return [each["outcome"] for each in job["attempts"]]
 
 
 def failures(job: Json) -> list[str]:
-    """Which kinds of failure its attempts met; "" for none."""
+    """Return the kind of failure of each attempt; "" for none."""
     return [(each["evidence"] or {}).get("failure", "") for each in job["attempts"]]
 
 
@@ -115,26 +115,26 @@ def said(job: Json) -> str:
 
 
 def told(receiver: Receiver, job_id: str) -> list[Json]:
-    """The state webhooks of a job in the order of what they tell."""
+    """Return the state webhooks of a job, in the order of their events."""
     bodies = [msgspec.json.decode(hook.body) for hook in receiver.hooks]
     return sorted((body for body in bodies if body["job_id"] == job_id), key=lambda body: int(body["sequence"]))
 
 
 def story(receiver: Receiver, job_id: str) -> list[str]:
-    """The states that were told. Each begins where the one before ended."""
+    """Return the states of the webhooks, and assert that each begins with the state before it."""
     bodies = told(receiver, job_id)
     assert [body["previous_state"] for body in bodies] == [None, *(body["state"] for body in bodies)][: len(bodies)]
     return [body["state"] for body in bodies]
 
 
 async def whole_story(receiver: Receiver, job_id: str) -> list[str]:
-    """… once the last one was told."""
+    """Return the states once the webhook of the last one has arrived."""
     await until(lambda: {"done", "failed"} & {body["state"] for body in told(receiver, job_id)})
     return story(receiver, job_id)
 
 
 def loads(target: OllamaTarget) -> list[Seen]:
-    """Orders to load, and not to unload."""
+    """Return the orders to load a model, without those to unload one."""
     running = {id(seen) for path in RUNS for seen in ran(target, path)}
     asked = [seen for path in RUNS for seen in target.at(path) if id(seen) not in running]
     return [seen for seen in asked if seen.json.get("keep_alive") != 0]

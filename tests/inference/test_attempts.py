@@ -1,4 +1,4 @@
-"""What an attempt leaves behind when everything around it ends first."""
+"""An attempt whose store is closed before it ends."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ from chargehand.engine.runner import Hand
 from chargehand.store import open_store
 
 
-async def test_a_state_that_can_no_longer_be_written_is_not_left_as_an_error_that_nobody_looked_at(
+async def test_a_state_that_can_no_longer_be_written_leaves_no_unretrieved_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = await open_store(f"sqlite:///{tmp_path}/jobs.db")

@@ -1,4 +1,4 @@
-"""Files and batches as OpenAI's own client uses them, unchanged, with a target of ours behind it."""
+"""Files and batches as OpenAI's own client uses them, unchanged, with a scripted target behind the server."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def jsonl(*lines: Any) -> bytes:
 
 
 class Client:
-    """OpenAI's own, and what a user does with it."""
+    """OpenAI's own client, and what a user does with it."""
 
     def __init__(self, url: str, token: str = "none") -> None:
         self.openai = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=token, max_retries=0, timeout=20)
@@ -134,7 +134,7 @@ async def test_five_hundred_lines_are_answered_and_joined_by_custom_id(client: C
 
 
 @on_sqlite
-async def test_every_endpoint_of_openai_that_the_targets_have_can_be_batched(client: Client) -> None:
+async def test_every_openai_endpoint_of_the_targets_can_be_batched(client: Client) -> None:
     bodies: dict[str, dict[str, Any]] = {
         "/v1/chat/completions": {"model": "a", "messages": [{"role": "user", "content": "hello"}]},
         "/v1/completions": {"model": "a", "prompt": "hello"},
@@ -150,7 +150,7 @@ async def test_every_endpoint_of_openai_that_the_targets_have_can_be_batched(cli
 
 
 @on_sqlite
-async def test_a_line_that_asks_for_a_stream_gets_its_answer_whole(client: Client, target: OllamaTarget) -> None:
+async def test_a_line_that_asks_for_a_stream_gets_a_whole_answer(client: Client, target: OllamaTarget) -> None:
     begun = await client.begin(a_line("s", stream=True, stream_options={"include_usage": True}))
     [line] = await client.lines((await client.ended(begun.id)).output_file_id)
     assert line["response"]["body"]["choices"][0]["message"]["content"] == "a says: one two"
@@ -158,7 +158,7 @@ async def test_a_line_that_asks_for_a_stream_gets_its_answer_whole(client: Clien
     assert asked.json == a_line("s", stream=False)["body"]
 
 
-async def test_lines_that_fail_are_in_the_error_file_and_the_batch_is_completed_all_the_same(
+async def test_lines_that_fail_are_in_the_error_file_and_the_batch_is_still_completed(
     client: Client, target: OllamaTarget
 ) -> None:
     target.script("plain", Answer(status=400, error="plain does not support tools"), always=True)
@@ -174,7 +174,7 @@ async def test_lines_that_fail_are_in_the_error_file_and_the_batch_is_completed_
 
 
 @on_sqlite
-async def test_whoever_waits_for_an_answer_goes_before_the_lines_of_a_batch(store_url: str, tmp_path: Path) -> None:
+async def test_a_caller_that_waits_goes_before_the_lines_of_a_batch(store_url: str, tmp_path: Path) -> None:
     async with OllamaTarget(MODELS) as target, opened(store_url, tmp_path, target) as (_, client):
         target.habits.hold = asyncio.Event()
         begun = await client.begin(*[a_line(f"{number}") for number in range(5)])
@@ -191,7 +191,9 @@ async def test_whoever_waits_for_an_answer_goes_before_the_lines_of_a_batch(stor
 
 
 @on_sqlite
-async def test_how_far_it_is_can_be_read_while_it_runs_and_in_its_log(client: Client, target: OllamaTarget) -> None:
+async def test_the_progress_of_a_batch_can_be_read_while_it_runs_and_in_its_log(
+    client: Client, target: OllamaTarget
+) -> None:
     target.habits.hold = asyncio.Event()
     begun = await client.begin(*[a_line(f"{number}") for number in range(20)])
     batch = await client.reaches(begun.id, "in_progress")
@@ -211,7 +213,7 @@ async def test_how_far_it_is_can_be_read_while_it_runs_and_in_its_log(client: Cl
 
 
 @on_sqlite
-async def test_a_bad_line_fails_the_batch_before_anything_is_asked(client: Client, target: OllamaTarget) -> None:
+async def test_a_bad_line_fails_the_batch_before_any_request_to_a_target(client: Client, target: OllamaTarget) -> None:
     other = a_line("other", url="/v1/completions")
     begun = await client.begin(
         a_line("good"),
@@ -259,7 +261,7 @@ async def test_an_input_without_lines_or_with_too_many_fails(client: Client, mon
 
 
 @on_sqlite
-async def test_a_batch_that_cannot_be_is_refused(client: Client) -> None:
+async def test_an_invalid_batch_is_refused(client: Client) -> None:
     file_id = await client.upload(a_line("x"))
     good: dict[str, Any] = {"input_file_id": file_id, "endpoint": CHAT, "completion_window": "24h"}
     bad: list[tuple[dict[str, Any], str]] = [
@@ -306,12 +308,12 @@ async def test_batches_are_listed_newest_first_a_page_at_a_time(client: Client) 
 
 
 async def hold_after(target: OllamaTarget, client: Client, batch_id: str, count: int) -> None:
-    """The target answers so many, or a few more, and then no more."""
+    """Make the target stop answering once at least `count` lines are done."""
     await client.has_done(batch_id, count)
     target.habits.hold = asyncio.Event()
 
 
-async def test_a_batch_that_is_cancelled_stops_its_lines_and_keeps_what_was_answered(
+async def test_a_cancelled_batch_stops_its_lines_and_keeps_the_answers_it_has(
     client: Client, target: OllamaTarget
 ) -> None:
     target.habits.token_seconds = 0.002
@@ -334,7 +336,7 @@ async def test_a_batch_that_is_cancelled_stops_its_lines_and_keeps_what_was_answ
 
 
 @on_sqlite
-async def test_a_batch_that_nobody_has_begun_is_cancelled_at_once(client: Client, target: OllamaTarget) -> None:
+async def test_a_batch_that_has_not_started_is_cancelled_at_once(client: Client, target: OllamaTarget) -> None:
     target.habits.hold = asyncio.Event()
     begun = [await client.begin(a_line("x")) for _ in range(5)]
     for batch in begun[:4]:
@@ -347,7 +349,7 @@ async def test_a_batch_that_nobody_has_begun_is_cancelled_at_once(client: Client
 
 
 @on_sqlite
-async def test_a_batch_whose_window_passes_is_expired_and_keeps_what_was_answered(
+async def test_a_batch_whose_window_passes_expires_and_keeps_the_answers_it_has(
     client: Client, target: OllamaTarget
 ) -> None:
     target.habits.token_seconds = 0.01
@@ -362,7 +364,7 @@ async def test_a_batch_whose_window_passes_is_expired_and_keeps_what_was_answere
 
 
 @on_sqlite
-async def test_a_batch_that_is_cancelled_over_its_head_leaves_no_lines_behind(
+async def test_a_batch_that_is_cancelled_as_a_job_of_the_engine_leaves_no_lines_behind(
     store_url: str, tmp_path: Path, target: OllamaTarget
 ) -> None:
     async with opened(store_url, tmp_path, target) as (server, client):
@@ -394,8 +396,8 @@ def quick(folder: Path, target: OllamaTarget) -> process.Server:
 
 
 @pytest.mark.xdist_group("processes")
-async def test_a_server_that_is_killed_in_mid_batch_takes_it_up_again(tmp_path: Path, target: OllamaTarget) -> None:
-    """Once at the beginning, once in the middle, when somebody has just asked one of the two to stop."""
+async def test_a_batch_survives_two_kills_of_its_server(tmp_path: Path, target: OllamaTarget) -> None:
+    """The server is killed at the beginning, and again in the middle, right after a cancel of one of the batches."""
     target.habits.token_seconds = 0.002
     async with quick(tmp_path, target) as server:
         client = Client(server.url)
@@ -419,7 +421,7 @@ async def test_a_server_that_is_killed_in_mid_batch_takes_it_up_again(tmp_path: 
             assert [line["custom_id"] for line in lines] == [f"{number}" for number in range(100)]
             said = [line["response"]["body"]["choices"][0]["message"]["content"] for line in lines]
             assert said == [f"a says: number {number}" for number in range(100)]
-            # What was under way when the server died is asked again; nothing else is.
+            # Only the requests that were running when the server died are sent again.
             asked = Counter(
                 seen.json["messages"][0]["content"] for seen in ran(target, CHAT) if seen.json["model"] == "a"
             )
@@ -435,10 +437,10 @@ async def test_a_server_that_is_killed_in_mid_batch_takes_it_up_again(tmp_path: 
             assert {file.id async for file in client.files.list(purpose="batch_output")} == written
 
 
-async def test_files_that_are_written_again_take_the_place_of_the_first(
+async def test_files_that_are_written_again_replace_the_first_ones(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server breaks down between the files and the end."""
+    """The server crashes between writing the files and ending the batch."""
     first_end, calls = BatchWork._end, []
 
     async def end(self: BatchWork, batch: Any, record: BatchRecord) -> Outcome:
@@ -511,8 +513,8 @@ async def test_another_tenant_sees_nothing_of_files_and_batches(
 
 
 @on_sqlite
-async def test_a_file_goes_in_and_comes_out_and_is_deleted(client: Client) -> None:
-    content = jsonl(*[a_line(f"{number}", "é" * 1000) for number in range(400)])  # several pieces
+async def test_a_file_is_uploaded_downloaded_and_deleted(client: Client) -> None:
+    content = jsonl(*[a_line(f"{number}", "é" * 1000) for number in range(400)])  # more than one piece
     file = await client.files.create(file=("Eingabe é.jsonl", content), purpose="batch")
     assert (file.bytes, file.filename, file.purpose, file.status) == (
         len(content),
@@ -541,9 +543,7 @@ async def test_files_are_listed_newest_first_a_page_at_a_time(client: Client) ->
 
 
 @on_sqlite
-async def test_a_batch_that_has_begun_does_not_need_the_upload_any_more(
-    store_url: str, tmp_path: Path, target: OllamaTarget
-) -> None:
+async def test_a_running_batch_no_longer_needs_its_upload(store_url: str, tmp_path: Path, target: OllamaTarget) -> None:
     target.habits.hold = asyncio.Event()
     async with opened(store_url, tmp_path, target) as (_, client):
         begun = await client.begin(a_line("x"))
@@ -556,13 +556,11 @@ async def test_a_batch_that_has_begun_does_not_need_the_upload_any_more(
 
 
 @on_sqlite
-async def test_an_upload_that_is_not_as_it_should_be_leaves_nothing(
-    store_url: str, tmp_path: Path, target: OllamaTarget
-) -> None:
+async def test_an_invalid_upload_leaves_no_file(store_url: str, tmp_path: Path, target: OllamaTarget) -> None:
     async with opened(store_url, tmp_path, target, inference__max_file_bytes=100_000) as (server, client):
         with pytest.raises(openai.BadRequestError, match="purpose"):
             await client.files.create(file=b"{}", purpose="fine-tune")
-        for size in 100_001, 1_000_000:  # found out while it comes, and known before
+        for size in 100_001, 1_000_000:  # refused while it arrives, and by its Content-Length
             with pytest.raises(openai.APIStatusError) as refused:
                 await client.files.create(file=b" " * size, purpose="batch")
             assert refused.value.status_code == 413
@@ -572,12 +570,12 @@ async def test_an_upload_that_is_not_as_it_should_be_leaves_nothing(
         purpose = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
         form, end = "multipart/form-data; boundary=b", b"--b--\r\n"
         forms: list[tuple[str, bytes, int]] = [
-            (form, file + purpose + end, 200),  # the other way round
+            (form, file + purpose + end, 200),  # the parts in the other order
             (form, file + purpose.replace(b"batch", b"evil") + end, 400),
             (form, file + file + purpose + end, 400),
             (form, purpose + end, 400),
             (form, file + end, 400),
-            (form, file + purpose, 400),  # broken off
+            (form, file + purpose, 400),  # cut off
             (form, file[:-10], 400),
             ("multipart/form-data", file + purpose + end, 400),
             ("application/json", b"{}", 400),
@@ -592,7 +590,7 @@ async def test_an_upload_that_is_not_as_it_should_be_leaves_nothing(
 
 
 @on_sqlite
-async def test_uploads_go_when_they_are_old_and_bytes_that_nobody_refers_to(
+async def test_old_uploads_and_unreferenced_bytes_are_removed(
     store_url: str, tmp_path: Path, target: OllamaTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tidy: dict[str, Any] = {"inference__file_seconds": 1.0, "retention__interval_seconds": 0.05}
@@ -648,7 +646,7 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
 LINE = b'{"custom_id":"%b","method":"POST","url":"/v1/chat/completions","body":{"model":"a"%b}}\n'
 
 
-def test_a_line_of_any_shape_is_a_line_or_an_error() -> None:
+def test_a_line_of_any_shape_is_parsed_or_is_an_error() -> None:
     for raw, code in (
         (LINE % (b"x", b',"x":' + DEEP), "invalid_json_line"),
         (DEEP, "invalid_type"),
@@ -665,7 +663,7 @@ def test_a_line_of_any_shape_is_a_line_or_an_error() -> None:
         assert (found.code if isinstance(found, LineError) else None) == code, raw[:100]
 
 
-async def test_a_zero_byte_in_a_line_is_stored_and_given_back(client: Client) -> None:
+async def test_a_zero_byte_in_a_line_is_stored_and_returned(client: Client) -> None:
     done = await client.ended((await client.begin(a_line("a\0b", text="\0"))).id)
     [line] = await client.lines(done.output_file_id or done.error_file_id)
     assert line["custom_id"] == "a\0b"
@@ -682,8 +680,8 @@ async def test_a_line_as_long_as_the_whole_file_is_refused(
 
 
 @on_sqlite
-async def test_thousands_of_lines_leave_everybody_else_their_turn(store_url: str, tmp_path: Path) -> None:
-    """Measured in time that this thread computes between two turns, so that a busy machine changes nothing."""
+async def test_thousands_of_lines_do_not_block_the_event_loop(store_url: str, tmp_path: Path) -> None:
+    """Measured in CPU time of this thread between two turns of a task, which a busy machine does not change."""
     longest, ended = 0.0, False
 
     async def look() -> None:

@@ -1,4 +1,4 @@
-"""The conformance target shows the habits it is switched to, to a client that speaks plain HTTP."""
+"""The conformance target behaves as it is configured, seen by a client that speaks plain HTTP."""
 
 import asyncio
 import base64
@@ -30,8 +30,8 @@ from tests.inference.conformance import (
     OllamaTarget,
 )
 
-SOON = 5.0  # longer than anything here takes
-SILENCE = 0.05  # how long nothing must happen
+SOON = 5.0  # longer than any test here takes
+SILENCE = 0.05  # how long to wait when asserting that nothing happens
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ async def test_headers_can_come_ahead_of_the_first_token(client: Client, target:
         assert len((await response.read()).splitlines()) == 5
 
 
-async def test_prefill_and_tokens_take_their_time(client: Client, target: OllamaTarget) -> None:
+async def test_prefill_and_tokens_take_the_configured_time(client: Client, target: OllamaTarget) -> None:
     target.habits.prefill_seconds = 0.03
     target.habits.token_seconds = 0.02
     last = (await client.said())[-1]
@@ -201,7 +201,7 @@ async def test_an_error_in_mid_stream_is_a_last_line(client: Client, target: Oll
     assert lines[-1] == {"error": BROKEN}
 
 
-async def test_an_error_before_the_first_token_has_a_status_of_its_own(client: Client, target: OllamaTarget) -> None:
+async def test_an_error_before_the_first_token_has_a_status(client: Client, target: OllamaTarget) -> None:
     target.habits.error_after = 0
     async with client.chat() as response:
         assert response.status == 500
@@ -209,7 +209,7 @@ async def test_an_error_before_the_first_token_has_a_status_of_its_own(client: C
         assert await response.json() == {"error": BROKEN}
 
 
-async def test_an_error_without_streaming_has_a_status_of_its_own(client: Client, target: OllamaTarget) -> None:
+async def test_an_error_without_streaming_has_a_status(client: Client, target: OllamaTarget) -> None:
     target.habits.error_after = 2
     async with client.chat(stream=False) as response:
         assert response.status == 500
@@ -359,7 +359,7 @@ async def test_two_names_of_the_same_weights_share_one_runner(client: Client, ta
     assert shown[0] == shown[1]
 
 
-async def test_a_load_takes_its_time_and_says_so(client: Client, target: OllamaTarget) -> None:
+async def test_a_load_takes_the_configured_time_and_reports_it(client: Client, target: OllamaTarget) -> None:
     target.habits.load_seconds = 0.05
     assert (await client.said())[-1]["load_duration"] >= 0.05 * 1e9
     assert (await client.said())[-1]["load_duration"] < 0.05 * 1e9
@@ -488,13 +488,13 @@ async def test_ps_blocks_while_a_model_is_unloaded(client: Client, target: Ollam
     assert target.unloads == ["a"]
 
 
-async def test_unloading_what_is_not_loaded_answers_unload(client: Client, target: OllamaTarget) -> None:
+async def test_unloading_a_model_that_is_not_loaded_answers_unload(client: Client, target: OllamaTarget) -> None:
     assert (await client.load(keep_alive=0))["done_reason"] == "unload"
     assert (await client.lines("/api/generate", model="a", keep_alive="0s"))[0]["done_reason"] == "unload"
     assert target.unloads == []
 
 
-async def test_an_unload_waits_for_what_is_in_flight(client: Client, target: OllamaTarget) -> None:
+async def test_an_unload_waits_for_running_requests(client: Client, target: OllamaTarget) -> None:
     target.habits.hold = asyncio.Event()
     request = asyncio.create_task(client.said())
     await target.until(lambda: target.in_flight["a"] == 1)
@@ -524,7 +524,7 @@ async def test_ps_lists_the_latest_expiry_first(client: Client) -> None:
     assert models[0]["context_length"] == 4096
 
 
-async def test_a_model_leaves_when_its_time_is_over(client: Client, target: OllamaTarget) -> None:
+async def test_a_model_is_unloaded_when_its_keep_alive_is_over(client: Client, target: OllamaTarget) -> None:
     await client.load(keep_alive="20ms")
     await target.until(lambda: target.unloads == ["a"])
     assert target.swaps == 0
@@ -542,7 +542,7 @@ async def test_the_countdown_starts_when_the_last_request_ends(client: Client, t
     await target.until(lambda: target.unloads == ["a"])
 
 
-async def test_keep_alive_sticks_until_somebody_sets_another(client: Client, target: OllamaTarget) -> None:
+async def test_keep_alive_stays_until_a_request_sets_another(client: Client, target: OllamaTarget) -> None:
     await client.load(keep_alive=-1)
     await client.said()
     assert target.resident["a"].keep_alive > 1e9
@@ -570,17 +570,17 @@ async def test_other_runner_options_reload_a_model(client: Client, target: Ollam
     assert target.swaps == 0
 
 
-async def test_num_ctx_is_clamped_to_what_the_model_was_trained_with(client: Client, target: OllamaTarget) -> None:
+async def test_num_ctx_is_clamped_to_the_trained_context_length(client: Client, target: OllamaTarget) -> None:
     await client.said(options={"num_ctx": 10_000_000})
     await client.said(options={"num_ctx": 131_072})
     assert target.loads == ["a"]
 
 
-async def test_the_model_with_the_shortest_keep_alive_is_thrown_out(client: Client, target: OllamaTarget) -> None:
+async def test_the_model_with_the_shortest_keep_alive_is_evicted(client: Client, target: OllamaTarget) -> None:
     await client.load("a", keep_alive=60)
     await client.load("b", keep_alive=30)
     await client.load("c", keep_alive=90)
-    await client.load("b")  # used last, and thrown out all the same
+    await client.load("b")  # used last, and still evicted
     await client.load("d")
     assert target.unloads == ["b"]
     assert target.swaps == 1
@@ -641,7 +641,9 @@ async def test_a_runner_has_as_many_places_as_it_was_started_with(client: Client
     assert target.max_in_flight == {"a": 3}
 
 
-async def test_an_embedding_model_has_one_place_whatever_others_have(client: Client, target: OllamaTarget) -> None:
+async def test_an_embedding_model_has_one_place_whatever_other_models_have(
+    client: Client, target: OllamaTarget
+) -> None:
     target.parallel = 3
     target.habits.hold = asyncio.Event()
     requests = [asyncio.create_task(client.lines("/api/embed", model="embedder", input="x")) for _ in range(3)]
@@ -701,7 +703,7 @@ async def test_a_sleeping_target_is_silent_and_goes_on_when_it_wakes(client: Cli
         hold.set()
         rest = asyncio.ensure_future(response.read())
         await asyncio.wait({rest}, timeout=SILENCE)
-        assert not rest.done()  # neither data nor FIN nor RST
+        assert not rest.done()  # no data, no FIN and no RST
         target.wake()
         assert json.loads((await rest).splitlines()[-1])["done"]
 
@@ -713,7 +715,7 @@ async def test_a_target_can_fall_asleep_in_the_middle_of_a_line(client: Client, 
         target.sleep()
         with suppress(TimeoutError):
             async with asyncio.timeout(SILENCE):
-                while piece := await response.content.readany():  # what was under way
+                while piece := await response.content.readany():  # the rest of the line
                     got += piece
         assert b"\n" not in got
         assert not response.content.at_eof()
@@ -734,7 +736,7 @@ async def test_a_target_can_be_stopped_in_its_sleep(client: Client, target: Olla
 
 async def test_new_connections_to_a_sleeping_target_are_never_answered(client: Client, target: OllamaTarget) -> None:
     target.sleep()
-    _, writer = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", target.port), SOON)  # the kernel's doing
+    _, writer = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", target.port), SOON)  # the kernel accepts it
     request = asyncio.create_task(client.get("/api/version"))
     await asyncio.wait({request}, timeout=SILENCE)
     assert not request.done()
@@ -769,7 +771,7 @@ async def test_a_load_makes_no_progress_in_sleep(client: Client, target: OllamaT
     assert (await loading)["done_reason"] == "load"
 
 
-async def test_a_crash_resets_what_is_running_and_the_model_is_loaded_anew(
+async def test_a_crash_resets_running_requests_and_the_model_is_loaded_again(
     client: Client, target: OllamaTarget
 ) -> None:
     target.script("a", Answer(hold=asyncio.Event(), hold_after=1))
@@ -901,7 +903,7 @@ async def test_a_scripted_status_or_body_is_given_outright(client: Client, targe
     assert target.loads == []
 
 
-async def test_what_was_asked_is_remembered(client: Client, target: OllamaTarget) -> None:
+async def test_the_received_requests_are_recorded(client: Client, target: OllamaTarget) -> None:
     await client.said(keep_alive=7)
     (seen,) = target.at("/api/chat")
     assert (seen.method, seen.status, seen.finished, seen.aborted) == ("POST", 200, True, False)
@@ -932,15 +934,13 @@ async def test_an_empty_embedding_loads_the_model(client: Client, target: Ollama
     assert target.loads == ["embedder", "a"]
 
 
-async def test_what_breaks_an_embedding_is_a_400_there_and_a_500_elsewhere(
-    client: Client, target: OllamaTarget
-) -> None:
+async def test_a_broken_embedding_is_a_400_at_embed_and_a_500_elsewhere(client: Client, target: OllamaTarget) -> None:
     target.script("embedder", Answer(error="runner gone"), always=True)
     assert await client.answer("/api/embed", model="embedder", input="x") == (400, {"error": "runner gone"})
     assert await client.answer("/api/embeddings", model="embedder", prompt="x") == (500, {"error": "runner gone"})
 
 
-async def test_an_input_too_long_is_cut_unless_that_is_forbidden(client: Client) -> None:
+async def test_an_input_that_is_too_long_is_truncated_unless_that_is_forbidden(client: Client) -> None:
     text = "word " * 20
     options = {"num_ctx": 10}
     assert (await client.answer("/api/embed", model="a", input=text, options=options))[0] == 200
@@ -1095,7 +1095,7 @@ async def test_anthropic_messages_stream_ends_with_message_stop(client: Client) 
     assert whole["stop_reason"] == "end_turn"
 
 
-async def test_errors_have_the_shape_of_the_api_that_was_asked(client: Client, target: OllamaTarget) -> None:
+async def test_errors_have_the_shape_of_the_called_api(client: Client, target: OllamaTarget) -> None:
     messages = [{"role": "user", "content": "x"}]
     status, body = await client.answer("/v1/chat/completions", model="nope", messages=messages)
     assert status == 404
@@ -1115,7 +1115,7 @@ async def test_errors_have_the_shape_of_the_api_that_was_asked(client: Client, t
 # ---------------------------------------------------------------------------------------------- as a process
 
 
-async def test_it_runs_as_a_process_until_it_is_told_to_stop() -> None:
+async def test_the_target_runs_as_a_process_until_it_is_stopped() -> None:
     command = [sys.executable, "-m", "tests.inference.conformance", "--models", "x,y", "--tokens", "8"]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=dict(os.environ))
     assert process.stdout

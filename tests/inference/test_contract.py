@@ -45,7 +45,7 @@ class Target:
     kind: str
     url: str
     model: str  # without its tag if that is `latest`
-    context: int  # a small one it can be loaded with
+    context: int  # a small context length that it can be loaded with
 
     @property
     def tagged(self) -> str:
@@ -54,7 +54,7 @@ class Target:
 
 @contextmanager
 def process(*arguments: str) -> Iterator[dict[str, Any]]:
-    """A process that says in one line of JSON where it listens, and ends with us."""
+    """Run a process that prints as one line of JSON where it listens, and ends with this one."""
     command = [sys.executable, "-m", *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as running:
         try:
@@ -75,7 +75,7 @@ def embedded(name: str) -> Iterator[str]:
 
 @contextmanager
 def created(url: str) -> Iterator[None]:
-    """The tiny model, uploaded as a client of Ollama's would, and removed at the end."""
+    """Upload the tiny model as a client of Ollama's would, and remove it at the end."""
     weights = TINY.read_bytes()
     digest = f"sha256:{hashlib.sha256(weights).hexdigest()}"
     call("POST", f"{url}/api/blobs/{digest}", weights)
@@ -115,7 +115,8 @@ MODELS = [
     pytest.param("smollm2", marks=pytest.mark.real),
     *([pytest.param("ollama", marks=pytest.mark.real)] if OLLAMA_URL else []),
 ]
-of_a_model = pytest.mark.parametrize("target", MODELS, indirect=True)  # a scripted target does not sample
+# Only real models: a scripted target does not sample.
+of_a_model = pytest.mark.parametrize("target", MODELS, indirect=True)
 
 
 @pytest.fixture(scope="module", params=["conformance", *MODELS])
@@ -125,7 +126,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
 
 
 class Raw:
-    """HTTP as it is."""
+    """A plain HTTP client."""
 
     def __init__(self, http: aiohttp.ClientSession) -> None:
         self._http = http
@@ -177,7 +178,7 @@ async def unload(raw: Raw, target: Target) -> None:
 
 
 def embeds(target: Target, client: ollama.Client) -> None:
-    """Since 0.30 Ollama embeds only with models made for it, which the tiny one is not."""
+    """Skip where the target cannot embed: since 0.30 Ollama embeds only with models made for it."""
     if target.kind == "ollama":
         try:
             client.embed(target.model, "a")
@@ -226,7 +227,7 @@ def test_list_has_name_size_digest_and_details(client: ollama.Client, target: Ta
     assert model.details.family
 
 
-def test_show_tells_about_a_model_by_any_form_of_its_name(client: ollama.Client, target: Target) -> None:
+def test_show_describes_a_model_by_any_form_of_its_name(client: ollama.Client, target: Target) -> None:
     for name in (target.model, target.tagged, target.model.upper()):
         shown = client.show(name)
         assert shown.capabilities
@@ -325,7 +326,7 @@ async def test_the_shape_of_a_whole_answer(raw: Raw, target: Target) -> None:
     async with raw.opened("/api/generate", body) as response:
         assert response.content_type == "application/json"
         answer = await response.json()
-    assert answer["model"] == target.tagged  # as it was asked for
+    assert answer["model"] == target.tagged  # as requested
     assert isinstance(answer["response"], str)
 
 
@@ -336,10 +337,10 @@ async def test_tokens_come_one_by_one(raw: Raw, target: Target) -> None:
     async with raw.opened("/api/chat", body) as response:
         at = [now() async for _line in response.content]
     assert len(at) > 10
-    assert at[-1] - at[0] > 0.001  # not all at once
+    assert at[-1] - at[0] > 0.001  # not all at the same time
 
 
-def test_num_predict_is_kept_and_told(client: ollama.Client, target: Target) -> None:
+def test_num_predict_is_obeyed_and_reported(client: ollama.Client, target: Target) -> None:
     answer = client.chat(target.model, SAY, options={"num_predict": 3})
     assert answer.done_reason == "length"
     assert answer.eval_count == 3
@@ -362,7 +363,7 @@ def test_the_same_seed_gives_the_same_answer(client: ollama.Client, target: Targ
         settings = {"num_predict": 60, **options}
         return client.chat(target.model, SAY, options=settings).message.content
 
-    say(seed=1)  # so that the prompt is cached for all of the next
+    say(seed=1)  # so that the prompt is cached for all the following requests
     assert say(seed=7) == say(seed=7)
     assert len({say(seed=number, temperature=1.5) for number in range(4)}) > 1
     assert say(temperature=0) == say(temperature=0)
@@ -370,7 +371,7 @@ def test_the_same_seed_gives_the_same_answer(client: ollama.Client, target: Targ
 
 
 @pytest.mark.parametrize("api", ["chat", "generate"])
-def test_a_schema_is_kept(client: ollama.Client, target: Target, api: str) -> None:
+def test_an_answer_fits_its_schema(client: ollama.Client, target: Target, api: str) -> None:
     wanted = {
         "type": "object",
         "properties": {"colour": {"enum": ["red", "blue"]}, "size": {"type": "integer", "minimum": 0, "maximum": 9}},
@@ -386,7 +387,7 @@ def test_a_schema_is_kept(client: ollama.Client, target: Target, api: str) -> No
     assert isinstance(value["size"], int)
 
 
-def test_json_is_json(client: ollama.Client, target: Target) -> None:
+def test_an_answer_in_json_mode_is_json(client: ollama.Client, target: Target) -> None:
     answer = client.chat(target.model, SAY, format="json", options={"num_predict": 200})
     text = (answer.message.content or "").strip()
     assert text.startswith("{")
@@ -465,7 +466,7 @@ async def test_nothing_to_embed_loads_the_model(raw: Raw, client: ollama.Client,
     assert await raw.post("/api/embeddings", {"model": target.model}) == (200, {"embedding": []})
 
 
-async def test_too_long_an_input_is_cut_unless_that_is_forbidden(
+async def test_an_input_that_is_too_long_is_truncated_unless_that_is_forbidden(
     raw: Raw, client: ollama.Client, target: Target
 ) -> None:
     embeds(target, client)
@@ -498,7 +499,7 @@ async def test_an_empty_request_loads_and_unloads(raw: Raw, client: ollama.Clien
 
     await eventually(gone, 20, "the model is no longer listed")
     again, body = await raw.post(path, {"model": target.model, "keep_alive": 0})
-    assert (again, body["done_reason"]) == (200, "unload")  # even one that is not there
+    assert (again, body["done_reason"]) == (200, "unload")  # even if it is not loaded
 
 
 @of_a_model
@@ -511,12 +512,13 @@ async def test_a_load_is_in_the_stats_of_the_request_that_waited_for_it(raw: Raw
     assert first["total_duration"] > first["load_duration"]
 
 
-async def test_keep_alive_stays_as_it_was_set_last(raw: Raw, target: Target) -> None:
+async def test_the_last_keep_alive_stays_in_force(raw: Raw, target: Target) -> None:
     async def expiry(keep_alive: Any = None) -> datetime:
         given = {} if keep_alive is None else {"keep_alive": keep_alive}
         await raw.post("/api/chat", {"model": target.model, **given})
 
-        async def idle() -> bool:  # it counts from the end of the request, which the target notices after we do
+        # The time counts from the end of the request, which the target notices after the client does.
+        async def idle() -> bool:
             return target.tagged in await raw.resident()
 
         await eventually(idle, 5, "listed")
@@ -532,7 +534,7 @@ async def test_keep_alive_stays_as_it_was_set_last(raw: Raw, target: Target) -> 
     await unload(raw, target)
 
 
-async def test_an_idle_model_goes_when_its_time_is_over(raw: Raw, target: Target) -> None:
+async def test_an_idle_model_is_unloaded_when_its_keep_alive_is_over(raw: Raw, target: Target) -> None:
     await raw.post("/api/generate", {"model": target.model, "keep_alive": "300ms"})
 
     async def gone() -> bool:
@@ -544,7 +546,7 @@ async def test_an_idle_model_goes_when_its_time_is_over(raw: Raw, target: Target
     await eventually(gone, 10, "the model is no longer listed")
 
 
-async def test_another_context_length_loads_again(raw: Raw, target: Target) -> None:
+async def test_another_context_length_reloads_the_model(raw: Raw, target: Target) -> None:
     for context in (target.context, target.context // 2):
         body = {"model": target.model, "options": {"num_ctx": context}}
         assert (await raw.post("/api/chat", body))[1]["done_reason"] == "load"
@@ -555,7 +557,7 @@ async def test_another_context_length_loads_again(raw: Raw, target: Target) -> N
 # hanging up -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_caller_who_hangs_up_frees_the_place(raw: Raw, target: Target) -> None:
+async def test_a_caller_that_hangs_up_frees_its_place(raw: Raw, target: Target) -> None:
     for _ in range(3):
         async with raw.opened("/api/generate", {"model": target.model, "prompt": LONG[:400]}) as response:
             assert await response.content.readline()
@@ -625,7 +627,7 @@ async def test_mistakes_about_a_model(raw: Raw, target: Target, more: Any, statu
 
 
 @of_a_model
-async def test_too_long_a_prompt_is_refused_when_it_may_not_be_cut(raw: Raw, target: Target) -> None:
+async def test_a_prompt_that_is_too_long_is_refused_when_it_may_not_be_truncated(raw: Raw, target: Target) -> None:
     body = {"model": target.model, "prompt": LONG, "options": {"num_ctx": target.context, "num_predict": 2}}
     status, answer = await raw.post("/api/generate", {**body, "truncate": False})
     assert status == 400

@@ -1,4 +1,4 @@
-"""The embedded target as a process: it starts, answers with real text, ends with its parent, comes back on its port."""
+"""The embedded target as a process: it starts, answers with real text, ends with its parent, restarts on its port."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ from tests.e2e.server import eventually, has_ended
 
 TINY = find_models(["tiny-stories"])[0]
 STORY = {"model": "tiny-stories", "messages": [{"role": "user", "content": "Tell me a story about a fox."}]}
-# Something that takes it about six seconds; its own stories end after a few hundred tokens.
+# A request that runs for about six seconds; ordinary stories end after a few hundred tokens.
 ENDLESS = {**STORY, "format": {"type": "array", "items": {"type": "integer"}, "minItems": 50_000}}
 
 needs_engine = pytest.mark.skipif(bool(Embedded.available()), reason=Embedded.available())
@@ -64,7 +64,7 @@ async def answers(http: aiohttp.ClientSession, url: str) -> bool:
 
 
 def runners(embedded: Embedded) -> list[psutil.Process]:
-    """The processes that hold a model."""
+    """Return the processes that hold a model."""
     found: list[psutil.Process] = psutil.Process(embedded.pid).children()
     return found
 
@@ -77,10 +77,12 @@ def changed(embedded: Embedded, pid: int) -> bool:
 
 
 @needs_engine
-async def test_it_starts_and_tells_a_story(embedded: Embedded, http: aiohttp.ClientSession) -> None:
+async def test_the_embedded_target_starts_and_answers_with_a_story(
+    embedded: Embedded, http: aiohttp.ClientSession
+) -> None:
     assert embedded.models == ("tiny-stories:latest",)
     assert embedded.url.startswith("http://127.0.0.1:")
-    assert runners(embedded) == []  # nothing is loaded before it is asked for
+    assert runners(embedded) == []  # no model is loaded before the first request
     body = {**STORY, "stream": False, "options": {"seed": 1}}
     status, answer = await post(http, f"{embedded.url}/api/chat", body)
     assert status == 200
@@ -90,7 +92,7 @@ async def test_it_starts_and_tells_a_story(embedded: Embedded, http: aiohttp.Cli
 
 
 @needs_engine
-async def test_unloading_gives_the_memory_back(embedded: Embedded, http: aiohttp.ClientSession) -> None:
+async def test_unloading_a_model_ends_its_process(embedded: Embedded, http: aiohttp.ClientSession) -> None:
     await post(http, f"{embedded.url}/api/chat", {"model": "tiny-stories"})
     assert runners(embedded)
     await post(http, f"{embedded.url}/api/chat", {"model": "tiny-stories", "keep_alive": 0})
@@ -98,7 +100,7 @@ async def test_unloading_gives_the_memory_back(embedded: Embedded, http: aiohttp
 
 
 @needs_engine
-async def test_it_is_silent_but_for_one_line(http: aiohttp.ClientSession) -> None:
+async def test_the_embedded_target_prints_nothing_but_one_line(http: aiohttp.ClientSession) -> None:
     command = [sys.executable, "-m", "chargehand.doors.inference.embedded", "--model", "tiny-stories"]
     child = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
     assert child.stdout
@@ -111,7 +113,7 @@ async def test_it_is_silent_but_for_one_line(http: aiohttp.ClientSession) -> Non
 
 
 @needs_engine
-async def test_it_dies_with_its_parent_and_takes_the_models_along(http: aiohttp.ClientSession) -> None:
+async def test_the_embedded_target_and_its_models_end_with_their_parent(http: aiohttp.ClientSession) -> None:
     parent = (
         "import asyncio, sys\n"
         "from chargehand.doors.inference.embedded.process import Embedded\n"
@@ -135,7 +137,7 @@ async def test_it_dies_with_its_parent_and_takes_the_models_along(http: aiohttp.
 
 
 async def _line_with_url(stream: asyncio.StreamReader) -> str:
-    """Logs go to the same place when nobody has set them up."""
+    """Return the line with the URL; without a logging setup, logs go to the same stream."""
     async for line in stream:
         if line.startswith(b"http://"):
             return line.decode()
@@ -143,7 +145,7 @@ async def _line_with_url(stream: asyncio.StreamReader) -> str:
 
 
 @needs_engine
-async def test_it_comes_back_on_the_same_port_after_a_sigkill(http: aiohttp.ClientSession) -> None:
+async def test_the_embedded_target_restarts_on_the_same_port_after_a_sigkill(http: aiohttp.ClientSession) -> None:
     embedded = Embedded(["tiny-stories"])
     url = await embedded.start()
     keeping = asyncio.create_task(embedded.keep_running())
@@ -169,7 +171,7 @@ async def test_it_comes_back_on_the_same_port_after_a_sigkill(http: aiohttp.Clie
 
 
 @needs_engine
-async def test_a_port_that_is_taken_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_port_in_use_is_reported_and_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "BACKOFF_SECONDS", 0.05)
     blocker = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = blocker.sockets[0].getsockname()[1]
@@ -186,7 +188,7 @@ async def test_a_port_that_is_taken_is_told_and_tried_again(monkeypatch: pytest.
     await keeping
 
 
-async def test_it_says_why_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_embedded_target_says_why_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "find_spec", lambda _name: None)
     assert "xllamacpp is not installed" in Embedded.available()
     with pytest.raises(CannotStart, match="xllamacpp is not installed"):
@@ -203,7 +205,7 @@ async def test_it_says_why_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @needs_engine
-async def test_a_model_that_is_not_there_is_named() -> None:
+async def test_an_unknown_model_is_named() -> None:
     with pytest.raises(CannotStart, match="no-such-model is neither a file nor one of tiny-stories:latest"):
         await Embedded(["no-such-model"]).start()
 
@@ -213,7 +215,7 @@ async def test_a_model_that_is_not_there_is_named() -> None:
 
 @needs_engine
 async def test_hanging_up_stops_the_generation(embedded: Embedded, http: aiohttp.ClientSession) -> None:
-    """There is one place: the next request is answered only when it is free."""
+    """There is one place, so the next request is answered only when that place is free."""
     for stream in (True, False):
         if stream:
             async with http.post(f"{embedded.url}/api/chat", json=ENDLESS) as response:
@@ -237,7 +239,7 @@ async def test_hanging_up_stops_the_generation(embedded: Embedded, http: aiohttp
 
 
 @needs_engine
-async def test_a_request_waits_for_its_place_and_may_leave_the_queue(
+async def test_a_request_waits_for_its_place_and_may_hang_up_meanwhile(
     embedded: Embedded, http: aiohttp.ClientSession
 ) -> None:
     async with http.post(f"{embedded.url}/api/chat", json=ENDLESS) as running:
@@ -245,13 +247,13 @@ async def test_a_request_waits_for_its_place_and_may_leave_the_queue(
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(post(http, f"{embedded.url}/api/chat", STORY), 0.3)
         waiting = asyncio.create_task(post(http, f"{embedded.url}/api/chat", {**STORY, "stream": False}))
-        assert (await http.get(f"{embedded.url}/api/ps")).status == 200  # looking does not wait
+        assert (await http.get(f"{embedded.url}/api/ps")).status == 200  # /api/ps does not wait for the place
         running.close()
         assert (await asyncio.wait_for(waiting, 2))[0] == 200
 
 
 @needs_engine
-async def test_no_headers_before_the_first_token(embedded: Embedded, http: aiohttp.ClientSession) -> None:
+async def test_no_headers_are_sent_before_the_first_token(embedded: Embedded, http: aiohttp.ClientSession) -> None:
     await post(http, f"{embedded.url}/api/chat", {"model": "tiny-stories"})
     psutil.Process(runners(embedded)[0].pid).suspend()
     asked = asyncio.create_task(http.post(f"{embedded.url}/api/chat", json=STORY).__aenter__())
@@ -264,13 +266,15 @@ async def test_no_headers_before_the_first_token(embedded: Embedded, http: aioht
 
 
 @needs_engine
-async def test_a_model_that_crashes_is_told_and_loaded_again(embedded: Embedded, http: aiohttp.ClientSession) -> None:
+async def test_a_model_that_crashes_is_reported_and_loaded_again(
+    embedded: Embedded, http: aiohttp.ClientSession
+) -> None:
     async with http.post(f"{embedded.url}/api/chat", json=ENDLESS) as response:
         assert await response.content.readline()
         runners(embedded)[0].kill()
         *_, last = [json.loads(line) async for line in response.content]
     assert last == {"error": "an error was encountered while running the model: unexpected EOF"}
-    # Whoever comes before the process is seen to be gone may hear of its end too.
+    # Requests that arrive before the dead process is noticed may fail too.
     async with asyncio.timeout(20):
         while (answered := await post(http, f"{embedded.url}/api/chat", {**STORY, "stream": False}))[0] != 200:
             assert "error" in answered[1]
@@ -278,7 +282,7 @@ async def test_a_model_that_crashes_is_told_and_loaded_again(embedded: Embedded,
 
 
 @needs_engine
-async def test_a_broken_file_says_so_when_it_is_loaded(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+async def test_loading_a_broken_file_fails_with_the_reason(tmp_path: Path, http: aiohttp.ClientSession) -> None:
     broken = tmp_path / "Broken Model.gguf"
     broken.write_bytes(TINY.path.read_bytes()[:700_000])
     embedded = Embedded([str(broken)])
@@ -296,7 +300,7 @@ async def test_a_broken_file_says_so_when_it_is_loaded(tmp_path: Path, http: aio
 
 
 @needs_engine
-async def test_a_page_from_elsewhere_is_kept_out(embedded: Embedded, http: aiohttp.ClientSession) -> None:
+async def test_requests_of_pages_of_other_sites_are_refused(embedded: Embedded, http: aiohttp.ClientSession) -> None:
     foreign: list[dict[str, str]] = [{"Host": "evil.example"}, {"Sec-Fetch-Site": "cross-site"}]
     foreign += [
         {"Origin": origin} for origin in ("null", "https://evil.example", "http://localhost:3000", "http://10.0.0.1")
@@ -314,7 +318,7 @@ async def test_a_page_from_elsewhere_is_kept_out(embedded: Embedded, http: aioht
 
 
 @needs_engine
-async def test_with_a_key_it_serves_nobody_else_and_tells_nobody_the_key(http: aiohttp.ClientSession) -> None:
+async def test_with_a_key_only_its_bearer_is_served_and_the_key_is_not_shown(http: aiohttp.ClientSession) -> None:
     embedded = Embedded(["tiny-stories"], key="known to one")
     url = await embedded.start()
     try:
@@ -341,7 +345,7 @@ async def test_with_a_key_it_serves_nobody_else_and_tells_nobody_the_key(http: a
 
 
 @needs_engine
-async def test_requests_run_side_by_side_when_there_are_places(http: aiohttp.ClientSession) -> None:
+async def test_requests_run_in_parallel_when_there_are_places(http: aiohttp.ClientSession) -> None:
     embedded = Embedded(["tiny-stories"], parallel=2)
     url = await embedded.start()
     try:
@@ -358,7 +362,7 @@ async def test_requests_run_side_by_side_when_there_are_places(http: aiohttp.Cli
 # what a file says, and other small things -----------------------------------------------------------------------------
 
 
-def test_what_the_tiny_model_says_of_itself() -> None:
+def test_the_header_of_the_tiny_model_is_read() -> None:
     header = read_header(TINY.path)
     assert (header.architecture, header.context_length, header.embedding_length) == ("llama", 512, 96)
     assert (header.quantization, header.parameters, header.pools) == ("F32", 385_056, False)
@@ -366,7 +370,7 @@ def test_what_the_tiny_model_says_of_itself() -> None:
     assert "add_generation_prompt" in header.template
 
 
-def test_a_file_that_is_no_model(tmp_path: Path) -> None:
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     for content in (b"GGUF", b"hello" * 100, TINY.path.read_bytes()[:300]):
         path = tmp_path / f"{len(content)}.gguf"
         path.write_bytes(content)
@@ -376,7 +380,7 @@ def test_a_file_that_is_no_model(tmp_path: Path) -> None:
             find_models([str(path)])
 
 
-def test_models_by_name_and_by_path() -> None:
+def test_models_are_found_by_name_and_by_path() -> None:
     assert find_models(["Tiny-Stories"]) == [TINY]
     assert find_models([str(TINY.path)]) == [Model("tiny-stories:latest", TINY.path)]
     assert TINY in find_models()
@@ -386,16 +390,16 @@ def test_models_by_name_and_by_path() -> None:
     ("count", "text"),
     [(385_056, "385K"), (134_515_008, "134.52M"), (7_000_000_000, "7B"), (1_235_814_432, "1.2B"), (9, "9")],
 )
-def test_sizes_as_ollama_writes_them(count: int, text: str) -> None:
+def test_sizes_are_written_as_ollama_writes_them(count: int, text: str) -> None:
     assert human_number(count) == text
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("5m", 300), ("1h30m", 5400), ("300ms", 0.3), ("-1s", -1), ("0", 0)])
-def test_durations_as_go_reads_them(text: str, seconds: float) -> None:
+def test_durations_are_read_as_go_reads_them(text: str, seconds: float) -> None:
     assert go_duration(text) == pytest.approx(seconds)
 
 
-def test_a_schema_is_made_as_tight_as_ollamas() -> None:
+def test_a_schema_is_made_as_strict_as_by_ollama() -> None:
     inner = {"type": "object", "properties": {"a": {"type": "string"}}}
     tight = tightened({"type": "object", "properties": {"list": {"type": "array", "items": inner}}})
     assert tight["additionalProperties"] is False

@@ -78,7 +78,7 @@ async def test_a_newcomers_first_job_is_answered_by_a_real_model(api: Api, recei
     assert states(receiver) == [("queued", 1), ("loading", 1), ("working", 1), ("done", 1)]
 
 
-async def test_the_official_client_gets_through_us_what_it_gets_directly(server: Server, api: Api) -> None:
+async def test_the_ollama_client_gets_the_same_answers_through_us_as_directly(server: Server, api: Api) -> None:
     assert server.inference is not None
     assert server.inference.embedded is not None
     key = server.inference.scheduler.targets["embedded"].config.api_key.reveal()
@@ -96,11 +96,11 @@ async def test_the_official_client_gets_through_us_what_it_gets_directly(server:
     vectors = [(await client.embed(TINY, "a little dog")).embeddings for client in (through, direct)]
     assert vectors[0] == vectors[1]
     for client in (through, direct):
-        await client._client.aclose()  # it has no way of its own
+        await client._client.aclose()  # AsyncClient has no method to close it
 
 
 @on_sqlite
-async def test_the_embedded_models_port_serves_nobody_but_us(server: Server, api: Api) -> None:
+async def test_the_port_of_the_embedded_target_serves_only_its_server(server: Server, api: Api) -> None:
     assert server.inference is not None
     assert server.inference.embedded is not None
     url = server.inference.embedded.url
@@ -111,7 +111,7 @@ async def test_the_embedded_models_port_serves_nobody_but_us(server: Server, api
             assert answer.status == 401
 
 
-async def test_pulling_the_plug_on_the_model_costs_no_attempt(server: Server, api: Api, receiver: Receiver) -> None:
+async def test_killing_the_embedded_target_costs_no_attempt(server: Server, api: Api, receiver: Receiver) -> None:
     assert server.inference is not None
     embedded = server.inference.embedded
     assert embedded is not None

@@ -1,4 +1,4 @@
-"""THE failure table, row by row: what each observation is taken for, and what then happens to a real job."""
+"""The failure table, row by row: how each observation is classified, and what then happens to a real job."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -86,7 +86,7 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize(("seen", "kind", "action"), EXAMPLES, ids=lambda each: getattr(each, "text", "") or None)
-def test_an_observation_is_taken_for_what_it_is(seen: Observed, kind: str, action: FailureAction) -> None:
+def test_an_observation_is_classified_by_its_row(seen: Observed, kind: str, action: FailureAction) -> None:
     row = classify(seen)
     assert (row.kind, row.action) == (kind, action)
 
@@ -107,7 +107,7 @@ def test_every_row_has_an_example() -> None:
         repeats=st.booleans(),
     )
 )
-def test_there_is_a_row_for_everything(seen: Observed) -> None:
+def test_every_observation_has_a_row(seen: Observed) -> None:
     assert classify(seen) in TABLE
 
 
@@ -118,7 +118,7 @@ COVERED: set[str] = set()
 
 
 def row(*observations: str) -> Callable[[Test], Test]:
-    """The test is about these rows: it fails unless each of them was found in it."""
+    """Mark a test with the rows it is about; it fails unless an attempt met each of them."""
     assert {each.observation for each in TABLE} >= set(observations)
     COVERED.update(observations)
 
@@ -131,7 +131,7 @@ def row(*observations: str) -> Callable[[Test], Test]:
 
 @pytest.fixture(autouse=True)
 def found(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The rows that attempts met, as they met them."""
+    """Return the rows that the attempts met, in order."""
     met: list[str] = []
 
     def classified(seen: Observed) -> FailureRow:
@@ -162,7 +162,7 @@ async def test_a_job_whose_target_refuses_the_connection_is_parked_and_runs_when
     async with some_targets() as [target], a_place(tmp_path, target, inference__probe_seconds=60) as place:
         await place.run()
         await target.go_away()
-        job_id = await place.ask(max_attempts=1)  # before any probe could have noticed
+        job_id = await place.ask(max_attempts=1)  # before any probe could notice it
         job = await place.parked(job_id)
         assert (job["state"], job["attempt"], job["waiting_for"]) == ("queued", 1, "target")
         assert failures(job) == ["target away"]
@@ -186,7 +186,9 @@ async def test_a_target_that_is_gone_before_a_load_is_away_and_not_busy(tmp_path
 
 
 @row("connected, then silence, and the side probe fails")
-async def test_a_job_whose_target_falls_asleep_in_mid_stream_is_parked_and_keeps_what_was_said(place: Place) -> None:
+async def test_a_job_whose_target_falls_asleep_in_mid_stream_is_parked_and_keeps_its_partial_answer(
+    place: Place,
+) -> None:
     place.target.script("a", Answer(chunks=["one", " two", " three"], hold=asyncio.Event(), hold_after=2))
     job_id = await place.ask(max_attempts=1)
     await until(lambda: [seen.chunks for seen in ran(place.target)] == [2])
@@ -215,10 +217,10 @@ async def test_a_job_whose_target_dies_before_it_answers_is_parked(place: Place)
 
 
 @row("an end in mid-stream, and the target is gone")
-async def test_a_job_whose_target_dies_in_mid_stream_is_parked_and_keeps_what_was_said(place: Place) -> None:
+async def test_a_job_whose_target_dies_in_mid_stream_is_parked_and_keeps_its_partial_answer(place: Place) -> None:
     place.target.script("a", Answer(chunks=["one", " two", " three"], hold=asyncio.Event(), hold_after=1))
     job_id = await place.ask(max_attempts=1)
-    await place.in_state(job_id, "working")  # what was said has arrived; what is on its way dies with the target
+    await place.in_state(job_id, "working")  # what the target sent has arrived; the rest is lost with the target
     await place.target.go_away(restart=True)
     job = await place.parked(job_id)
     assert (job["state"], job["attempt"], failures(job)) == ("queued", 1, ["target away"])
@@ -230,7 +232,7 @@ async def test_a_job_whose_target_dies_in_mid_stream_is_parked_and_keeps_what_wa
 
 @row("reset or end before an answer, and the target is alive")
 @pytest.mark.parametrize("cold", [True, False], ids=["at the load", "at the request"])
-async def test_a_target_that_resets_the_connection_and_lives_costs_an_attempt(place: Place, cold: bool) -> None:
+async def test_a_target_that_resets_the_connection_and_is_still_up_costs_an_attempt(place: Place, cold: bool) -> None:
     if not cold:
         await place.run()
     before = len(ran(place.target))
@@ -253,7 +255,7 @@ async def test_a_job_that_kills_every_runner_fails_when_its_attempts_are_used_up
 
 @row("429, or 502 and 503 of a cloud model")
 @pytest.mark.parametrize(("model", "status"), [("a", 429), ("big:cloud", 429), ("big:cloud", 502), ("big:cloud", 503)])
-async def test_a_job_comes_back_when_the_target_says_so(place: Place, model: str, status: int) -> None:
+async def test_a_job_is_retried_when_the_target_says_so(place: Place, model: str, status: int) -> None:
     place.target.script(model, Answer(status=status, error="slow down", headers={"Retry-After": "1"}))
     job = await place.run(model=model, max_attempts=1)
     assert (job["attempt"], outcomes(job), failures(job)) == (1, ["park", "succeed"], ["cloud", ""])
@@ -264,7 +266,7 @@ async def test_a_job_comes_back_when_the_target_says_so(place: Place, model: str
 
 @row("503")
 @pytest.mark.parametrize("cold", [True, False], ids=["at the load", "at the request"])
-async def test_a_job_comes_back_soon_to_a_target_that_is_busy(place: Place, cold: bool) -> None:
+async def test_a_job_for_a_busy_target_is_retried_soon(place: Place, cold: bool) -> None:
     if not cold:
         await place.run()
     place.target.habits.busy = 1
@@ -273,7 +275,7 @@ async def test_a_job_comes_back_soon_to_a_target_that_is_busy(place: Place, cold
     assert BUSY in job["attempts"][0]["message"]
 
 
-async def test_a_target_that_stays_busy_is_asked_less_and_less_often(
+async def test_a_target_that_stays_busy_is_called_less_and_less_often(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attempt, "BUSY_SECONDS", 0.1)
@@ -289,7 +291,7 @@ async def test_a_target_that_stays_busy_is_asked_less_and_less_often(
 
 
 @row("404 for the model")
-async def test_a_model_that_no_target_has_fails_the_job_in_the_targets_words(place: Place) -> None:
+async def test_a_model_that_no_target_has_fails_the_job_with_the_targets_text(place: Place) -> None:
     job = await place.failed(await place.ask(model="nobody"))
     assert (job["attempt"], outcomes(job), failures(job)) == (1, ["fail"], ["no such model"])
     assert "model 'nobody:latest' not found" in job["error"]
@@ -307,7 +309,7 @@ async def test_a_model_that_is_listed_and_not_found_fails_the_job_at_once(place:
 
 
 @row("400 on /api/embed whose text blames the request")
-async def test_an_embedding_that_is_refused_for_what_it_asks_fails_at_once(place: Place) -> None:
+async def test_an_embedding_that_is_refused_for_its_request_fails_at_once(place: Place) -> None:
     error = "the input length exceeds the context length"
     place.target.script("/api/embed", Answer(status=400, error=error), always=True)
     job = await place.failed(await place.embedding())
@@ -317,7 +319,7 @@ async def test_an_embedding_that_is_refused_for_what_it_asks_fails_at_once(place
 
 
 @row("400 on /api/embed otherwise")
-async def test_an_embedding_that_may_be_the_targets_fault_is_tried_once_more(place: Place) -> None:
+async def test_an_embedding_that_may_be_the_targets_fault_is_retried_once(place: Place) -> None:
     place.target.script("/api/embed", Answer(status=400, error="unsupported value: NaN"), always=True)
     job = await place.failed(await place.embedding())
     assert (job["attempt"], outcomes(job), failures(job)) == (2, ["retry", "fail"], ["ambiguous", "ambiguous"])
@@ -362,7 +364,7 @@ async def test_a_model_that_does_not_fit_beside_others_is_loaded_alone(place: Pl
 
 
 @pytest.mark.parametrize("others", [(), ("b",), ("b", "c")], ids=len)
-async def test_a_model_that_fits_nowhere_fails_after_one_more_try_with_advice(
+async def test_a_model_that_fits_nowhere_fails_after_one_retry_with_advice(
     place: Place, others: tuple[str, ...]
 ) -> None:
     for model in others:
@@ -375,7 +377,7 @@ async def test_a_model_that_fits_nowhere_fails_after_one_more_try_with_advice(
     assert place.target.resident == {}
 
 
-async def test_a_model_that_runs_out_of_memory_at_work_gets_the_target_to_itself(place: Place) -> None:
+async def test_a_model_that_runs_out_of_memory_at_work_gets_the_target_for_itself(place: Place) -> None:
     await place.run(model="b")
     await place.run(model="a")
     place.target.script("a", Answer(status=500, error="CUDA error: out of memory"))
@@ -384,7 +386,7 @@ async def test_a_model_that_runs_out_of_memory_at_work_gets_the_target_to_itself
     assert place.target.unloads == ["b"]
 
 
-async def test_a_model_that_always_runs_out_of_memory_at_work_fails_after_one_more_try(place: Place) -> None:
+async def test_a_model_that_always_runs_out_of_memory_at_work_fails_after_one_retry(place: Place) -> None:
     await place.run(model="b")
     place.target.script("a", Answer(status=500, error="CUDA error: out of memory"), always=True)
     job = await place.failed(await place.ask())
@@ -392,7 +394,7 @@ async def test_a_model_that_always_runs_out_of_memory_at_work_fails_after_one_mo
     assert place.target.unloads == ["b"]
 
 
-async def test_a_model_that_runs_out_of_memory_after_another_mishap_still_gets_its_one_more_try(place: Place) -> None:
+async def test_a_model_that_runs_out_of_memory_after_another_failure_still_gets_its_one_retry(place: Place) -> None:
     await place.run(model="b")
     await place.run(model="a")
     place.target.script("a", Answer(status=500, error=RUNNER_STOPPED), Answer(status=500, error="out of memory"))
@@ -401,7 +403,7 @@ async def test_a_model_that_runs_out_of_memory_after_another_mishap_still_gets_i
     assert place.target.unloads == ["b"]
 
 
-async def test_a_model_that_did_not_fit_for_one_job_can_be_had_by_the_next(place: Place) -> None:
+async def test_a_model_that_did_not_fit_for_one_job_is_tried_for_the_next(place: Place) -> None:
     place.target.habits.load_failure = OUT_OF_MEMORY
     await place.failed(await place.ask(), 5)
     place.target.habits.load_failure = None
@@ -409,7 +411,7 @@ async def test_a_model_that_did_not_fit_for_one_job_can_be_had_by_the_next(place
 
 
 @row("any other bad status, such as a runner that stopped or a load that stalled")
-async def test_a_load_that_fails_for_no_lasting_reason_is_tried_again(place: Place) -> None:
+async def test_a_load_that_fails_for_a_passing_reason_is_retried(place: Place) -> None:
     place.target.habits.load_failure, place.target.habits.load_failures = LOAD_STALLED, 2
     job = await place.run()
     assert (job["attempt"], outcomes(job)) == (3, ["retry", "retry", "succeed"])
@@ -444,7 +446,7 @@ async def test_a_load_that_takes_longer_than_allowed_costs_an_attempt(tmp_path: 
 
 
 @row("an error line in mid-stream")
-async def test_an_error_in_mid_stream_costs_an_attempt_and_what_was_said_is_kept(place: Place) -> None:
+async def test_an_error_in_mid_stream_costs_an_attempt_and_the_partial_answer_is_kept(place: Place) -> None:
     place.target.script("a", Answer(chunks=["one", " two", " three"], error_after=2, error="the runner fell over"))
     job = await place.run()
     assert (job["attempt"], outcomes(job), failures(job)) == (2, ["retry", "succeed"], ["transient", ""])
@@ -466,7 +468,7 @@ async def test_a_runner_that_crashes_in_mid_stream_costs_an_attempt(place: Place
     assert (job["attempt"], failures(job)) == (2, ["transient", ""])
 
 
-async def test_errors_in_mid_stream_use_up_the_attempts_and_each_leaves_what_it_said(place: Place) -> None:
+async def test_errors_in_mid_stream_use_up_the_attempts_and_each_keeps_its_partial_answer(place: Place) -> None:
     place.target.script("a", Answer(chunks=["one", " two"], error_after=1), always=True)
     job = await place.failed(await place.ask(max_attempts=2))
     assert (job["attempt"], job["result"]) == (2, None)
@@ -479,7 +481,7 @@ async def test_errors_in_mid_stream_use_up_the_attempts_and_each_leaves_what_it_
     [Answer(chunks=["one", " two"], end_after=1), Answer(chunks=["one", " two"], reset_after=1)],
     ids=["end", "reset"],
 )
-async def test_an_answer_without_its_end_is_no_success_and_is_kept(place: Place, how: Answer) -> None:
+async def test_an_answer_without_its_end_is_a_failure_and_is_kept(place: Place, how: Answer) -> None:
     place.target.script("a", how)
     job = await place.run()
     assert (job["attempt"], outcomes(job), failures(job)) == (2, ["retry", "succeed"], ["truncated", ""])
@@ -489,8 +491,8 @@ async def test_an_answer_without_its_end_is_no_success_and_is_kept(place: Place,
 
 @row("an end without done:true while one token was repeated")
 @pytest.mark.parametrize("tokens", [["ha"], ["ha", " ha"], [" ", "\n"]], ids=["the same", "but for spaces", "nothing"])
-async def test_a_model_that_stammers_fails_at_once_with_advice(place: Place, tokens: list[str]) -> None:
-    """Ollama stops without a word when so many tokens in a row are equal but for their spaces."""
+async def test_a_model_that_repeats_one_token_fails_at_once_with_advice(place: Place, tokens: list[str]) -> None:
+    """Ollama ends the stream without an error after many tokens in a row that are equal except for spaces."""
     place.target.script("a", Answer(chunks=["Well", *tokens * 40]), always=True)
     job = await place.failed(await place.ask())
     assert (job["attempt"], outcomes(job), failures(job)) == (1, ["fail"], ["degenerate"])
@@ -500,14 +502,14 @@ async def test_a_model_that_stammers_fails_at_once_with_advice(place: Place, tok
     assert len(ran(place.target)) == 1
 
 
-async def test_a_model_that_thinks_for_long_and_is_cut_off_does_not_stammer(place: Place) -> None:
+async def test_a_model_that_is_cut_off_in_long_thinking_is_not_taken_for_repeating(place: Place) -> None:
     thoughts = [f" thought {number}" for number in range(60)]
     place.target.script("thinker", Answer(thinking=thoughts, chunks=["so"], end_after=50))
     job = await place.run(model="thinker")
     assert (job["attempt"], failures(job)) == (2, ["truncated", ""])
 
 
-async def test_a_model_that_thinks_the_same_for_ever_stammers(place: Place) -> None:
+async def test_a_model_that_repeats_one_token_in_its_thinking_fails(place: Place) -> None:
     place.target.script("thinker", Answer(thinking=["hm"] * 60, chunks=["so"]))
     job = await place.failed(await place.ask(model="thinker"))
     assert failures(job) == ["degenerate"]
@@ -516,13 +518,13 @@ async def test_a_model_that_thinks_the_same_for_ever_stammers(place: Place) -> N
 # the answer is whole
 
 
-async def test_an_answer_that_met_its_limit_is_a_success_that_says_so(place: Place) -> None:
+async def test_an_answer_that_reached_its_limit_is_a_success_with_finish_length(place: Place) -> None:
     job = await place.run(options={"num_predict": 2})
     assert (job["attempt"], job["evidence"]["finish"], job["result"]["done_reason"]) == (1, "length", "length")
     assert (job["evidence"]["tokens"], failures(job)) == (2, [""])
 
 
-async def test_an_answer_that_is_done_for_a_reason_we_do_not_know_is_a_success(place: Place) -> None:
+async def test_an_answer_with_an_unknown_done_reason_is_a_success(place: Place) -> None:
     place.target.script("a", Answer(chunks=["one"], done_reason="content_filter"))
     job = await place.run()
     assert (job["attempt"], job["evidence"]["finish"]) == (1, "content_filter")
@@ -536,7 +538,7 @@ async def test_an_answer_of_thousands_of_lines_in_tiny_pieces_is_whole(place: Pl
     assert job["evidence"]["tokens"] == 300
 
 
-async def test_the_evidence_of_an_attempt_tells_what_was_measured(place: Place) -> None:
+async def test_the_evidence_of_an_attempt_has_what_was_measured(place: Place) -> None:
     place.target.habits.load_seconds, place.target.habits.prefill_seconds = 0.05, 0.05
     cold, warm = (await place.run())["evidence"], (await place.run())["evidence"]
     assert cold["target"] == warm["target"] == "laptop"

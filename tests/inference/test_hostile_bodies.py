@@ -1,4 +1,4 @@
-"""Bodies of any shape: what they cost grows with their bytes and with nothing else, and none of them is a 500."""
+"""Bodies of any shape: their cost grows only with their size, and none of them leads to a 500."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ from tests.inference.hostile import MEGABYTE
 from tests.inference.memory import Memory
 from tests.inference.stories import MODELS
 
-WIDE = "😀".encode()  # one of these makes four bytes of every character beside it, in a str
+WIDE = "😀".encode()  # one of these makes a str use four bytes for every character
 CHAT = b'{"model":"a","messages":[{"role":"user","content":"x"}],'
 PROMPT = b'{"model":"a","prompt":"x",'
 
@@ -32,7 +32,7 @@ def keys(size: int) -> bytes:
 
 
 def shapes(size: int) -> dict[str, bytes]:
-    """One field of each body is about so large."""
+    """Return bodies in which one field has about this size."""
     return {
         "lists in a format": filled(CHAT + b'"format":[', b"[],", b"1]}", size),
         "numbers in a format": filled(CHAT + b'"format":[', b"1,", b"1]}", size),
@@ -58,7 +58,7 @@ def shapes(size: int) -> dict[str, bytes]:
     }
 
 
-TAKEN = ("numbers in a format", "one long message")  # as examples of what is not refused
+TAKEN = ("numbers in a format", "one long message")  # examples of bodies that are accepted
 ASYNC = {"Prefer": "respond-async"}
 ROUTES = {
     "/jobs": {},
@@ -82,7 +82,7 @@ async def send(api: Api, path: str, body: bytes, headers: Mapping[str, str] = {}
 
 @pytest.fixture
 async def caller(store_url: str, tmp_path: Path) -> AsyncIterator[Caller]:
-    """Of a server without targets: its jobs wait, and nobody else in this process works on them."""
+    """A client of a server without targets: its jobs wait, and nothing else in this process works on them."""
     async with before_targets(store_url, tmp_path) as (_, caller):
         yield caller
 
@@ -97,16 +97,16 @@ async def served(store_url: str, tmp_path: Path) -> AsyncIterator[Caller]:
 
 
 @on_sqlite
-async def test_ninety_thousand_slips_of_the_pen_are_not_compared_with_what_was_meant(caller: Caller) -> None:
+async def test_ninety_thousand_misspelt_fields_are_refused_quickly(caller: Caller) -> None:
     slips = b",".join(b'"webhoo_%011d":1' % number for number in range(90_000))
     began = time.monotonic()
     refused = await send(caller, "/jobs", CHAT + slips + b"}")
     assert refused.status == 400
-    assert time.monotonic() - began < 2  # comparing them took five seconds
+    assert time.monotonic() - began < 2  # comparing them with the known names took five seconds
 
 
 @on_sqlite
-async def test_some_fields_may_be_unknown_and_many_may_not(caller: Caller) -> None:
+async def test_at_most_64_fields_may_be_unknown(caller: Caller) -> None:
     for count, status in ((64, 202), (65, 400), (2000, 400)):
         fields: dict[str, Any] = {f"field{number}": 1 for number in range(count)}
         answer = await caller.post("/jobs", chat(**fields))
@@ -134,7 +134,7 @@ async def test_no_shape_of_a_body_takes_more_than_four_times_its_size(tmp_path: 
 
 
 @on_sqlite
-async def test_whatever_the_shape_others_are_served_meanwhile(caller: Caller) -> None:
+async def test_other_callers_are_served_while_a_body_of_any_shape_is_read(caller: Caller) -> None:
     slowest: dict[str, float] = {}
     for name, body in shapes(4 * MEGABYTE).items():
         sending = asyncio.ensure_future(send(caller, "/jobs", body))
@@ -149,7 +149,7 @@ async def test_whatever_the_shape_others_are_served_meanwhile(caller: Caller) ->
 
 
 @on_sqlite
-async def test_every_shape_is_taken_or_refused_at_every_route(served: Caller, subtests: pytest.Subtests) -> None:
+async def test_every_shape_is_accepted_or_refused_at_every_route(served: Caller, subtests: pytest.Subtests) -> None:
     for name, body in shapes(MEGABYTE // 8).items():
         for path, headers in ROUTES.items():
             with subtests.test(name, path=path):
@@ -158,7 +158,7 @@ async def test_every_shape_is_taken_or_refused_at_every_route(served: Caller, su
 
 
 @on_sqlite
-async def test_a_list_of_states_has_no_more_than_there_are_and_each_counts_once(caller: Caller) -> None:
+async def test_a_list_of_states_is_no_longer_than_the_number_of_states(caller: Caller) -> None:
     hook: dict[str, Any] = {"state_webhook_url": "http://127.0.0.1:9/"}
     (await caller.post("/jobs", chat(**hook, webhook_events=["done"] * 6))).problem(
         400, "request.invalid_field", "webhook_events"
@@ -167,7 +167,7 @@ async def test_a_list_of_states_has_no_more_than_there_are_and_each_counts_once(
 
 
 @on_sqlite
-async def test_a_large_field_is_refused_by_how_it_begins(caller: Caller) -> None:
+async def test_a_large_field_of_the_wrong_type_is_named(caller: Caller) -> None:
     long = "x" * 70_000
     for field, value in (("messages", long), ("prompt", [long]), ("tools", {"x": long}), ("images", long), ("system", [long])):  # fmt: skip
         body = {"model": "a", "prompt": "x"} | {field: value} if field != "messages" else {"model": "a", field: value}
@@ -178,7 +178,7 @@ async def test_a_large_field_is_refused_by_how_it_begins(caller: Caller) -> None
     )
 
 
-async def test_numbers_and_characters_that_stores_do_not_know_are_no_500(
+async def test_numbers_and_characters_that_stores_cannot_hold_are_no_500(
     caller: Caller, subtests: pytest.Subtests
 ) -> None:
     digits = b"9" * 10_000
@@ -214,7 +214,7 @@ async def test_numbers_and_characters_that_stores_do_not_know_are_no_500(
         assert answer.status in (202, 400), answer.body[:300]
 
 
-async def test_a_name_with_a_zero_byte_is_refused_wherever_one_is_asked_for(caller: Caller) -> None:
+async def test_a_name_with_a_zero_byte_is_refused_in_every_path_query_and_body(caller: Caller) -> None:
     job_id = await caller.ask()
     for path in (
         *("/jobs?model=a%00b", "/jobs?state=%00", "/jobs?cursor=%00", "/v1/files?purpose=%00", "/v1/files?after=%00"),
@@ -233,7 +233,7 @@ async def test_a_name_with_a_zero_byte_is_refused_wherever_one_is_asked_for(call
         assert answer.status == 400
 
 
-def test_a_payload_of_before_is_still_understood() -> None:
+def test_a_payload_of_an_earlier_version_is_still_read() -> None:
     old = decode_request(b'{"path":"/api/chat","body":{"model":"a","keep_alive":0,"x":",\\"body\\":"},"relay":true}')
     assert (old.path, old.relay, old.leaves, bytes(old.body)[:12]) == ("/api/chat", True, True, b'{"model":"a"')
     assert decode_request(b'{"path":"/v1/embeddings","body":{}}').relay is False

@@ -1,4 +1,4 @@
-"""Targets that answer too much, too slowly, or with nonsense: nobody else notices, and the failure says what was wrong."""
+"""Targets that answer too much, too slowly, or with nonsense: other callers do not notice, and the failure says what was wrong."""
 
 import asyncio
 import contextlib
@@ -79,7 +79,7 @@ async def caller(store_url: str, tmp_path: Path, target: HostileTarget) -> Async
 
 
 async def is_well(caller: Caller) -> None:
-    """The target is asked again once it behaves."""
+    """Assert that the target is used again once it behaves."""
 
     async def answers() -> bool:
         return (await caller.post("/api/chat", chat())).body == CHAT
@@ -88,7 +88,7 @@ async def is_well(caller: Caller) -> None:
 
 
 @on_sqlite
-async def test_whatever_a_target_says_about_itself_nobody_gets_a_500(
+async def test_no_answer_of_a_target_about_itself_leads_to_a_500(
     caller: Caller, target: HostileTarget, subtests: pytest.Subtests
 ) -> None:
     for name, respond in HOSTILE.items():
@@ -102,7 +102,7 @@ async def test_whatever_a_target_says_about_itself_nobody_gets_a_500(
 
 
 @on_sqlite
-async def test_an_answer_that_is_no_answer_fails_its_job_and_says_why(
+async def test_an_invalid_answer_fails_its_job_with_the_reason(
     caller: Caller, target: HostileTarget, subtests: pytest.Subtests
 ) -> None:
     for name, respond in HOSTILE.items():
@@ -117,7 +117,7 @@ async def test_an_answer_that_is_no_answer_fails_its_job_and_says_why(
 
 
 @on_sqlite
-async def test_a_caller_that_waits_for_such_an_answer_is_told(
+async def test_a_caller_that_waits_for_an_invalid_answer_gets_an_error(
     caller: Caller, target: HostileTarget, subtests: pytest.Subtests
 ) -> None:
     for name, respond in HOSTILE.items():
@@ -131,7 +131,7 @@ async def test_a_caller_that_waits_for_such_an_answer_is_told(
 
 
 async def told(caller: Caller, method: str, path: str, body: object) -> bool:
-    """An error, or the target's own few bytes, or a connection that broke off: no answer that only looks whole."""
+    """Return whether the caller got an error, a short answer of the target, or a broken connection."""
     async with caller.session.request(method, caller.url + path, json=body, auto_decompress=False) as response:
         try:
             got = len(await response.read())
@@ -141,9 +141,7 @@ async def told(caller: Caller, method: str, path: str, body: object) -> bool:
 
 
 @on_sqlite
-async def test_a_target_that_drips_is_given_up_when_its_time_has_passed(
-    store_url: str, tmp_path: Path, target: HostileTarget
-) -> None:
+async def test_an_answer_that_drips_in_times_out(store_url: str, tmp_path: Path, target: HostileTarget) -> None:
     table = [{"name": "laptop", "url": target.url}]
     hurry = {**QUICK, "inference__answer_timeout_seconds": 1, "inference__targets": table}
     async with before_targets(store_url, tmp_path, **hurry) as (_, caller):
@@ -165,8 +163,8 @@ async def caller_sees_away(caller: Caller) -> bool:
 
 
 @on_sqlite
-async def test_what_went_wrong_at_a_target_is_told_in_a_few_words(caller: Caller, target: HostileTarget) -> None:
-    """Megabytes of words would go into every event and webhook; and looking for patterns in them takes for ever."""
+async def test_the_error_text_of_a_target_is_shortened(caller: Caller, target: HostileTarget) -> None:
+    """Megabytes of text would go into every event and webhook, and searching them for patterns would take too long."""
     for said in (b'"' + b"memory " * 100_000 + b'"', b'{"message":"' + b"memory " * 100_000 + b'"}', b"[" * 400):
         target.says["/api/chat"] = reply(b'{"error":' + said + b"}", status=500)
         job = await caller.ended(await caller.ask(max_attempts=1), 20)
@@ -174,9 +172,7 @@ async def test_what_went_wrong_at_a_target_is_told_in_a_few_words(caller: Caller
 
 
 @on_sqlite
-async def test_an_answer_of_very_many_lines_is_read_beside_everybody_else(
-    caller: Caller, target: HostileTarget
-) -> None:
+async def test_an_answer_of_very_many_lines_does_not_block_other_callers(caller: Caller, target: HostileTarget) -> None:
     words = b'{"message":{"role":"assistant","content":"ab"}}\n' * 80_000
     target.says["/api/chat"] = reply(words + CHAT)
     job_id = await caller.ask()
@@ -211,7 +207,7 @@ async def test_an_answer_of_400_megabytes_takes_little_memory(tmp_path: Path, ta
 async def asked(api: Api, path: str) -> None:
     method = "GET" if path in ("/v1/models/a", "/api/tags", "/v1/models") else "POST"
     body = None if method == "GET" else {**chat(), "input": "x"}
-    with contextlib.suppress(aiohttp.ClientPayloadError):  # a stream that is too long breaks off
+    with contextlib.suppress(aiohttp.ClientPayloadError):  # a stream that is too long is cut off
         await api.call(method, path, body)
 
 

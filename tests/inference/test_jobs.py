@@ -1,4 +1,4 @@
-"""`/jobs` as its callers see it: submitting, being told, reading, following, cancelling; and what is refused, and how."""
+"""`/jobs` as its callers see it: submitting, webhooks, reading, following, cancelling, and refusals."""
 
 import asyncio
 import hashlib
@@ -48,7 +48,7 @@ async def target() -> AsyncIterator[OllamaTarget]:
 
 @pytest.fixture
 def settings() -> dict[str, Any]:
-    """Overridden by those who need a server of their own kind; a dot is two underscores."""
+    """Tests that need other settings override this fixture; two underscores stand for a dot."""
     return {}
 
 
@@ -86,7 +86,7 @@ def timeless(value: Any) -> Any:
 
 
 @on_sqlite
-async def test_a_job_is_accepted_with_its_id_and_where_it_is(caller: Caller) -> None:
+async def test_a_job_is_accepted_with_its_id_and_its_url(caller: Caller) -> None:
     before = time.time()
     accepted = await caller.post("/jobs", chat())
     assert accepted.good(202).keys() == {"job_id"}
@@ -137,7 +137,7 @@ SUBMITTED: dict[str, dict[str, Any]] = {
 
 
 @on_sqlite
-async def test_a_result_is_what_the_target_would_have_answered_whole(caller: Caller, target: OllamaTarget) -> None:
+async def test_a_result_equals_the_answer_of_the_target_without_streaming(caller: Caller, target: OllamaTarget) -> None:
     different, direct = [], Caller(target.url, caller.session)
     for name, body in SUBMITTED.items():
         path = "/api/chat" if "messages" in body else "/api/generate"
@@ -149,7 +149,7 @@ async def test_a_result_is_what_the_target_would_have_answered_whole(caller: Cal
 
 
 @on_sqlite
-async def test_only_what_is_the_targets_reaches_the_target(caller: Caller, target: OllamaTarget) -> None:
+async def test_only_the_fields_of_the_target_reach_the_target(caller: Caller, target: OllamaTarget) -> None:
     body = chat(
         state_webhook_url="http://127.0.0.1:9/", webhook_events=["done"], priority=4, max_attempts=2, metadata={"x": 1},
         deadline_seconds=100, delay_seconds=0.001, artifacts=[{"name": "x"}], unheard_of=[1.0, "é"],
@@ -198,7 +198,7 @@ async def test_a_job_waits_for_its_time(caller: Caller, target: OllamaTarget) ->
 
 
 @on_sqlite
-async def test_the_urgent_go_before_the_others_and_the_old_before_the_new(caller: Caller, target: OllamaTarget) -> None:
+async def test_jobs_run_by_priority_and_then_by_age(caller: Caller, target: OllamaTarget) -> None:
     target.habits.hold = asyncio.Event()
     await caller.ask(text="first")
     await target.until(lambda: target.in_flight["a"] == 1)
@@ -225,7 +225,7 @@ async def test_a_job_has_no_more_attempts_than_it_asked_for(caller: Caller, targ
 
 
 @on_sqlite
-async def test_a_deadline_ends_a_job_wherever_it_is(caller: Caller, server: Server, target: OllamaTarget) -> None:
+async def test_a_deadline_ends_a_queued_and_a_running_job(caller: Caller, server: Server, target: OllamaTarget) -> None:
     target.script("a", Answer(chunks=["x", "y"], hold=asyncio.Event(), hold_after=1), always=True)
     running = await caller.ask(deadline_seconds=0.7)
     await target.until(lambda: target.in_flight["a"] == 1)
@@ -254,7 +254,7 @@ async def test_metadata_is_kept_as_it_was_sent(caller: Caller) -> None:
 
 
 async def told(receiver: Receiver, job_id: str, count: int) -> list[dict[str, Any]]:
-    """What was told of a job, in the order in which it happened."""
+    """Return the state webhooks of a job in the order of its events, once there are `count`."""
 
     def there() -> bool:
         return sum(hook.job_id == job_id for hook in receiver.hooks) >= count
@@ -270,7 +270,7 @@ def chain(bodies: Sequence[dict[str, Any]]) -> list[tuple[str, str | None, int]]
 
 
 @on_sqlite
-async def test_every_change_of_state_is_told_in_the_nine_fields_of_adr_0005(caller: Caller, receiver: Receiver) -> None:
+async def test_every_change_of_state_is_sent_in_the_nine_fields_of_adr_0005(caller: Caller, receiver: Receiver) -> None:
     job_id = await caller.ask(state_webhook_url=receiver.url())
     bodies = await told(receiver, job_id, 4)
     assert chain(bodies) == [
@@ -296,7 +296,7 @@ async def test_every_change_of_state_is_told_in_the_nine_fields_of_adr_0005(call
 
 
 @on_sqlite
-async def test_a_model_in_memory_is_not_said_to_be_loaded(caller: Caller, receiver: Receiver) -> None:
+async def test_no_loading_state_is_sent_if_the_model_is_in_memory(caller: Caller, receiver: Receiver) -> None:
     assert (await caller.post("/api/chat", chat())).status == 200
     job_id = await caller.ask(state_webhook_url=receiver.url())
     assert chain(await told(receiver, job_id, 3)) == [
@@ -311,7 +311,9 @@ async def test_a_model_in_memory_is_not_said_to_be_loaded(caller: Caller, receiv
 
 
 @on_sqlite
-async def test_a_second_attempt_is_told_as_one(caller: Caller, receiver: Receiver, target: OllamaTarget) -> None:
+async def test_the_webhooks_of_a_second_attempt_say_so(
+    caller: Caller, receiver: Receiver, target: OllamaTarget
+) -> None:
     target.script("a", Answer(error_after=1))
     bodies = await told(receiver, await caller.ask(state_webhook_url=receiver.url()), 6)
     assert chain(bodies) == [
@@ -327,7 +329,7 @@ async def test_a_second_attempt_is_told_as_one(caller: Caller, receiver: Receive
 
 
 @on_sqlite
-async def test_a_failure_is_told_with_its_error_and_no_result(
+async def test_the_webhook_of_a_failure_has_its_error_and_no_result(
     caller: Caller, receiver: Receiver, target: OllamaTarget
 ) -> None:
     target.habits.error_after = 1
@@ -341,7 +343,7 @@ async def test_a_failure_is_told_with_its_error_and_no_result(
 
 
 @on_sqlite
-async def test_a_target_that_goes_away_costs_no_attempt_and_is_told(
+async def test_a_target_that_goes_away_costs_no_attempt_and_is_in_the_webhooks(
     caller: Caller, server: Server, receiver: Receiver, target: OllamaTarget
 ) -> None:
     target.habits.hold = asyncio.Event()
@@ -365,7 +367,7 @@ async def test_a_target_that_goes_away_costs_no_attempt_and_is_told(
 
 
 @on_sqlite
-async def test_a_cancelled_job_is_told_as_failed_and_says_why(
+async def test_the_webhook_of_a_cancelled_job_says_failed_and_why(
     caller: Caller, server: Server, receiver: Receiver, target: OllamaTarget
 ) -> None:
     await target.go_away()
@@ -378,7 +380,7 @@ async def test_a_cancelled_job_is_told_as_failed_and_says_why(
 
 
 @on_sqlite
-async def test_a_retry_by_hand_is_told_from_the_first_attempt_on(
+async def test_the_webhooks_of_a_manual_retry_begin_with_the_first_attempt(
     caller: Caller, receiver: Receiver, target: OllamaTarget
 ) -> None:
     target.script("a", Answer(status=400, error="no"))
@@ -396,7 +398,7 @@ async def test_a_retry_by_hand_is_told_from_the_first_attempt_on(
 
 
 @on_sqlite
-async def test_only_the_states_that_were_asked_for_are_told(caller: Caller, receiver: Receiver) -> None:
+async def test_only_the_requested_states_are_sent(caller: Caller, receiver: Receiver) -> None:
     some = await caller.ask(state_webhook_url=receiver.url("/some"), webhook_events=["loading", "done"])
     ends = await caller.ask(model="nowhere", state_webhook_url=receiver.url("/ends"), webhook_events=["failed", "done"])
     everything = await caller.ask(state_webhook_url=receiver.url("/all"), webhook_events=[])
@@ -413,7 +415,7 @@ class TestWithASecret:
     def settings(self) -> dict[str, Any]:
         return {"webhooks__secret": SECRET}
 
-    async def test_what_is_told_is_signed_in_both_ways(self, caller: Caller, receiver: Receiver) -> None:
+    async def test_state_webhooks_are_signed_in_both_ways(self, caller: Caller, receiver: Receiver) -> None:
         await told(receiver, await caller.ask(state_webhook_url=receiver.url()), 4)
         for hook in receiver.hooks:
             assert re.fullmatch(r"sha256=[0-9a-f]{64}", hook.headers["X-Foreman-Signature"])
@@ -433,7 +435,9 @@ async def test_without_a_secret_nothing_is_signed(caller: Caller, receiver: Rece
 
 
 @on_sqlite
-async def test_a_receiver_that_fails_gets_the_same_again_and_hinders_nobody(caller: Caller, receiver: Receiver) -> None:
+async def test_a_receiver_that_fails_gets_the_same_webhooks_again_and_delays_no_job(
+    caller: Caller, receiver: Receiver
+) -> None:
     receiver.otherwise = answer(500)
     job_id = await caller.ask(state_webhook_url=receiver.url())
     job = await caller.ended(job_id)
@@ -484,7 +488,7 @@ async def test_parts_of_the_answer_are_kept_as_files(caller: Caller, receiver: R
 
 
 @on_sqlite
-async def test_a_file_is_fetched_in_ranges_and_not_twice(caller: Caller) -> None:
+async def test_a_file_is_fetched_in_ranges_and_not_sent_again_if_unchanged(caller: Caller) -> None:
     job = await caller.ended(await caller.ask(artifacts=[{"name": "x.txt"}]))
     url = f"/jobs/{job['id']}/artifacts/x.txt"
     whole = await caller.get(url)
@@ -513,7 +517,7 @@ async def test_a_file_is_fetched_in_ranges_and_not_twice(caller: Caller) -> None
 
 
 @on_sqlite
-async def test_a_wish_that_cannot_be_granted_is_in_the_log_and_costs_nothing_else(caller: Caller) -> None:
+async def test_an_artifact_that_cannot_be_made_is_logged_and_the_job_is_done(caller: Caller) -> None:
     wishes = [{"name": "x.json", "from": "structured"}, {"name": "y.txt"}]
     job = await caller.ended(await caller.ask(artifacts=wishes))
     assert (job["state"], [each["name"] for each in job["artifacts"]]) == ("done", ["y.txt"])
@@ -522,7 +526,7 @@ async def test_a_wish_that_cannot_be_granted_is_in_the_log_and_costs_nothing_els
 
 
 @on_sqlite
-async def test_the_answer_of_a_completion_is_kept_as_a_talk_too(caller: Caller) -> None:
+async def test_the_transcript_of_a_completion_has_prompt_and_answer(caller: Caller) -> None:
     job = await caller.ended(await caller.ask(prompt="one", artifacts=[{"name": "talk.json", "from": "transcript"}]))
     talk = msgspec.json.decode((await caller.get(job["artifacts"][0]["url"])).body)
     assert talk["messages"] == [
@@ -583,7 +587,7 @@ async def test_jobs_are_listed_by_state_and_model_a_page_at_a_time(
     while True:
         page = (await caller.get(f"/jobs?limit=4{cursor}")).good()
         pages.append([job["id"] for job in page["jobs"]])
-        await caller.ask(model="b", delay_seconds=100)  # a page stays the page while jobs come in
+        await caller.ask(model="b", delay_seconds=100)  # a page does not change while jobs are added
         if page["next"] is None:
             break
         cursor = f"&cursor={page['next']}"
@@ -601,7 +605,7 @@ async def test_a_model_is_found_under_each_of_its_names(caller: Caller) -> None:
 
 
 async def makes_room(caller: Caller, target: OllamaTarget) -> dict[str, Any]:
-    """A job that was taken, and of which nothing can be said before the order to load is on its way."""
+    """Return a job that was claimed and waits until another model is unloaded: it is shown as queued."""
     for model in ("a", "b"):
         await caller.ended(await caller.ask(model=model))
     target.habits.unload_seconds = 0.5
@@ -619,7 +623,9 @@ async def test_a_job_that_makes_room_says_what_it_waits_for(caller: Caller, targ
 
 
 @on_sqlite
-async def test_a_job_that_makes_room_is_listed_as_what_it_is_shown_as(caller: Caller, target: OllamaTarget) -> None:
+async def test_a_job_that_makes_room_is_listed_in_the_state_it_is_shown_in(
+    caller: Caller, target: OllamaTarget
+) -> None:
     job = await makes_room(caller, target)
     assert job["state"] == "queued"
     assert [each["id"] for each in await caller.jobs("state=queued")] == [job["id"]]
@@ -637,13 +643,13 @@ async def test_jobs_of_other_doors_are_not_shown(caller: Caller) -> None:
 
 
 class Followed:
-    """Server-sent events as they come."""
+    """A reader of server-sent events."""
 
     def __init__(self, response: Any) -> None:
         self._response = response
 
     async def next(self) -> tuple[str, str, Any]:
-        """Kind, id and data; ("", "", None) at the end."""
+        """Return kind, id and data of the next event; ("", "", None) at the end."""
         fields: dict[str, str] = {}
         async with asyncio.timeout(10):
             while line := (await self._response.content.readline()).decode():
@@ -661,7 +667,7 @@ class Followed:
         return found
 
     async def tokens(self, count: int) -> list[str]:
-        """The next so many tokens; what else comes is passed over."""
+        """Return the next `count` tokens; skip other events."""
         found: list[str] = []
         while len(found) < count:
             kind, _, data = await self.next()
@@ -706,7 +712,7 @@ async def test_the_log_of_a_job_is_read_and_followed(caller: Caller, target: Oll
 
 
 @on_sqlite
-async def test_tokens_are_read_from_the_first_on_however_late_one_comes(caller: Caller, target: OllamaTarget) -> None:
+async def test_a_late_reader_gets_all_tokens_from_the_first_on(caller: Caller, target: OllamaTarget) -> None:
     hold = asyncio.Event()
     target.script("a", Answer(chunks=["x", "y", "z"], hold=hold, hold_after=2))
     job_id = (await caller.in_state(await caller.ask(), "working"))["id"]
@@ -725,7 +731,7 @@ async def test_tokens_are_read_from_the_first_on_however_late_one_comes(caller: 
 
 
 @on_sqlite
-async def test_tokens_go_on_in_the_second_attempt(caller: Caller, target: OllamaTarget) -> None:
+async def test_a_reader_gets_the_tokens_of_the_second_attempt_too(caller: Caller, target: OllamaTarget) -> None:
     first, second = asyncio.Event(), asyncio.Event()
     target.script(
         "a",
@@ -750,8 +756,8 @@ async def test_tokens_go_on_in_the_second_attempt(caller: Caller, target: Ollama
 
 
 @on_sqlite
-async def test_who_waits_for_tokens_from_the_queue_misses_none(caller: Caller, target: OllamaTarget) -> None:
-    """However short the generation is."""
+async def test_a_reader_of_a_queued_job_misses_no_token(caller: Caller, target: OllamaTarget) -> None:
+    """Also if the generation is very short."""
     await caller.ended(await caller.ask())
     for _ in range(10):
         hold = asyncio.Event()
@@ -765,9 +771,7 @@ async def test_who_waits_for_tokens_from_the_queue_misses_none(caller: Caller, t
 
 
 @on_sqlite
-async def test_the_tokens_of_a_caller_who_holds_the_line_can_be_read_along(
-    caller: Caller, target: OllamaTarget
-) -> None:
+async def test_the_tokens_of_a_synchronous_call_can_be_followed_by_others(caller: Caller, target: OllamaTarget) -> None:
     hold = asyncio.Event()
     target.script("a", Answer(chunks=["x", "y"], hold=hold, hold_after=1))
     async with caller.session.post(caller.url + "/api/chat", json=chat()) as response:
@@ -788,7 +792,7 @@ class TestWaiting:
     def settings(self) -> dict[str, Any]:
         return {"engine__backoff_base_seconds": 60, "engine__backoff_max_seconds": 60}
 
-    async def test_for_a_target(self, caller: Caller, server: Server, target: OllamaTarget) -> None:
+    async def test_a_job_waits_for_a_target(self, caller: Caller, server: Server, target: OllamaTarget) -> None:
         await target.go_away()
         await is_away(server)
         first, second = await caller.ask(), await caller.ask()
@@ -800,7 +804,7 @@ class TestWaiting:
         assert (await caller.seen(second))["position"] == 1
         assert [each["waiting_for"] for each in await caller.jobs()] == ["target", "target"]
 
-    async def test_for_a_turn(self, caller: Caller, target: OllamaTarget) -> None:
+    async def test_a_job_waits_for_its_turn(self, caller: Caller, target: OllamaTarget) -> None:
         target.habits.hold = asyncio.Event()
         await caller.in_state(await caller.ask(), "working")
         second, third = await caller.ask(), await caller.ask()
@@ -809,18 +813,18 @@ class TestWaiting:
         assert "1 of 1" in job["waiting"]
         assert (await caller.seen(third))["position"] == 1
 
-    async def test_for_a_slot(self, caller: Caller, target: OllamaTarget) -> None:
+    async def test_a_job_waits_for_a_slot(self, caller: Caller, target: OllamaTarget) -> None:
         target.habits.hold = asyncio.Event()
         for model in ("a", "b"):
             await caller.in_state(await caller.ask(model=model), "working")
-            await caller.ask(model=model)  # somebody waits for it
+            await caller.ask(model=model)  # so that the model is still wanted
         third = await caller.ask(model="c", priority=0)
         job = await caller.seen(third)
         assert (job["waiting_for"], job["position"]) == ("slot", 0)
         assert job["resident"] == {"laptop": ["a:latest", "b:latest"]}
         assert re.search("a:latest.*b:latest", job["waiting"])
 
-    async def test_for_a_model(self, caller: Caller, target: OllamaTarget) -> None:
+    async def test_a_job_waits_for_its_model(self, caller: Caller, target: OllamaTarget) -> None:
         target.habits.load_seconds = 0.5
         await caller.ask()
         second = await caller.ask()
@@ -829,7 +833,7 @@ class TestWaiting:
         assert job["waiting_for"] == "model"
         assert "is being loaded on laptop" in job["waiting"]
 
-    async def test_for_a_pause_after_a_failure(self, caller: Caller, target: OllamaTarget) -> None:
+    async def test_a_job_waits_for_its_backoff(self, caller: Caller, target: OllamaTarget) -> None:
         target.habits.load_failure = RUNNER_TERMINATED
         job_id = await caller.ask()
 
@@ -842,7 +846,7 @@ class TestWaiting:
         assert RUNNER_TERMINATED in job["waiting"]
         assert job["run_at"] in job["waiting"]
 
-    async def test_for_its_time_and_not_any_more_when_it_has_ended(self, caller: Caller) -> None:
+    async def test_a_job_waits_for_its_run_at_and_an_ended_one_waits_for_nothing(self, caller: Caller) -> None:
         job = await caller.seen(await caller.ask(delay_seconds=60))
         assert job["waiting_for"] == "run_at"
         assert job["run_at"] in job["waiting"]
@@ -854,7 +858,7 @@ class TestWaiting:
 
 
 @on_sqlite
-async def test_a_job_is_cancelled_where_it_is(caller: Caller, target: OllamaTarget) -> None:
+async def test_a_queued_and_a_running_job_are_cancelled(caller: Caller, target: OllamaTarget) -> None:
     target.script("a", Answer(chunks=["x", "y"], hold=asyncio.Event(), hold_after=1))
     working = await caller.in_state(await caller.ask(), "working")
     queued = await caller.ask()
@@ -923,7 +927,7 @@ class TestTenants:
         ):
             (await umbrella.call(method, f"/jobs/{mine}{path}")).problem(404, "not_found")
 
-    async def test_scopes_are_asked_for(self, caller: Caller) -> None:
+    async def test_every_route_needs_its_scope(self, caller: Caller) -> None:
         reader, writer = caller.of(token_of("reader")), caller.of(token_of("writer"))
         job_id = (await writer.post("/jobs", chat())).good(202)["job_id"]
         await reader.ended(job_id)
@@ -980,7 +984,7 @@ WRONG: dict[str, list[Any]] = {
 
 
 @on_sqlite
-async def test_a_field_that_is_wrong_is_named_and_nothing_is_enqueued(caller: Caller, target: OllamaTarget) -> None:
+async def test_an_invalid_field_is_named_and_nothing_is_enqueued(caller: Caller, target: OllamaTarget) -> None:
     wrong = []
     for field, values in WRONG.items():
         for value in values:
@@ -1049,7 +1053,7 @@ async def test_a_body_that_is_nested_too_deeply_is_refused(caller: Caller) -> No
 
 
 @on_sqlite
-async def test_a_name_or_number_in_a_path_or_query_that_cannot_be_one_is_refused(caller: Caller) -> None:
+async def test_a_malformed_name_or_number_in_a_path_or_query_is_refused(caller: Caller) -> None:
     job_id = (await caller.ended(await caller.ask()))["id"]
     for bad in ("x", job_id.lower(), job_id[:-1], f"{job_id}0", "8" + job_id[1:], "%00", "' OR 1=1"):
         for method, rest in (
@@ -1092,7 +1096,7 @@ class TestWithClosedDoors:
     def settings(self) -> dict[str, Any]:
         return {"webhooks__deny_networks": ["127.0.0.0/8", "10.0.0.0/8"], "inference__max_body_bytes": 4096}
 
-    async def test_a_webhook_may_not_go_where_the_policy_forbids(self, caller: Caller) -> None:
+    async def test_a_webhook_url_that_the_policy_forbids_is_refused(self, caller: Caller) -> None:
         for url in ("http://127.0.0.1:9000/hook", "http://10.1.2.3/", "http://2130706433/", "http://0x7f.1/"):
             refused = await caller.post("/jobs", chat(state_webhook_url=url))
             refused.problem(422, "egress.refused", "state_webhook_url")
@@ -1113,7 +1117,7 @@ class TestWithClosedDoors:
 
 
 @on_sqlite
-async def test_a_body_of_over_100_megabytes_is_refused_as_soon_as_that_is_known(caller: Caller) -> None:
+async def test_a_body_of_over_100_megabytes_is_refused_as_soon_as_its_size_is_known(caller: Caller) -> None:
     size, sent = 300_000_000, 0
     async with a_line(caller.url) as line:
         line.writer.write(f"POST /jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode())

@@ -36,14 +36,14 @@ def is_there(server: Server) -> bool:
     return server.inference is not None and server.inference.scheduler.has_live_target("a:latest")
 
 
-async def test_who_holds_the_line_to_a_node_is_answered_by_that_node(nodes: Nodes) -> None:
+async def test_a_synchronous_call_is_answered_by_the_node_that_got_it(nodes: Nodes) -> None:
     body = {"model": "a", "prompt": "one two three"}
     answers = await asyncio.gather(*[nodes[number % 2].post("/api/generate", body) for number in range(16)])
     assert [answer.status for answer in answers] == [200] * 16
     assert all(b'"done":true' in answer.body for answer in answers)
 
 
-async def test_a_job_is_run_by_whichever_node_has_room_and_read_at_any(nodes: Nodes) -> None:
+async def test_a_job_runs_on_any_node_and_can_be_read_at_any_node(nodes: Nodes) -> None:
     body = {"model": "a", "prompt": "one two three"}
     ids = [(await nodes[0].post("/jobs", body)).good(202)["job_id"] for _ in range(8)]
 
@@ -54,7 +54,7 @@ async def test_a_job_is_run_by_whichever_node_has_room_and_read_at_any(nodes: No
     assert await until(all_done)
 
 
-async def test_a_caller_hears_of_a_cancel_at_another_node(nodes: Nodes, target: OllamaTarget) -> None:
+async def test_a_caller_learns_of_a_cancel_at_another_node(nodes: Nodes, target: OllamaTarget) -> None:
     target.habits.token_seconds = 0.2
     target.habits.tokens = 50
     running = asyncio.create_task(nodes[0].post("/api/generate", {"model": "a", "prompt": "first"}))

@@ -1,4 +1,4 @@
-"""Ollama's API, and its OpenAI and Anthropic shaped twins, through Chargehand: its own clients cannot tell the difference."""
+"""Ollama's API and its OpenAI and Anthropic compatible ones through Chargehand: clients get what the target answers."""
 
 import asyncio
 import re
@@ -69,7 +69,7 @@ CLOCKS = frozenset(
         "completed_at",
     ]
 )
-NUMBERED = frozenset({"id", "item_id", "call_id", "tool_use_id"})  # the target counts its answers
+NUMBERED = frozenset({"id", "item_id", "call_id", "tool_use_id"})  # ids that the target counts up
 
 
 @pytest.fixture
@@ -279,7 +279,7 @@ async def test_tools_of_both_kinds_are_in_the_result_of_the_job_too(caller: Call
 
 # bytes ----------------------------------------------------------------------------------------------------------------
 
-# Nothing here would survive being decoded and encoded again.
+# Decoding and encoding would change every line of this.
 ODD = (
     b'{ "model":"a" , "message":{"content":"h\\u00e9\\u003cb\\u003e","role":"assistant"},"done":false}\n'
     b'{"n":12345678901234567890123,"x":1.0,"message":{"role":"assistant","content":"caf\xc3\xa9 \xf0\x9f\x90\x99"},"done":false}\r\n'
@@ -288,10 +288,10 @@ ODD = (
 )
 
 
-async def test_bytes_come_through_as_they_were_written(caller: Caller, target: OllamaTarget) -> None:
+async def test_the_bytes_of_an_answer_are_relayed_unchanged(caller: Caller, target: OllamaTarget) -> None:
     script = Answer(raw=ODD, content_type="application/x-ndjson", headers={"X-Odd": "yes"})
     target.script("a", script, always=True)
-    for fragment_bytes in (0, 1, 3, 64):  # which splits lines and characters
+    for fragment_bytes in (0, 1, 3, 64):  # small fragments split lines and characters
         target.habits.fragment_bytes = fragment_bytes
         answer = await caller.post("/api/chat", chat())
         assert (answer.status, answer.body) == (200, ODD)
@@ -301,7 +301,7 @@ async def test_bytes_come_through_as_they_were_written(caller: Caller, target: O
         assert job["result"]["message"] == {"role": "assistant", "content": "hé<b>café 🐙"}
 
 
-async def test_a_stream_in_fragments_is_the_stream(caller: Caller, target: OllamaTarget) -> None:
+async def test_a_stream_in_fragments_is_relayed_whole(caller: Caller, target: OllamaTarget) -> None:
     target.habits.fragment_bytes = 5
     answer = await caller.post("/api/chat", chat("größer als 猫 🐙"))
     assert answer.headers["content-type"] == "application/x-ndjson"
@@ -309,7 +309,7 @@ async def test_a_stream_in_fragments_is_the_stream(caller: Caller, target: Ollam
     assert (await the_job(caller, answer))["result"]["message"]["content"] == "a says: größer als 猫 🐙"
 
 
-async def test_the_body_goes_to_the_target_as_it_was_sent(caller: Caller, target: OllamaTarget) -> None:
+async def test_the_body_of_a_request_reaches_the_target_unchanged(caller: Caller, target: OllamaTarget) -> None:
     body = b'{ "model" : "a",\n "unheard_of": 1.00, "messages":[{"role":"user", "content":"\\u00e9\xc3\xa9"}]\t}'
     assert (await caller.call("POST", "/api/chat", data=body)).status == 200
     [seen] = ran(target)
@@ -325,7 +325,7 @@ async def test_a_last_line_of_over_a_megabyte_comes_whole(caller: Caller, target
     assert len((await the_job(caller, answer))["result"]["context"]) == 200_000
 
 
-async def test_what_the_target_compressed_stays_compressed(caller: Caller, target: OllamaTarget) -> None:
+async def test_a_compressed_answer_stays_compressed(caller: Caller, target: OllamaTarget) -> None:
     body = zlib.compress(b'{"message":{"role":"assistant","content":"x"},"done":true}')
     target.script("a", Answer(raw=body, headers={"Content-Encoding": "deflate"}))
     async with a_line(caller.url) as line:
@@ -345,7 +345,7 @@ async def test_tokens_are_relayed_one_by_one(caller: Caller, target: OllamaTarge
         assert len(lines(await response.read())) == 3
 
 
-async def test_every_one_of_many_callers_gets_their_own_answer(caller: Caller, target: OllamaTarget) -> None:
+async def test_each_of_many_callers_gets_its_own_answer(caller: Caller, target: OllamaTarget) -> None:
     async def ask(number: int) -> str:
         path, text = ("/api/chat", "/v1/chat/completions")[number % 2], f"number {number}"
         answer = await caller.post(path, chat(text, model="ab"[number % 3 % 2], stream=False))
@@ -380,7 +380,7 @@ async def test_a_body_needs_no_content_type(caller: Caller) -> None:
 
 
 async def test_no_header_is_written_before_the_target_has_answered(caller: Caller, target: OllamaTarget) -> None:
-    """Or an error after the load could not be relayed any more."""
+    """Otherwise an error after the load could not be relayed."""
     target.habits.hold = asyncio.Event()
     target.habits.error_after = 0
     async with a_line(caller.url) as line:
@@ -393,7 +393,7 @@ async def test_no_header_is_written_before_the_target_has_answered(caller: Calle
         assert msgspec.json.decode(await line.rest()) == {"error": BROKEN}
 
 
-async def test_the_job_of_an_answer_is_in_its_head_and_has_ended_when_the_answer_has(caller: Caller) -> None:
+async def test_the_job_id_of_an_answer_is_in_its_headers_and_the_job_ends_with_the_answer(caller: Caller) -> None:
     for path in ("/api/chat", "/v1/chat/completions"):
         for stream in (True, False):
             answer = await caller.post(path, chat(stream=stream))
@@ -410,7 +410,7 @@ async def test_a_target_that_is_a_chargehand_itself_does_not_hide_our_job(caller
     assert (await the_job(caller, answer))["state"] == "done"
 
 
-async def test_a_token_for_chargehand_is_not_shown_to_the_target(
+async def test_a_token_for_chargehand_is_not_sent_to_the_target(
     store_url: str, tmp_path: Path, target: OllamaTarget
 ) -> None:
     tokens = [a_token("acme", "acme")]
@@ -553,7 +553,7 @@ async def test_streams_of_the_other_apis_end_as_done(caller: Caller) -> None:
         assert (job["state"], job["evidence"]["finish"]) == ("done", "stop"), (path, job["error"])
 
 
-async def test_streams_of_the_other_apis_tell_when_they_were_cut_short(caller: Caller) -> None:
+async def test_streams_of_the_other_apis_that_reach_their_limit_end_with_finish_length(caller: Caller) -> None:
     bodies = {
         "/v1/chat/completions": chat(stream=True, max_tokens=2),
         "/v1/completions": {"model": "a", "prompt": "x y z", "stream": True, "max_tokens": 2},
@@ -567,7 +567,7 @@ async def test_streams_of_the_other_apis_tell_when_they_were_cut_short(caller: C
 async def test_a_stream_of_another_api_that_stops_short_is_relayed_and_the_job_has_failed(
     caller: Caller, target: OllamaTarget
 ) -> None:
-    """Ollama loses the text of an error there: the stream just stops."""
+    """Ollama loses the text of an error on these APIs: the stream just stops."""
     target.habits.end_after = 2
     for path, body in (
         ("/v1/chat/completions", chat(stream=True)),
@@ -584,7 +584,7 @@ async def test_a_stream_of_another_api_that_stops_short_is_relayed_and_the_job_h
 
 
 def shown(path: str, answer: Reply) -> str:
-    """The message of an error in the shape that the clients of the path read."""
+    """Return the message of an error, after asserting the shape that the clients of the path read."""
     assert answer.headers["content-type"].startswith("application/json")
     body = msgspec.json.decode(answer.body)
     if path.startswith("/v1/messages"):
@@ -625,9 +625,7 @@ UNMEANT = (
 )
 
 
-async def test_a_request_that_cannot_be_meant_is_refused_in_the_shape_of_its_api(
-    caller: Caller, target: OllamaTarget
-) -> None:
+async def test_an_invalid_request_is_refused_in_the_shape_of_its_api(caller: Caller, target: OllamaTarget) -> None:
     for body, field in UNMEANT:
         for path in RUNNING:
             answer = await caller.call("POST", path, data=body)
@@ -637,7 +635,7 @@ async def test_a_request_that_cannot_be_meant_is_refused_in_the_shape_of_its_api
     assert not {seen.path for seen in target.seen} & {*RUNNING}
 
 
-async def test_a_preference_that_cannot_be_read_is_refused(caller: Caller) -> None:
+async def test_an_invalid_preference_is_refused(caller: Caller) -> None:
     for prefer in ("wait=soon", "wait=-1", "wait=1.5", "wait=99999999999"):
         answer = await caller.post("/api/chat", chat(), headers={"Prefer": prefer})
         assert answer.status == 400, prefer
@@ -663,7 +661,7 @@ async def test_a_body_that_is_too_large_is_refused_in_the_shape_of_its_api(
         assert (await caller.call("POST", "/api/chat", data=msgspec.json.encode(chat()).ljust(2000))).status == 200
 
 
-async def test_who_may_not_is_told_so_in_the_shape_of_their_api(
+async def test_an_unauthorized_caller_is_refused_in_the_shape_of_its_api(
     store_url: str, tmp_path: Path, target: OllamaTarget
 ) -> None:
     tokens = [a_token("reader", "acme", "jobs:read"), a_token("writer", "acme", "jobs:write")]
@@ -688,7 +686,9 @@ async def test_who_may_not_is_told_so_in_the_shape_of_their_api(
                 await stranger.messages.create(model="a", max_tokens=1, messages=USER)
 
 
-async def test_the_anthropic_client_gets_in_with_its_key(store_url: str, tmp_path: Path, target: OllamaTarget) -> None:
+async def test_the_anthropic_client_authenticates_with_its_key(
+    store_url: str, tmp_path: Path, target: OllamaTarget
+) -> None:
     tokens = [a_token("acme", "acme")]
     async with (
         before_targets(store_url, tmp_path, target, auth__tokens=tokens) as (_, nobody),
@@ -723,7 +723,7 @@ REFUSALS = (
 )
 
 
-async def test_refusals_of_the_target_come_through_as_they_are(caller: Caller, target: OllamaTarget) -> None:
+async def test_refusals_of_the_target_are_relayed_unchanged(caller: Caller, target: OllamaTarget) -> None:
     direct = Caller(target.url, caller.session)
     for refusal in REFUSALS:
         for path in ("/api/chat", "/v1/chat/completions"):
@@ -739,7 +739,7 @@ async def test_refusals_of_the_target_come_through_as_they_are(caller: Caller, t
             assert str(expected.status) in job["error"]
 
 
-async def test_a_refusal_in_fragments_comes_whole(caller: Caller, target: OllamaTarget) -> None:
+async def test_a_refusal_in_fragments_is_relayed_whole(caller: Caller, target: OllamaTarget) -> None:
     target.habits.fragment_bytes = 7
     for path in ("/api/chat", "/v1/chat/completions", "/api/show", "/api/embed"):
         answer = await caller.post(path, chat(model="nowhere"))
@@ -747,7 +747,7 @@ async def test_a_refusal_in_fragments_comes_whole(caller: Caller, target: Ollama
         assert "nowhere" in shown(path, answer)
 
 
-async def test_a_refusal_before_the_load_comes_through_too(caller: Caller, target: OllamaTarget) -> None:
+async def test_a_refusal_before_the_load_is_relayed(caller: Caller, target: OllamaTarget) -> None:
     target.habits.load_failure = RUNNER_TERMINATED
     for path in ("/api/chat", "/api/generate"):
         answer = await caller.post(path, {"model": "a", "prompt": "x"} | chat())
@@ -756,7 +756,7 @@ async def test_a_refusal_before_the_load_comes_through_too(caller: Caller, targe
 
 
 async def test_a_refused_load_has_the_shape_of_the_callers_api(caller: Caller, target: OllamaTarget) -> None:
-    """The order to load is a native one, whichever API the caller speaks."""
+    """The order to load uses the native API, whichever API the caller uses."""
     target.habits.load_failure = RUNNER_TERMINATED
     for path in RUNNING:
         answer = await caller.post(path, {"model": "a", "prompt": "x", "input": "x", "max_tokens": 5} | chat())
@@ -764,7 +764,7 @@ async def test_a_refused_load_has_the_shape_of_the_callers_api(caller: Caller, t
         assert RUNNER_TERMINATED in shown(path, answer), path
 
 
-async def test_a_target_that_is_busy_is_asked_again(caller: Caller, target: OllamaTarget) -> None:
+async def test_a_request_to_a_busy_target_is_retried(caller: Caller, target: OllamaTarget) -> None:
     target.habits.busy = 1
     answer = await caller.post("/api/chat", chat())
     assert answer.status == 200
@@ -776,7 +776,7 @@ async def test_a_target_that_is_busy_is_asked_again(caller: Caller, target: Olla
 # callers who hang up --------------------------------------------------------------------------------------------------
 
 
-async def test_who_hangs_up_in_the_queue_is_never_served(caller: Caller, target: OllamaTarget) -> None:
+async def test_the_queued_request_of_a_caller_that_hung_up_never_runs(caller: Caller, target: OllamaTarget) -> None:
     target.habits.hold = asyncio.Event()
     first = asyncio.create_task(caller.post("/api/chat", chat("first")))
     await target.until(lambda: target.in_flight["a"] == 1)
@@ -793,8 +793,10 @@ async def test_who_hangs_up_in_the_queue_is_never_served(caller: Caller, target:
     assert [seen.json["messages"][0]["content"] for seen in ran(target)] == ["first", "third"]
 
 
-async def test_who_hangs_up_before_the_first_token_stops_the_generation(store_url: str, tmp_path: Path) -> None:
-    # With room for all of them: a place stays taken for a while after its caller left.
+async def test_a_caller_that_hangs_up_before_the_first_token_stops_the_generation(
+    store_url: str, tmp_path: Path
+) -> None:
+    # Enough places for all: a place stays taken for a while after its caller hung up.
     async with OllamaTarget(MODELS, parallel=10) as target:
         wide = [{"name": "laptop", "url": target.url, "parallel": 10}]
         async with before_targets(store_url, tmp_path, target, inference__targets=wide) as (_, caller):
@@ -811,7 +813,7 @@ async def test_who_hangs_up_before_the_first_token_stops_the_generation(store_ur
                     assert job["error"] == "cancelled", (path, stream)
 
 
-async def test_who_hangs_up_in_mid_stream_stops_the_generation(caller: Caller, target: OllamaTarget) -> None:
+async def test_a_caller_that_hangs_up_in_mid_stream_stops_the_generation(caller: Caller, target: OllamaTarget) -> None:
     target.script("a", Answer(chunks=["x", "y", "z"], hold=asyncio.Event(), hold_after=2), always=True)
     for path in ("/api/chat", "/v1/chat/completions", "/v1/messages"):
         async with a_line(caller.url) as line:
@@ -826,8 +828,8 @@ async def test_who_hangs_up_in_mid_stream_stops_the_generation(caller: Caller, t
     assert (await caller.post("/api/chat", chat())).status == 200
 
 
-async def test_who_hangs_up_during_the_load_does_not_end_it(caller: Caller, target: OllamaTarget) -> None:
-    """Ollama aborts a load whose connection closes; the next one would pay for it again."""
+async def test_a_caller_that_hangs_up_during_a_load_does_not_end_the_load(caller: Caller, target: OllamaTarget) -> None:
+    """Ollama aborts a load whose connection closes, and the next request would have to load again."""
     target.habits.load_seconds = 0.3
     async with a_line(caller.url) as line:
         line.send("POST", "/api/chat", msgspec.json.encode(chat()))
@@ -839,7 +841,7 @@ async def test_who_hangs_up_during_the_load_does_not_end_it(caller: Caller, targ
 
 
 class Dawdler(OllamaTarget):
-    """Says done:true, and takes its time to end the answer."""
+    """A target that sends done:true and delays the end of the answer."""
 
     def __init__(self) -> None:
         super().__init__(MODELS)
@@ -865,7 +867,7 @@ LAST_WORDS: tuple[tuple[str, dict[str, Any], bytes], ...] = (
 )
 
 
-async def test_who_hangs_up_after_the_last_word_has_a_job_that_is_done(store_url: str, tmp_path: Path) -> None:
+async def test_the_job_of_a_caller_that_hangs_up_after_the_last_token_is_done(store_url: str, tmp_path: Path) -> None:
     """Many clients close at done:true and do not wait for the end of the answer."""
     async with Dawdler() as target, before_targets(store_url, tmp_path, target) as (_, caller):
         target.habits.context_tokens = 200_000
@@ -883,7 +885,7 @@ async def test_who_hangs_up_after_the_last_word_has_a_job_that_is_done(store_url
             assert (await caller.ended(job["id"]))["state"] == "done", path
 
 
-async def test_who_cancels_the_job_of_a_caller_ends_their_request(caller: Caller, target: OllamaTarget) -> None:
+async def test_cancelling_the_job_of_a_caller_ends_its_request(caller: Caller, target: OllamaTarget) -> None:
     target.script("a", Answer(hold=asyncio.Event()), Answer(chunks=["x", "y"], hold=asyncio.Event(), hold_after=1))
     waiting = asyncio.create_task(caller.post("/api/chat", chat()))
     job = await the_only_job(caller, "working")
@@ -904,12 +906,12 @@ async def test_who_cancels_the_job_of_a_caller_ends_their_request(caller: Caller
 
 @pytest.fixture
 async def impatient(store_url: str, tmp_path: Path, target: OllamaTarget) -> AsyncIterator[tuple[Server, Caller]]:
-    """A server that waits for a target that is away for a third of a second."""
+    """A server that waits a third of a second for a target that is away."""
     async with before_targets(store_url, tmp_path, target, inference__wait_seconds=0.3) as both:
         yield both
 
 
-async def test_a_target_that_is_away_is_a_503_after_a_while(
+async def test_a_request_for_a_target_that_is_away_gets_a_503_after_the_wait(
     impatient: tuple[Server, Caller], target: OllamaTarget
 ) -> None:
     _, caller = impatient
@@ -929,7 +931,7 @@ async def test_a_target_that_is_away_is_a_503_after_a_while(
     assert len(ran(target)) == 1
 
 
-async def test_the_sdks_read_that_the_target_is_away(impatient: tuple[Server, Caller], target: OllamaTarget) -> None:
+async def test_the_sdks_show_that_the_target_is_away(impatient: tuple[Server, Caller], target: OllamaTarget) -> None:
     server, _ = impatient
     await target.go_away()
     async with (
@@ -965,10 +967,8 @@ async def test_a_caller_may_wait_longer(impatient: tuple[Server, Caller], target
     assert (await patient).status == 200
 
 
-async def test_a_caller_who_waits_longer_does_not_wait_less_for_the_answer(
-    caller: Caller, target: OllamaTarget
-) -> None:
-    """The preference is about a target that is away; this one is there and thinks."""
+async def test_the_preferred_wait_does_not_limit_the_answer(caller: Caller, target: OllamaTarget) -> None:
+    """The preference is about a target that is away; this one is up, and thinking."""
     target.habits.prefill_seconds = 1.3
     assert (await caller.post("/api/chat", chat(), headers={"Prefer": "wait=1"})).status == 200
 
@@ -1019,7 +1019,7 @@ async def test_a_job_that_ends_while_its_caller_waits_is_answered_at_once(caller
     assert "404 model 'nowhere" in shown("/api/chat", refused)
 
 
-async def test_a_caller_who_took_a_job_may_hang_up(caller: Caller, target: OllamaTarget) -> None:
+async def test_a_caller_that_took_a_job_may_hang_up(caller: Caller, target: OllamaTarget) -> None:
     target.habits.hold = asyncio.Event()
     async with a_line(caller.url) as line:
         prefer = {"Prefer": "respond-async, wait=60"}
@@ -1030,7 +1030,7 @@ async def test_a_caller_who_took_a_job_may_hang_up(caller: Caller, target: Ollam
     assert (await the_only_job(caller, "done"))["result"]["message"]["content"] == "a says: one two three"
 
 
-async def test_a_target_that_goes_away_and_comes_back_in_time_answers(
+async def test_a_target_that_is_back_within_the_wait_answers(
     caller: Caller, server: Server, target: OllamaTarget
 ) -> None:
     target.habits.hold = asyncio.Event()
@@ -1050,7 +1050,7 @@ async def test_a_target_that_goes_away_and_comes_back_in_time_answers(
 async def test_the_wait_for_a_target_begins_when_it_goes_away(
     store_url: str, tmp_path: Path, target: OllamaTarget
 ) -> None:
-    """Not when the request came: it may have stood in the queue for an hour by then."""
+    """The wait does not begin with the request, which may have been queued for an hour by then."""
     async with before_targets(store_url, tmp_path, target, inference__wait_seconds=1) as (server, caller):
         target.habits.hold = asyncio.Event()
         waiting = asyncio.create_task(caller.post("/api/chat", chat()))
@@ -1077,7 +1077,7 @@ async def test_a_target_that_falls_asleep_before_the_first_token_is_waited_for(
 
 
 @pytest.mark.parametrize("how", ["reset", "away", "asleep"])
-async def test_a_target_that_dies_in_mid_stream_breaks_the_callers_connection_off(
+async def test_a_target_that_dies_in_mid_stream_breaks_the_callers_connection(
     caller: Caller, server: Server, target: OllamaTarget, how: str
 ) -> None:
     hold = asyncio.Event()
@@ -1103,7 +1103,7 @@ async def test_a_target_that_dies_in_mid_stream_breaks_the_callers_connection_of
         target.wake()
 
 
-async def test_an_answer_of_known_length_that_breaks_off_is_not_ended_either(
+async def test_an_answer_of_known_length_that_is_cut_off_breaks_the_callers_connection(
     caller: Caller, target: OllamaTarget
 ) -> None:
     target.script("a", Answer(raw=ODD, headers={"Content-Length": str(len(ODD) + 100)}))
@@ -1130,7 +1130,9 @@ async def test_an_end_without_done_is_relayed_and_the_job_has_failed(caller: Cal
         assert "done:true" in job["error"]
 
 
-async def test_a_target_that_was_never_there_is_a_503(store_url: str, tmp_path: Path, target: OllamaTarget) -> None:
+async def test_a_request_for_a_target_that_was_never_up_gets_a_503(
+    store_url: str, tmp_path: Path, target: OllamaTarget
+) -> None:
     await target.go_away()
     settings = settings_for(tmp_path, target, inference__wait_seconds=0.1)
     async with serving(store_url, settings) as server, aiohttp.ClientSession() as session:
@@ -1160,7 +1162,7 @@ async def test_without_any_target_the_refusal_says_what_to_set(store_url: str, t
         assert (await caller.get("/api/tags")).status == 503
 
 
-async def test_an_answer_without_end_is_broken_off(store_url: str, tmp_path: Path, target: OllamaTarget) -> None:
+async def test_an_answer_without_end_is_cut_off(store_url: str, tmp_path: Path, target: OllamaTarget) -> None:
     async with before_targets(store_url, tmp_path, target, inference__max_answer_bytes=20_000) as (_, caller):
         target.habits.tokens = 1000
         async with caller.session.post(caller.url + "/api/chat", json=chat()) as response:
@@ -1205,7 +1207,7 @@ async def test_embeddings_do_not_wait_for_generations(caller: Caller, target: Ol
     await asyncio.gather(*generating, return_exceptions=True)
 
 
-async def test_errors_of_embeddings_that_need_no_job_come_through(caller: Caller, target: OllamaTarget) -> None:
+async def test_errors_of_embeddings_that_need_no_job_are_relayed(caller: Caller, target: OllamaTarget) -> None:
     direct = Caller(target.url, caller.session)
     assert (await caller.post("/api/embed", {"model": "embedder", "input": "one"})).status == 200
     body = {"model": "embedder", "input": [1]}
@@ -1213,7 +1215,7 @@ async def test_errors_of_embeddings_that_need_no_job_come_through(caller: Caller
     assert (got.status, got.body) == (expected.status, expected.body) == (400, b'{"error":"invalid input type"}')
 
 
-async def test_who_hangs_up_on_embeddings_is_not_waited_for(
+async def test_embeddings_of_a_caller_that_hung_up_are_aborted(
     caller: Caller, server: Server, target: OllamaTarget
 ) -> None:
     assert (await caller.post("/api/embed", {"model": "embedder", "input": "one"})).status == 200
@@ -1265,7 +1267,7 @@ async def test_an_order_to_unload_unloads(caller: Caller, target: OllamaTarget) 
     assert len(target.loads) == len(target.unloads) == len(orders)
 
 
-async def test_an_order_to_unload_waits_for_what_runs(caller: Caller, target: OllamaTarget) -> None:
+async def test_an_order_to_unload_waits_for_running_requests(caller: Caller, target: OllamaTarget) -> None:
     target.habits.hold = asyncio.Event()
     running = asyncio.create_task(caller.post("/api/chat", chat()))
     await target.until(lambda: target.in_flight["a"] == 1)
@@ -1278,7 +1280,7 @@ async def test_an_order_to_unload_waits_for_what_runs(caller: Caller, target: Ol
     await target.until(lambda: "a" not in target.resident)
 
 
-async def test_many_may_order_to_unload_at_once(caller: Caller, target: OllamaTarget) -> None:
+async def test_concurrent_orders_to_unload_all_succeed(caller: Caller, target: OllamaTarget) -> None:
     assert (await caller.post("/api/chat", chat())).status == 200
     target.habits.unload_seconds = 0.1
     orders = [caller.post("/api/generate", {"model": "a", "keep_alive": 0}) for _ in range(5)]
@@ -1286,8 +1288,8 @@ async def test_many_may_order_to_unload_at_once(caller: Caller, target: OllamaTa
     await target.until(lambda: "a" not in target.resident)
 
 
-async def test_who_hangs_up_on_an_order_to_unload_takes_it_back(caller: Caller, target: OllamaTarget) -> None:
-    """It would keep everybody else from the model for as long as what runs on it takes."""
+async def test_a_caller_that_hangs_up_on_an_order_to_unload_withdraws_it(caller: Caller, target: OllamaTarget) -> None:
+    """Otherwise the order would block the model for all others until the running requests have ended."""
     target.habits.hold = asyncio.Event()
     running = asyncio.create_task(caller.post("/api/chat", chat()))
     await target.until(lambda: target.in_flight["a"] == 1)
@@ -1309,13 +1311,13 @@ async def until_closed(caller: Caller, job_id: str) -> None:
     await until(is_closed)
 
 
-async def test_a_generation_with_keep_alive_0_is_a_generation(caller: Caller, target: OllamaTarget) -> None:
+async def test_a_generation_with_keep_alive_0_is_not_taken_for_an_unload(caller: Caller, target: OllamaTarget) -> None:
     target.habits.load_seconds = 0.1
     for path, body in (
         ("/api/chat", chat(keep_alive=0)),
         ("/api/generate", {"model": "a", "prompt": "x", "keep_alive": "0s"}),
     ):
-        for _ in range(2):  # each loads it anew, and says so
+        for _ in range(2):  # each request loads the model again, and its states show it
             target.loads.clear()
             answer = await caller.post(path, body)
             assert lines(answer.body)[-1]["done_reason"] == "stop"
@@ -1326,8 +1328,8 @@ async def test_a_generation_with_keep_alive_0_is_a_generation(caller: Caller, ta
             await target.until(lambda: "a" not in target.resident)
 
 
-async def test_embeddings_with_keep_alive_0_leave_no_model_behind(caller: Caller, target: OllamaTarget) -> None:
-    for keep_alive in (None, 0, 0):  # the second finds it in memory, the third has to load it
+async def test_embeddings_with_keep_alive_0_leave_no_model_in_memory(caller: Caller, target: OllamaTarget) -> None:
+    for keep_alive in (None, 0, 0):  # the second finds the model in memory, the third has to load it
         body = {"model": "embedder", "input": "one", "keep_alive": keep_alive}
         assert (await caller.post("/api/embed", body)).status == 200
     assert target.loads == ["embedder"] * 2
@@ -1365,7 +1367,7 @@ async def test_models_are_managed_on_the_target_that_is_named(two: Two) -> None:
     head = await caller.call("HEAD", f"/api/blobs/{digest}", headers={"X-Target": "laptop"})
     assert head.status == 404
     assert (await caller.call("HEAD", f"/api/blobs/{digest}", headers={"X-Target": "desktop"})).status == 200
-    # What is new can be used at once, what is gone is not looked for there.
+    # A new model can be used at once, and a deleted one is not looked for there.
     assert (await caller.post("/api/chat", chat(model="new"))).status == 200
     assert (await caller.post("/api/chat", chat(model="large"))).status == 404
     names = {each["name"] for each in msgspec.json.decode((await caller.get("/api/tags")).body)["models"]}
@@ -1396,7 +1398,7 @@ async def test_with_several_targets_one_has_to_be_named(two: Two) -> None:
     assert laptop.models.keys() == {"a", "small"}
 
 
-async def test_a_model_in_use_is_let_finish_before_it_is_deleted(caller: Caller, target: OllamaTarget) -> None:
+async def test_a_delete_waits_for_the_running_requests_of_the_model(caller: Caller, target: OllamaTarget) -> None:
     target.habits.hold = asyncio.Event()
     running = asyncio.create_task(caller.post("/api/chat", chat()))
     await target.until(lambda: target.in_flight["a"] == 1)
@@ -1409,7 +1411,7 @@ async def test_a_model_in_use_is_let_finish_before_it_is_deleted(caller: Caller,
     assert (await caller.post("/api/chat", chat())).status == 404
 
 
-async def test_a_pull_tells_how_far_it_is_while_it_runs(caller: Caller, target: OllamaTarget) -> None:
+async def test_a_pull_streams_its_progress(caller: Caller, target: OllamaTarget) -> None:
     target.habits.pull_seconds = 0.6
     async with caller.session.post(caller.url + "/api/pull", json={"model": "new"}) as response:
         first = await response.content.readline()
@@ -1418,7 +1420,7 @@ async def test_a_pull_tells_how_far_it_is_while_it_runs(caller: Caller, target: 
         assert lines(await response.read())[-1] == {"status": "success"}
 
 
-async def test_who_hangs_up_on_a_pull_stops_it_and_unlocks_the_model(
+async def test_a_caller_that_hangs_up_on_a_pull_stops_it_and_unlocks_the_model(
     caller: Caller, server: Server, target: OllamaTarget
 ) -> None:
     target.habits.pull_seconds = 60
@@ -1431,7 +1433,7 @@ async def test_who_hangs_up_on_a_pull_stops_it_and_unlocks_the_model(
     assert (await caller.post("/api/chat", chat())).status == 200
 
 
-async def test_a_path_that_is_nobodys_is_a_404(caller: Caller) -> None:
+async def test_an_unknown_path_is_a_404(caller: Caller) -> None:
     assert (await caller.post("/api/nothing", {})).status == 404
     assert (await caller.get("/api/chat")).status == 405
 
@@ -1471,7 +1473,7 @@ async def test_the_lists_are_the_union_over_the_targets(two: Two) -> None:
     assert [each["state"] for each in (await caller.get("/targets")).good()["targets"]] == ["up", "up"]
 
 
-async def test_one_target_that_is_slow_does_not_hide_the_other(two: Two) -> None:
+async def test_a_slow_target_does_not_hide_the_other(two: Two) -> None:
     _, desktop, server, caller = two
     await desktop.go_away()
     await is_away(server, "desktop")

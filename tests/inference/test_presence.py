@@ -1,4 +1,4 @@
-"""When targets were there, and models that are taken out of their memory by hand."""
+"""When targets were up, and unloading models on request."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_a_change_is_noted_once() -> None:
     ]
 
 
-def test_of_what_is_older_than_a_day_only_how_the_day_began_is_told() -> None:
+def test_of_changes_older_than_a_day_only_the_last_is_kept() -> None:
     presence = TargetPresence()
     for number in range(4):
         presence.note(number % 2 == 0, NOON + number)
@@ -35,7 +35,7 @@ def test_of_what_is_older_than_a_day_only_how_the_day_began_is_told() -> None:
     ]
 
 
-def test_there_is_a_bound_on_what_is_remembered() -> None:
+def test_the_number_of_changes_is_bounded() -> None:
     presence = TargetPresence()
     for number in range(3 * MAX_CHANGES):
         presence.note(number % 2 == 0, NOON + number)
@@ -48,7 +48,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
         yield place
 
 
-async def test_a_target_says_when_it_came_and_went(place: Place) -> None:
+async def test_a_target_shows_when_it_came_and_went(place: Place) -> None:
     [before] = (await place.get("/targets")).good()["targets"]
     assert [change["state"] for change in before["seen"]] == ["up"]
     await place.target.go_away()
@@ -58,7 +58,7 @@ async def test_a_target_says_when_it_came_and_went(place: Place) -> None:
     assert after["seen"][-1]["at"] == after["since"]
 
 
-async def test_a_model_is_unloaded_by_hand_and_loaded_again_by_the_next_job(place: Place) -> None:
+async def test_a_model_is_unloaded_on_request_and_loaded_again_by_the_next_job(place: Place) -> None:
     await place.run(model="a")
     answer = (await place.post("/targets/laptop/unload", {"model": "a"})).good()
     assert answer["resident"] == []
@@ -67,7 +67,7 @@ async def test_a_model_is_unloaded_by_hand_and_loaded_again_by_the_next_job(plac
     assert len(place.target.loads) == 2
 
 
-async def test_what_runs_on_a_model_ends_before_it_is_unloaded(place: Place) -> None:
+async def test_an_unload_on_request_waits_for_running_requests(place: Place) -> None:
     place.target.habits.token_seconds = 0.1
     job_id = await place.ask(model="a", text="one two three four five")
     await until(lambda: place.target.in_flight.total() == 1)
@@ -76,7 +76,7 @@ async def test_what_runs_on_a_model_ends_before_it_is_unloaded(place: Place) -> 
     assert len(job["attempts"]) == 1
 
 
-async def test_what_is_not_there_cannot_be_unloaded(place: Place) -> None:
+async def test_an_unload_of_an_absent_model_or_target_is_refused(place: Place) -> None:
     assert (await place.post("/targets/laptop/unload", {"model": "a"})).status == 404
     assert (await place.post("/targets/nobody/unload", {"model": "a"})).status == 404
     assert (await place.post("/targets/laptop/unload", {})).status == 400

@@ -1,4 +1,4 @@
-"""What passes between callers and targets: paths, headers, types."""
+"""What passes between callers and targets: paths, headers, content types."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -36,7 +36,7 @@ PATHS = ("/api/chat", "/api/show", "/v1/models/a", "/api/pull", "/api/embed")
 
 
 class Near(Caller):
-    """A caller that also sends requests which no client would."""
+    """A caller that knows its server, to send requests which no client would."""
 
     server: Server
 
@@ -63,9 +63,7 @@ async def ask(caller: Caller, path: str) -> Answer:
 
 
 @on_sqlite
-async def test_no_header_of_a_target_reaches_the_caller_but_those_of_the_list(
-    caller: Caller, target: HostileTarget
-) -> None:
+async def test_only_listed_headers_of_a_target_reach_the_caller(caller: Caller, target: HostileTarget) -> None:
     for path in PATHS:
         for status in (200, 302, 401, 500):
             target.says[path] = reply(CHAT, {**DANGEROUS, "X-Request-Id": "r1", "Retry-After": "7"}, status)
@@ -89,7 +87,7 @@ async def test_a_type_that_a_browser_would_run_becomes_plain_bytes(caller: Calle
 
 
 @on_sqlite
-async def test_a_status_that_no_answer_has_becomes_502(caller: Caller, target: HostileTarget) -> None:
+async def test_an_invalid_status_becomes_502(caller: Caller, target: HostileTarget) -> None:
     for path in ("/api/show", "/v1/models/a", "/api/pull"):
         target.says[path] = reply(b"{}", status=777)
         assert (await ask(caller, path)).status == 502, path
@@ -104,7 +102,7 @@ def test_the_types_of_real_answers_stay_as_they_are() -> None:
 
 
 @on_sqlite
-async def test_a_target_hears_nothing_of_the_callers_credentials(caller: Caller, target: HostileTarget) -> None:
+async def test_a_target_does_not_get_the_credentials_of_the_caller(caller: Caller, target: HostileTarget) -> None:
     secrets = {"Authorization": "Bearer callers", "Cookie": "session=callers", "X-Api-Key": "callers", "Proxy-Authorization": "callers"}  # fmt: skip
     for path in ("/api/tags", "/v1/models", "/v1/models/a"):
         await caller.get(path, secrets)
@@ -118,7 +116,7 @@ async def test_a_target_hears_nothing_of_the_callers_credentials(caller: Caller,
 
 
 @on_sqlite
-async def test_no_name_leads_a_request_out_of_its_path(caller: Near, target: HostileTarget) -> None:
+async def test_no_name_moves_a_request_to_another_path(caller: Near, target: HostileTarget) -> None:
     ways = (
         *("..", ".", "%2e%2e", "%2E.", "%252e%252e", "%25252e", "..%2f..%2f..%2fmetrics", "..%5c..%5cmetrics"),
         *("a/../../../metrics", "a/%2e%2e/x", "a//b", "%2f", "a%2f", "%2fetc", "a%0d%0aX:%20y", "a%00", "a%25"),
@@ -146,7 +144,7 @@ async def test_what_looks_like_a_query_in_a_name_stays_part_of_the_name(caller: 
         assert sent in target.paths, (asked, target.paths)
 
 
-def test_a_path_is_made_of_names_alone() -> None:
+def test_a_path_contains_only_names() -> None:
     assert path_below("/x/", "model", "a b/c:d@e") == "/x/a%20b/c:d@e"
     for bad in ("", ".", "..", "a/..", "../a", "a//b", "/a", "a/", "%2e", "a\\b", "a\nb", "a\0"):
         with pytest.raises(InvalidField):

@@ -1,4 +1,4 @@
-"""Which model may use which target now: the rule by examples, and by chance."""
+"""Which model may use which target now: the rule by examples, and with random worlds."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -80,7 +80,7 @@ def test_a_model_takes_as_many_at_once_as_it_runs_in_parallel() -> None:
     assert step_for(wanted(A), ledger) == Admit("one", A)
 
 
-def test_a_model_that_is_busy_everywhere_it_is_waits_for_its_turn() -> None:
+def test_a_job_waits_for_its_turn_if_its_model_is_busy_everywhere() -> None:
     ledger = a_ledger(resident=(A, B))
     ledger.enter(A)
     assert step_for(wanted(A, waited=CAP * 2), ledger) is None
@@ -107,7 +107,7 @@ def test_a_busy_model_is_loaded_a_second_time_only_where_a_slot_is_free() -> Non
     assert step_for(wanted(A, waited=CAP * 2), one, two) is None
 
 
-def test_a_model_that_is_being_thrown_out_gets_no_work() -> None:
+def test_a_model_that_is_being_evicted_gets_no_work() -> None:
     ledger = a_ledger(resident=(A, B))
     ledger.closing[A] = C
     assert step_for(wanted(A), ledger) is None
@@ -122,7 +122,7 @@ def test_a_model_that_is_being_loaded_is_waited_for() -> None:
 # a model that is not in memory ----------------------------------------------------------------------------------------
 
 
-def test_a_model_is_loaded_into_a_free_slot_and_nobody_is_thrown_out() -> None:
+def test_a_model_is_loaded_into_a_free_slot_and_none_is_evicted() -> None:
     step = step_for(wanted(B), a_ledger(resident=(A,)), rivals=(wanted(A),))
     assert step == Load("one", B, (), f"{B} has a free slot on one")
 
@@ -148,7 +148,7 @@ def test_while_others_wait_for_the_models_in_memory_a_newcomer_waits_up_to_the_c
     assert "the cap is 100 s" in step.reason
 
 
-def test_the_more_urgent_does_not_wait_for_the_cap() -> None:
+def test_a_more_urgent_job_does_not_wait_for_the_cap() -> None:
     ledger = a_ledger(slots=1, resident=(A,))
     step = step_for(wanted(B, priority=5), ledger, rivals=(wanted(A, priority=4),))
     assert isinstance(step, Load)
@@ -157,14 +157,14 @@ def test_the_more_urgent_does_not_wait_for_the_cap() -> None:
     assert step_for(wanted(B, priority=5), ledger, rivals=(wanted(A, priority=5),)) is None
 
 
-def test_a_model_for_which_nobody_waits_makes_room_at_once() -> None:
+def test_a_model_that_no_job_waits_for_makes_room_at_once() -> None:
     step = step_for(wanted(B), a_ledger(slots=1, resident=(A,)))
     assert isinstance(step, Load)
     assert step.evict == (A,)
     assert "nobody waits for it" in step.reason
 
 
-def test_what_runs_on_a_model_ends_before_it_is_thrown_out() -> None:
+def test_running_requests_end_before_their_model_is_evicted() -> None:
     ledger = a_ledger(slots=1, resident=(A,))
     ledger.enter(A)
     step = step_for(wanted(B), ledger)
@@ -179,19 +179,19 @@ def test_what_runs_on_a_model_ends_before_it_is_thrown_out() -> None:
     assert step.evict == (A,)
 
 
-def test_room_that_is_being_made_for_one_is_not_taken_by_another() -> None:
+def test_room_that_is_being_made_for_one_model_is_not_taken_by_another() -> None:
     ledger = a_ledger(slots=1, resident=(A,))
     ledger.closing[A] = B
     assert step_for(wanted(C, priority=9, waited=CAP), ledger, rivals=(wanted(B),)) is None
 
 
-def test_nobody_is_thrown_out_who_is_kept_quiet_by_hand() -> None:
+def test_a_model_that_a_caller_closed_is_not_evicted() -> None:
     ledger = a_ledger(slots=1, resident=(A,))
     ledger.closing[A] = "@ a caller asked to unload it"
     assert step_for(wanted(B, waited=CAP), ledger) is None
 
 
-def test_of_idle_models_the_one_longest_unused_is_thrown_out() -> None:
+def test_of_idle_models_the_least_recently_used_is_evicted() -> None:
     clock = Clock()
     ledger = a_ledger(slots=3, resident=(A, B, C), clock=clock)
     for model in (B, C, A):
@@ -203,7 +203,7 @@ def test_of_idle_models_the_one_longest_unused_is_thrown_out() -> None:
     assert step.evict == (B,)
 
 
-def test_a_model_of_which_we_never_saw_a_use_is_thrown_out_first() -> None:
+def test_a_model_that_was_never_used_is_evicted_first() -> None:
     ledger = a_ledger(slots=2, resident=(A, B))
     ledger.leave(A, used=True)
     step = step_for(wanted(C), ledger)
@@ -211,7 +211,7 @@ def test_a_model_of_which_we_never_saw_a_use_is_thrown_out_first() -> None:
     assert step.evict == (B,)
 
 
-def test_an_idle_model_is_thrown_out_before_a_busy_one() -> None:
+def test_an_idle_model_is_evicted_before_a_busy_one() -> None:
     clock = Clock()
     ledger = a_ledger(resident=(A, B), clock=clock)
     ledger.enter(A)
@@ -222,7 +222,7 @@ def test_an_idle_model_is_thrown_out_before_a_busy_one() -> None:
     assert step.evict == (B,)
 
 
-def test_a_model_nobody_waits_for_is_thrown_out_before_one_that_is_wanted_even_if_it_is_busy() -> None:
+def test_an_unwanted_model_is_evicted_before_a_wanted_one_even_if_it_is_busy() -> None:
     ledger = a_ledger(resident=(A, B))
     ledger.enter(A)
     step = step_for(wanted(C), ledger, rivals=(wanted(B),))
@@ -230,14 +230,14 @@ def test_a_model_nobody_waits_for_is_thrown_out_before_one_that_is_wanted_even_i
     assert step.model == A
 
 
-def test_the_least_urgent_of_the_wanted_is_thrown_out() -> None:
+def test_of_wanted_models_the_one_with_the_least_urgent_job_is_evicted() -> None:
     ledger = a_ledger(resident=(A, B))
     step = step_for(wanted(C, waited=CAP), ledger, rivals=(wanted(A, priority=2), wanted(B, priority=7)))
     assert isinstance(step, Load)
     assert step.evict == (A,)
 
 
-def test_an_idle_model_on_a_later_target_is_thrown_out_before_a_busy_one_is_waited_for() -> None:
+def test_an_idle_model_on_a_later_target_is_evicted_before_a_busy_one_on_the_first() -> None:
     one, two = a_ledger("one", slots=1, resident=(A,)), a_ledger("two", slots=1, resident=(B,))
     one.enter(A)
     step = step_for(wanted(C), one, two)
@@ -258,7 +258,7 @@ def test_room_is_made_on_one_target_only() -> None:
     assert step.target == "two"
 
 
-def test_a_target_that_others_filled_beyond_its_slots_is_brought_back_within_them() -> None:
+def test_a_target_with_more_models_than_slots_is_brought_back_to_its_slots() -> None:
     step = step_for(wanted(D), a_ledger(slots=1, resident=(A, B)))
     assert isinstance(step, Load)
     assert set(step.evict) == {A, B}
@@ -278,7 +278,7 @@ def test_two_names_of_the_same_weights_take_one_slot() -> None:
     assert step.evict == ()
 
 
-def test_two_names_of_the_same_weights_are_thrown_out_together_when_both_have_ended() -> None:
+def test_two_names_of_the_same_weights_are_evicted_together_when_both_are_idle() -> None:
     ledger = two_names(a_ledger(slots=1))
     ledger.enter(B)
     step = step_for(wanted(C), ledger)
@@ -321,7 +321,7 @@ def test_a_model_that_did_not_fit_waits_for_those_that_run_and_those_that_load()
     assert step_for(wanted(C), ledger) is None
 
 
-def test_a_model_that_ran_out_of_memory_at_work_gets_the_target_to_itself() -> None:
+def test_a_model_that_ran_out_of_memory_at_work_gets_the_target_for_itself() -> None:
     ledger = a_ledger(resident=(A, B))
     ledger.cramped.add(A)
     step = step_for(wanted(A), ledger)
@@ -360,7 +360,7 @@ def test_a_cloud_model_obeys_the_allow_list() -> None:
     assert one.room(CLOUD) == 0
 
 
-def test_a_cloud_model_that_a_target_did_not_find_is_not_asked_for_there_again() -> None:
+def test_a_cloud_model_that_a_target_did_not_find_is_not_requested_there_again() -> None:
     one, two = a_ledger("one"), a_ledger("two")
     one.missing.add(CLOUD)
     assert step_for(wanted(CLOUD), one, two) == Admit("two", CLOUD)
@@ -369,7 +369,7 @@ def test_a_cloud_model_that_a_target_did_not_find_is_not_asked_for_there_again()
 # where a model may be -------------------------------------------------------------------------------------------------
 
 
-def test_a_target_is_asked_only_for_models_on_its_list() -> None:
+def test_only_models_on_its_list_are_requested_from_a_target() -> None:
     one, two = a_ledger("one", models=("B",)), a_ledger("two")
     step = step_for(wanted(A), one, two)
     assert isinstance(step, Load)
@@ -381,7 +381,7 @@ def test_a_model_in_memory_that_is_not_on_the_list_has_no_room() -> None:
     assert ledger.room(A) == 0
 
 
-def test_a_model_in_memory_that_the_target_said_it_lacks_has_no_room() -> None:
+def test_a_model_in_memory_that_the_target_did_not_find_has_no_room() -> None:
     ledger = a_ledger(resident=(A,))
     ledger.missing.add(A)
     assert ledger.room(A) == 0
@@ -399,11 +399,11 @@ def test_a_target_that_is_away_is_passed_over() -> None:
     assert step.target == "two"
 
 
-def test_a_target_is_asked_for_a_model_that_nobody_lists() -> None:
+def test_a_model_that_no_target_lists_is_requested_from_a_target() -> None:
     assert step_for(wanted(E), a_ledger("one"), a_ledger("two")) == Ask("one", E)
 
 
-def test_a_target_is_not_asked_while_another_that_is_away_may_have_the_model() -> None:
+def test_an_unlisted_model_waits_while_a_target_that_is_away_may_have_it() -> None:
     one = a_ledger("one")
     assert step_for(wanted(E), one, a_ledger("two", up=False, installed=None)) is None
     assert step_for(wanted(E), one, a_ledger("two", up=False, installed=(E,))) is None
@@ -411,11 +411,11 @@ def test_a_target_is_not_asked_while_another_that_is_away_may_have_the_model() -
     assert step_for(wanted(E), one, a_ledger("two", up=False, installed=None, models=(A,))) == Ask("one", E)
 
 
-def test_only_a_target_whose_list_allows_it_is_asked() -> None:
+def test_an_unlisted_model_is_requested_only_where_the_list_allows_it() -> None:
     assert step_for(wanted(E), a_ledger("one", models=(A,)), a_ledger("two", models=(E,))) == Ask("two", E)
 
 
-def test_a_target_is_asked_one_at_a_time() -> None:
+def test_a_target_gets_one_request_for_an_unlisted_model_at_a_time() -> None:
     ledger = a_ledger()
     ledger.enter(E)
     assert step_for(wanted(E), ledger) is None
@@ -428,14 +428,14 @@ def test_a_model_that_no_list_allows_is_refused_and_does_not_wait_for_ever() -> 
     assert step_for(wanted(C), one, two) == Ask("two", C)
 
 
-def test_nothing_can_be_done_without_a_target() -> None:
+def test_without_a_target_a_job_waits() -> None:
     assert step_for(wanted(A)) is None
 
 
 # what is believed -----------------------------------------------------------------------------------------------------
 
 
-def test_the_targets_list_is_believed_for_a_while_and_a_use_for_a_moment() -> None:
+def test_the_list_of_a_target_is_trusted_for_a_while_and_a_use_for_a_moment() -> None:
     clock = Clock()
     ledger = a_ledger(resident=(A,), clock=clock)
     clock.now += TRUST_SECONDS - 0.1
@@ -448,7 +448,7 @@ def test_the_targets_list_is_believed_for_a_while_and_a_use_for_a_moment() -> No
     assert not ledger.trusts(A)
 
 
-def test_what_is_at_work_is_in_memory() -> None:
+def test_a_model_with_running_requests_is_in_memory() -> None:
     ledger = a_ledger(resident=(A,))
     ledger.seen_at = float("-inf")
     assert not ledger.trusts(A)
@@ -456,7 +456,7 @@ def test_what_is_at_work_is_in_memory() -> None:
     assert ledger.trusts(A)
 
 
-def test_a_model_about_to_expire_is_looked_at_again() -> None:
+def test_a_model_that_is_about_to_expire_is_checked_again() -> None:
     clock = Clock()
     ledger = a_ledger(clock=clock)
     ledger.saw({A: LoadedModel(A, expires_at=clock.now + 60), B: LoadedModel(B, expires_at=clock.now + 0.5)})
@@ -465,14 +465,14 @@ def test_a_model_about_to_expire_is_looked_at_again() -> None:
 
 
 def test_a_model_that_is_still_listed_long_after_it_should_have_expired_is_in_use() -> None:
-    """Ollama keeps the old instant while a request runs; and the target's clock may be wrong by hours."""
+    """Ollama keeps the old time while a request runs; and the target's clock may be wrong by hours."""
     clock = Clock()
     ledger = a_ledger(clock=clock)
     ledger.saw({A: LoadedModel(A, expires_at=clock.now - 600)})
     assert ledger.trusts(A)
 
 
-def test_nothing_is_believed_of_a_target_that_went_away() -> None:
+def test_all_knowledge_of_a_target_that_went_away_is_dropped() -> None:
     ledger = a_ledger(resident=(A,))
     ledger.closing[A] = B
     ledger.lost()
@@ -485,17 +485,17 @@ def test_nothing_is_believed_of_a_target_that_went_away() -> None:
 # whose turn it is -----------------------------------------------------------------------------------------------------
 
 
-def test_the_urgent_go_first_then_those_who_waited_longest() -> None:
+def test_models_are_served_by_priority_and_then_by_waiting_time() -> None:
     wants = (wanted(A, waited=1), wanted(B, priority=9), wanted(C, waited=2))
     assert [want.model for want in in_turn(wants, CAP)] == [B, C, A]
 
 
-def test_whoever_waited_for_the_cap_goes_before_the_urgent() -> None:
+def test_a_job_that_waited_for_the_cap_goes_before_urgent_ones() -> None:
     wants = (wanted(A, priority=9), wanted(B, priority=0, waited=CAP), wanted(C, priority=5, waited=CAP + 1))
     assert [want.model for want in in_turn(wants, CAP)] == [C, B, A]
 
 
-def test_a_model_takes_work_again_when_nobody_waits_any_more_for_its_room() -> None:
+def test_a_model_takes_work_again_when_no_job_waits_for_its_room() -> None:
     ledger = a_ledger(resident=(A,))
     ledger.closing[A] = B
     reopen({B: wanted(B)}, [ledger])
@@ -524,7 +524,7 @@ def test_a_model_takes_work_again_when_the_one_it_was_closed_for_found_room_else
     assert one.closing == {}
 
 
-def test_what_is_closed_by_hand_is_opened_by_hand() -> None:
+def test_a_model_that_a_caller_closed_is_not_reopened_by_the_scheduler() -> None:
     ledger = a_ledger(resident=(A,))
     ledger.closing[A] = "@ /api/delete changes it"
     reopen({}, [ledger])
@@ -533,7 +533,7 @@ def test_what_is_closed_by_hand_is_opened_by_hand() -> None:
 
 # by chance ------------------------------------------------------------------------------------------------------------
 
-GENERATION, LOADING = 5, 4  # at most so many seconds
+GENERATION, LOADING = 5, 4  # the longest duration in seconds
 CAP_SECONDS = 20
 
 
@@ -547,7 +547,7 @@ class Task:
 
 @dataclass
 class World:
-    """Targets, jobs that come and go, and a scheduler that follows `choose`. Every second is a round."""
+    """Targets, jobs that come and go, and a scheduler that follows `choose`. Each round is a second."""
 
     ledgers: list[TargetLedger]
     clock: Clock
@@ -622,7 +622,7 @@ class World:
                 ledger.unloaded(victim)
             ledger.opening.pop(step.model)
             if next(self.durations) % 10 == 0:
-                task.ends_at = self.clock.now  # it did not fit: once more, and alone, then never again
+                task.ends_at = self.clock.now  # the model did not fit: try it once more, alone, and then never again
                 if step.model not in ledger.cramped:
                     self.arrive(step.model, 3)
                 ledger.cramped.add(step.model)
@@ -645,7 +645,7 @@ class World:
             assert want.waited_seconds <= self.longest_wait(), f"{want} waits too long at {self.clock.now}"
 
     def longest_wait(self) -> float:
-        """The cap, then the turns of all that waited longer, each of which may have to drain every slot and to load."""
+        """Return the cap and the turns of all that waited longer; each may have to drain every slot and to load."""
         models, slots = len(self.queues), max(ledger.slots for ledger in self.ledgers)
         return CAP_SECONDS + models * ((slots + 1) * (GENERATION + 1) + LOADING + 2)
 
@@ -673,9 +673,9 @@ def a_world(shape: list[tuple[int, int, set[str]]], durations: list[int]) -> Wor
     return World(ledgers, clock, chance())
 
 
-@settings(max_examples=100, phases=(Phase.reuse, Phase.generate))  # to shrink it takes minutes
+@settings(max_examples=100, phases=(Phase.reuse, Phase.generate))  # shrinking takes minutes
 @given(shape=targets, coming=arrivals, durations=st.lists(st.integers(0, 100), min_size=1, max_size=30))
-def test_whatever_comes_the_slots_suffice_and_nobody_waits_for_ever(
+def test_in_any_world_the_slots_are_never_exceeded_and_no_job_waits_for_ever(
     shape: list[tuple[int, int, set[str]]], coming: list[list[tuple[str, int]]], durations: list[int]
 ) -> None:
     world = a_world(shape, [*durations, 1])
@@ -693,7 +693,7 @@ def test_whatever_comes_the_slots_suffice_and_nobody_waits_for_ever(
 
 @pytest.mark.parametrize("urgent", [False, True])
 def test_a_backlog_for_two_models_does_not_swap_them_for_every_job(urgent: bool) -> None:
-    """Everybody has waited for the cap by then: each model still gets its time, and the other waits no longer than the cap."""
+    """All jobs have waited for the cap by then; each model still gets its time, and the other waits no longer than the cap."""
     world = a_world([(1, 1, set())], [1])
     for number in range(100):
         world.arrive((A, B)[number % 2], 5 if urgent and number % 2 else 3)

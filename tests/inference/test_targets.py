@@ -1,4 +1,4 @@
-"""Targets that come and go, models that come and go on them, and what jobs are told meanwhile."""
+"""Targets that come and go, models that come and go on them, and what callers see of their jobs meanwhile."""
 
 import asyncio
 import gc
@@ -36,7 +36,7 @@ from tests.inference.stories import (
 from tests.webhooks.receiver import Receiver, receiving
 
 HURRIED = {"inference__probe_seconds": 0.1, "inference__probe_failures": 3}
-SILENCE = 0.1  # how long nothing must happen
+SILENCE = 0.1  # how long to wait when asserting that nothing happens
 
 
 @pytest.fixture
@@ -61,13 +61,13 @@ async def narrow(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 def held(chunks: int = 3, after: int = 1) -> tuple[asyncio.Event, Answer]:
-    """An answer that stops after so many chunks until it is told to go on."""
+    """Return an answer that stops after so many chunks until the event is set."""
     hold = asyncio.Event()
     return hold, Answer(chunks=[f" {number}" for number in range(chunks)], hold=hold, hold_after=after)
 
 
 async def saying(target: OllamaTarget, chunks: int = 1, number: int = -1) -> None:
-    """The last request for an answer has got so much of it."""
+    """Wait until the last request has got so many chunks."""
     await until(lambda: ran(target) and ran(target)[number].chunks >= chunks)
 
 
@@ -89,7 +89,7 @@ async def test_a_job_for_a_target_that_is_away_waits_and_runs_when_it_is_back(pl
 
 
 @pytest.mark.parametrize("restart", [True, False], ids=["and forgets its models", "and keeps its models"])
-async def test_a_target_that_goes_in_mid_stream_is_told_truthfully(
+async def test_the_webhooks_show_that_a_target_went_away_in_mid_stream(
     place: Place, receiver: Receiver, restart: bool
 ) -> None:
     _, answer = held()
@@ -107,7 +107,7 @@ async def test_a_target_that_goes_in_mid_stream_is_told_truthfully(
     assert len(loads(place.target)) == 1 + restart
 
 
-async def test_a_job_that_moves_while_it_is_read_is_shown_as_it_was(
+async def test_a_job_that_moves_while_it_is_read_is_shown_consistently(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, answer = held()
@@ -128,7 +128,7 @@ async def test_a_job_that_moves_while_it_is_read_is_shown_as_it_was(
     assert outcomes(await place.seen(job_id)) == ["cancel"]
 
 
-async def test_a_target_that_goes_while_it_loads_is_told_truthfully(place: Place, receiver: Receiver) -> None:
+async def test_the_webhooks_show_that_a_target_went_away_during_a_load(place: Place, receiver: Receiver) -> None:
     place.target.habits.load_seconds = 60
     job_id = await place.ask(state_webhook_url=receiver.url(), max_attempts=1)
     await until(lambda: place.target.loading)
@@ -167,14 +167,14 @@ async def test_a_laptop_that_falls_asleep_while_it_loads_is_noticed_within_secon
     assert (await place.done(job_id))["attempt"] == 1
 
 
-async def test_a_long_prompt_is_no_sleep(place: Place) -> None:
-    place.target.habits.prefill_seconds = 1  # ten probes
+async def test_a_long_prompt_is_not_taken_for_sleep(place: Place) -> None:
+    place.target.habits.prefill_seconds = 1  # as long as ten probes
     job = await place.run(max_attempts=1)
     assert outcomes(job) == ["succeed"]
 
 
-async def test_a_single_probe_that_gets_no_answer_is_no_absence(place: Place) -> None:
-    """Two of three may be lost: what runs goes on."""
+async def test_a_target_is_not_away_after_two_lost_probes(place: Place) -> None:
+    """Only three lost probes in a row count; until then running requests go on."""
     hold, answer = held()
     place.target.script("a", answer)
     job_id = await place.ask(max_attempts=1)
@@ -186,7 +186,7 @@ async def test_a_single_probe_that_gets_no_answer_is_no_absence(place: Place) ->
     assert outcomes(await place.done(job_id)) == ["succeed"]
 
 
-async def test_several_jobs_of_a_target_that_goes_all_come_back(tmp_path: Path) -> None:
+async def test_all_jobs_of_a_target_that_goes_away_are_resumed(tmp_path: Path) -> None:
     async with some_targets(parallel=4) as [target]:
         tables = target_tables(target, parallel=4)
         async with a_place(tmp_path, target, inference__targets=tables, **HURRIED) as place:
@@ -202,9 +202,9 @@ async def test_several_jobs_of_a_target_that_goes_all_come_back(tmp_path: Path) 
             assert target.max_in_flight["a"] == 4
 
 
-async def test_a_job_that_had_its_whole_answer_is_done_though_the_target_goes_then(tmp_path: Path) -> None:
+async def test_a_job_with_a_whole_answer_is_done_even_if_its_target_then_goes_away(tmp_path: Path) -> None:
     async with some_targets() as [target], a_place(tmp_path, target, inference__probe_seconds=0.01) as place:
-        wishes = [{"name": f"{number}.txt"} for number in range(32)]  # it takes a while to keep all of them
+        wishes = [{"name": f"{number}.txt"} for number in range(32)]  # storing all of them takes a while
         job_id = await place.ask(artifacts=wishes, max_attempts=1)
         await until(lambda: any(seen.finished for seen in ran(target)))
         await target.go_away(restart=True)
@@ -214,7 +214,7 @@ async def test_a_job_that_had_its_whole_answer_is_done_though_the_target_goes_th
         assert len(job["artifacts"]) == 32
 
 
-async def test_a_target_that_goes_before_it_was_asked_for_an_unlisted_model_is_asked_when_it_is_back(
+async def test_an_unlisted_model_is_requested_again_when_its_target_is_back(
     tmp_path: Path,
 ) -> None:
     async with some_targets() as [target], a_place(tmp_path, target, inference__probe_seconds=60) as place:
@@ -229,14 +229,14 @@ async def test_a_target_that_goes_before_it_was_asked_for_an_unlisted_model_is_a
         assert (await place.done(job_id))["attempt"] == 1
 
 
-async def test_a_model_that_was_installed_a_moment_ago_is_found(place: Place, receiver: Receiver) -> None:
+async def test_a_newly_installed_model_is_found(place: Place, receiver: Receiver) -> None:
     place.target.models["new"] = Model()
     job_id = await place.ask(model="new", max_attempts=1, state_webhook_url=receiver.url())
     assert (await place.done(job_id))["attempt"] == 1
     assert await whole_story(receiver, job_id) == ["queued", "loading", "working", "done"]
 
 
-async def test_every_attempt_is_told_with_its_number(place: Place, receiver: Receiver) -> None:
+async def test_every_webhook_has_the_number_of_its_attempt(place: Place, receiver: Receiver) -> None:
     place.target.script("a", Answer(chunks=["one", " two"], error_after=1, error="it fell over"))
     place.target.script("a", Answer(status=503, error="busy"))
     job_id = await place.ask(state_webhook_url=receiver.url())
@@ -254,9 +254,7 @@ async def test_every_attempt_is_told_with_its_number(place: Place, receiver: Rec
     ]
 
 
-async def test_nothing_is_told_that_was_not_seen_when_the_connection_is_refused(
-    tmp_path: Path, receiver: Receiver
-) -> None:
+async def test_no_state_is_sent_for_an_attempt_whose_connection_is_refused(tmp_path: Path, receiver: Receiver) -> None:
     async with some_targets() as [target], a_place(tmp_path, target, inference__probe_seconds=60) as place:
         await place.run()
         await target.go_away()
@@ -279,7 +277,7 @@ async def test_nothing_is_told_that_was_not_seen_when_the_connection_is_refused(
         assert await whole_story(receiver, cold) == ["queued", "loading", "working", "done"]
 
 
-async def test_a_target_that_was_never_there_is_waited_for(tmp_path: Path) -> None:
+async def test_a_job_waits_for_a_target_that_was_never_up(tmp_path: Path) -> None:
     async with some_targets(2) as [here, there]:
         await there.go_away()
         tables = target_tables(here, there)
@@ -307,7 +305,7 @@ async def test_a_list_of_resident_models_that_blocks_means_busy_and_not_down(pla
     place.target.script("a", answer)
     running = await place.ask()
     await saying(place.target)
-    place.target.habits.ps_seconds = 1  # ten probes
+    place.target.habits.ps_seconds = 1  # as long as ten probes
     job_id = await place.ask(model="b", max_attempts=1, state_webhook_url=receiver.url())
     await until(lambda: place.target.loads == ["a", "b"])
     hold.set()
@@ -318,7 +316,7 @@ async def test_a_list_of_resident_models_that_blocks_means_busy_and_not_down(pla
 
 
 @pytest.mark.parametrize("blocks", [True, False], ids=["ps blocks", "ps lists it still"])
-async def test_an_unload_that_is_answered_before_it_is_done_is_waited_for(narrow: Place, blocks: bool) -> None:
+async def test_a_load_waits_for_the_end_of_an_unload_that_was_already_answered(narrow: Place, blocks: bool) -> None:
     target = narrow.target
     target.habits.ps_blocks_while_unloading = blocks
     target.habits.unload_seconds = 0.3
@@ -329,9 +327,7 @@ async def test_an_unload_that_is_answered_before_it_is_done_is_waited_for(narrow
     assert outcomes(await narrow.done(job_id)) == ["succeed"]
 
 
-async def test_an_order_to_unload_that_is_refused_is_given_again(
-    narrow: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_refused_order_to_unload_is_sent_again(narrow: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chargehand.doors.inference.target.UNLOAD_AGAIN_SECONDS", 0.1)
     await narrow.run(model="a")
     narrow.target.habits.busy = 1
@@ -354,7 +350,7 @@ async def test_a_model_that_stays_in_memory_keeps_the_job_waiting_and_costs_no_a
     assert (await narrow.done(job_id))["attempt"] == 1
 
 
-async def test_a_model_that_expired_is_loaded_again_and_that_is_told(place: Place, receiver: Receiver) -> None:
+async def test_a_model_that_expired_is_loaded_again_with_a_loading_state(place: Place, receiver: Receiver) -> None:
     await place.run(keep_alive="100ms")
     await place.target.until(lambda: place.target.unloads == ["a"])
     job_id = await place.ask(state_webhook_url=receiver.url())
@@ -364,7 +360,7 @@ async def test_a_model_that_expired_is_loaded_again_and_that_is_told(place: Plac
 
 
 async def test_a_model_that_is_listed_beyond_its_time_is_used(place: Place) -> None:
-    """Ollama leaves the old instant there while a request runs; or the clock of the target is wrong."""
+    """Ollama keeps the old time while a request runs; or the target's clock is wrong."""
     listed = b'{"models":[{"name":"a:latest","model":"a:latest","expires_at":"2020-01-01T00:00:00Z"}]}'
     place.target.script("/api/ps", Answer(raw=listed), always=True)
     scheduler_of(place.server).targets["laptop"].refresh()
@@ -376,7 +372,7 @@ async def test_a_model_that_is_listed_beyond_its_time_is_used(place: Place) -> N
 # loading --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_load_whose_caller_hangs_up_goes_on(place: Place, receiver: Receiver) -> None:
+async def test_a_load_goes_on_after_its_caller_hung_up(place: Place, receiver: Receiver) -> None:
     place.target.habits.load_seconds = 0.3
     first = await place.ask(state_webhook_url=receiver.url())
     await until(lambda: place.target.loading)
@@ -389,7 +385,7 @@ async def test_a_load_whose_caller_hangs_up_goes_on(place: Place, receiver: Rece
     assert not any(seen.aborted for seen in place.target.seen)
 
 
-async def test_a_load_that_nobody_waits_for_any_more_may_fail(place: Place) -> None:
+async def test_a_load_that_no_job_waits_for_may_fail(place: Place) -> None:
     place.target.habits.load_seconds = 0.2
     place.target.habits.load_failure, place.target.habits.load_failures = "no luck", 1
     await place.cancel(await _loading(place))
@@ -403,7 +399,7 @@ async def _loading(place: Place, **fields: Any) -> str:
     return job_id
 
 
-async def test_jobs_that_come_while_their_model_is_loaded_wait_for_that_load(place: Place, receiver: Receiver) -> None:
+async def test_jobs_that_arrive_during_a_load_wait_for_that_load(place: Place, receiver: Receiver) -> None:
     place.target.habits.load_seconds = 0.2
     first = await _loading(place, state_webhook_url=receiver.url())
     others = [await place.ask(state_webhook_url=receiver.url()) for _ in range(3)]
@@ -413,7 +409,7 @@ async def test_jobs_that_come_while_their_model_is_loaded_wait_for_that_load(pla
     assert [await whole_story(receiver, job_id) for job_id in others] == [["queued", "working", "done"]] * 3
 
 
-async def test_a_job_that_lets_its_model_go_has_it_loaded_first(place: Place, receiver: Receiver) -> None:
+async def test_a_job_with_keep_alive_0_has_its_model_loaded_first(place: Place, receiver: Receiver) -> None:
     """A load with keep_alive 0 would be an order to unload."""
     place.target.habits.load_seconds = 0.05
     for number in (1, 2):
@@ -426,7 +422,7 @@ async def test_a_job_that_lets_its_model_go_has_it_loaded_first(place: Place, re
     await place.target.until(lambda: place.target.unloads == ["a", "a"])
 
 
-async def test_however_a_model_is_spelled_it_is_one(narrow: Place) -> None:
+async def test_all_spellings_of_a_name_are_one_model(narrow: Place) -> None:
     for name in ("a", "A", "a:latest", "library/a", "registry.ollama.ai/library/A:latest"):
         job = await narrow.run(model=name)
         assert job["model"] == name
@@ -454,7 +450,7 @@ async def test_a_model_in_memory_under_another_name_is_not_loaded(tmp_path: Path
                 assert target.unloads == (["base"] if slots == 1 else [])
 
 
-async def test_options_pinned_by_the_operator_reach_the_target_in_load_and_request_alike(tmp_path: Path) -> None:
+async def test_pinned_options_are_sent_with_the_load_and_with_the_request(tmp_path: Path) -> None:
     pins = {"A": {"options": {"num_ctx": 8192, "top_k": 7}, "keep_alive": "30m"}}
     async with some_targets() as [target], a_place(tmp_path, target, inference__models=pins) as place:
         await place.run(options={"num_ctx": 2048, "temperature": 0.5}, keep_alive="1m")
@@ -472,7 +468,7 @@ async def test_options_pinned_by_the_operator_reach_the_target_in_load_and_reque
         assert target.loads == ["a", "b"], "no options made it load again"
 
 
-async def test_options_that_the_operator_pinned_also_go_with_embeddings(tmp_path: Path) -> None:
+async def test_pinned_options_are_sent_with_embeddings(tmp_path: Path) -> None:
     pins = {"embedder": {"options": {"num_ctx": 512}}}
     async with some_targets() as [target], a_place(tmp_path, target, inference__models=pins) as place:
         await place.done(await place.embedding(options={"num_ctx": 2048}))
@@ -482,7 +478,7 @@ async def test_options_that_the_operator_pinned_also_go_with_embeddings(tmp_path
         assert target.loads == ["embedder"]
 
 
-async def test_a_reload_within_the_request_is_found_out_and_put_on_record(place: Place) -> None:
+async def test_a_reload_within_the_request_is_detected_and_recorded(place: Place) -> None:
     await place.run()
     place.target.habits.load_seconds = 1.1
     job = await place.run(options={"num_ctx": 8192})
@@ -493,7 +489,7 @@ async def test_a_reload_within_the_request_is_found_out_and_put_on_record(place:
     assert "loaded a:latest again within the request" in warning["message"]
 
 
-async def test_a_model_that_was_loaded_for_the_job_was_not_reloaded(place: Place) -> None:
+async def test_a_load_for_the_job_is_not_recorded_as_a_reload(place: Place) -> None:
     place.target.habits.load_seconds = 0.2
     job = await place.run()
     assert not job["evidence"].get("reloaded")
@@ -521,16 +517,15 @@ async def test_jobs_for_two_models_in_turn_do_not_swap_them_in_turn(tmp_path: Pa
             order = [(seen.json["model"], seen.at - began) for seen in ran(target)]
             assert Counter(model for model, _ in order) == {"a": 10, "b": 10}
             turns = [0.0, *(at for _, at in order)]
-            slowest = max(
-                later - earlier for earlier, later in pairwise(turns)
-            )  # of a generation, or a load, here and now
-            for model in "ab":  # nobody was passed over for longer than the cap, one generation and the load
+            # The slowest generation or load in this run.
+            slowest = max(later - earlier for earlier, later in pairwise(turns))
+            for model in "ab":  # no job waited longer than the cap, one generation and the load
                 mine = [0.0, *(at for name, at in order if name == model)]
                 longest = max(later - earlier for earlier, later in pairwise(mine))
                 assert longest < min(cap_seconds, turns[-1]) + asked + 2 * slowest, (model, order)
 
 
-async def test_a_model_drains_before_it_is_thrown_out_and_gets_no_new_work_meanwhile(tmp_path: Path) -> None:
+async def test_a_model_drains_before_it_is_evicted_and_gets_no_new_work_meanwhile(tmp_path: Path) -> None:
     async with some_targets() as [target]:
         settings = {"inference__targets": target_tables(target, slots=1), "inference__wait_cap_seconds": 0.2}
         async with a_place(tmp_path, target, **settings) as place:
@@ -538,7 +533,7 @@ async def test_a_model_drains_before_it_is_thrown_out_and_gets_no_new_work_meanw
             target.script("a", answer)
             first = await place.ask()
             await saying(target)
-            rival = await place.ask()  # waits for a, which is in memory, so b has to wait for the cap
+            rival = await place.ask()  # waits for a, which is in memory, so that b has to wait for the cap
             other = await place.ask(model="b")
             closing = scheduler_of(place.server).targets["laptop"].ledger.closing
             await until(lambda: closing == {"a:latest": "b:latest"})
@@ -553,7 +548,7 @@ async def test_a_model_drains_before_it_is_thrown_out_and_gets_no_new_work_meanw
             assert target.loads == ["a", "b", "a"]
 
 
-async def test_the_urgent_job_does_not_wait_until_nobody_wants_the_model_in_memory(narrow: Place) -> None:
+async def test_an_urgent_job_does_not_wait_until_the_model_in_memory_is_unwanted(narrow: Place) -> None:
     hold, answer = held()
     narrow.target.script("a", answer)
     ids = [await narrow.ask() for _ in range(3)]
@@ -598,10 +593,10 @@ async def test_a_model_closed_for_a_job_that_was_cancelled_takes_work_again(tmp_
             assert (target.loads, target.unloads) == (["a"], [])
 
 
-async def test_a_job_cancelled_while_room_is_made_for_it_leaves_no_lie_behind(
+async def test_a_job_cancelled_while_room_is_made_for_it_leaves_the_records_correct(
     narrow: Place, receiver: Receiver
 ) -> None:
-    """The model that was being thrown out is on its way out, whoever wants it next."""
+    """The model that was being evicted is still unloaded, whichever model is wanted next."""
     narrow.target.habits.ps_blocks_while_unloading = False
     await narrow.run(model="a")
     narrow.target.habits.unload_seconds = 0.3
@@ -652,7 +647,7 @@ async def test_a_job_goes_to_the_target_that_has_its_model_in_memory(tmp_path: P
             assert (one.loads, two.loads) == (["a"], ["b"])
 
 
-async def test_a_job_goes_to_the_target_that_has_its_model_at_all(tmp_path: Path) -> None:
+async def test_a_job_goes_to_the_only_target_that_has_its_model(tmp_path: Path) -> None:
     async with some_targets(2) as [one, two]:
         del one.models["a"]
         async with a_place(tmp_path, one, two) as place:
@@ -660,7 +655,7 @@ async def test_a_job_goes_to_the_target_that_has_its_model_at_all(tmp_path: Path
             assert ran(one) == loads(one) == []
 
 
-async def test_a_busy_target_leaves_the_rest_to_the_next_one(tmp_path: Path) -> None:
+async def test_jobs_beyond_the_places_of_a_busy_target_go_to_the_next_one(tmp_path: Path) -> None:
     async with some_targets(2) as [one, two], a_place(tmp_path, one, two) as place:
         hold, answer = held()
         one.script("a", answer)
@@ -672,13 +667,15 @@ async def test_a_busy_target_leaves_the_rest_to_the_next_one(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("warm", [False, True], ids=["not in memory", "thought to be in memory"])
-async def test_a_target_that_lacks_the_model_after_all_is_left_for_the_other(tmp_path: Path, warm: bool) -> None:
+async def test_a_job_moves_to_the_other_target_if_the_first_lacks_the_model_after_all(
+    tmp_path: Path, warm: bool
+) -> None:
     async with some_targets(2) as [one, two], a_place(tmp_path, one, two) as place:
         if warm:
             assert (await place.run())["evidence"]["target"] == "laptop"
         before = len(loads(one)) + len(ran(one))
         one.resident.clear()
-        del one.models["a"]  # somebody removed it behind our back
+        del one.models["a"]  # another user removed the model
         job = await place.run(max_attempts=1)
         assert (job["attempt"], outcomes(job), failures(job)) == (1, ["park", "succeed"], ["no such model", ""])
         assert job["evidence"]["target"] == "desktop"
@@ -694,14 +691,14 @@ async def test_a_model_that_both_targets_lack_after_all_fails_the_job(tmp_path: 
         assert "not found" in job["error"]
 
 
-async def test_a_cloud_model_that_nobody_knows_fails_the_job(tmp_path: Path) -> None:
+async def test_an_unknown_cloud_model_fails_the_job(tmp_path: Path) -> None:
     async with some_targets(2) as [one, two], a_place(tmp_path, one, two) as place:
         job = await place.failed(await place.ask(model="nobody:cloud"), 3)
         assert "not found" in job["error"]
         assert len(ran(one)) + len(ran(two)) <= 2
 
 
-async def test_a_job_for_the_model_of_a_target_that_is_away_waits_though_another_is_there(tmp_path: Path) -> None:
+async def test_a_job_waits_for_the_target_that_has_its_model_even_if_another_is_up(tmp_path: Path) -> None:
     async with some_targets(2) as [one, two]:
         two.models["rare"] = Model()
         async with a_place(tmp_path, one, two, **HURRIED) as place:
@@ -716,7 +713,7 @@ async def test_a_job_for_the_model_of_a_target_that_is_away_waits_though_another
             assert (await place.done(job_id))["evidence"]["target"] == "desktop"
 
 
-async def test_the_job_of_a_target_that_goes_is_finished_by_the_other(tmp_path: Path) -> None:
+async def test_the_job_of_a_target_that_goes_away_is_finished_by_the_other(tmp_path: Path) -> None:
     async with some_targets(2) as [one, two], a_place(tmp_path, one, two, **HURRIED) as place:
         _, answer = held()
         one.script("a", answer)
@@ -728,7 +725,7 @@ async def test_the_job_of_a_target_that_goes_is_finished_by_the_other(tmp_path: 
         one.wake()
 
 
-async def test_a_model_that_is_not_on_the_list_of_a_target_is_never_asked_of_it(tmp_path: Path) -> None:
+async def test_a_model_that_is_not_on_the_list_of_a_target_is_never_requested_from_it(tmp_path: Path) -> None:
     async with some_targets(2) as [one, two]:
         async with aiohttp.ClientSession() as other:
             await (await other.post(f"{one.url}/api/chat", json={"model": "a"})).read()
@@ -752,7 +749,7 @@ async def test_a_model_that_is_on_no_list_fails_the_job_and_says_why(tmp_path: P
 
 
 async def test_a_backlog_on_one_target_does_not_keep_a_model_on_another_closed(tmp_path: Path) -> None:
-    """Room was being made on the first when the second had some sooner: the first goes on as before."""
+    """Room was being made on the first target when the second had room sooner: the first goes on as before."""
     async with some_targets(2) as [one, two]:
         del two.models["a"]
         settings = {"inference__targets": target_tables(one, two, slots=1), "inference__wait_cap_seconds": 0}
@@ -812,7 +809,7 @@ async def test_a_target_is_woken_when_work_waits_for_it_and_not_too_often(tmp_pa
             assert len(file.read_text().splitlines()) <= woken + 1, "one may have been on its way"
 
 
-async def test_a_target_that_is_there_is_not_woken(tmp_path: Path) -> None:
+async def test_a_target_that_is_up_is_not_woken(tmp_path: Path) -> None:
     async with some_targets() as [target]:
         file = tmp_path / "woken"
         tables = target_tables(target, wake_command=wake_command(file), slots=1)
@@ -824,7 +821,7 @@ async def test_a_target_that_is_there_is_not_woken(tmp_path: Path) -> None:
             assert not file.exists()
 
 
-async def test_a_wake_command_that_cannot_be_run_harms_nobody(tmp_path: Path) -> None:
+async def test_a_wake_command_that_cannot_be_run_does_not_stop_the_job(tmp_path: Path) -> None:
     async with some_targets() as [target]:
         tables = target_tables(target, wake_command=["/does/not/exist"])
         settings = {"inference__targets": tables, "inference__wake_seconds": 0.05, **HURRIED}
@@ -872,8 +869,8 @@ async def test_a_working_job_is_cancelled_by_closing_the_targets_connection(plac
     assert (await place.seen(job_id))["state"] == "failed"
 
 
-async def test_the_room_of_a_request_cancelled_before_its_first_token_is_not_given_away_at_once(place: Place) -> None:
-    """A runner deep in a prompt notices only at its next token: the next request would wait inside the target."""
+async def test_the_place_of_a_request_cancelled_before_its_first_token_stays_taken_for_a_while(place: Place) -> None:
+    """A runner in a long prompt notices a cancel only at its next token; another request would wait in the target."""
     await place.run()
     place.target.habits.cancel_seconds = 0.5
     place.target.habits.hold = asyncio.Event()
@@ -909,7 +906,7 @@ async def test_a_job_that_works_past_its_deadline_is_stopped_at_the_target(place
     assert (await place.run())["state"] == "done"
 
 
-async def test_a_job_for_later_does_not_run_now_though_its_model_is_in_memory(place: Place) -> None:
+async def test_a_delayed_job_does_not_run_now_even_if_its_model_is_in_memory(place: Place) -> None:
     await place.run()
     began = time.monotonic()
     job = await place.run(delay_seconds=0.4)
@@ -924,7 +921,7 @@ async def test_a_long_answer_outlasts_its_lease(tmp_path: Path) -> None:
         assert outcomes(job) == ["succeed"]
 
 
-async def test_a_target_with_a_key_is_given_it_with_every_request(tmp_path: Path) -> None:
+async def test_the_key_of_a_target_is_sent_with_every_request(tmp_path: Path) -> None:
     async with some_targets() as [target]:
         tables = target_tables(target, api_key="the-key-of-the-laptop")
         async with a_place(tmp_path, target, inference__targets=tables) as place:
@@ -955,7 +952,7 @@ async def test_a_cancelled_job_can_be_retried(place: Place) -> None:
     assert (await place.done(job_id))["attempt"] == 1
 
 
-async def test_what_runs_when_the_server_stops_is_handed_back_and_runs_when_it_is_back(tmp_path: Path) -> None:
+async def test_a_job_that_runs_when_the_server_stops_is_handed_back_and_runs_after_the_restart(tmp_path: Path) -> None:
     async with some_targets() as [target]:
         _, answer = held()
         target.script("a", answer)
@@ -968,7 +965,7 @@ async def test_what_runs_when_the_server_stops_is_handed_back_and_runs_when_it_i
             assert (job["attempt"], outcomes(job)) == (1, ["park", "succeed"])
 
 
-async def test_a_server_that_stops_hands_everything_back_and_leaves_no_connection_open(tmp_path: Path) -> None:
+async def test_a_server_that_stops_hands_all_jobs_back_and_leaves_no_connection_open(tmp_path: Path) -> None:
     async with some_targets(parallel=4) as [target]:
         settings = {"inference__targets": target_tables(target, parallel=4), "inference__lease_seconds": 0.3}
         for number in range(3):
@@ -992,7 +989,7 @@ async def test_a_server_that_stops_hands_everything_back_and_leaves_no_connectio
 # all at once ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_storm_leaves_nobody_waiting_and_nothing_in_the_books(tmp_path: Path) -> None:
+async def test_a_storm_leaves_no_job_waiting_and_the_ledgers_empty(tmp_path: Path) -> None:
     chance = Random(1)
     async with some_targets(2, parallel=2) as targets:
         tables = target_tables(*targets, slots=1, parallel=2)
