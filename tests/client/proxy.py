@@ -1,4 +1,4 @@
-"""A proxy that loses answers and cuts streams."""
+"""A proxy that drops answers and cuts streams."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ from aiohttp import web
 
 @asynccontextmanager
 async def cutting(url: str, after_bytes: int, streams: int = 1_000_000) -> AsyncIterator[tuple[str, list[str]]]:
-    """A proxy that loses the first answer to each POST, and cuts the first so many streams of events, each after so many bytes."""
+    """A proxy that drops the first answer to each POST, and cuts the first `streams` event streams after so many bytes."""
     lost: set[str] = set()
     resumed: list[str] = []
 
@@ -52,7 +52,7 @@ def _cut(request: web.Request, response: web.StreamResponse) -> web.StreamRespon
 
 
 async def _some(content: aiohttp.StreamReader, count: int) -> bytes:
-    """So many bytes, or what there is before the end."""
+    """Return so many bytes, or those before the end."""
     try:
         return await content.readexactly(count)
     except asyncio.IncompleteReadError as ended:

@@ -1,4 +1,4 @@
-"""A worker that runs beside the test."""
+"""Run a worker beside the test."""
 
 import asyncio
 import logging
@@ -15,12 +15,12 @@ async def working(worker: Worker) -> AsyncIterator[asyncio.Task[None]]:
         yield serving
     finally:
         worker.stop()
-        worker.stop()  # the second time: no grace
+        worker.stop()  # a second stop ends the grace
         await asyncio.wait_for(serving, 30)
 
 
 class Log(logging.Handler):
-    """What the client logged."""
+    """The lines that the client logged."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A small tasks server in memory, for what the real one does not do on demand: lose answers, be busy, be codeQ.
+"""A small tasks server in memory, for what the real one does not do on demand: drop answers, be busy, behave as codeQ.
 
 `Stub(codeq=True)` has no streams, no lease numbers, no progress and no cancel, like codeQ.
 """
@@ -43,8 +43,8 @@ class Stub:
         self.calls: Counter[str] = Counter()
         self.bodies: list[tuple[str, Any]] = []
         self.streams = 0
-        self.left: set[str] = set()  # names of streams
-        # Given the last word of the path, says how the next such calls fail: a status, or "drop" to do it and hang up.
+        self.left: set[str] = set()  # names of streams that the client closed
+        # By the last part of the path: how the next such calls fail, a status, or "drop" to do the work and hang up.
         self.faults: dict[str, list[int | str]] = {}
         self.in_flight_peak = 0
         self._news = asyncio.Condition()

@@ -1,4 +1,4 @@
-"""Repeated tokens are passed on once, whatever breaks in between."""
+"""Tokens that a resumed stream repeats are passed on once."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -23,7 +23,7 @@ from chargehand.client.types.engine import LeasedJob
 from chargehand.client.types.inference import Job
 from chargehand.testing import ChargehandServer
 
-IN_A_LOOP_ONLY = {"claims"}  # streamed claims are for those who do many things at once
+IN_A_LOOP_ONLY = {"claims"}  # a streamed claim needs an event loop
 SECONDS = 20.0
 
 
@@ -40,7 +40,7 @@ def client(server: ChargehandServer) -> Iterator[Client]:
 
 
 def calls(part: object) -> dict[str, inspect.Signature]:
-    """Its calls, and what each takes. Who waits and who does not differ in what they return alone."""
+    """Return the calls of a part of the client with their parameters. The two clients differ only in return types."""
     found = inspect.getmembers(part, inspect.ismethod)
     return {
         name: inspect.signature(call).replace(return_annotation=None)
@@ -57,7 +57,7 @@ def test_both_clients_have_the_same_calls(part: str) -> None:
     assert "wait" in calls(ours) or part == "deliveries"
 
 
-def test_type_checkers_know_what_comes_back(client: Client) -> None:
+def test_type_checkers_know_the_return_types(client: Client) -> None:
     """The assertions on types are checked by mypy, in `make check`."""
     task = assert_type(client.tasks.create("typed", {"n": 1}), Task)
     assert_type(client.deliveries.find(state="dead"), Iterator[Delivery])
@@ -123,7 +123,7 @@ def test_a_job_is_parked_retried_paused_and_cancelled(client: Client) -> None:
     assert [event.move for event in client.engine.events(job_id)][-2:] == ["requeue", "cancel"]
 
 
-def test_dead_deliveries_are_found_and_sent_again(client: Client, server: ChargehandServer) -> None:
+def test_dead_deliveries_are_found_and_replayed(client: Client, server: ChargehandServer) -> None:
     server.receiver.answer(500)
     job_id = client.engine.submit("told", None, webhook=server.receiver.url + "dying").job_id
     server.receiver.wait_for(lambda each: each.path == "/dying" and each.answered == 500)
@@ -146,7 +146,7 @@ def test_a_list_is_read_page_by_page_as_far_as_the_caller_goes(client: Client) -
     ids = [client.engine.submit("many", n).job_id for n in range(120)]
     found = client.engine.jobs(queue="many")
     assert next(found).id == ids[-1]
-    found.close()  # type: ignore[attr-defined]  # a generator, as whoever leaves a loop early knows
+    found.close()  # type: ignore[attr-defined]  # it is a generator, so it can be closed
     assert [job.id for job in client.engine.jobs(queue="many")] == ids[::-1]
 
 
@@ -229,8 +229,8 @@ def test_an_iterator_raises_when_the_client_is_closed() -> None:
             reading.result(SECONDS)
 
 
-def test_a_call_to_a_loop_that_has_ended_raises_however_late_it_comes() -> None:
-    """One of many is between finding the loop and asking it when another thread closes it."""
+def test_a_call_raises_if_its_loop_is_closed_at_any_moment() -> None:
+    """Another thread may close the loop after a caller has found it and before it has used it."""
 
     async def farewell() -> None:
         pass
@@ -254,18 +254,18 @@ def test_a_call_to_a_loop_that_has_ended_raises_however_late_it_comes() -> None:
         stop.set()
         until = time.monotonic() + SECONDS
         while any(caller.is_alive() for caller in callers) and time.monotonic() < until:
-            background.close()  # those who called in between
+            background.close()  # ends calls that began after the last close
     finally:
         sys.setswitchinterval(interval)
     assert not any(caller.is_alive() for caller in callers)
 
 
-def test_a_call_in_the_last_moment_of_a_loop_is_not_begun() -> None:
+def test_a_call_at_the_end_of_a_loop_is_not_started() -> None:
     late: Future[None] = Future()
 
     async def farewell() -> None:
         if not late.cancelled():
-            loop.begin(lambda: asyncio.sleep(3600), late)  # comes to its turn when all that was under way has ended
+            loop.begin(lambda: asyncio.sleep(3600), late)  # runs only when everything else on the loop has ended
 
     background = Background(farewell)
     background.run(lambda: asyncio.sleep(0))
@@ -274,7 +274,7 @@ def test_a_call_in_the_last_moment_of_a_loop_is_not_begun() -> None:
     assert late.cancelled()
 
 
-def test_a_client_may_be_closed_again_and_again_while_others_call(server: ChargehandServer) -> None:
+def test_a_client_may_be_closed_repeatedly_while_other_threads_call(server: ChargehandServer) -> None:
     client = Client(server.url)
     task = client.tasks.create("shared", {})
     stop = threading.Event()
@@ -301,7 +301,7 @@ def test_a_client_that_is_garbage_ends_its_thread(server: ChargehandServer) -> N
         return {thread for thread in threading.enumerate() if thread.name == "chargehand client"}
 
     before = threads()
-    tasks = Client(server.url).tasks  # the client itself has gone already, and its part works
+    tasks = Client(server.url).tasks  # the client is garbage already, but its part still works
     task = tasks.create("forgotten", {})
     watching = tasks.watch(task.id)
     next(watching)
@@ -371,7 +371,7 @@ def test_forked_processes_use_the_client_of_their_parent_and_do_not_disturb_it(s
 
 
 def test_ctrl_c_ends_a_wait_and_the_client_goes_on(server: ChargehandServer) -> None:
-    """It is never closed, and nobody complains."""
+    """The client is never closed, and prints no warning."""
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", WAITING, server.url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
         assert waiting.stdout is not None

@@ -1,4 +1,4 @@
-"""The calls of a client against the real server, and when there is no answer."""
+"""The calls of a client against the real server, and against servers that do not answer."""
 
 import asyncio
 import socket
@@ -170,7 +170,7 @@ async def test_an_error_says_that_an_earlier_try_may_have_arrived_though_the_las
     assert "may have done it" in lost.value.advice
 
 
-async def test_a_call_that_could_be_done_twice_is_not_repeated(faulty: Stub) -> None:
+async def test_a_call_that_is_not_idempotent_is_not_repeated(faulty: Stub) -> None:
     faulty.faults["claim"] = ["drop"]
     async with AsyncClient(faulty.url) as client:
         with pytest.raises(NoAnswer, match="no answer") as lost:
@@ -196,7 +196,7 @@ async def test_a_call_gives_up_after_its_retries(faulty: Stub) -> None:
     assert faulty.calls["tasks"] == 3
 
 
-async def test_any_call_is_repeated_while_no_server_is_there(faulty: Stub) -> None:
+async def test_any_call_is_repeated_while_the_connection_is_refused(faulty: Stub) -> None:
     await faulty.stop()
     async with AsyncClient(faulty.url, retries=1) as client:
         since = time.monotonic()
@@ -217,7 +217,7 @@ async def test_an_answer_without_an_end_does_not_fill_the_memory(faulty: Stub, m
 
 @asynccontextmanager
 async def answering(*answers: web.Response | None) -> AsyncIterator[tuple[str, list[str]]]:
-    """A server that gives these answers, one after the other, whatever is asked. None: it hangs up. After the last it says nothing."""
+    """A server that gives these answers in turn to any request; None: it hangs up. After the last it does not answer."""
     asked: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -259,11 +259,11 @@ async def test_a_cancel_whose_answer_is_lost_is_not_sent_again(
         assert len(asked) == 1
 
 
-async def test_a_wait_for_a_task_outlasts_the_server() -> None:
+async def test_a_wait_for_a_task_survives_a_restart_of_the_server() -> None:
     ended = {"task": {"id": "1", "status": "FAILED"}, "result": {"taskId": "1", "status": "FAILED", "error": "no"}}
     answers = [
         None,
-        None,  # aiohttp itself reads a second time
+        None,  # aiohttp itself sends a GET a second time
         web.json_response({"error": "stopping"}, status=503, headers={"Retry-After": "0"}),
         web.json_response({"error": "result not found"}, status=404),
         web.json_response(ended),
@@ -289,7 +289,7 @@ WAITS: dict[str, Callable[[AsyncClient], Awaitable[object]]] = {
 
 @pytest.fixture(params=["silent", "gone"])
 def nobody(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A server that takes connections and says nothing, or one that is not there."""
+    """The URL of a server that accepts connections and never answers, or of one that is not running."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         if request.param == "gone":
             listening.close()
@@ -336,7 +336,7 @@ async def test_a_token_or_key_with_a_control_character_raises_a_client_error(fau
     assert faulty.calls == {}
 
 
-def test_a_server_decides_how_long_to_wait_within_reason() -> None:
+def test_the_pause_that_a_server_asks_for_is_bounded() -> None:
     assert pause(0, lambda: 0.0) == pause(0, lambda: 0.0, asked=0) == 0.1
     assert pause(3, lambda: 0.0, asked=7) == 7
     assert pause(3, lambda: 0.0, asked=999_999_999) == 60

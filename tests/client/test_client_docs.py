@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/client.md").read_text()
 BLOCK = re.compile(r"<!-- file: (\w+\.py)(, background)? -->\n```python\n(.*?)```", re.DOTALL)
 SECONDS = 90
-# What each program must say.
+# The lines that each program must print.
 PROMISES = {
     "ask.py": [r"\w+ \w+"],
     "ask_async.py": [r"(done \d+ tokens from \S+\n){3}"],
@@ -39,7 +39,7 @@ def test_every_program_on_the_page_is_run() -> None:
     assert PAGE.count("```python") == len(BLOCK.findall(PAGE))
 
 
-@pytest.mark.timeout(300)  # a dozen processes, on machines that are busy
+@pytest.mark.timeout(300)  # it starts a dozen processes, perhaps on a busy machine
 @pytest.mark.xdist_group("processes")
 def test_the_programs_do_what_the_page_says(tmp_path: Path) -> None:
     if reason := Embedded.available():

@@ -1,4 +1,4 @@
-"""The calls for models against the real server, with a target that does what the test says."""
+"""The calls for models against the real server, with a scripted target."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -69,7 +69,7 @@ async def test_the_states_of_a_job_go_to_its_webhook(client: AsyncClient) -> Non
     assert [body["state"] for body in told(receiver, made.job_id)] == ["done"]
 
 
-async def test_the_same_key_is_the_same_job_and_a_lost_answer_makes_no_second_one(place: Place) -> None:
+async def test_the_same_key_is_the_same_job_and_a_lost_answer_makes_no_second_job(place: Place) -> None:
     async with cutting(place.url, 100) as (url, _), AsyncClient(url) as client:
         made = await client.submit("a", "hello", delay_seconds=60)
         again = [await client.submit("a", "hello", idempotency_key="order-17") for _ in range(2)]
@@ -90,7 +90,7 @@ async def test_tokens_come_as_the_model_writes_them(client: AsyncClient, target:
         assert [token async for token in client.stream(made.job_id)] == [Token("xyz")], "of one that is done: all"
 
 
-async def test_a_stream_that_is_cut_goes_on_where_it_was(place: Place) -> None:
+async def test_a_stream_that_is_cut_is_resumed(place: Place) -> None:
     words = [f"word{n} " for n in range(40)]
     place.target.script("a", Answer(chunks=words))
     place.target.habits.token_seconds = 0.02
@@ -104,7 +104,7 @@ async def test_a_stream_that_is_cut_goes_on_where_it_was(place: Place) -> None:
     assert len(resumed) == 3
 
 
-async def test_the_answer_of_another_attempt_replaces_that_of_a_broken_one(
+async def test_the_answer_of_the_next_attempt_replaces_that_of_a_broken_one(
     client: AsyncClient, target: OllamaTarget
 ) -> None:
     go = asyncio.Event()
@@ -145,7 +145,7 @@ async def test_a_timeout_says_what_the_job_waits_for(client: AsyncClient) -> Non
         await client.wait(waited.value.job.id)
 
 
-async def test_files_that_a_job_kept_are_fetched(client: AsyncClient, target: OllamaTarget) -> None:
+async def test_the_artifacts_of_a_job_are_fetched(client: AsyncClient, target: OllamaTarget) -> None:
     target.script("a", Answer(chunks=['{"n": 1}']))
     wishes: list[str | Wish] = ["the text.txt", Wish("whole.json", "structured")]
     job = await client.chat("a", "go", artifacts=wishes, timeout=10)

@@ -30,9 +30,9 @@ Made = Awaitable[object] | AsyncGenerator[object, None] | AbstractAsyncContextMa
 
 
 class Call(NamedTuple):
-    make: Callable[[AsyncClient], Made]  # with every parameter, so that every field is sent
+    make: Callable[[AsyncClient], Made]  # makes the call with every parameter, so that every field is sent
     reads: Any = None  # None: the reply is ignored, or is no JSON
-    item_of: str = ""  # the call whose request each item of a batch is
+    item_of: str = ""  # the call whose request is the item of a batch
 
 
 CALLS = {
@@ -186,7 +186,7 @@ KINDS: dict[type, str] = {
 
 
 def plain(kind: inspect.Type) -> tuple[inspect.Type, bool]:
-    """Without its description and without null, and whether it may be null. What may be anything may be null."""
+    """Return the type without its description and without null, and whether it may be null. Any may be null."""
     if isinstance(kind, inspect.Metadata):
         return plain(kind.type)
     if isinstance(kind, inspect.UnionType):
@@ -301,7 +301,7 @@ async def first_request(call: Call, routes: list[Route]) -> Heard:
             else:
                 await made
         except ClientError as error:
-            if error.status != 404:  # which answers the second request: the example of the reply was read
+            if error.status != 404:  # the 404 to the second request, made after the example was read
                 raise
         return server.heard[0]
 
@@ -336,7 +336,7 @@ async def test_every_call_reads_what_the_server_replies(routes: list[Route]) -> 
         route = (await first_request(call, routes)).route
         if call.reads is None:
             continue
-        if isinstance(call.reads, dict):  # the client takes such a page apart itself
+        if isinstance(call.reads, dict):  # the client splits such a page itself
             [(field, item)] = call.reads.items()
             reads = inspect.type_info(msgspec.defstruct("Page", [(field, list[item])]))  # type: ignore[valid-type]
         else:

@@ -117,7 +117,7 @@ def test_an_example_handles_each_webhook_of_the_server_once_and_no_others(
         assert (example.told()["taskId"], client.cancel(model_job).state) == (task.id, "failed")
         assert example.told()["error"] == "cancelled"
 
-        # The same once more is known by its id, answered well, and handled no second time.
+        # A repeated delivery is recognised by its id, answered with success, and not handled again.
         [delivery] = [each for each in client.deliveries.find(job=task.id) if each.url == example.url]
         client.deliveries.replay(delivery.id)
         until = time.monotonic() + SECONDS
@@ -127,7 +127,7 @@ def test_an_example_handles_each_webhook_of_the_server_once_and_no_others(
         with pytest.raises(Empty):
             example.lines.get_nowait()
 
-        # And what nobody should believe.
+        # Forged, stale and oversized webhooks are refused.
         body, now = b'{"forged": true}', time.time()
         assert example.post(body, {}) == 401
         assert example.post(body, example.signed(body, now, "another")) == 401
@@ -140,7 +140,7 @@ def test_an_example_handles_each_webhook_of_the_server_once_and_no_others(
         del seen["webhook-id"]
         assert example.post(body, seen) == 401
         large = b'"' + b"x" * TOO_LARGE + b'"'
-        with suppress(ConnectionResetError, BrokenPipeError):  # it did not even read on
+        with suppress(ConnectionResetError, BrokenPipeError):  # the receiver may close without reading on
             assert example.post(large, example.signed(large, now)) in (400, 413)
         with pytest.raises(Empty):
             example.lines.get_nowait()

@@ -1,4 +1,4 @@
-"""A worker against a small tasks server that does what the test says."""
+"""A worker against a small scripted tasks server."""
 
 import asyncio
 import logging
@@ -115,7 +115,7 @@ async def test_a_plain_function_runs_in_a_thread_and_a_coroutine_in_the_loop(ser
     ("returned", "result"),
     [(None, {}), ({"a": 1}, {"a": 1}), ([1, 2], {"value": [1, 2]}), ("text", {"value": "text"}), (0, {"value": 0})],
 )
-async def test_what_a_function_returns_becomes_an_object(server: Stub, returned: Any, result: dict[str, Any]) -> None:
+async def test_a_return_value_becomes_an_object(server: Stub, returned: Any, result: dict[str, Any]) -> None:
     task = server.add("work")
     worker = Worker(server.url)
     worker.task("work")(lambda _: returned)
@@ -185,7 +185,7 @@ async def test_an_exception_is_a_nack_with_its_reason_and_the_servers_backoff(se
     assert log.lines == [f"task {task.id} (work) raised"]
 
 
-async def test_retry_says_when_and_why(server: Stub) -> None:
+async def test_retry_is_a_nack_with_a_delay_and_a_reason(server: Stub) -> None:
     task = server.add("work")
     worker = Worker(server.url)
 
@@ -266,7 +266,7 @@ async def test_heartbeats_keep_a_task_that_takes_longer_than_its_lease(server: S
     assert (task.attempts, task.runs) == (1, 1)
 
 
-async def test_each_function_has_a_lease_of_its_own_length(server: Stub) -> None:
+async def test_each_function_may_have_its_own_lease_seconds(server: Stub) -> None:
     server.add("short")
     server.add("long")
     worker = Worker(server.url, concurrency=2)
@@ -300,7 +300,7 @@ async def test_a_lost_lease_cancels_the_coroutine_and_nothing_is_sent(server: St
 
     async with working(worker):
         await until(lambda: task.status == "IN_PROGRESS")
-        task.lease += 1  # somebody else has it now
+        task.lease += 1  # another worker has the task now
         task.until += 60
         await asyncio.wait_for(cancelled.wait(), 5)
         await until(lambda: ended)
@@ -388,7 +388,7 @@ async def test_stop_lets_running_tasks_end_and_takes_no_new_ones(server: Stub, s
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
-async def test_a_task_that_outlasts_the_grace_is_given_back_and_its_attempt_does_not_count(
+async def test_a_task_that_outlasts_the_grace_is_handed_back_and_its_attempt_does_not_count(
     server: Stub, kind: str
 ) -> None:
     task = server.add("work")
@@ -472,7 +472,7 @@ async def test_a_broken_stream_never_leads_to_more_tasks_than_places(server: Stu
     assert {task.attempts for task in server.tasks.values()} == {1}
 
 
-async def test_a_new_stream_asks_for_what_is_free_and_another_for_the_rest(server: Stub) -> None:
+async def test_a_new_stream_asks_for_the_free_places_and_another_for_the_rest(server: Stub) -> None:
     held = [server.add("slow") for _ in range(3)]
     gate = asyncio.Event()
     worker = Worker(server.url, concurrency=4)
@@ -494,7 +494,7 @@ async def test_a_new_stream_asks_for_what_is_free_and_another_for_the_rest(serve
         assert (limits[0], limits[-2:]) == (4, [1, 3])
 
 
-async def test_a_refusal_at_the_start_is_raised_and_one_later_is_waited_out(server: Stub) -> None:
+async def test_a_refusal_at_the_start_is_raised_and_a_later_refusal_is_waited_out(server: Stub) -> None:
     server.faults["stream"] = [401]
     worker = Worker(server.url)
     worker.task("work")(lambda _: None)
@@ -538,7 +538,8 @@ async def test_with_a_secret_only_signed_notifications_are_accepted(server: Stub
                 lambda: next((body["callbackUrl"] for word, body in server.bodies if word == "subscriptions"), "")
             )
         )
-        await until(lambda: server.calls["claim"] >= 2)  # one at the start, one for what was there before it subscribed
+        # One at the start, one for tasks that were there before the subscription.
+        await until(lambda: server.calls["claim"] >= 2)
         looked = server.calls["claim"]
         task = server.add("work")
         async with http.post(bell, data=b"{}") as answer:
@@ -549,7 +550,7 @@ async def test_with_a_secret_only_signed_notifications_are_accepted(server: Stub
         ) as answer:
             assert answer.status == 204
         await until(lambda: task.status == "COMPLETED")
-        # codeQ itself has no other signature than its own.
+        # codeQ itself sends no other signature.
         task = server.add("work")
         signed = sign("codeq", Keys("s3cret"), "n", int(time.time()), b"{}")
         codeq = {name: value for name, value in signed.items() if name.startswith("X-CodeQ")}

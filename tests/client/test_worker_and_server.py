@@ -21,7 +21,7 @@ from tests.e2e.server import Server
 
 both_ways = pytest.mark.parametrize("stream", [True, False], ids=["stream", "poll"])
 
-# A worker of its own process. It writes a line when a task begins, and the task ends when the file `go` is there.
+# A worker process. It writes a line when a task begins, and the task ends when the file `go` exists.
 SCRIPT = """
 import asyncio, pathlib, sys
 from chargehand.client import Worker
@@ -217,7 +217,7 @@ def test_a_worker_runs_in_a_thread_of_a_program_without_a_loop(tmp_path: Path) -
         assert [(each.percent, each.message, each.data) for each in told] == [(50, "half way", {"of": 21})]
         assert threading.current_thread() not in threads
         _nobody_works()
-        worker.stop()  # of one that has ended: nothing
+        worker.stop()  # stopping an ended worker does nothing
 
         refused = Worker(server.url)
         refused.task("*")(lambda _: None)
@@ -226,7 +226,7 @@ def test_a_worker_runs_in_a_thread_of_a_program_without_a_loop(tmp_path: Path) -
 
 
 def _nobody_works(seconds: float = 20) -> None:
-    """Returns when no worker runs in a thread."""
+    """Wait until no worker runs in a thread."""
     for thread in threading.enumerate():
         if thread.name == "chargehand worker":
             thread.join(seconds)
@@ -248,7 +248,7 @@ def begun(folder: Path) -> list[str]:
 
 
 async def end(worker: Process) -> str:
-    """What it said besides whom it works for, and that it stops."""
+    """Return what the worker printed, except its first line and that it stops."""
     _, errors = await asyncio.wait_for(worker.communicate(), 20)
     introduction, *complaints = errors.decode().splitlines()
     assert introduction.startswith("Working on work for http://127.0.0.1:")
@@ -274,7 +274,7 @@ async def test_the_task_of_a_worker_that_was_killed_goes_to_another(tmp_path: Pa
 
 
 @pytest.mark.xdist_group("processes")
-async def test_after_sigterm_tasks_may_end_and_the_others_are_given_back(tmp_path: Path) -> None:
+async def test_after_sigterm_tasks_may_end_and_the_others_are_handed_back(tmp_path: Path) -> None:
     async with Server(f"sqlite:///{tmp_path}/chargehand.db", tmp_path) as server, AsyncClient(server.url) as client:
         patient = await process(server, tmp_path, "patient", grace=20)
         one = (await client.tasks.create("work", {})).id
@@ -315,7 +315,7 @@ async def test_a_server_that_is_killed_and_comes_back_loses_no_task_and_no_resul
         async with working(worker):
             await until(lambda: len(runs) == 2)
             await server.kill_with_writer()
-            gate.set()  # their results find nobody, and are kept
+            gate.set()  # their results cannot be sent yet, and are kept
             await server.start()
             told = [await ended(client, task_id) for task_id in ids]
         assert [result.result for _, result in told] == [{"value": n} for n in range(6)]

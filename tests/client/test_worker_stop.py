@@ -1,4 +1,4 @@
-"""A worker that stops gives back the tasks that were on their way to it."""
+"""A worker that stops hands back the tasks that were on their way to it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ from tests.api.serving import serving, until
 
 @dataclass
 class LateServer:
-    """Sends a second task when the reader has said already that it leaves: it could not know earlier."""
+    """A server that sends a second task after the client has closed the stream by its name."""
 
     knows_goodbye: bool
     url: str = ""
@@ -45,7 +45,7 @@ class LateServer:
         if self.knows_goodbye:
             writer.write(chunk(b""))
         else:
-            await reader.read()  # until it hangs up
+            await reader.read()  # until the client hangs up
 
 
 def plain(status: bytes, body: bytes = b"") -> bytes:
@@ -67,7 +67,7 @@ async def late_server(knows_goodbye: bool) -> AsyncIterator[LateServer]:
 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["the server ends the stream", "the server knows no goodbye"])
-async def test_tasks_that_a_stream_brings_after_the_stop_are_given_back(heard: bool) -> None:
+async def test_tasks_that_arrive_on_a_stream_after_the_stop_are_handed_back(heard: bool) -> None:
     async with late_server(heard) as server:
         begun: list[str] = []
         worker = Worker(server.url, concurrency=2, grace_seconds=0)
@@ -92,7 +92,7 @@ async def test_a_worker_that_stops_under_load_keeps_no_task(store_url: str, stre
         done: list[str] = []
         for stop_at in (20, 60, 100, 140):
             await _work_until(server.url, stream, done, stop_at)
-            # What was claimed for nobody is handed back in the background.
+            # Tasks that were claimed for the closed stream are handed back in the background.
             await until(lambda: _none_in_progress(client))
             states = [(await client.tasks.get(each.task.id)).status for each in made if each.task]
             assert states.count("COMPLETED") == len(done) < 300
