@@ -1,4 +1,4 @@
-"""The last hour, minute by minute: over nodes, through restarts, and not beyond its bounds. On both stores."""
+"""Counts of the last hour by minute: over several nodes, after restarts, and with bounds. On both stores."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def last(minutes: Minutes, tenant: str = "acme", kind: str = "job", ago: int = 0
     return count.submitted, count.ended, count.failed
 
 
-async def test_two_nodes_on_one_store_show_the_sum_of_what_both_did(store: Store, clock: Clock) -> None:
+async def test_two_nodes_on_one_store_show_the_sum_of_both(store: Store, clock: Clock) -> None:
     one, other = a_node(store, clock, "one"), a_node(store, clock, "other")
     work(one, clock, submitted=3, ended=2)
     work(other, clock, submitted=1, failed=1)
@@ -51,7 +51,7 @@ async def test_two_nodes_on_one_store_show_the_sum_of_what_both_did(store: Store
     assert last(one) == last(other) == (4, 2, 1)
 
 
-async def test_what_stands_in_the_queues_is_the_same_for_all_nodes_and_not_added_up(store: Store, clock: Clock) -> None:
+async def test_the_jobs_in_the_queues_are_not_added_up_over_nodes(store: Store, clock: Clock) -> None:
     one, other = a_node(store, clock, "one"), a_node(store, clock, "other")
     one.stand("acme", "job", waiting=7, running=2)
     other.stand("acme", "job", waiting=7, running=2)
@@ -61,7 +61,7 @@ async def test_what_stands_in_the_queues_is_the_same_for_all_nodes_and_not_added
     assert (now.waiting, now.running) == (7, 2)
 
 
-async def test_a_restart_forgets_nothing_that_was_written(store: Store, clock: Clock) -> None:
+async def test_a_restart_keeps_the_written_counts(store: Store, clock: Clock) -> None:
     before = a_node(store, clock, "life-1")
     work(before, clock, submitted=5, ended=4)
     await before.exchange()
@@ -71,7 +71,7 @@ async def test_a_restart_forgets_nothing_that_was_written(store: Store, clock: C
     assert last(after) == (5, 5, 0)
 
 
-async def test_a_minute_that_goes_on_is_written_again_and_not_counted_twice(store: Store, clock: Clock) -> None:
+async def test_a_minute_that_is_written_again_is_not_counted_twice(store: Store, clock: Clock) -> None:
     one, other = a_node(store, clock, "one"), a_node(store, clock, "other")
     for _ in range(3):
         work(one, clock, submitted=1)
@@ -80,7 +80,7 @@ async def test_a_minute_that_goes_on_is_written_again_and_not_counted_twice(stor
     assert last(one) == last(other) == (3, 0, 0)
 
 
-async def test_minutes_stand_where_they_happened_and_go_after_an_hour(store: Store, clock: Clock) -> None:
+async def test_counts_are_in_their_minute_and_are_dropped_after_an_hour(store: Store, clock: Clock) -> None:
     minutes = a_node(store, clock, "one")
     work(minutes, clock, submitted=2)
     await minutes.exchange()
@@ -119,7 +119,7 @@ async def test_a_minute_that_could_not_be_written_is_written_when_the_store_is_b
 
 
 @on_sqlite
-async def test_tenants_and_kinds_are_counted_apart(store: Store, clock: Clock) -> None:
+async def test_tenants_and_kinds_are_counted_separately(store: Store, clock: Clock) -> None:
     minutes = a_node(store, clock, "one")
     work(minutes, clock, submitted=1, tenant="acme", kind="job")
     work(minutes, clock, submitted=2, tenant="acme", kind="task")
@@ -128,7 +128,7 @@ async def test_tenants_and_kinds_are_counted_apart(store: Store, clock: Clock) -
 
 
 @on_sqlite
-async def test_a_cancelled_job_has_neither_ended_well_nor_failed(store: Store, clock: Clock) -> None:
+async def test_a_cancelled_job_counts_neither_as_a_success_nor_as_a_failure(store: Store, clock: Clock) -> None:
     minutes = a_node(store, clock, "one")
     minutes.on_move(moved(clock, "cancel", State.CANCELLED))
     assert last(minutes) == (0, 0, 0)
@@ -139,7 +139,7 @@ async def test_a_cancelled_job_has_neither_ended_well_nor_failed(store: Store, c
     ("state", "counted"),
     [(DeliveryState.DELIVERED, (0, 1, 0)), (DeliveryState.DEAD, (0, 0, 1)), (DeliveryState.PENDING, (0, 0, 0))],
 )
-async def test_deliveries_count_once_they_are_settled(
+async def test_deliveries_count_when_they_are_settled(
     store: Store, clock: Clock, state: DeliveryState, counted: tuple[int, int, int]
 ) -> None:
     minutes = a_node(store, clock, "one")
@@ -151,7 +151,7 @@ async def test_deliveries_count_once_they_are_settled(
 
 
 @on_sqlite
-async def test_there_is_a_bound_on_what_a_minute_holds(store: Store, clock: Clock) -> None:
+async def test_the_number_of_series_in_a_minute_is_bounded(store: Store, clock: Clock) -> None:
     minutes = a_node(store, clock, "one")
     for number in range(MAX_SERIES + 50):
         work(minutes, clock, submitted=1, tenant=f"tenant-{number}")

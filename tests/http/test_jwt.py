@@ -186,7 +186,7 @@ async def test_a_public_key_does_not_serve_as_hs256_secret(tmp_path: Path, also_
         assert await refusal(verifier, token)
 
 
-async def test_a_symmetric_key_in_a_key_set_opens_nothing(tmp_path: Path) -> None:
+async def test_a_symmetric_key_in_a_key_set_is_ignored(tmp_path: Path) -> None:
     shared = OctKey.import_key({"kty": "oct", "k": part(SECRET.encode()), "kid": "oct"})
     verifier = with_file(tmp_path / "jwks.json", RSA, shared)
     assert "algorithm" in await refusal(verifier, hs256(good(), kid="oct"))
@@ -199,7 +199,7 @@ async def test_a_key_is_used_only_with_the_algorithm_it_was_published_for(tmp_pa
     assert "key set" in await refusal(verifier, sign("RS256", RSA, good(), kid="only-512"))
 
 
-async def test_an_encryption_key_verifies_nothing(tmp_path: Path) -> None:
+async def test_an_encryption_key_is_not_used_for_signatures(tmp_path: Path) -> None:
     key = RSAKey.generate_key(2048, {"kid": "enc", "use": "enc"})
     assert "key set" in await refusal(
         with_file(tmp_path / "jwks.json", RSA, key), sign("RS256", RSA_2, good(), kid="enc")
@@ -236,12 +236,12 @@ async def test_critical_extensions_are_refused() -> None:
         b'{"a":' * 9999,
     ],
 )
-async def test_a_header_that_is_not_one_is_refused_and_breaks_nothing(head: bytes) -> None:
+async def test_a_malformed_header_is_refused(head: bytes) -> None:
     assert "header" in await refusal(with_secret(), f"{part(head)}.{part(good())}.AAAA")
 
 
 @pytest.mark.parametrize("payload", [b"", b"5", b"[]", b"not json", b"\xff", b'{"a":' * 50_000])
-async def test_a_signed_payload_that_is_no_object_is_refused_and_breaks_nothing(payload: bytes) -> None:
+async def test_a_signed_payload_that_is_no_object_is_refused(payload: bytes) -> None:
     assert "payload" in await refusal(with_secret(), hs256(payload))
 
 
@@ -253,7 +253,7 @@ async def test_junk_with_two_dots_is_refused(token: str) -> None:
 # ── claims ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_all_claims_arrive() -> None:
+async def test_all_claims_are_returned() -> None:
     claims = await with_secret().verify(
         hs256(
             good(
@@ -293,7 +293,7 @@ async def test_an_exp_that_is_no_date_is_refused(exp: Any) -> None:
 
 
 @pytest.mark.parametrize("sub", [..., "", None, 5, "x" * 256])
-async def test_a_token_that_names_nobody_is_refused(sub: Any) -> None:
+async def test_a_token_without_a_subject_is_refused(sub: Any) -> None:
     assert "sub" in await refusal(with_secret(), hs256(good(sub=sub, tid="acme")))
 
 
@@ -334,12 +334,12 @@ async def test_issuer_and_audience_are_always_checked_with_a_key_set(tmp_path: P
     assert await refusal(with_file(tmp_path / "jwks.json", RSA), sign("RS256", RSA, good(**changes)))
 
 
-def test_a_key_set_without_issuer_and_audience_is_not_started(tmp_path: Path) -> None:
+def test_a_key_set_without_issuer_and_audience_is_a_configuration_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         with_file(tmp_path / "jwks.json", RSA, jwt_audience="")
 
 
-def test_a_public_key_in_place_of_the_secret_is_not_started() -> None:
+def test_a_public_key_in_place_of_the_secret_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match="public key") as refused:
         jwt_verifier(settings(jwt_secret=RSA.as_pem(private=False).decode()), Clock(), Clock())
     assert "BEGIN" not in str(refused.value)
@@ -404,7 +404,7 @@ async def test_the_key_set_is_fetched_once_and_kept_for_five_minutes(issuer: Iss
     assert issuer.asked == 2
 
 
-async def test_unknown_keys_do_not_make_a_fetch_each(issuer: Issuer) -> None:
+async def test_unknown_keys_do_not_cause_one_fetch_each(issuer: Issuer) -> None:
     clock = Clock()
     verifier = issuer.verifier(clock)
     for number in range(20):
@@ -417,7 +417,7 @@ async def test_unknown_keys_do_not_make_a_fetch_each(issuer: Issuer) -> None:
     assert issuer.asked == 4
 
 
-async def test_callers_at_once_share_one_fetch(issuer: Issuer) -> None:
+async def test_concurrent_callers_share_one_fetch(issuer: Issuer) -> None:
     issuer.hold = asyncio.Event()
     verifier = issuer.verifier(Clock())
     checks = [asyncio.create_task(verifier.verify(sign("RS256", RSA, good()))) for _ in range(50)]
@@ -427,7 +427,7 @@ async def test_callers_at_once_share_one_fetch(issuer: Issuer) -> None:
     assert issuer.asked == 1
 
 
-async def test_a_caller_that_goes_away_does_not_take_the_fetch_of_the_others_with_it(issuer: Issuer) -> None:
+async def test_a_caller_that_disconnects_does_not_cancel_the_fetch_of_the_others(issuer: Issuer) -> None:
     issuer.hold = asyncio.Event()
     verifier = issuer.verifier(Clock())
     first, second = (asyncio.create_task(verifier.verify(sign("RS256", RSA, good()))) for _ in range(2))
@@ -457,7 +457,7 @@ async def test_a_withdrawn_key_is_refused_after_the_next_refresh(issuer: Issuer)
 
 
 @pytest.mark.parametrize("broken", ["status", "redirect", "junk", "empty", "huge", "deep", "many", "bomb"])
-async def test_a_failed_refresh_keeps_the_old_keys_and_is_tried_again(issuer: Issuer, broken: str) -> None:
+async def test_a_failed_refresh_keeps_the_old_keys_and_is_retried(issuer: Issuer, broken: str) -> None:
     clock = Clock()
     verifier = issuer.verifier(clock)
     await verifier.verify(sign("RS256", RSA, good()))
@@ -491,7 +491,7 @@ async def test_an_issuer_that_does_not_answer_is_not_waited_for(
     assert "not available" in await refusal(issuer.verifier(Clock()), sign("RS256", RSA, good()))
 
 
-async def test_without_any_keys_the_caller_is_told_when_to_come_back_and_the_fetch_is_tried_again(
+async def test_without_any_keys_the_caller_gets_retry_after_and_the_fetch_is_retried(
     issuer: Issuer,
 ) -> None:
     clock = Clock()
@@ -507,7 +507,7 @@ async def test_without_any_keys_the_caller_is_told_when_to_come_back_and_the_fet
     assert await verifier.verify(sign("RS256", RSA, good()))
 
 
-async def test_a_key_that_cannot_be_used_does_not_cost_the_others(issuer: Issuer) -> None:
+async def test_an_unusable_key_does_not_affect_the_others(issuer: Issuer) -> None:
     bad: list[Any] = [
         {"kty": "EC", "crv": "P-9000", "x": "AA", "y": "AA", "kid": "curve"},
         {"kty": "RSA", "kid": "no-modulus"},
@@ -550,7 +550,7 @@ async def test_a_half_written_or_missing_key_file_keeps_the_old_keys(tmp_path: P
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", '{"keys": []}', '{"keys": [{"kty": "oct", "k": "AAAA"}]}'])
-def test_a_useless_key_file_is_not_started_with(tmp_path: Path, content: str | None) -> None:
+def test_a_useless_key_file_is_a_configuration_error(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "jwks.json"
     if content is not None:
         path.write_text(content)

@@ -31,7 +31,7 @@ def goodbye(client: Client) -> None:
     secured = client.socket
     assert isinstance(secured, ssl.SSLSocket)
     secured.setblocking(False)
-    with contextlib.suppress(ssl.SSLError):  # unless the server has answered already
+    with contextlib.suppress(ssl.SSLError):  # raised unless the server has already answered
         secured.unwrap()
     secured.setblocking(True)
 
