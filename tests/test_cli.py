@@ -39,7 +39,7 @@ def run(*arguments: str, cwd: Path | None = None, **settings: str) -> subprocess
 
 @contextmanager
 def serving(folder: Path, *arguments: str) -> Iterator[str]:
-    """The URL of a server that says that it runs, as people see it."""
+    """Start a server and yield the URL that it prints."""
     command = [COMMAND, "serve", "--listen", "127.0.0.1:0", "--data", str(folder), *arguments]
     with subprocess.Popen(command, cwd=folder, env=ENVIRON, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -56,7 +56,7 @@ def serving(folder: Path, *arguments: str) -> Iterator[str]:
 
 
 def one_line(failed: subprocess.CompletedProcess[str]) -> str:
-    """What a refused start says: one line on stderr, no traceback, exit code 2."""
+    """Assert that a start was refused with one line on stderr, no traceback and exit code 2; return the line."""
     assert (failed.returncode, failed.stdout) == (2, "")
     [line] = failed.stderr.splitlines()
     assert line.startswith("chargehand: ")
@@ -107,7 +107,7 @@ def test_a_token_in_json_comes_with_a_hash_that_verifies() -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["--user"], ["--webhook-secret"]])
-def test_what_is_made_is_a_configuration_that_loads(tmp_path: Path, arguments: list[str]) -> None:
+def test_the_printed_configuration_can_be_loaded(tmp_path: Path, arguments: list[str]) -> None:
     file = tmp_path / "made.toml"
     file.write_text(made(*arguments, "--name", 'O"Brien \\ sons')["config"])
     load_config(file, environ={})
@@ -136,7 +136,7 @@ def test_a_token_opens_the_server_that_knows_its_hash(tmp_path: Path) -> None:
     token = made("--name", "ci")
     (tmp_path / "chargehand.toml").write_text(token["config"])
     with serving(tmp_path, "--config", "chargehand.toml") as url, requests.Session() as session:
-        session.trust_env = False  # no proxy between us
+        session.trust_env = False  # no proxy
         assert session.get(f"{url}/engine/jobs", timeout=10).status_code == 401
         bearer = {"Authorization": f"Bearer {token['token']}"}
         assert session.get(f"{url}/engine/jobs", headers=bearer, timeout=10).json() == {"jobs": [], "next": None}
@@ -164,7 +164,7 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
         assert refused == f"chargehand: {address} is already in use; choose another with --listen"
 
 
-def test_beyond_loopback_a_server_that_anybody_could_use_is_refused(tmp_path: Path) -> None:
+def test_listening_beyond_loopback_without_auth_is_refused(tmp_path: Path) -> None:
     refused = one_line(run("serve", "--listen", BEYOND_LOOPBACK, "--data", str(tmp_path)))
     assert "auth.tokens" in refused
     assert list(tmp_path.iterdir()) == []

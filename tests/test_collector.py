@@ -1,4 +1,4 @@
-"""The garbage collector works in steps: the young objects often, all of them the less often the less it finds."""
+"""Garbage collection in steps: young objects often, all objects less often if there is little garbage."""
 
 import asyncio
 import gc
@@ -12,7 +12,7 @@ from tests.api.serving import until
 
 
 class Knot:
-    """An object that only the collector can free: it refers to itself."""
+    """An object that refers to itself, so that only the collector can free it."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -20,7 +20,7 @@ class Knot:
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """Whatever is freed, Python did not free by itself."""
+    """Turn Python's own collector off, so that only ours can free objects."""
     gc.disable()
     yield
     gc.enable()
@@ -37,7 +37,7 @@ async def test_young_garbage_is_collected_while_the_loop_runs() -> None:
         tending.cancel()
 
 
-def test_all_objects_are_looked_at_the_less_often_the_less_garbage_there_is() -> None:
+def test_full_collections_are_rarer_if_there_is_little_garbage() -> None:
     pause = SHORTEST_SECONDS
     pauses = [pause := next_pause(pause, 0) for _ in range(10)]
     assert pauses[:2] == [2 * SHORTEST_SECONDS, 4 * SHORTEST_SECONDS]

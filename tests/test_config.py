@@ -18,7 +18,7 @@ HASH = "sha256:" + "0a" * 32
 SCRYPT = "scrypt:16384:8:1:c2FsdA:aGFzaA"
 HUSH = "hush-this-must-never-be-shown-to-anybody"
 
-# What a setting's type does not tell: a valid value, and the settings without which it would be refused.
+# By setting: a valid value where its type does not show one, and the other settings that it needs.
 VALUES: dict[str, Any] = {
     "server.listen": "[::1]:0",
     "store.url": f"postgresql://me:{HUSH}@db/jobs",
@@ -78,7 +78,7 @@ def variable(key: str) -> str:
 
 
 def another_value(key: str) -> Any:
-    """One that is valid and is not the default."""
+    """Return a valid value that is not the default."""
     if key in VALUES:
         return VALUES[key]
     default = default_of(key)
@@ -96,7 +96,7 @@ def write(directory: Path, text: str) -> Path:
 
 
 def refusal(file: Path | None = None, environ: dict[str, str] | None = None, **overrides: Any) -> str:
-    """The message of the ConfigError; an override's name is written with __ for the dot."""
+    """Return the message of the ConfigError; in the name of an override two underscores stand for a dot."""
     with pytest.raises(ConfigError) as caught:
         load_config(file, environ or {}, {name.replace("__", "."): value for name, value in overrides.items()})
     assert "\n" not in caught.value.message
@@ -111,7 +111,7 @@ def test_the_defaults_file_is_the_defaults_and_sets_every_setting() -> None:
 
 
 @pytest.mark.parametrize("key", SETTINGS)
-def test_every_default_is_explained_by_a_comment_that_tells_the_same_limits_as_the_type(key: str) -> None:
+def test_every_default_has_a_comment_with_the_limits_of_its_type(key: str) -> None:
     section, name = key.split(".")
     text = DEFAULTS.split(f"\n[{section}]\n")[1].split("\n[")[0]
     found = re.search(rf"((?:^#.*\n)+){name} = ", text, re.MULTILINE)
@@ -121,7 +121,7 @@ def test_every_default_is_explained_by_a_comment_that_tells_the_same_limits_as_t
         assert allowed(SETTINGS[key]) in comment
 
 
-def test_no_section_holds_an_underscore_so_that_every_variable_is_unambiguous() -> None:
+def test_no_section_has_an_underscore_so_that_every_variable_is_unambiguous() -> None:
     assert not [section for section in SECTIONS if "_" in section]
     assert sorted(VARIABLES.values()) == sorted(SETTINGS)
 
@@ -152,7 +152,7 @@ def test_the_file_beats_the_defaults_the_environment_the_file_and_the_command_li
     assert (engine.max_wait_seconds, engine.max_attempts, engine.lease_seconds, engine.poll_seconds) == (60, 2, 3, 4)
 
 
-def test_an_override_of_none_counts_as_not_given_and_a_path_or_a_text_is_understood() -> None:
+def test_an_override_may_be_none_a_path_or_a_text() -> None:
     overrides = {"server.listen": None, "server.data_dir": Path("/srv"), "engine.max_attempts": "7"}
     config = load_config(environ={}, overrides=overrides)
     assert (config.server.listen, config.server.data_dir, config.engine.max_attempts) == ("127.0.0.1:8484", "/srv", 7)
@@ -230,7 +230,7 @@ def test_a_wrong_file_is_refused_with_the_name_of_the_setting_and_of_the_file(
     assert message.endswith(f"({file})")
 
 
-def test_a_wrong_value_in_the_file_is_refused_even_when_something_else_wins(tmp_path: Path) -> None:
+def test_a_wrong_value_in_the_file_is_refused_even_if_it_is_overridden(tmp_path: Path) -> None:
     assert "engine.max_attempts" in refusal(write(tmp_path, "[engine]\nmax_attempts = 0"), engine__max_attempts=3)
 
 
@@ -292,7 +292,7 @@ def test_both_ends_of_the_range_are_allowed(key: str, end: int) -> None:
     assert setting(config, key) == float(limit)
 
 
-def test_a_word_that_is_not_allowed_is_shown_with_those_that_are() -> None:
+def test_a_value_that_is_not_allowed_is_shown_with_the_allowed_ones() -> None:
     message = refusal(environ={"CHARGEHAND_LOG_LEVEL": "loud"})
     assert message == (
         "log.level must be one of debug, info, warning, error, not 'loud' (environment variable CHARGEHAND_LOG_LEVEL)"
@@ -360,7 +360,7 @@ def test_a_contradiction_names_the_variable_that_caused_it() -> None:
     assert message == "auth.jwt_secret must have at least 32 bytes (environment variable CHARGEHAND_AUTH_JWT_SECRET)"
 
 
-def test_a_clash_with_a_default_names_who_set_the_other_one() -> None:
+def test_a_conflict_with_a_default_names_where_the_other_setting_was_set() -> None:
     message = refusal(environ={"CHARGEHAND_ENGINE_BACKOFF_MAX_SECONDS": "4"})
     assert message.startswith("engine.backoff_base_seconds must not exceed engine.backoff_max_seconds, 4.0 ")
     assert message.endswith("(environment variable CHARGEHAND_ENGINE_BACKOFF_MAX_SECONDS)")
@@ -481,7 +481,7 @@ def test_a_config_with_secrets_survives_copying_and_pickling() -> None:
     assert pickle.loads(pickle.dumps(config)) == config
 
 
-def test_no_secret_is_in_any_picture_of_the_config() -> None:
+def test_no_representation_of_the_config_contains_a_secret() -> None:
     environ = {variable(key): f"postgresql://{HUSH}@db/jobs" if key == "store.url" else HUSH for key in SECRETS}
     environ["CHARGEHAND_WEBHOOKS_TENANTS"] = json.dumps({"acme": {"secret": HUSH, "previous_secret": HUSH}})
     environ["CHARGEHAND_AUTH_USERS"] = json.dumps([{"name": "ann", "password_hash": f"scrypt:{HUSH}"}])

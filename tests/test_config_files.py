@@ -1,4 +1,4 @@
-"""Settings whose values are in files of their own, as supervisors hand out secrets."""
+"""Settings whose values are in their own files, as supervisors provide secrets."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def refusal(environ: dict[str, str]) -> str:
     return str(raised.value)
 
 
-def test_a_variable_with_file_at_its_end_names_the_file_that_holds_the_value(tmp_path: Path) -> None:
+def test_a_variable_that_ends_in_file_names_the_file_with_the_value(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(f"{HUSH}\n")
     (tmp_path / "networks").write_text("10.0.0.0/8, fd00::/8")
     config = load_config(
@@ -29,13 +29,13 @@ def test_a_variable_with_file_at_its_end_names_the_file_that_holds_the_value(tmp
     assert config.webhooks.allow_networks == ("10.0.0.0/8", "fd00::/8")
 
 
-def test_only_the_last_line_end_is_not_part_of_the_value(tmp_path: Path) -> None:
+def test_only_the_last_line_break_is_removed_from_the_value(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b" two\nlines \r\n")
     config = load_config(environ={"CHARGEHAND_WEBHOOKS_SECRET_FILE": str(tmp_path / "secret")})
     assert config.webhooks.secret.reveal() == " two\nlines "
 
 
-def test_a_setting_that_ends_in_file_by_itself_is_no_such_variable(tmp_path: Path) -> None:
+def test_a_setting_whose_own_name_ends_in_file_is_set_directly(tmp_path: Path) -> None:
     environ = {"JWKS_FILE": str(tmp_path / "keys.json"), "JWT_ISSUER": "https://issuer", "JWT_AUDIENCE": "us"}
     config = load_config(environ={f"CHARGEHAND_AUTH_{name}": value for name, value in environ.items()})
     assert config.auth.jwks_file == str(tmp_path / "keys.json")
@@ -48,7 +48,7 @@ def test_a_value_and_a_file_for_the_same_setting_are_refused(tmp_path: Path) -> 
     assert HUSH not in message
 
 
-def test_a_file_that_is_not_there_is_named_with_its_variable(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_with_its_variable(tmp_path: Path) -> None:
     message = refusal({"CHARGEHAND_STORE_URL_FILE": str(tmp_path / "url")})
     assert message == (
         f"{tmp_path}/url: cannot be read: No such file or directory (environment variable CHARGEHAND_STORE_URL_FILE)"
@@ -63,7 +63,7 @@ def test_a_file_that_is_not_there_is_named_with_its_variable(tmp_path: Path) -> 
         (b"x" * (1024 * 1024 + 1), "store.url must not exceed 1048576 bytes"),
     ],
 )
-def test_a_wrong_value_is_refused_with_the_name_of_the_file_and_without_what_is_in_it(
+def test_a_wrong_value_is_refused_with_the_name_of_the_file_and_without_its_content(
     tmp_path: Path, content: bytes, problem: str
 ) -> None:
     (tmp_path / "url").write_bytes(content)
@@ -73,5 +73,5 @@ def test_a_wrong_value_is_refused_with_the_name_of_the_file_and_without_what_is_
     assert HUSH not in message
 
 
-def test_an_unknown_setting_is_no_file_either() -> None:
+def test_an_unknown_setting_with_a_file_is_refused() -> None:
     assert refusal({"CHARGEHAND_STORE_ULR_FILE": "x"}).startswith("CHARGEHAND_STORE_ULR_FILE is not a setting")

