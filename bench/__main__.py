@@ -1,4 +1,4 @@
-"""`python -m bench`: measures, prints a table of ratios, writes all samples as JSON."""
+"""`python -m bench` measures, prints a table of ratios, and writes all samples as JSON."""
 
 import os
 import platform
@@ -132,7 +132,7 @@ def main(
         bench = Bench(stores, QUICK if quick else FULL, lambda line: print(line, flush=True), peer)
         try:
             uvloop.run(_measure(bench, list(only or MEASUREMENTS), rows))
-        finally:  # what was measured before something broke is worth seeing
+        finally:  # show what was measured before the failure
             print(f"\n{table(rows)}")
             file = json or Path(__file__).parent / "results" / f"{'quick-' if quick else ''}{at}.json"
             file.parent.mkdir(parents=True, exist_ok=True)

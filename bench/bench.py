@@ -1,4 +1,4 @@
-"""What every measurement gets: how much to do, servers to measure, and a function that prints progress."""
+"""The parameters of every measurement: how much to do, servers to measure, and a function that prints progress."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -40,7 +40,7 @@ class Bench:
     stores: Stores
     scale: Scale
     say: Callable[[str], None]
-    peer: Wire | None = None  # another server of the tasks door's wire
+    peer: Wire | None = None  # the URL of another server with the API of the tasks door
 
     @asynccontextmanager
     async def server(self, store_url: str | None = None, **settings: Any) -> AsyncIterator[Server]:

@@ -1,4 +1,4 @@
-"""BMCs by the hundred in one process, each at an address of its own: they do what they are told, at once, and do little else.
+"""Hundreds of BMCs in one process, each at its own address: they do what is requested at once, and little else.
 
 `python -m bench.bmc COUNT` prints their URLs and ends with its standard input. BMC number n has the system BENCH-n. `GET /count`
 at any of them tells how often any system was reset.
@@ -24,7 +24,7 @@ _REASONS = {200: "OK", 201: "Created", 204: "No Content", 404: "Not Found"}
 
 
 def address(number: int) -> str:
-    """All of 127/8 is this machine."""
+    """Return the address of a BMC: all of 127/8 is this machine."""
     return f"127.77.{number // IN_A_ROW}.{number % IN_A_ROW + 1}"
 
 
@@ -33,7 +33,7 @@ def serial(number: int) -> str:
 
 
 class Machine:
-    resets = 0  # of all
+    resets = 0  # resets of all systems
 
     def __init__(self, number: int) -> None:
         self._serial = serial(number)
@@ -159,7 +159,7 @@ async def main(count: int) -> None:
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address(number), port))
-        port = listener.getsockname()[1]  # the same for all, so that a fleet is told apart by its addresses
+        port = listener.getsockname()[1]  # the same for all BMCs, so that only their addresses distinguish them
         await loop.create_server(partial(Talk, Machine(number)), sock=listener)
         urls.append(f"http://{address(number)}:{port}")
     print(*urls, flush=True)

@@ -1,4 +1,4 @@
-"""The connections of the load: an HTTP/1.1 client that does the least a client can do, so that the server and not the client is the limit."""
+"""The connections of the load: a minimal HTTP/1.1 client, so that the server and not the client is the limit."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
-TOKEN = "bench-token"  # the one that the measured server knows
+TOKEN = "bench-token"  # the token that the measured server knows
 LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
@@ -20,11 +20,11 @@ class Streamed(NamedTuple):
     """A streamed answer."""
 
     first_at: float  # time.perf_counter() at the first byte of the body
-    received: bytes  # all of it as it came over the wire: head, chunks and what is around them
+    received: bytes  # the whole answer as it came over the wire: head, chunks and their framing
 
 
 class Unexpected(Exception):
-    """An answer that a measurement cannot go on with."""
+    """An answer after which a measurement cannot go on."""
 
 
 def request(method: str, path: str, body: bytes = b"") -> bytes:
@@ -33,7 +33,7 @@ def request(method: str, path: str, body: bytes = b"") -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """Keep-alive, one request at a time. Of an answer only the status and the length are parsed."""
+    """A keep-alive connection with one request at a time. Only the status and the length of an answer are parsed."""
 
     _transport: asyncio.Transport
 

@@ -17,9 +17,9 @@ from bench.report import Row, Sample, Target, compared_rates
 from chargehand.commands.bench.load import quantiles
 
 ENDPOINTS = 8
-IN_FLIGHT = 64  # what the outbox has in flight to one host, unless told otherwise
+IN_FLIGHT = 64  # how many deliveries the outbox has in flight to one host by default
 PATIENCE_SECONDS = 300.0
-EVERY = 20  # of so many deliveries, one is asked how long its try took
+EVERY = 20  # of so many deliveries, the duration of one is read
 
 
 async def deliveries(bench: Bench) -> AsyncIterator[Row]:

@@ -19,7 +19,7 @@ from chargehand.commands.bench.load import quantiles
 from tests.inference.conformance import Habits, Model, OllamaTarget
 
 TOKENS = 64
-PARALLEL = 64  # more than there are connections: the target is not what is waited for
+PARALLEL = 64  # more than there are connections, so that the target is not the limit
 PARKED = 20
 ALTERNATING = 20
 CAP_SECONDS = 10.0
@@ -41,9 +41,9 @@ class Case(NamedTuple):
     label: str
     connections: int
     token_seconds: float
-    spread_seconds: float = 0.0  # callers who know nothing of each other do not begin at once
-    longer: int = 1  # so many times: one connection makes few streams
-    first: tuple[Target, Target] | None = None  # for what is added to the first byte, in ms: p50, p99
+    spread_seconds: float = 0.0  # independent callers do not begin at the same time
+    longer: int = 1  # factor of the duration: one connection makes few streams
+    first: tuple[Target, Target] | None = None  # targets for the time added to the first byte, in ms: p50, p99
     throughput: Target | None = None
 
 
@@ -125,7 +125,7 @@ async def _stream(server: Server, case: Case, seconds: float) -> tuple[Sample, l
 
 
 async def inference_jobs(bench: Bench) -> AsyncIterator[Row]:
-    """A durable job against an empty handler on the same server. The target is away, so that nothing runs."""
+    """A durable job against an empty handler on the same server. The target is away, so that no job runs."""
     async with bench.server(inference__targets=[f"http://127.0.0.1:{_free_port()}"]) as server:
         for connections, target in ((64, Target("≥", 0.5)), (1, None)):
             runs = await bench.rounds(server, connections, empty=work.do_nothing, submit=_submit_job)
@@ -145,7 +145,7 @@ async def back(bench: Bench) -> AsyncIterator[Row]:
         for number in range(rounds):
             jobs = await _submitted(caller, "a" * PARKED)
             await _until(caller, f"/jobs/{jobs[-1]}", lambda job: job["waiting_for"] == "target")
-            await asyncio.sleep(number / rounds)  # a target that is away is probed every second: at any time in between
+            await asyncio.sleep(number / rounds)  # a target that is away is probed every second, so the pause varies
             async with running("target", str(port), "8", "0", str(PARALLEL)):
                 began = time.time()
                 await _done(caller, jobs)

@@ -1,4 +1,4 @@
-"""Media: a large file as a BMC fetches it, beside nginx, which lets the kernel send it (sendfile) and never touches a byte."""
+"""Media: a large file as a BMC fetches it, beside nginx, which sends it by the kernel (sendfile) without copying it."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from bench.report import Row, Sample, Target, at, megabytes
 
 SIZE = 256 << 20
 CONNECTIONS = (1, 8)
-FETCHES = 8  # in one run, on all connections together: one of them takes too short a time to be measured alone
+FETCHES = 8  # in one run, on all connections together: a single fetch is too short to be measured
 BUFFER_BYTES = 1 << 20
 PATIENCE_SECONDS = 10.0
 
@@ -50,7 +50,7 @@ async def media(bench: Bench) -> AsyncIterator[Row]:
                     for name, server in (("chargehand", ours), ("nginx", beside)):
                         if server is not None:
                             sample = await _fetch(server, connections)
-                            if number:  # the first warms up
+                            if number:  # the first run is the warm-up
                                 said = bench.said(f"{name}, {at(connections)}", sample)
                                 samples.setdefault(name, []).append(said)
                 for row in _rows(connections, samples["chargehand"], samples.get("nginx")):
@@ -84,7 +84,7 @@ def _costs(samples: list[Sample] | None) -> list[float]:
 
 
 async def _fetch(server: Server, connections: int) -> Sample:
-    """Fetch the file again and again, each connection in a thread of its own: as fast as a client can be."""
+    """Fetch the file repeatedly, each connection in its own thread: as fast as a client can be."""
     cpu, began, own = server.cpu(), time.perf_counter(), time.process_time()
     each = [asyncio.to_thread(_downloads, server.url, FETCHES // connections) for _ in range(connections)]
     taken = [seconds for some in await asyncio.gather(*each) for seconds in some]
@@ -118,7 +118,7 @@ def _write(file: Path) -> None:
 
 @asynccontextmanager
 async def _nginx(file: Path) -> AsyncIterator[Server | None]:
-    """Start nginx in one process, as ours is; None if it is not installed."""
+    """Start nginx with one process, like our server; None if it is not installed."""
     found = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     if found is None:
         yield None

@@ -1,4 +1,4 @@
-"""The measured server of media: the product as it is, with one file in place of what jobs have.
+"""The measured server of media: the product, with one file in place of the media of jobs.
 
 `python -m bench.media_server FILE STORE_URL DATA_DIR` prints the URL of the file and ends with its standard input.
 """

@@ -12,9 +12,9 @@ from chargehand.commands.bench.load import Timings, cpu_seconds
 
 
 class Due(NamedTuple):
-    at_seconds: float  # from the beginning
+    at_seconds: float  # seconds after the start
     request: bytes
-    status: int  # of the answer that is expected
+    status: int  # status of the expected answer
 
 
 def evenly(rate: float, requests: Sequence[bytes], status: int, first_at: float = 0.0) -> list[Due]:
@@ -22,7 +22,7 @@ def evenly(rate: float, requests: Sequence[bytes], status: int, first_at: float 
 
 
 async def paced(connections: Sequence[Connection], dues: Sequence[Due]) -> tuple[Timings, list[Answer]]:
-    """Send the requests at their times; return the answers in the order of those."""
+    """Send the requests at their times; return the answers in the order of the requests."""
     free: asyncio.Queue[Connection] = asyncio.Queue()
     for connection in connections:
         free.put_nowait(connection)

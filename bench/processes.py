@@ -20,7 +20,7 @@ class Cpu(NamedTuple):
 
     server: float
     store: float
-    others: float  # whatever else runs on the machine: the noise in a measurement
+    others: float  # CPU of other programs on the machine: the noise in a measurement
 
     def since(self, before: "Cpu") -> "Cpu":
         return Cpu(*[now - then for now, then in zip(self, before, strict=True)])
@@ -31,7 +31,7 @@ class Server(NamedTuple):
 
     url: str
     pid: int
-    database: int | None  # the process that PostgreSQL's others descend from; SQLite's writer descends from the server
+    database: int | None  # the parent process of PostgreSQL; SQLite's writer descends from the server
 
     def cpu(self) -> Cpu:
         return Cpu(sum(_times(self.pid)[:2]), sum(map(_all_times, self._store())), others_cpu(self.database))
@@ -88,7 +88,7 @@ async def running(module: str, *arguments: str) -> AsyncIterator[tuple[int, list
         yield process.pid, urls
     finally:
         if process.returncode is None:
-            process.kill()  # no drain: webhooks to a dead endpoint would be waited for
+            process.kill()  # no drain: it would wait for webhooks to a dead endpoint
         await process.wait()
 
 
@@ -115,13 +115,13 @@ def descendants(pid: int) -> list[int]:
 
 
 def listener(port: int) -> int | None:
-    """Return the process that listens there, if we may inspect it."""
+    """Return the process that listens on this port, if we may inspect it."""
     table = [
         line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
     ]
     sockets = {f"socket:[{row[9]}]" for row in table if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port}
     for opened in Path("/proc").glob("[0-9]*/fd/*"):
-        with suppress(OSError):  # it is gone already, or not ours to look at
+        with suppress(OSError):  # the process has ended, or belongs to another user
             if os.readlink(opened) in sockets:
                 return int(opened.parts[2])
     return None

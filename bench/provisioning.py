@@ -1,4 +1,4 @@
-"""The provisioning door: machines that report, all in a few seconds, to a server that has a job under way for each of them."""
+"""The provisioning door: many machines report within a few seconds to a server that runs a job for each of them."""
 
 import asyncio
 import tempfile
@@ -17,7 +17,7 @@ from bench.pace import Due, evenly, paced
 from bench.processes import Server, running
 from bench.report import Row, Sample, Target, at
 
-RATE = 200.0  # a second, of reports and of progress each
+RATE = 200.0  # reports a second, and as many progress reports
 CONNECTIONS = 64
 PATIENCE_SECONDS = 600.0
 LOOK_SECONDS = 0.05
@@ -64,7 +64,7 @@ class Fleet(NamedTuple):
         return time.perf_counter() - began
 
     async def end(self, expected: int) -> None:
-        """Wait until every job is complete: each machine was reset once more."""
+        """Wait until every job is complete: each machine was reset a second time."""
         await self._until_reset(expected)
         for number in range(len(self.bmcs)):
             page = _decoded(await self._ask(f"/api/v1/jobs?server_serial={serial(number)}&limit=1"))
@@ -103,7 +103,7 @@ class Fleet(NamedTuple):
         return int((await self.counter.expect(request("GET", "/count"), 200)).body)
 
     async def _until_reset(self, count: int) -> None:
-        """Ask the BMCs, not the server, which is busy."""
+        """Poll the BMCs and not the server, which is busy."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 if await self.resets() >= count:
@@ -112,7 +112,7 @@ class Fleet(NamedTuple):
 
 
 async def status_webhooks(bench: Bench) -> AsyncIterator[Row]:
-    """Each machine's report of success at its time, and once more: what a sender does that got no answer."""
+    """Send each machine's report of success at its time, and once more, as a sender does that got no answer."""
     count = bench.scale.machines
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=bench.stores.folder)))
@@ -155,7 +155,7 @@ async def _reported(fleet: Fleet, progress: bool) -> dict[str, Run]:
         for n in range(count)
     ]
     first = evenly(RATE, reports, 200)
-    # From those whose report comes last: a job that is over has no use for progress. Each between two reports.
+    # From the machines that report last, because an ended job refuses progress. Each is sent between two reports.
     late = [_progress(number) for number in range(count // 2, count)]
     meanwhile = evenly(RATE, late, 200, 0.5 / RATE) if progress else []
     runs = {}
@@ -194,7 +194,7 @@ def _progress(number: int) -> bytes:
 
 
 def _post(path: str, body: Any) -> bytes:
-    """Build the request as a machine sends it; the empty handler needs its token."""
+    """Build the request of a machine; the empty handler needs a token."""
     if not path.startswith("/api"):
         return _json("POST", path, body)
     data = msgspec.json.encode(body)

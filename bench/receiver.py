@@ -1,4 +1,4 @@
-"""Receives webhooks with as little work as possible, and beside it a dead end that accepts connections and never answers.
+"""Receives webhooks with as little work as possible; a second port accepts connections and never answers.
 
 `python -m bench.receiver` prints both URLs and ends with its standard input. GET tells what came so far.
 """

@@ -9,7 +9,7 @@ import msgspec
 
 
 class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One run: so many operations in so many seconds, and what they cost. All times are in seconds, CPU is that of the whole run."""
+    """One run: operations, seconds and their cost. All times are in seconds, CPU is that of the whole run."""
 
     operations: int
     seconds: float
@@ -18,10 +18,10 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
     server_cpu: float = 0.0
     store_cpu: float = 0.0  # of SQLite's writer, or of all of PostgreSQL
     client_cpu: float = 0.0
-    others_cpu: float = 0.0  # of whatever else ran on the machine meanwhile
-    server_bytes: int = 0  # resident, at most
+    others_cpu: float = 0.0  # CPU of other programs during the run
+    server_bytes: int = 0  # peak of resident memory
     store_bytes: int = 0
-    received_bytes: int = 0  # of streams, whose p50 and p99 are those of the first byte
+    received_bytes: int = 0  # of streams, where p50 and p99 are those of the first byte
 
     @property
     def rate(self) -> float:
@@ -33,7 +33,7 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def server_microseconds(self) -> float:
-        """CPU of one operation."""
+        """Return the CPU of one operation."""
         return self.server_cpu / self.operations * 1e6
 
     @property
@@ -67,7 +67,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the table. The target bounds the ratio if there is one, else the value."""
+    """A line of the table. The target bounds the ratio if there is one, or else the value."""
 
     measurement: str
     value: float

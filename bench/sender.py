@@ -1,4 +1,4 @@
-"""The bare client that deliveries are measured against: aiohttp in a loop, set up as the outbox sets it up, and no more.
+"""The bare client that deliveries are compared with: aiohttp in a loop, configured as in the outbox, and nothing else.
 
 `python -m bench.sender URL COUNT IN_FLIGHT BODY_BYTES` prints what it took.
 """
@@ -13,7 +13,7 @@ import uvloop
 from bench.report import Sample
 from chargehand.commands.bench.load import quantiles, repeat
 
-HEADERS = {  # as many, and as long, as a delivery has
+HEADERS = {  # as many and as long as the headers of a delivery
     "webhook-id": "01JZZZZZZZZZZZZZZZZZZZZZZZ",
     "webhook-timestamp": "1800000000",
     "webhook-signature": "v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4=",

@@ -1,4 +1,4 @@
-"""The measured server: the product as it is, and one more route whose handler does nothing.
+"""The measured server: the product, with one more route whose handler does nothing.
 
 `python -m bench.server STORE_URL DATA_DIR SETTINGS` prints its URL and ends with its standard input. SETTINGS is JSON.
 """

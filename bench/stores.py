@@ -36,7 +36,7 @@ class Stores(ABC):
 
     @abstractmethod
     async def tidy(self, url: str) -> None:
-        """Do after many writes what would else be done in the background during the measurement."""
+        """Do the work that would otherwise run in the background during the measurement."""
 
 
 class SqliteStores(Stores):
@@ -71,7 +71,7 @@ class PostgresStores(Stores):
 
 @contextmanager
 def sqlite_stores() -> Iterator[Stores]:
-    # Not where temporary files go by default: that is memory on many machines, where a commit costs nothing.
+    # Not in the default folder for temporary files: on many machines that is memory, where a commit costs nothing.
     results = Path(__file__).parent / "results"
     results.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=results, prefix="sqlite-") as folder:
@@ -103,7 +103,7 @@ async def fill(url: str, count: int, delay_seconds: float = 0.0) -> None:
             await asyncio.gather(*map(store.write, jobs))
 
     try:
-        await asyncio.gather(submit_groups(), submit_groups())  # one is made ready while the other is written
+        await asyncio.gather(submit_groups(), submit_groups())  # one batch is built while the other is written
     finally:
         await store.close()
 

@@ -1,4 +1,4 @@
-"""A target to measure with: what the tests take for Ollama.
+"""A target to measure with: the conformance target of the tests.
 
 `python -m bench.target PORT TOKENS TOKEN_SECONDS PARALLEL` prints its URL and ends with its standard input.
 """

@@ -1,4 +1,4 @@
-"""Task media: how long a machine's job waits for its own, beside xorriso, which writes the same files as a process."""
+"""Task media: how long a job waits for its medium, beside xorriso, which writes the same files as a process."""
 
 import asyncio
 import os
@@ -42,14 +42,14 @@ async def task_iso(bench: Bench) -> AsyncIterator[Row]:
             for number in range(bench.scale.rounds + 1):
                 mine = await asyncio.to_thread(_timed, partial(_ours, place, files))
                 other = await asyncio.to_thread(_timed, partial(_xorriso, xorriso, place)) if xorriso else None
-                if number:  # the first warms up
+                if number:  # the first run is the warm-up
                     ours.append(bench.said(f"chargehand, {name}", mine))
                     theirs += [bench.said(f"xorriso, {name}", other)] if other else []
             yield _row(f"task medium, {name}", ours, theirs)
 
 
 def _row(label: str, ours: list[Sample], theirs: list[Sample]) -> Row:
-    """The bar is a time; beside it stands xorriso's, as something to judge it by."""
+    """The target is a time; the time of xorriso is shown beside it for comparison."""
     return Row(
         measurement=label,
         value=median(sample.p50 for sample in ours) * 1e3,
@@ -75,7 +75,7 @@ def _ours(place: Path, files: Mapping[str, bytes]) -> object:
 
 
 def _xorriso(program: str, place: Path) -> object:
-    """Durable too, for ours is. It takes a tenth of a second whatever it writes: it waits for itself."""
+    """Durable, as ours is. It takes a tenth of a second whatever it writes, which is its own waiting."""
     image = place / "theirs.iso"
     image.unlink(missing_ok=True)
     wanted = ["-quiet", "-R", "-J", "-V", LABEL, "-o", str(image), str(place / "files")]

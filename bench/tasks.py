@@ -1,4 +1,4 @@
-"""The tasks door: codeQ's own HTTP benchmark over loopback, on our server and on another of the same wire in turn."""
+"""The tasks door: codeQ's own HTTP benchmark over loopback, on our server and on another with the same API, in turn."""
 
 import asyncio
 import itertools
@@ -38,7 +38,7 @@ class Place(NamedTuple):
         return self.server.sample(before, len(load.latencies), load.seconds, load.latencies, load.client_cpu)
 
 
-Run = Callable[[Place, str, float], Awaitable[Sample]]  # … of a command that nobody has used, for so many seconds
+Run = Callable[[Place, str, float], Awaitable[Sample]]  # … of an unused command, for so many seconds
 Runs = tuple[list[Sample], list[Sample] | None]  # ours, and the peer's if there is one
 
 _numbers = itertools.count()
@@ -82,7 +82,7 @@ async def tasks_cost(bench: Bench) -> AsyncIterator[Row]:
 
 
 async def tasks_busy(bench: Bench) -> AsyncIterator[Row]:
-    """Producers and workers at once, on a queue that is long already. Each of the two samples has the CPU of both."""
+    """Producers and workers at once, on a long queue. Each of the two samples has the CPU of both."""
     created: dict[str, list[Sample]] = {}
 
     async def run(place: Place, command: str, seconds: float) -> Sample:
@@ -99,19 +99,20 @@ async def tasks_busy(bench: Bench) -> AsyncIterator[Row]:
         completed = await _in_turn(bench, places, label, run)
     for row in _rows(f"{label}: completed", completed):
         yield row
-    rounds = bench.scale.rounds  # the first of what was created was the warm-up
+    rounds = bench.scale.rounds  # the first created tasks were the warm-up
     ours, peer = (created.get(name, [])[-rounds:] for name in ("ours", "peer"))
     for row in _rows(f"{label}: created", (ours, peer or None)):
         yield row
 
 
 async def tasks_stream(bench: Bench) -> AsyncIterator[Row]:
-    """Workers that stream against as many that claim one by one, on the same server; both find the same queue."""
+    """Workers that stream against as many that claim tasks singly, on the same server and with the same queue."""
 
     async def singly(place: Place, command: str) -> Sample:
         await _fill(place, command, BACKLOG)
         begin = work.claim_and_complete(place.wire, command)
-        return await _run(place, workers, begin, seconds=bench.scale.seconds, count=BACKLOG)  # one alone is slow
+        # The time is limited too: one worker alone would need longer for the backlog.
+        return await _run(place, workers, begin, seconds=bench.scale.seconds, count=BACKLOG)
 
     async def streamed(place: Place, command: str) -> Sample:
         await _fill(place, command, BACKLOG)
@@ -130,7 +131,7 @@ async def tasks_stream(bench: Bench) -> AsyncIterator[Row]:
 
 
 async def tasks_waiters(bench: Bench) -> AsyncIterator[Row]:
-    """Idle long polls, each woken by a task of its own."""
+    """Idle long polls, each woken by its own task."""
     command = _command()
     claim, create = work.claiming(command, TOKEN, WAIT_SECONDS), work.creating(command, TOKEN)
 
@@ -145,7 +146,7 @@ async def tasks_waiters(bench: Bench) -> AsyncIterator[Row]:
 
 
 async def tasks_peers(bench: Bench) -> AsyncIterator[Row]:
-    """The cycle beside the same work by others, each as durable, in turn."""
+    """The cycle beside the same work by other systems, all durable, in turn."""
     present = []
     for peer in PEERS:
         if reason := missing(peer):
@@ -195,7 +196,7 @@ async def _places(bench: Bench) -> AsyncIterator[list[Place]]:
 
 
 def _theirs(wire: Wire) -> Place:
-    """Somebody else started it; if it runs here, all its CPU is shown as that of a store, which it has within."""
+    """A server that others started. If it runs here, all its CPU counts as that of a store, which it contains."""
     return Place("peer", Server(wire.url, NO_PROCESS, listener(urlsplit(wire.url).port or 80)), wire)
 
 

@@ -19,7 +19,7 @@ Operation = Generator[bytes, Answer, bool]
 
 
 class Wire(NamedTuple):
-    """A server that speaks codeQ's wire, and who may call it."""
+    """A server with codeQ's API, and the tokens to call it."""
 
     url: str
     producer: str

@@ -1,4 +1,4 @@
-"""The load of workers that stream: one connection on which tasks come, one on which results go back, many at once."""
+"""The load of streaming workers: tasks arrive on one connection, results go back on another, many at once."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from bench.client import Connection, Unexpected, connected
 from bench.tasks_client import Wire, request
 from chargehand.commands.bench.load import Timings, cpu_seconds
 
-IN_FLIGHT = 100  # tasks that a worker has at once
+IN_FLIGHT = 100  # tasks that a worker holds at once
 MOST_RESULTS = 100  # in a request
 PATIENCE_SECONDS = 120.0
 
@@ -54,11 +54,11 @@ class TaskStream(asyncio.Protocol):
             self._answered, self._raw = True, rest
         lines = (self._line + b"".join(self._chunks())).split(b"\n")
         self._line = lines.pop()
-        if ids := [_task.decode(line).id for line in lines if line.strip()]:  # a blank line is a sign of life
+        if ids := [_task.decode(line).id for line in lines if line.strip()]:  # a blank line is a keep-alive
             self._came(ids)
 
     def _chunks(self) -> Iterator[bytes]:
-        """Return the lines that are complete."""
+        """Return the complete lines."""
         data, at = self._raw, 0
         while (begin := data.find(b"\r\n", at) + 2) > 1:
             length = int(data[at : begin - 2], 16)
@@ -144,7 +144,7 @@ async def drain(wire: Wire, command: str, workers: int, count: int) -> Timings:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 ended, _ = await asyncio.wait([all_done, *working], return_when=asyncio.FIRST_COMPLETED)
             for task in ended:
-                task.result()  # a worker ends only by breaking
+                task.result()  # a worker ends only with an error
             return Timings(time.perf_counter() - began, latencies, cpu_seconds() - cpu)
         finally:
             for task in (all_done, *working):

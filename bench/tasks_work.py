@@ -1,4 +1,4 @@
-"""What a producer and a worker ask for: the requests of codeQ's own HTTP benchmark."""
+"""The requests of a producer and of a worker, as in codeQ's own HTTP benchmark."""
 
 from collections.abc import Callable
 
@@ -55,7 +55,7 @@ def cycle(wire: Wire, command: str) -> Begin:
 
     def operation() -> Operation:
         yield from begin()
-        while not (yield from end()):  # PostgreSQL: what there is, another transaction is just taking
+        while not (yield from end()):  # PostgreSQL: another transaction is just claiming the only tasks
             pass
         return True
 

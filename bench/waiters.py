@@ -1,4 +1,4 @@
-"""Workers that wait: what they cost while nothing happens, and how soon one has a job that comes in."""
+"""Workers that wait: what they cost while nothing happens, and how soon one of them gets a new job."""
 
 import asyncio
 import time
@@ -33,7 +33,7 @@ async def waited(bench: Bench, name: str, claim: bytes, submit: Work, wakeups: i
                 return
             if answer.result().status == 200:
                 answered.put_nowait(time.perf_counter())
-            elif answer.result().status == 204:  # nothing came in all the time that may be waited at once
+            elif answer.result().status == 204:  # no job came within the longest wait
                 wait(connection)
 
         for connection in waiting:

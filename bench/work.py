@@ -46,7 +46,7 @@ async def submit(connection: Connection) -> None:
 
 async def claim_and_succeed(connection: Connection) -> None:
     answer = await connection.expect(_claiming, 200, 204)
-    while answer.status == 204:  # PostgreSQL: what there is, another transaction is just taking
+    while answer.status == 204:  # PostgreSQL: another transaction is just claiming the only jobs
         answer = await connection.expect(_claiming, 200, 204)
     [job] = _decoder.decode(answer.body).jobs
     await connection.expect(

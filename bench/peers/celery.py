@@ -16,7 +16,7 @@ from celery import Celery, signals
 
 from bench.peers.timing import report
 
-AHEAD = 32  # tasks that a process of the worker takes at once
+AHEAD = 32  # tasks that a worker process takes at once
 
 
 def opened(url: str) -> Celery:
@@ -42,7 +42,7 @@ def work(url: str) -> None:
     app = opened(url)
     app.task(name="finish")(finish)
     signals.worker_ready.connect(ready, weak=False)
-    warnings.simplefilter("ignore")  # that root should not do this
+    warnings.simplefilter("ignore")  # a warning against running as root
     threading.Thread(target=end_with_input, daemon=True).start()
     app.worker_main(["--quiet", "worker", "--loglevel=ERROR", "--without-gossip", "--without-mingle"])
 

@@ -1,4 +1,4 @@
-"""A peer and what it needs: started for one measurement, ended after it."""
+"""Runs a peer and the services that it needs, for one measurement."""
 
 import asyncio
 import os
@@ -27,18 +27,18 @@ class Peer(NamedTuple):
     module: str
     packages: tuple[str, ...]
     programs: tuple[str, ...]
-    bar: float  # our cycles to one of theirs, at least
-    settings: tuple[int, ...]  # how much at once: what to try
+    bar: float  # the least ratio of our cycles to theirs
+    settings: tuple[int, ...]  # the numbers of concurrent tasks to try
     store: Callable[[Path], AbstractAsyncContextManager["Store"]]
 
 
 class Store(NamedTuple):
     address: str
-    process: int | None = None  # that does not descend from this one
+    process: int | None = None  # the process of the store, if it does not descend from this one
 
 
 def missing(peer: Peer) -> str:
-    """Return why it cannot be measured here; empty if it can."""
+    """Return why the peer cannot be measured here; empty if it can."""
     if packages := [name for name in peer.packages if find_spec(name) is None]:
         return f"{', '.join(packages)} not installed; `make bench` does it"
     if programs := [name for name in peer.programs if shutil.which(name) is None]:
@@ -47,7 +47,7 @@ def missing(peer: Peer) -> str:
 
 
 async def measured(peer: Peer, setting: int, seconds: float) -> Sample:
-    # Not where temporary files go by default: that is memory on many machines, where a commit costs nothing.
+    # Not in the default folder for temporary files: on many machines that is memory, where a commit costs nothing.
     results = Path(__file__).parent.parent / "results"
     results.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=results, prefix="peer-", ignore_cleanup_errors=True) as folder:
@@ -61,7 +61,7 @@ async def measured(peer: Peer, setting: int, seconds: float) -> Sample:
 
 @asynccontextmanager
 async def _working(peer: Peer, *arguments: str) -> AsyncIterator[None]:
-    """Run its worker, which prints a line when it is ready and ends with its standard input."""
+    """Run the worker of the peer, which prints a line when it is ready and ends with its standard input."""
     process = await asyncio.create_subprocess_exec(
         *[sys.executable, "-m", f"bench.peers.{peer.module}", "work", *arguments],
         stdin=asyncio.subprocess.PIPE,

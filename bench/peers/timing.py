@@ -9,7 +9,7 @@ import msgspec
 from bench.report import Sample
 from chargehand.commands.bench.load import cpu_seconds, quantiles, repeat
 
-WARM_UP = 200  # tasks, whose rate says how many are needed for the time to be measured
+WARM_UP = 200  # tasks of the warm-up, whose rate determines how many fill the measured time
 MOST = 20_000
 POLL_SECONDS = 0.01
 PATIENCE_SECONDS = 120.0
