@@ -1,5 +1,5 @@
-"""Release 0.1.0 kept for all tenants together which job a serial and a machine have. Now each tenant has its own: what lies there from before
-is moved once, when the server starts.
+"""Migrate records of release 0.1.0, at the start of the server: it stored for all tenants together which job a serial and a machine have.
+Now each tenant has its own records.
 """
 
 import msgspec

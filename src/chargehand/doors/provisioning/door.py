@@ -1,4 +1,4 @@
-"""The provisioning door: its parts, and how they hang together."""
+"""The provisioning door: builds its parts and connects them with the engine."""
 
 import os
 import socket
@@ -107,11 +107,11 @@ class ProvisioningDoor:
         return [route for part in self._parts for route in part.routes()]
 
     async def start(self) -> None:
-        """Before anybody is served."""
+        """Migrate old records, before requests are served."""
         await adopt(self._engine)
 
     def listening(self, url: str) -> None:
-        """Now it is known how others reach this server, if nobody said it."""
+        """Use the URL that the server listens on, unless provisioning.public_url is set."""
         host = urlsplit(url).hostname or ""
         if not self._config.provisioning.public_url and ip_address(host).is_unspecified:
             self._jobs.unreachable = UNREACHABLE.format(host=host)
@@ -134,7 +134,7 @@ class ProvisioningDoor:
         await runner.run()
 
     async def _admit_to_registry(self, req: Request, scope: str) -> str:
-        """The server's own callers, and for pulling the machine that works on a job, with that job's token: for its tenant."""
+        """Return the caller's tenant. A machine may pull with the token of its active job, for the job's tenant."""
         token = token_of(req)
         if scope != PULL or not token.startswith(PREFIX):
             await self._gate.admit(req, scope)
@@ -142,5 +142,5 @@ class ProvisioningDoor:
         meant = self._tokens.read(token)
         job = await self._engine.jobs.get_job(meant.job_id) if meant else None
         if job is None or job.finished:
-            raise Forbidden("this token is no active job's")
+            raise Forbidden("this token does not belong to an active job")
         return job.tenant

@@ -48,7 +48,7 @@ class ProvisioningWebhook(msgspec.Struct, forbid_unknown_fields=True):
             max_length=2048, description="Every change of status is sent there", examples=["http://127.0.0.1:9000/hook"]
         ),
     ]
-    # A set: however often each is given, it is kept once.
+    # A set, so that a status that is given twice is stored once.
     on: Annotated[frozenset[Status], Meta(description="Only these statuses; default: all")] = msgspec.field(
         default_factory=frozenset
     )
@@ -105,24 +105,24 @@ class ProvisioningJobsApi:
     _positions: Positions
     _deadlines: Deadlines
     _servers: Servers
-    unreachable: str = ""  # why no machine could reach us
+    unreachable: str = ""  # why machines cannot reach this server
 
     def routes(self) -> list[Route]:
         jobs, one = f"{BASE}/jobs", f"{BASE}/jobs/{{job_id}}"
         of_one = (NotFound, Conflict)
         # fmt: off
         return [
-            route("POST", jobs, self.submit_job, "Provision a server by a recipe", WRITE,
-                  "Durable when the 202 is there; its webhooks too. One job at a time for each server.", request=SubmitProvisioning, headers=SUBMIT_HEADERS,
+            route("POST", jobs, self.submit_job, "Submit a recipe for a server", WRITE,
+                  "After the 202 the job and its webhooks are durable. A server has one active job at most.", request=SubmitProvisioning, headers=SUBMIT_HEADERS,
                   status=202, reply=ProvisioningSubmitted, errors=(NotFound, Conflict, EgressRefused, IdempotencyMismatch)),
             route("GET", jobs, self.list_jobs, "List jobs, newest first", READ, query=ProvisioningJobQuery, reply=JobPage[views.ProvisioningJobSummary]),
             route("GET", one, self.get_job, "Read a job, with its progress step by step", READ, reply=views.ProvisioningJobView, errors=(NotFound,)),
             route("GET", f"{one}/events", self.list_events, "Read or follow a job's log", READ, FOLLOW, query=EventsQuery, headers=FOLLOW_HEADERS,
                   reply=EventPage[views.ProvisioningEventView], errors=(NotFound,)),
             route("POST", f"{one}/cancel", self.cancel_job, "Cancel a job", WRITE,
-                  "Media are ejected before it is complete. A machine that is at work already goes on unless the recipe's on_failure says otherwise.",
+                  "Media are ejected before it is complete. A machine that is already at work goes on, unless the recipe's on_failure says otherwise.",
                   reply=views.ProvisioningJobSummary, errors=of_one),
-            route("POST", f"{one}/retry", self.retry_job, "Start a failed or cancelled job again, from the beginning", WRITE,
+            route("POST", f"{one}/retry", self.retry_job, "Retry a failed or cancelled job from its first step", WRITE,
                   reply=views.ProvisioningJobSummary, errors=of_one),
             route("POST", f"{BASE}/recipes/validate", self.validate_recipe, "Check a recipe without submitting it", READ, request=dict[str, Any], reply=RecipeValid),
             route("GET", f"{BASE}/recipe-schema", self.get_schema, "The JSON Schema of recipes", READ, reply=dict[str, Any], reply_media=SCHEMA_MEDIA),

@@ -31,7 +31,7 @@ class Machines:
     def open(self, bmc: Bmc, budget_seconds: float = 2 * PATIENCE_SECONDS, permit: Permit | None = None) -> Machine:
         """Return a client to use in `async with`, which logs out at the end.
 
-        One call bears trouble for half of the budget at most, so that what the trouble was is heard before time is up.
+        One call retries for half of the budget at most, so that its error is known before the budget is used up.
         """
         return Machine(
             bmc,

@@ -1,4 +1,4 @@
-"""The metrics of this door, under the names of its contract, so that dashboards made for it work."""
+"""The metrics of this door, under the names of the provisioning contract, so that its dashboards work."""
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -16,11 +16,11 @@ class ProvisioningMetrics:
         r = registry
         # fmt: off
         self.webhooks = Counter("webhook_received_total", "Status webhooks of machines: success, failed, duplicate, refused", ["status"], registry=r)
-        self.webhook_seconds = Tally("webhook_delivery_duration_seconds", "From the end of the work, by the machine's clock, to its report being here", [], _SECONDS, r)
+        self.webhook_seconds = Tally("webhook_delivery_duration_seconds", "From the end of the work, by the machine's clock, to its report", [], _SECONDS, r)
         self.job_seconds = Tally("job_duration_seconds", "From the submission of a provisioning job to its end", ["outcome"], _JOB_SECONDS, r)
         self.transitions = Counter("job_transitions_total", "Changes of the status of provisioning jobs", ["from", "to"], registry=r)
         self.redfish_seconds = Tally("redfish_request_duration_seconds", "Requests to BMCs", ["operation", "vendor"], _SECONDS, r)
-        self.redfish_failures = Counter("redfish_request_failures_total", "Requests to BMCs that did not go well", ["operation", "vendor"], registry=r)
+        self.redfish_failures = Counter("redfish_request_failures_total", "Requests to BMCs that failed", ["operation", "vendor"], registry=r)
         self.iso_seconds = Tally("iso_build_duration_seconds", "Time to build a task medium", [], _SECONDS, r)
         self.iso_bytes = Tally("iso_size_bytes", "Size of the task media that were built", [], _BYTES, r)
         self.cleanup_seconds = Tally("cleanup_duration_seconds", "From the outcome to the end of cleaning up", [], _SECONDS, r)

@@ -10,7 +10,7 @@ TAG = "provisioning"
 
 READ = "provision:read"
 WRITE = "provision:write"  # jobs: submit, cancel, retry
-SERVERS = "provision:servers"  # who may say which machines there are, and with which password their BMC opens
+SERVERS = "provision:servers"  # register and change servers, with the passwords of their BMCs
 PULL = "registry:pull"
 PUSH = "registry:push"
 
@@ -20,5 +20,5 @@ SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}")  # safe in a path, in 
 
 
 def server_queue(tenant: str, serial: str) -> Queue:
-    """A queue for each server: its jobs are found by it, and a paused queue is a server that is left alone."""
+    """Return the server's own queue: it finds the server's jobs, and while it is paused none of them starts."""
     return Queue(KIND, tenant, serial)

@@ -1,4 +1,4 @@
-"""How this door writes errors: `{"error": code, "message": …, "details": [{"path", "code", "message"}]}`."""
+"""The errors of this door: `{"error": code, "message": …, "details": [{"path", "code", "message"}]}`."""
 
 from collections.abc import Sequence
 from typing import Any

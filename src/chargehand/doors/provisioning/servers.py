@@ -1,4 +1,4 @@
-"""The servers there are: where their BMC is and how it opens. A password comes in, is encrypted, and never goes out again."""
+"""`/api/v1/servers`: register, read, probe and delete servers: the address and credentials of each BMC. No request returns a password."""
 
 from typing import Annotated
 
@@ -26,9 +26,9 @@ from chargehand.http.route import Route, decode, query, read_body, reply
 from chargehand.webhooks.egress import EgressPolicy
 
 RECORD = "server"
-OWNER = "server-owner"  # by the serial in small letters
+OWNER = "server-owner"  # named by the serial in lower case
 MAX_BODY = 65_536
-PROBE_SECONDS = 10.0  # of trouble that a probe bears is half: somebody waits for it
+PROBE_SECONDS = 10.0  # retries may take half of it: a caller waits for the answer
 
 Text = Annotated[str, Meta(max_length=1024)]
 Label = Annotated[str, Meta(max_length=200)]
@@ -42,7 +42,7 @@ class PutServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             str,
             Meta(
                 max_length=1024,
-                description="Never returned. Left out: stays, if bmc_address and bmc_username do, and tls does or was insecure",
+                description="Never returned. Left out: the stored one is kept, unless bmc_address, bmc_username or tls changes (from insecure, tls may)",
             ),
         ]
         | None
@@ -52,27 +52,27 @@ class PutServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             str,
             Meta(
                 pattern=r"^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}\Z",
-                description="Where the BMC reports a UUID and no serial",
+                description="Needed if the BMC reports a UUID and no serial",
             ),
         ]
         | None
     ) = None
-    vendor: Annotated[str, Meta(max_length=64, description="Where the BMC does not say it")] | None = None
+    vendor: Annotated[str, Meta(max_length=64, description="Needed if the BMC does not report it")] | None = None
     tls: Annotated[
         str,
         Meta(
             pattern=r"^(verify|insecure|sha256:[0-9A-Fa-f]{64})\Z",
-            description="verify, insecure, or sha256: and the fingerprint of the BMC's certificate",
+            description="verify, insecure, or sha256: with the fingerprint of the BMC's certificate",
         ),
     ] = "verify"
     unidentified: Annotated[
-        bool, Meta(description="The BMC reports neither serial nor UUID, and has one system: take it for this server")
+        bool, Meta(description="Accept a BMC that reports neither serial nor UUID, if it has only one system")
     ] = False
     labels: Annotated[dict[Label, Label], Meta(max_length=64)] = {}
 
 
 class ServerRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The body of a record."""
+    """The body of the record."""
 
     bmc_address: str
     bmc_username: str = ""
@@ -84,12 +84,12 @@ class ServerRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     labels: dict[str, str] = {}
     facts: MachineFacts | None = None
     probed_at: int | None = None
-    problem: str = ""  # why the last probe found nothing
+    problem: str = ""  # why the last probe failed
 
 
 class Owner(msgspec.Struct, frozen=True):
-    serial: str  # as it is registered: a BMC's fits in either case
-    job_id: str = ""  # the job that this machine was last started for
+    serial: str  # as it was registered: a BMC may report it in another case
+    job_id: str = ""  # the job that the server was last started for
 
 
 class ServerProbe(msgspec.Struct):
@@ -109,7 +109,7 @@ class ServerView(msgspec.Struct, kw_only=True):
     tls: str
     unidentified: bool
     labels: dict[str, str]
-    probe: Annotated[ServerProbe, Meta(description="What was found when it was last probed")] | None
+    probe: Annotated[ServerProbe, Meta(description="The result of the last probe")] | None
     active_job: str | None
     created_at: str
     updated_at: str
@@ -145,15 +145,15 @@ class Servers:
         return [
             route("GET", f"{BASE}/servers", self.list_servers, "List the servers", READ, query=ServerQuery, reply=RegisteredServers),
             route("GET", one, self.get_server, "Read a server", READ, reply=ServerView, errors=(NotFound,)),
-            route("PUT", one, self.put_server, "Register a server, or change it", SERVERS, request=PutServer, reply=ServerView, errors=(Conflict, EgressRefused)),
-            route("DELETE", one, self.delete_server, "Forget a server", SERVERS, status=204, errors=(NotFound, Conflict)),
-            route("POST", f"{one}/probe", self.probe_server, "Ask its BMC what it is and what it can do", SERVERS,
-                  "Nothing is changed at the machine. Answers 200 also when the BMC could not be asked: `ok` is false then.",
+            route("PUT", one, self.put_server, "Register or change a server", SERVERS, request=PutServer, reply=ServerView, errors=(Conflict, EgressRefused)),
+            route("DELETE", one, self.delete_server, "Delete a server", SERVERS, status=204, errors=(NotFound, Conflict)),
+            route("POST", f"{one}/probe", self.probe_server, "Probe a server: ask its BMC what it is and what it can do", SERVERS,
+                  "Changes nothing at the machine. If the BMC cannot be reached, the answer is still 200, with `ok` false.",
                   reply=ServerProbe, errors=(NotFound,)),
         ]
         # fmt: on
 
-    # over HTTP ----------------------------------------------------------------------------------------------------------
+    # HTTP requests ------------------------------------------------------------------------------------------------------
 
     async def list_servers(self, req: Request, resp: Response) -> None:
         by, tenant = query(req, ServerQuery), req.caller.tenant
@@ -170,15 +170,15 @@ class Servers:
         asked = decode(_put, await read_body(req, MAX_BODY))
         address = self._policy.check_url("bmc_address", asked.bmc_address).rstrip("/")
         if "?" in address:
-            raise InvalidField("bmc_address", "must have no query: it is the address under which /redfish/v1 stands")
+            raise InvalidField("bmc_address", "must have no query: give the BMC's address, such as https://10.0.0.5")
         await self._own(tenant, serial)
         while True:
             known = await self._records.get(RECORD, tenant, serial)
             before = None if known is None else _kept.decode(known.body)
             kept = _changed(before, asked, address)
             if before and before.sealed_password and asked.bmc_password is None and (field := _redirects(before, kept)):
-                # Who may change records may not read passwords, not even by having them sent somewhere.
-                raise InvalidField("bmc_password", f"must be given again when {field} changes: it is sent by that")
+                # Else whoever may change a server could read its password, by having it sent to an address of their own.
+                raise InvalidField("bmc_password", f"must be given again when {field} changes")
             if before and _who(before) != _who(kept):
                 await self._require_calm(tenant, serial)
             if asked.bmc_password is not None:
@@ -195,7 +195,7 @@ class Servers:
         record = await self._record(tenant, server_serial)
         if (job := await self.active_job(tenant, record.name)) is not None:
             raise ProvisioningRefused(
-                409, Key.CONFLICT_ACTIVE_JOB, f"job {job.id} is active for this server; cancel it, or wait"
+                409, Key.CONFLICT_ACTIVE_JOB, f"job {job.id} is active for this server; wait, or cancel it"
             )
         await self._records.drop(DropRecord(RECORD, tenant, record.name))
         await self._records.drop(DropRecord(OWNER, tenant, record.name.lower()))
@@ -234,7 +234,7 @@ class Servers:
         )  # fmt: skip
 
     async def active_job(self, tenant: str, serial: str) -> Job | None:
-        """One at most: the newest, or an older one that was started again."""
+        """Return the server's active job, or None. It is the newest job, or an older one that was retried."""
         found = await self._jobs.list_jobs(JobFilter(tenant, KIND, serial, limit=1))
         if found and found[0].state not in FINAL:
             return found[0]
@@ -247,7 +247,7 @@ class Servers:
         return None if record is None else _owner.decode(record.body)
 
     async def point_at(self, tenant: str, serial: str, job_id: str) -> None:
-        """From now on, what this machine reports is about this job; unless nobody knows the machine any more."""
+        """Assign the machine's reports to this job from now on. Does nothing if the server was deleted."""
         body, name = msgspec.json.encode(Owner(serial, job_id)), serial.lower()
         while True:
             known = await self._records.get(OWNER, tenant, name)
@@ -257,7 +257,7 @@ class Servers:
             if await self._records.put(PutRecord(OWNER, tenant, name, body, expected=expected)) is not None:
                 return
 
-    # keeping ------------------------------------------------------------------------------------------------------------
+    # records ------------------------------------------------------------------------------------------------------------
 
     async def _record(self, tenant: str, serial: str) -> Record:
         record = await self._records.get(RECORD, tenant, serial) if SERIAL.fullmatch(serial) else None
@@ -273,11 +273,11 @@ class Servers:
                 raise ProvisioningRefused(409, "conflict.serial", f"this serial is registered as {owner.serial}")
 
     async def _require_calm(self, tenant: str, serial: str) -> None:
-        """A job that has begun must find the machine that it began with, and clean up that one."""
+        """Refuse the change while a job is at work: it must clean up the machine that it began with."""
         job = await self.active_job(tenant, serial)
         if job is not None and position_of(job).begun:
             raise ProvisioningRefused(
-                409, Key.CONFLICT_ACTIVE_JOB, f"job {job.id} is at work on this server; cancel it, or wait for its end"
+                409, Key.CONFLICT_ACTIVE_JOB, f"job {job.id} is at work on this server; wait for its end, or cancel it"
             )
 
     async def _remember(self, tenant: str, serial: str, facts: MachineFacts | None, problem: str, at: int) -> None:
@@ -320,12 +320,12 @@ def checked_serial(serial: str) -> str:
 
 
 def _who(kept: ServerRecord) -> tuple[str, str | None, bool]:
-    """By which a machine is found and known."""
+    """Return the fields by which the machine is found and identified."""
     return kept.bmc_address, kept.system_uuid, kept.unidentified
 
 
 def _redirects(before: ServerRecord, after: ServerRecord) -> str:
-    """The field by which somebody else could get to hear the password. What was sent to anybody can only be sent to fewer."""
+    """Return the changed field that could send the stored password to another receiver, or "". A stricter `tls` cannot."""
     if before.bmc_address != after.bmc_address:
         return "bmc_address"
     if before.bmc_username != after.bmc_username:
@@ -334,7 +334,7 @@ def _redirects(before: ServerRecord, after: ServerRecord) -> str:
 
 
 def _changed(kept: ServerRecord | None, asked: PutServer, address: str) -> ServerRecord:
-    """What is given replaces all but the password. What was found by probing another address is forgotten."""
+    """Return the new record. The password is kept, and the last probe too if the address is the same."""
     same = kept is not None and kept.bmc_address == address
     return ServerRecord(
         bmc_address=address,

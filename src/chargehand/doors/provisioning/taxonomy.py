@@ -1,6 +1,6 @@
-"""Every way in which a provisioning job can fail, with its key, and what an operator does about it.
+"""Every way in which a provisioning job can fail: its key, its meaning, and what an operator does about it.
 
-`docs/reference/provisioning-errors.md` is made from this table. The keys are a contract: none is renamed or reused.
+`docs/reference/provisioning-errors.md` is generated from this table. The keys are a contract: none is renamed or reused.
 """
 
 from enum import StrEnum
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Phase(StrEnum):
-    PREFLIGHT = "preflight"  # while the request is answered
+    PREFLIGHT = "preflight"  # the request is checked
     ISO = "iso"  # building and serving media
     REDFISH = "redfish"  # talking to the BMC
     WORKFLOW = "workflow"  # on the machine, in the maintenance system
@@ -46,7 +46,7 @@ class Key(StrEnum):
 
 class Entry(msgspec.Struct, frozen=True):
     phase: Phase
-    can_retry: bool  # whether the same job may well succeed when it is tried again as it is
+    can_retry: bool  # whether a retry of the unchanged job may succeed
     meaning: str
     advice: str
 
@@ -54,33 +54,33 @@ class Entry(msgspec.Struct, frozen=True):
 # fmt: off
 TAXONOMY: dict[Key, Entry] = {
     Key.VALIDATION_SCHEMA: Entry(Phase.PREFLIGHT, False, "the recipe does not fit its schema",
-        "mend the fields that `details` names; `chargehand provision recipe validate FILE` checks without submitting"),
-    Key.VALIDATION_SERVER: Entry(Phase.PREFLIGHT, False, "the server is not known, or its record cannot be used",
+        "correct the fields that `details` names; `chargehand provision recipe validate FILE` checks without submitting"),
+    Key.VALIDATION_SERVER: Entry(Phase.PREFLIGHT, False, "the server is not registered, or its record cannot be used",
         "register it with `chargehand provision server add`, then `chargehand provision server probe SERIAL`"),
     Key.CONFLICT_ACTIVE_JOB: Entry(Phase.PREFLIGHT, True, "another job is active for this server",
         "wait for that job, or cancel it"),
     Key.ISO_BUILD: Entry(Phase.ISO, True, "the task medium could not be built",
-        "see the event's message: usually a full disk or a directory that cannot be written under server.data_dir"),
-    Key.ISO_SERVE: Entry(Phase.ISO, True, "a medium is not there to be served",
-        "check that provisioning.maintenance_iso names a file that the server may read, and provisioning.public_url how a BMC reaches it"),
-    Key.REDFISH_DISCOVER: Entry(Phase.REDFISH, True, "the BMC did not show the system, its media or its actions",
+        "read the event's message: usually the disk is full, or a directory under server.data_dir cannot be written"),
+    Key.ISO_SERVE: Entry(Phase.ISO, True, "the file of a medium cannot be read",
+        "check that provisioning.maintenance_iso names a file that the server may read, and that BMCs reach provisioning.public_url"),
+    Key.REDFISH_DISCOVER: Entry(Phase.REDFISH, True, "the system, its virtual media or its actions were not found at the BMC",
         "check address, credentials, TLS and the serial with `chargehand provision server probe SERIAL`"),
     Key.REDFISH_MOUNT_MAINTENANCE: Entry(Phase.REDFISH, True, "the maintenance image could not be inserted",
         "check that the BMC reaches provisioning.public_url, that its virtual media is licensed, and that no console holds the drive"),
     Key.REDFISH_MOUNT_TASK: Entry(Phase.REDFISH, True, "the task medium could not be inserted",
-        "check that the BMC reaches provisioning.public_url and has a second free drive, or a record that says it has one"),
+        "check that the BMC reaches provisioning.public_url and that its second drive is free"),
     Key.REDFISH_BOOT_OVERRIDE: Entry(Phase.REDFISH, True, "the one-time boot from CD could not be set",
         "check the boot settings in the BMC: some refuse an override while the firmware has changes pending"),
     Key.REDFISH_RESET: Entry(Phase.REDFISH, True, "the system could not be reset",
         "look at the machine's power in the BMC, reset it by hand once, then retry the job"),
-    Key.REDFISH_POLL: Entry(Phase.REDFISH, True, "the BMC was not reachable, or the system not powered on, in time after the reset",
+    Key.REDFISH_POLL: Entry(Phase.REDFISH, True, "after the reset, the BMC did not answer in time, or the system was not powered on in time",
         "check the BMC's network and whether the machine is on, then retry the job"),
     Key.WORKFLOW_DISPATCHER: Entry(Phase.WORKFLOW, True, "the maintenance system could not start the work",
-        "read the log tail: task medium not found, wrong machine, or a recipe that this image does not know"),
+        "read the log tail: the task medium was not found, it is for another machine, or this image does not know the recipe"),
     Key.WORKFLOW_PARTITION: Entry(Phase.WORKFLOW, False, "partitioning the disk failed",
         "check target_disk and partition_layout against the disks that the log tail names"),
     Key.WORKFLOW_IMAGE_LINUX: Entry(Phase.WORKFLOW, True, "writing the Linux image failed",
-        "check that the machine reaches the registry and that oci_url names an image that is there"),
+        "check that the machine reaches the registry and that the registry has the image of oci_url"),
     Key.WORKFLOW_BOOTLOADER_LINUX: Entry(Phase.WORKFLOW, False, "installing the boot loader failed",
         "check that the layout has an ESP or a BIOS boot partition and that the image holds a kernel and GRUB"),
     Key.WORKFLOW_CONFIG_DRIVE: Entry(Phase.WORKFLOW, False, "writing the first-boot configuration failed",
@@ -89,7 +89,7 @@ TAXONOMY: dict[Key, Entry] = {
         "check oci_url and wim_index, and that the machine reaches the registry"),
     Key.WORKFLOW_BOOTLOADER_WINDOWS: Entry(Phase.WORKFLOW, False, "installing the Windows boot loader failed",
         "check that the layout has an ESP and that unattend_xml is complete"),
-    Key.WEBHOOK_WAIT: Entry(Phase.FINISH, True, "no report came from the machine in time",
+    Key.WEBHOOK_WAIT: Entry(Phase.FINISH, True, "the machine did not report in time",
         "look at the machine's console: did it boot from the medium, and does it reach provisioning.public_url?"),
     Key.CLEANUP_UNMOUNT: Entry(Phase.FINISH, True, "virtual media could not be ejected",
         "eject it in the BMC; the job's outcome stands"),
@@ -110,6 +110,6 @@ UNITS: dict[str, Key] = {
 
 
 def of_unit(unit: str) -> str:
-    """The key of a unit that failed. Of one that is not in the table, its own name: what was reported is never lost."""
+    """Return the key of a unit that failed. For a unit that is not in the table, the key contains its name."""
     name = unit.strip()
     return str(UNITS.get(name) or UNITS.get(f"{name}.service") or f"workflow.{name.removesuffix('.service')}")

@@ -1,6 +1,6 @@
-"""The token of a job: only the machine that was started for it has one, and it opens nothing but that job's reports and images.
+"""The token of a job: only the job's machine has it, and it allows only that job's reports and image pulls.
 
-It is made from the server's key, so it is stored nowhere, and a task medium that is built again after a restart is the same.
+It is derived from the server's key, so it is not stored, and a task medium that is built again after a restart is the same.
 """
 
 import base64

@@ -1,5 +1,5 @@
-"""Secrets at rest: passwords of BMCs and whole recipes are encrypted; tokens and media URLs are made from keys that derive from
-one secret. It is the setting `provisioning.key`, or a file beside the database of a server that is alone.
+"""Secrets at rest: encrypts passwords of BMCs and whole recipes, and derives the keys of tokens and media URLs, all from one secret. It is
+the setting `provisioning.key`, or, for a single server, a file beside its database.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Vault:
         if given:
             return cls(given.encode())
         if not config.store_url.startswith("sqlite:"):
-            return cls(None)  # nodes share the database: a key of one node's own would lock the others out
+            return cls(None)  # nodes share the database: with a key of its own, none could decrypt for another
         return cls(_file_key(Path(config.server.data_dir) / KEY_FILE))
 
     def require_open(self) -> None:
@@ -43,11 +43,11 @@ class Vault:
             raise ProvisioningRefused(503, "config.missing", MISSING)
 
     def key(self, purpose: str) -> bytes:
-        """Derive the key for a purpose. No key can be found from another."""
+        """Derive the key for a purpose. No key can be derived from another."""
         return hmac.digest(self._secret, f"chargehand/provisioning/{purpose}".encode(), "sha256")
 
     def seal(self, context: str, plain: bytes | memoryview, head: bytes = b"") -> bytes:
-        """Encrypt for one `context`: it opens in no other. `head` is put before it, in clear."""
+        """Encrypt for one `context`; it can be decrypted only with the same context. `head` is put before it, in clear."""
         self.require_open()
         nonce = os.urandom(NONCE_BYTES)
         sealed = AESGCM(self.key("seal")).encrypt(nonce, plain, context.encode())
@@ -73,14 +73,14 @@ def _file_key(path: Path) -> bytes:
         close_to_others([path])
         key = path.read_bytes().strip()
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; it holds the key of what is encrypted") from None
+        raise ConfigError(f"{path}: {error.strerror}; it holds the encryption key") from None
     if len(key) < 32:
         raise ConfigError(f"{path} is damaged: it should hold at least 32 bytes; restore it from a backup")
     return key
 
 
 def _make(path: Path) -> None:
-    """Write the key file atomically: with half a key nothing could be opened again."""
+    """Write the key file atomically: with half a key nothing could be decrypted again."""
     if path.exists():
         return
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")

@@ -28,11 +28,11 @@ class StepView(msgspec.Struct):
 
 
 class ProvisioningProgressView(msgspec.Struct):
-    step: Annotated[str, Meta(description="Where the job is")]
-    trouble: Annotated[str, Meta(description="What keeps the step that is being taken, if something does")]
+    step: Annotated[str, Meta(description="The current step")]
+    trouble: Annotated[str, Meta(description="What delays the current step; empty if nothing does")]
     steps: list[StepView]
-    heard_at: Annotated[str, Meta(description="When the machine was last heard of")] | None
-    log_tail: Annotated[str, Meta(description="The end of the machine's own log, as it sent it")]
+    heard_at: Annotated[str, Meta(description="When the machine last reported")] | None
+    log_tail: Annotated[str, Meta(description="The end of the machine's log, as it was sent")]
 
 
 class FailureView(msgspec.Struct):
@@ -40,7 +40,7 @@ class FailureView(msgspec.Struct):
     unit: str
     message: str
     reason: str
-    meaning: Annotated[str, Meta(description="What failed_step says, in words")]
+    meaning: Annotated[str, Meta(description="What failed_step means")]
     advice: Annotated[str, Meta(description="What to do about it")]
     can_retry: bool
 
@@ -60,12 +60,12 @@ class ProvisioningJobSummary(msgspec.Struct, kw_only=True):
 
 
 class ProvisioningJobView(ProvisioningJobSummary, kw_only=True):
-    attempt: Annotated[int, Meta(description="1, and one more with each retry that was asked for")]
+    attempt: Annotated[int, Meta(description="1, and one more after each requested retry")]
     failure: FailureView | None
     warnings: list[str]
     progress: ProvisioningProgressView
-    deadlines: Annotated[dict[str, str], Meta(description="When what is waited for now is given up, by its key")]
-    recipe: Annotated[dict[str, Any], Meta(description="Without what may hold secrets")]
+    deadlines: Annotated[dict[str, str], Meta(description="The current deadlines, by the key of the failure")]
+    recipe: Annotated[dict[str, Any], Meta(description="Members that may hold secrets are redacted")]
     metadata: dict[str, Any]
 
 
@@ -107,7 +107,7 @@ def _common(job: Job, position: Position) -> dict[str, Any]:
         "status": position.status,
         "outcome": position.outcome,
         "failed_step": job.failed_step or (verdict.failed_step if verdict else None),
-        # The row of a job that changes hands while it is cleaned up has no error for a moment.
+        # While a job that is being cleaned up changes its owner, its row has no error.
         "error": job.error or (verdict.error or None if verdict and verdict.outcome != "succeeded" else None),
         "waiting_for": job.waiting_for,
         "created_at": rfc3339(job.created_at),
@@ -125,7 +125,7 @@ def _failure(position: Position) -> FailureView | None:
 
 
 def advise(failed_step: str | None) -> tuple[str, str, bool]:
-    """Return meaning, advice and whether a retry may help. Of a unit that is not in the taxonomy only its name is known."""
+    """Return meaning, advice and whether a retry may help. Both texts are empty for a unit that is not in the taxonomy."""
     try:
         entry = Key(failed_step or "").entry
     except ValueError:
@@ -166,7 +166,7 @@ def _time(at: int | None) -> str | None:
 
 
 class _OutcomeData(msgspec.Struct):
-    """What the data of an event may hold of the verdict."""
+    """The verdict in the data of an event."""
 
     outcome: str | None = None
     failed_step: str | None = None

@@ -160,7 +160,7 @@ class BootSteps:
         intent = journey.run.reset
         assert intent is not None  # noqa: S101 - there is no way here but through the reset
         seen = "the BMC did not answer"
-        looks, turned = 0, intent.power != "On"  # a machine that was off and is on has booted, whatever else is shown
+        looks, turned = 0, intent.power != "On"  # a machine that was off and is now on has booted
         while journey.left(max(intent.asked_at, journey.run.taken_at), self._settings.bmc_back_seconds) > 0:
             if (await journey.ledger()).shows_life_since(intent.asked_at):
                 return await self._is_back(journey, "the machine fetches its medium")
@@ -175,7 +175,7 @@ class BootSteps:
                 if glance.power == "On" and looks >= LOOKS:
                     # It never went off, and shows a reset before ours as the last: ours was accepted and not carried out.
                     await journey.note(
-                        "the BMC took the reset, but shows none; it is sent again",
+                        "the BMC accepted the reset, but does not show it; it is sent again",
                         level="warn",
                         step=str(Key.REDFISH_RESET),
                     )

@@ -1,7 +1,7 @@
-"""When a job gives up what it waits for.
+"""The deadlines of a job.
 
-Three clocks run while it waits for the machine: the whole wait; the first sign that anything booted; the silence of a machine that
-reported before.
+While it waits for the machine's report there are three: for the whole wait, for the first sign that the machine boots, and for the
+next sign from a machine that reported before.
 """
 
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class Deadlines:
         self._settings = settings
 
     def current(self, position: Position, recipe: Recipe) -> dict[str, int]:
-        """When the job gives up what it waits for now, by the key of that failure."""
+        """Return the deadlines of what the job waits for now, each by the key of the failure if it passes."""
         run, settings = position.run, self._settings
         if run is None or position.status == "complete":
             return {}
@@ -42,7 +42,7 @@ class Deadlines:
         return {"boot": run.began_at + _micros(settings.boot_seconds)}
 
     def for_report(self, run: JobRun, recipe: Recipe, ledger: JobLedger) -> Deadline:
-        """The clock that runs out first while the job waits for the machine's report."""
+        """Return the deadline that passes first while the job waits for the machine's report."""
         clocks = [self._whole_wait(run, recipe)]
         reset_at = run.reset.asked_at if run.reset else run.began_at
         if ledger.heard_at is not None:

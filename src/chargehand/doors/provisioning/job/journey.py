@@ -21,7 +21,7 @@ from chargehand.errors import ChargehandError, StaleLease
 from chargehand.observability.logs import get_logger
 
 MAX_MARKS = 100
-LOOK_SECONDS = 30.0  # underneath the wake-ups
+LOOK_SECONDS = 30.0  # how often it checks without being woken
 
 T = TypeVar("T")
 log = get_logger(__name__)

@@ -26,11 +26,11 @@ Outcome = Literal["succeeded", "failed", "cancelled"]
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     outcome: Outcome
     at: int
-    by: str  # webhook, controller, or who asked
+    by: str  # webhook, controller, or the caller who cancelled
     failed_step: str | None = None  # a key of the taxonomy
     unit: str = ""  # of systemd, as the machine named it
     error: str = ""
-    reason: str = ""  # which of several ways to the same key
+    reason: str = ""  # distinguishes failures with the same key
 
 
 class UnitProgress(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -45,7 +45,7 @@ class UnitProgress(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """That a medium was read: the first sign that the BMC reaches us, and after the reset that the machine boots."""
+    """A medium was read. It is the first sign that the BMC reaches us and, after the reset, that the machine boots."""
 
     name: str
     first_at: int
@@ -57,11 +57,11 @@ class JobLedger(msgspec.Struct, frozen=True, omit_defaults=True):
     generation: int = 1  # one more with each retry that an operator asks for
     verdict: Verdict | None = None
     deliveries: tuple[str, ...] = ()
-    boot_id: str = ""  # of the boot that may work: no other one may
+    boot_id: str = ""  # of the only boot that may work
     heard_at: int | None = None
     steps: tuple[UnitProgress, ...] = ()
     tail: str = ""
-    told: int = 0  # lines that the machine's reports have in the job's log
+    told: int = 0  # lines in the job's log that came from the machine's reports
     fetches: tuple[Fetch, ...] = ()
 
     def knows(self, delivery_id: str) -> bool:
@@ -77,11 +77,11 @@ class JobLedger(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def has_whole_medium(self) -> bool:
-        """The BMC read all of a medium when it was inserted: that it reads no more afterwards shows nothing."""
+        """Return whether the BMC read all of a medium when it was inserted: then later silence means nothing."""
         return any(fetch.whole for fetch in self.fetches)
 
     def shows_life_since(self, at: int) -> bool:
-        """Whether the machine reported, or a medium was read, since then."""
+        """Return whether the machine reported, or a medium was read, since then."""
         return (self.heard_at or 0) >= at or any(fetch.last_at >= at for fetch in self.fetches)
 
     def with_fetch(self, name: str, at: int, whole: bool) -> "JobLedger":
@@ -105,8 +105,8 @@ class JobLedgers:
         return None if record is None else _decoder.decode(record.body)
 
     async def begin(self, tenant: str, job_id: str, generation: int) -> None:
-        """Write an empty ledger for a new start. One of this start stays: an owner that comes late, and was replaced meanwhile,
-        removes nothing.
+        """Write an empty ledger for a new start. If this start has one already, keep it: a late owner that was replaced must
+        not empty it.
         """
         while True:
             record = await self._records.get(RECORD, tenant, job_id)

@@ -32,7 +32,7 @@ from chargehand.engine.runner import Hand
 from chargehand.errors import Conflict, StoreError
 from chargehand.observability.logs import get_logger
 
-PAUSE_SECONDS = 10.0  # after trouble of our own: the store away, a key that does not fit
+PAUSE_SECONDS = 10.0  # after an error of our own, such as a store that is away or a wrong key
 
 log = get_logger(__name__)
 
@@ -83,7 +83,7 @@ class Lifecycle:
         return journey
 
     async def _recipe(self, job: Job) -> Recipe:
-        """Without the key that sealed its recipe a job can only end: for that, the part that may be shown is enough."""
+        """Return the recipe. Without the key that encrypted it the job can only end, and the public part is enough for that."""
         try:
             return self._orders.open(job)
         except ProvisioningRefused:
@@ -131,7 +131,7 @@ class Lifecycle:
         await self._cleanup.tidy(journey)
 
     async def put_back(self, job: Job, outcome: Broke | Lapsed) -> Change:
-        """Only a verdict ends a job: what an owner that died or lost the store leaves behind goes to the next one."""
+        """Requeue a job whose owner died or lost the store: only a verdict ends a job."""
         if isinstance(outcome, Broke) and outcome.final:
             return give_up(job, outcome, None)  # the store refuses the job's last move, and would do so for ever
         lapsed = isinstance(outcome, Lapsed)

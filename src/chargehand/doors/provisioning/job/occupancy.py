@@ -1,10 +1,10 @@
-"""Which job works on which machine. Servers are records, and two records may lead to one machine: another spelling of its serial,
-another address of its BMC. The first job that gets there has it, by two things:
+"""Which job works on which machine. Two server records may lead to the same machine: by another spelling of its serial, or another
+address of its BMC. The first job that reaches a machine occupies it, by two keys:
 
-- what a BMC says of the system behind it, within a tenant. It says what it likes, and whoever registers a server chooses the BMC,
-  so this must mean nothing to another tenant.
-- where the BMC is, for all tenants. Nobody gets so far as to claim it without credentials that open that very BMC, and with
-  those the machine can be had without this server too. What is kept from happening is an accident.
+- the identity that the BMC reports, within a tenant. Whoever registers a server chooses the BMC, and a BMC may report anything, so this
+  key must not block another tenant.
+- the address of the BMC, for all tenants. Only a job with credentials for this BMC gets so far, and with those one can use the machine
+  without this server too. So this key prevents accidents, not attacks.
 """
 
 import hashlib
@@ -30,8 +30,8 @@ class Occupant(msgspec.Struct, frozen=True):
 class Spot(msgspec.Struct, frozen=True):
     """What a job occupies."""
 
-    machine: str  # as the BMC says
-    place: str  # where the BMC is
+    machine: str  # the identity that the BMC reports
+    place: str  # the address of the BMC
 
 
 _decoder = msgspec.json.Decoder(Occupant)
@@ -82,8 +82,8 @@ class Occupancy:
 
 
 def spot_of(address: str, facts: MachineFacts) -> Spot:
-    """A machine goes by what the BMC reports of it, which is the same by whatever address the BMC is reached. By serial and UUID, for
-    there are boards that share a UUID with all others of their kind.
+    """Return the keys of a machine. Its identity is the serial and the UUID that the BMC reports, whatever its address: some boards
+    share their UUID with all others of their kind.
     """
     url = URL(address)
     place = f"{url.host}:{url.port}{facts.system.rstrip('/')}"

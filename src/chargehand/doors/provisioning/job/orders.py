@@ -12,11 +12,11 @@ from chargehand.engine.job import NOT_SHOWN, Job, shown_payload
 
 
 class Order(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The payload of a job; behind it, as bytes that are shown to nobody, comes the whole recipe, encrypted."""
+    """The first part of a job's payload. The whole recipe follows it, as encrypted bytes."""
 
     server_serial: str
     recipe: dict[str, Any]  # without its secrets
-    sealed: bytes = b""  # where releases before 0.2 have the whole, in base64
+    sealed: bytes = b""  # the whole recipe, in releases before 0.2
 
 
 class JobMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -24,7 +24,7 @@ class JobMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
 
     server_serial: str = ""
     task_target: str = ""
-    system_uuid: str | None = None  # by which the machine may know itself, where the record names one
+    system_uuid: str | None = None  # from the server's record: the machine may check that it is the right one
     metadata: dict[str, Any] = {}  # the caller's own
 
 

@@ -28,13 +28,13 @@ class Outcomes:
         self._metrics = metrics
 
     async def show(self, job: Job, verdict: Verdict, *, held: bool) -> bool:
-        """Move the job to the stage of its outcome. `held`: by its owner. False: somebody has shown it already, or the owner must."""
+        """Move the job to the stage of its outcome. `held`: the caller owns the job. False: it was moved already, or its owner must do it."""
         stage = STAGE_OF[verdict.outcome]
-        # Who does not hold the job moves it from the stage PROVISIONING alone, and the write checks that: no need to read it again.
+        # Others than the owner may move it only from the stage PROVISIONING. The write checks that, so the job is not read again.
         seen = await self._engine.get(job.id) if held else job
         if seen.stage == stage:
             return False
-        again = seen.topic == topic_of(State.RUNNING, stage)  # shown by an owner that is gone: we go on for it
+        again = seen.topic == topic_of(State.RUNNING, stage)  # an earlier owner has shown it
         change = Change(
             Guard.held(job) if held else Guard.seen(job),
             "advance",
@@ -89,7 +89,7 @@ class Outcomes:
         metrics.job_seconds.at(verdict.outcome)((now - job.created_at) / SECOND)
         metrics.count_transition(STAGE_OF[verdict.outcome], "complete")
         if verdict.outcome == "failed":
-            # A machine may name units as it likes, and each would be a series for ever.
+            # A machine may report any unit name, and each would be a new series in Prometheus.
             known = verdict.failed_step in set(Key)
             metrics.failures.labels(verdict.failed_step if known else "workflow.other").inc()
         log.info(

@@ -1,4 +1,4 @@
-"""Where a job is, from what is stored of it.
+"""Where a job is, from its stored records.
 
 Three parties store a part each, under guards of their own, so it cannot be one record:
 
@@ -78,7 +78,7 @@ def position_of(job: Job, run: JobRun | None = None, ledger: JobLedger | None = 
 
 
 def status_after(event: Event) -> Status | None:
-    """What callers see after the event; None: nothing new was ever shown."""
+    """Return the status that callers see after the event; None if they were shown none yet."""
     topic = topic_of(event.state, event.stage) if visible(event.state, event.stage) else event.previous
     return _shown(event.state, topic)
 
@@ -107,5 +107,5 @@ class Positions:
         return position_of(job, found[0] if found else None, await self._ledgers.get(job.tenant, job.id))
 
     async def in_list(self, job: Job) -> Position:
-        """Without the run. The row of a finished job says its outcome, so nothing more is read of that."""
+        """Return the position without the run. For a finished job only the row is read: it has the outcome."""
         return position_of(job, ledger=None if job.finished else await self._ledgers.get(job.tenant, job.id))

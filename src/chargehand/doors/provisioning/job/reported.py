@@ -1,4 +1,4 @@
-"""What a machine reports, and what it is answered: the bodies of `POST /api/v1/status-webhook/{server_serial}` and of `…/progress`."""
+"""The reports of machines and the answers to them: the bodies of `POST /api/v1/status-webhook/{server_serial}` and of `…/progress`."""
 
 from typing import Annotated, Literal
 
@@ -13,15 +13,15 @@ from chargehand.http.inputs import absent
 MAX_BODY = 262_144
 MAX_LINE = 1024
 LINES = ("job_id", "task_target", "dispatcher_version", "schema_id", "started_at", "finished_at")
-LOGGED = ("status", "failed_step", "delivery_id", *LINES[1:], "exit_code")  # what the job's log keeps of it
+LOGGED = ("status", "failed_step", "delivery_id", *LINES[1:], "exit_code")  # the fields that go into the job's log
 
 
-Debugging = msgspec.Raw  # a text or a number; a value of another type is dropped, and never built
+Debugging = msgspec.Raw  # a text or a number; a value of another type is dropped without being decoded
 
 
 class StatusReport(msgspec.Struct):
-    """Unknown members are ignored, and so are invalid values of those that only help with debugging: a sender that is refused gives up
-    in the end, and the outcome would be lost.
+    """Unknown members are ignored, and so are invalid values of members for debugging: if the report were refused, the machine would
+    give up in the end, and the outcome would be lost.
     """
 
     status: Annotated[Literal["success", "failed"], Meta(description="How it ended")]
@@ -58,7 +58,7 @@ class Reported(msgspec.Struct):
 
     @classmethod
     def of(cls, status: StatusReport) -> "Reported":
-        # It becomes a key, and stands in messages and on screens: only its printable characters are kept.
+        # It becomes a key and part of messages, so only its printable characters are kept.
         failed_step = one_line(status.failed_step or "") or None
         lines = {name: _text(getattr(status, name), MAX_LINE) for name in LINES}
         exit_code, log_tail = _exit_code(status.exit_code), _text(status.log_tail, MAX_BODY)
@@ -97,16 +97,14 @@ class ProgressReport(msgspec.Struct):
     finished: Annotated[bool, Meta(description="The step is done")] = False
     log_tail: Annotated[str, Meta(max_length=MAX_BODY)] | None = None
     boot_id: (
-        Annotated[
-            str, Meta(max_length=64, description="Of the machine's boot: the first one that asks may work, no other")
-        ]
+        Annotated[str, Meta(max_length=64, description="Identifies the boot: only the first one that reports may work")]
         | None
     ) = None
     job_id: Annotated[str, Meta(max_length=MAX_LINE)] | None = None
 
     @property
     def line(self) -> str:
-        """For the log of the job."""
+        """Return the line for the job's log."""
         percent = f" {self.percent:g} %" if self.percent is not None else ""
         text = f": {self.message}" if self.message else ""
         return one_line(f"{self.step}{' is done' if self.finished else percent}{text}")

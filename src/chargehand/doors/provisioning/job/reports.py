@@ -49,8 +49,8 @@ from chargehand.http.tls import client_names
 from chargehand.observability.logs import get_logger
 
 SECRET = "X-Webhook-Secret"  # noqa: S105 - the name of a header
-EVENT_PERCENT = 10.0  # the job's log gets a line each so many percent of a step
-MAX_EVENTS = 1000  # and no more lines than this for the reports of one job
+EVENT_PERCENT = 10.0  # the job's log gets a line for every so many percent of a step
+MAX_EVENTS = 1000  # lines in the job's log for reports
 
 log = get_logger(__name__)
 
@@ -82,9 +82,10 @@ class MachineReports:
         errors = (Unauthenticated, Forbidden, NotFound)
         # fmt: off
         return [
-            route("POST", path, self.take_status, "For machines: how the job ended", None, "200 also for a repeated one. Without valid credentials 401 or 403.",
+            route("POST", path, self.take_status, "For machines: report how the job ended", None,
+                  "A repeated report is answered 200 and changes nothing. Without valid credentials: 401 or 403.",
                   headers=headers, request=StatusReport, reply=StatusAccepted, errors=errors),
-            route("POST", f"{path}/progress", self.take_progress, "For machines: where they are",
+            route("POST", f"{path}/progress", self.take_progress, "For machines: report progress",
                   headers=headers, request=ProgressReport, reply=ProgressAnswer, errors=errors),
         ]
         # fmt: on
@@ -139,7 +140,7 @@ class MachineReports:
             step=verdict.failed_step,
             auth=auth,
         )
-        # At once, so that both are in one commit: the machine waits for the answer.
+        # In parallel, so that both are in one commit: the machine waits for the answer.
         await asyncio.gather(noting, self._outcomes.show(job, verdict, held=False))
         return True
 
@@ -184,10 +185,10 @@ class MachineReports:
         if token.startswith(PREFIX) or (token and given is None):
             meant = self._tokens.read(token)
             if meant is None:
-                raise Forbidden("this token is no job's")
+                raise Forbidden("this token does not belong to a job")
             return meant, "job-token"
         if given is not None:
-            # Compare with every secret, so that the time does not show which one was closer.
+            # Compare with every secret, so that the time does not reveal which one matched.
             matches = [
                 hmac.compare_digest(given.encode("utf-8", "surrogateescape"), secret) for secret in self._secrets
             ]
@@ -233,8 +234,8 @@ class MachineReports:
         return amended
 
     async def _may_mean(self, job: Job, meant: Meant | None) -> bool:
-        """A report about a job that has not begun is about another start. And one that names no start cannot come from a machine that
-        was not reset yet: it may be a late one about an earlier start.
+        """Return whether the report may be about this start of the job. One for a job that has not begun is about an earlier start. And
+        one without a token may come late, from an earlier start, as long as the machine was not reset for this one.
         """
         position = position_of(job)
         if not position.begun or meant is not None or position.status != "provisioning":
@@ -244,7 +245,7 @@ class MachineReports:
 
 
 def _is_for(ledger: JobLedger, meant: Meant | None) -> bool:
-    """A token of an earlier start says nothing about this one."""
+    """Return whether the token is for this start of the job."""
     return meant is None or meant.generation == ledger.generation
 
 
@@ -280,12 +281,12 @@ def _objection(ledger: JobLedger, report: ProgressReport, meant: Meant | None, j
     if ledger.verdict is not None or job.finished:
         return f"the job is over: {ledger.verdict.outcome if ledger.verdict else 'complete'}"
     if report.boot_id and ledger.boot_id != report.boot_id:
-        return "another boot of this machine is at work, or was: a machine is not imaged twice for one job"
+        return "another boot of this machine has begun the work: a machine is not imaged twice for one job"
     return ""
 
 
 def _is_news(known: UnitProgress | None, report: ProgressReport) -> bool:
-    """Whether the job's log gets a line for it."""
+    """Return whether the job's log gets a line for the report."""
     if known is None or report.finished != known.finished:
         return True
     return int((report.percent or 0) / EVENT_PERCENT) > int((known.percent or 0) / EVENT_PERCENT)

@@ -15,8 +15,8 @@ from chargehand.doors.provisioning.redfish.facts import Glance
 from chargehand.doors.provisioning.redfish.machine import Machine
 
 TRIES = 3
-LOOKS = 12  # for signs of a reset whose answer was lost, one each poll_seconds
-SURE_LOOKS = 3  # after which we believe a BMC that shows the time of the last reset that there was none
+LOOKS = 12  # for signs of a reset whose answer was lost, one every poll_seconds
+SURE_LOOKS = 3  # after so many, a BMC that shows the time of the last reset is believed that there was none
 UNKNOWN = "sent before, and nothing shows whether it happened: not sent again"
 
 
@@ -49,7 +49,7 @@ class ResetOnce:
         return True
 
     async def confirmed(self, journey: Journey, machine: Machine) -> bool:
-        """False: the BMC accepted the reset and goes on showing that there was none. A BMC that shows nothing is believed."""
+        """Return False if the BMC accepted the reset and still shows that there was none. A BMC that shows nothing is believed."""
         intent = self._stored(journey)
         for _ in range(LOOKS):
             if intent is None or was_reset(intent, await machine.glance()) is not False:
@@ -76,14 +76,14 @@ class ResetOnce:
             happened = await self._happened(journey, machine, intent)
             if happened is False:
                 raise
-            return await self._sent(journey, "the answer was not heard, but it happened" if happened else UNKNOWN)
+            return await self._sent(journey, "the answer was lost, but the reset happened" if happened else UNKNOWN)
 
     async def _sent(self, journey: Journey, sent: str) -> str:
         await journey.save(**{self._field: replace(getattr(journey.run, self._field), sent=sent)})
         return sent
 
     async def _happened(self, journey: Journey, machine: Machine, intent: ResetIntent) -> bool | None:
-        """Look for signs that the reset was carried out, until they are sure or the looks are used up. None: nothing shows it either way."""
+        """Look for signs of the reset, at most LOOKS times. Return whether it happened; None: unknown."""
         happened = None
         for look in range(LOOKS):
             if (await journey.ledger()).shows_life_since(intent.asked_at):

@@ -37,7 +37,7 @@ class RunStep(StrEnum):
     DONE = "done"
 
 
-# What a failure of a step is called. A medium that is not there to be served is found while building.
+# The key of a step's failure. A medium whose file is missing is found while building.
 KEYS: dict[RunStep, Key] = {
     RunStep.BUILD: Key.ISO_BUILD,
     RunStep.DISCOVER: Key.REDFISH_DISCOVER,
@@ -73,27 +73,27 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ResetIntent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Stored before a reset is sent, with what the BMC showed then: a later look is compared with it."""
+    """Stored before a reset is sent, with the state that the BMC showed then, to compare with later."""
 
     asked_at: int
     power: str = ""
     last_reset_at: str = ""
-    override: str = ""  # "Once": used up by the boot, where the BMC shows that
+    override: str = ""  # "Once" until the boot has used it, if the BMC shows that
     sent: str = ""  # the type, once the BMC accepted it
     tries: int = 1
 
     @property
     def could_be_seen(self) -> bool:
-        """Whether the BMC would have shown a reset."""
+        """Return whether this BMC shows resets."""
         return bool(self.last_reset_at) or self.power != "On"
 
 
 class JobRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     generation: int = 1
-    lease: int = 0  # under which an owner last took it
+    lease: int = 0  # the lease of its last owner
     step: RunStep = RunStep.BUILD
     began_at: int = 0
-    taken_at: int = 0  # when its owner claimed the job: before that, perhaps no node listened for a while
+    taken_at: int = 0  # when its owner claimed the job; before that, perhaps no node was up
     cleanup_at: int | None = None  # when cleaning up began
     facts: MachineFacts | None = None  # what the BMC showed
     spot: Spot | None = None  # what the job occupies
@@ -104,12 +104,12 @@ class JobRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     reset: ResetIntent | None = None
     booted_at: int | None = None  # when the machine was seen to come back
     final_reset: ResetIntent | None = None
-    installer: str = ""  # what was last seen of an installer's own reboot
+    installer: str = ""  # the state of the machine when an installer's reboot was last checked
     iso_size: int = 0
     iso_sha256: str = ""
     warnings: tuple[str, ...] = ()
     marks: tuple[Mark, ...] = ()
-    media_gone: bool = False  # retention took the files
+    media_gone: bool = False  # retention removed the files
 
 
 _decoder = msgspec.json.Decoder(JobRun)
@@ -132,7 +132,7 @@ class JobRuns:
         return record.version
 
     async def due(self, limit: int) -> list[tuple[Record, JobRun | None]]:
-        """None: a run that cannot be read."""
+        """Return the runs that retention must check; None for one that cannot be read."""
         return [(record, _read(record)) for record in await self._records.due(RECORD, limit)]
 
     async def drop(self, tenant: str, job_id: str) -> None:

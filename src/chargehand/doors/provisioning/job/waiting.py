@@ -79,7 +79,7 @@ class ReportWait:
             await asyncio.gather(waiting, watching, return_exceptions=True)
 
     async def _watch_power(self, journey: Journey) -> None:
-        """Return when the machine has rebooted by itself. What was last seen is stored, so that a restart misses nothing."""
+        """Return when the machine has rebooted by itself. The last state is stored, so that a restart misses nothing."""
         facts, trouble = journey.run.facts, ""
         bmc = await self._servers.bmc(journey.job.tenant, journey.serial)
         async with self._machines.open(bmc) as machine:
@@ -90,7 +90,7 @@ class ReportWait:
                     await self._until_rebooted(journey, machine)
                     return
                 except RedfishError as error:
-                    if error.message != trouble:  # not the same line each few seconds for two hours
+                    if error.message != trouble:  # the same error is not logged every few seconds
                         trouble = error.message
                         await journey.note(
                             f"cannot look at the power: {trouble}", level="warn", step=str(Key.REDFISH_POLL)
@@ -113,15 +113,15 @@ class ReportWait:
 
 
 def since_reset(before: Glance | None, seen: Glance) -> Glance:
-    """Drop a firmware's progress that may be left from before our reset: it counts once it was seen where a boot begins."""
+    """Drop the firmware's progress if it may be from before our reset: it counts once it was seen at the beginning of a boot."""
     left_over = not (before and before.boot_progress) and seen.boot_progress.startswith("OS")
     return replace(seen, boot_progress="") if left_over else seen
 
 
 def rebooted(before: Glance, seen: Glance, unreset: str = "") -> bool:
-    """Off and on again, a new time of the last reset, or the firmware's progress back at its beginning.
+    """Return whether the machine was off and on again, shows a new time of the last reset, or its firmware begins again.
 
-    `unreset` is the time of the last reset before ours: while that is shown, what comes new is our own reset, told late.
+    `unreset` is the time of the last reset before ours: if that was shown, a new time is that of our own reset.
     """
     if seen.power == "On" and before.power in ("Off", "PoweringOn", "PoweringOff", "Resetting"):
         return True

@@ -1,5 +1,5 @@
-"""Certificate authorities of the operator's own, which machines are to trust: they go on the task medium, and nothing else of their
-file does, since a private key may lie in it too.
+"""The operator's own certificate authorities, which machines must trust. The certificates go onto the task medium, but nothing else of
+their file, since it may contain a private key too.
 """
 
 import re

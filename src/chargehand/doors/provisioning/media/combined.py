@@ -1,9 +1,9 @@
-"""One medium for a BMC with a single CD drive: the maintenance image, and behind it the job's task medium.
+"""One medium for a BMC with a single CD drive: the maintenance image, followed by the job's task medium.
 
     maintenance image | zeros up to a sector | task medium | one sector that says where the task medium lies
 
-The machine boots it as the maintenance image that it is; what lies behind is not part of that file system. Nothing is
-written to disk for it: whoever serves it takes each range from the files it is made of.
+The machine boots it as a maintenance image; what follows is not part of that image's file system. The combined medium is not
+written to disk: the media server reads each range from the files that it is made of.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ MAGIC = b"CHARGEHAND-TASK-1\n"
 
 
 def combined(maintenance: Path, task: Built) -> MediaSource:
-    """Made for each request: a maintenance image that was replaced meanwhile is another medium, with another ETag. Blocks."""
+    """Made for each request: after the maintenance image was replaced, the ETag is another. Blocks."""
     try:
         found = os.stat(maintenance)
     except OSError as error:

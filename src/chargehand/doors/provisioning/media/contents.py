@@ -1,4 +1,4 @@
-"""What the task medium holds: the recipe with its payloads, and where to report."""
+"""The files of the task medium: the recipe with its payloads, and where to report."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from chargehand.doors.provisioning.recipe.recipe import Recipe
 from chargehand.doors.provisioning.recipe.schema import SCHEMA_BYTES
 from chargehand.engine.job import Job
 
-REPORT = "report.json"  # where to report, and with what
+REPORT = "report.json"  # where to report, and with which token
 
 
 def recipe_files(recipe: Recipe, job_id: str) -> dict[str, bytes]:
-    """The payloads are files of their own, as they were given; `recipe.json` names them."""
+    """Return the recipe's files. Each payload has its own file, unchanged; `recipe.json` names it."""
     held = {name: content(recipe.plain[name]) for name in FILES if name in recipe.plain}
     pointers = {name: {"file": FILES[name]} for name in held}
     made = {FILES[name]: data for name, data in held.items()}

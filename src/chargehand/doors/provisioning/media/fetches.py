@@ -1,4 +1,4 @@
-"""Writes down that a medium was fetched, the first sign of life of a machine: once a second, not for each of a thousand ranges."""
+"""Records that a medium was fetched, the first sign of life of a machine: once a second, not for each of a thousand ranges."""
 
 from chargehand.doors.provisioning.job.ledger import JobLedgers
 from chargehand.engine.chores import Chore
@@ -30,7 +30,7 @@ class Fetches:
         return [Chore("media fetches", WRITE_SECONDS, self.write)]
 
     async def write(self) -> None:
-        """Write down what is pending. What the store cannot take now stays pending; anything else that fails is dropped."""
+        """Write what is pending to the store. It stays pending while the store is away; anything else that fails is dropped."""
         for key in list(self._pending):
             at, whole = self._pending.pop(key)
             try:

@@ -1,5 +1,5 @@
-"""Which files the media of a job are made of. A task medium that is not there, because another node built it, is built again: the
-same order gives the same bytes.
+"""The files of a job's media. A task medium that is missing here, because another node built it, is built again: the same recipe
+gives the same bytes.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The task medium: a small ISO 9660 image with Rock Ridge and Joliet that tells a machine what to do.
 
-Identical content gives identical bytes: a BMC that asks again after a restart of the controller gets the medium it had.
-Everything here blocks and belongs into a thread; several may build at once.
+Identical content gives identical bytes, so a BMC that asks again after a restart of the controller gets the same medium.
+Everything here blocks: call it in a thread. Several threads may build at the same time.
 """
 
 import contextlib
@@ -21,20 +21,20 @@ from chargehand.doors.provisioning.media.iso_dates import stamp
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.files.disk import sync
 
-LABEL = "TASK"  # by which the maintenance system finds it
+LABEL = "TASK"  # the maintenance system finds the medium by it
 MAX_BYTES = 10 << 20
 MAX_FILES = 64
-EARLIEST = 315532800  # 1980: what every file system can say
+EARLIEST = 315532800  # 1980: every file system can store it
 LATEST = 4102444800  # 2100
 
-# 64 characters are Joliet's limit. No dot at the end: there some readers of Joliet cut it off.
+# Joliet's limit is 64 characters. No dot at the end, because some readers of Joliet cut it off.
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9_-])?")
-_LABEL = re.compile(r"[A-Z0-9_]{1,16}")  # of 16 characters, Joliet's limit
+_LABEL = re.compile(r"[A-Z0-9_]{1,16}")  # Joliet's limit is 16 characters
 _FILE_MODE = 0o100444
 
 
 class IsoError(Exception):
-    """A medium could not be built, or is not there to be served."""
+    """A medium cannot be built, or its file cannot be read."""
 
     def __init__(self, message: str, key: Key = Key.ISO_BUILD) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class Built(NamedTuple):
 
 
 def build_task_iso(path: Path, files: Mapping[str, bytes], *, label: str = LABEL, epoch: int) -> Built:
-    """Write the image durably and atomically. `epoch`: the one date of everything in it."""
+    """Write the image durably and atomically. All dates in it are `epoch`."""
     _check(files, label, epoch)
     image = bytearray(_mastered(files, label))
     if len(image) > MAX_BYTES:
@@ -60,7 +60,7 @@ def build_task_iso(path: Path, files: Mapping[str, bytes], *, label: str = LABEL
 
 def _check(files: Mapping[str, bytes], label: str, epoch: int) -> None:
     if not _LABEL.fullmatch(label):
-        raise IsoError(f"{label[:60]!a} is no label: 1 to 16 capital letters, digits and underscores")
+        raise IsoError(f"{label[:60]!a} is not a label: it must have 1 to 16 capital letters, digits and underscores")
     if not EARLIEST <= epoch < LATEST:
         raise IsoError(f"the date {epoch} is not between 1980 and 2100")
     if not 1 <= len(files) <= MAX_FILES:
@@ -68,9 +68,9 @@ def _check(files: Mapping[str, bytes], label: str, epoch: int) -> None:
     for name in files:
         if not _NAME.fullmatch(name):
             raise IsoError(
-                f"{name[:60]!a} is no name for a file on the task medium: "
-                "1 to 64 small letters, digits, dots, hyphens and underscores, "
-                "beginning with a letter or a digit and not ending with a dot"
+                f"{name[:60]!a} is not a valid file name on the task medium: it must have "
+                "1 to 64 lower-case letters, digits, dots, hyphens and underscores, "
+                "begin with a letter or a digit, and not end with a dot"
             )
     size = sum(map(len, files.values()))
     if size > MAX_BYTES:
@@ -81,7 +81,7 @@ def _mastered(files: Mapping[str, bytes], label: str) -> bytes:
     image = BytesIO()
     iso = PyCdlib()
     try:
-        # Interchange level 3 allows names of 31 characters without Rock Ridge; of that, 1.09 is what most readers know.
+        # Interchange level 3 allows names of 31 characters without Rock Ridge. Most readers know Rock Ridge 1.09.
         iso.new(interchange_level=3, vol_ident=label, app_ident_str="CHARGEHAND", joliet=3, rock_ridge="1.09")
         for (name, content), plain in zip(sorted(files.items()), _plain_names(sorted(files)), strict=True):
             iso.add_fp(

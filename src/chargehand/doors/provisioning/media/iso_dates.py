@@ -1,7 +1,7 @@
-"""Every date in an ISO 9660 image set to one instant, so that the same content is the same bytes.
+"""Set every date in an ISO 9660 image to one instant, so that the same content gives the same bytes.
 
-pycdlib takes its dates from the clock and the local time zone. Its records are fixed by ECMA-119 (and SUSP and Rock Ridge for
-the system use area), so the dates are found in the finished image, which needs no hold on the clock of other threads.
+pycdlib uses the clock and the local time zone for its dates. ECMA-119 (and SUSP and Rock Ridge for the system use area) define where
+the dates are in the finished image, so they are replaced there; the clock of the process need not be changed.
 """
 
 import time
@@ -24,7 +24,7 @@ _TF_DATES, _TF_LONG = 0x7F, 0x80
 
 
 def stamp(image: bytearray, epoch: int) -> None:
-    """Sets all dates in an image whose files all lie in its root directory."""
+    """Set all dates in an image whose files are all in its root directory."""
     utc = time.gmtime(epoch)
     short = bytes((utc.tm_year - 1900, *utc[1:6], 0))
     long = time.strftime("%Y%m%d%H%M%S00", utc).encode() + b"\0"
@@ -59,7 +59,7 @@ def _records(image: bytearray, directory: int) -> Iterator[int]:
 
 
 def _stamp_entries(image: bytearray, record: int, short: bytes, long: bytes) -> None:
-    """In the system use area behind the name. Names are too short for dates to be moved into a continuation of it."""
+    """Set the dates in the system use area after the name. Names are so short that it needs no continuation area."""
     name = image[record + _NAME_LENGTH]
     at = record + _NAME + name + (name + 1) % 2  # an even length is padded
     end = record + image[record]

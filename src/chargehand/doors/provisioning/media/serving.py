@@ -1,4 +1,4 @@
-"""Serving the images that BMCs and machines fetch."""
+"""Serves the images that BMCs and machines fetch."""
 
 from collections.abc import Awaitable, Callable
 
@@ -28,8 +28,8 @@ class MediaServer:
     def routes(self) -> list[Route]:
         return [
             Route(
-                "GET", PATH, self.get_medium, "An image for a BMC", tag=TAG, reply_media=ISO, errors=(Forbidden, NotFound),
-                description="The URL is its own permission: it is signed, for one image of one job and until a time."
+                "GET", PATH, self.get_medium, "For BMCs: read an image", tag=TAG, reply_media=ISO, errors=(Forbidden, NotFound),
+                description="The signed URL is the permission, for one image of one job, until it expires."
                 " Ranges are served.",
             ),
             Route("HEAD", PATH, self.get_medium, "As GET", tag=TAG, hidden=True),

@@ -1,4 +1,4 @@
-"""A medium as it is sent: pieces of files and bytes in a row, read as if they were one file.
+"""A medium as it is sent: parts of files, and bytes, read in order as if they were one file.
 
 A combined ISO is the maintenance system's image, padding, the task's image and a trailer; it never exists on disk as a whole.
 """
@@ -17,7 +17,7 @@ from chargehand.http.response import BreakOff, FileSpan, Piece
 from chargehand.http.spans import PIECE_BYTES, read_piece
 from chargehand.observability.logs import get_logger
 
-MediaPart = tuple[Path | bytes, int, int]  # where from, the first byte there, and how many
+MediaPart = tuple[Path | bytes, int, int]  # source, offset in it, length
 
 ISO = "application/x-iso9660-image"
 SPAN_BYTES = 1 << 20  # are sent before the file is checked for changes
@@ -38,11 +38,11 @@ class MediaSource:
             raise ValueError("the parts of a medium do not make up its size")
 
     async def read(self, start: int, end: int) -> AsyncGenerator[Piece, None]:
-        """From `start` up to, not including, `end`. NotFound before the first piece if a file is not as it should be;
-        BreakOff later, when one changes: a medium of two halves that do not belong together must not be booted.
+        """Yield the bytes from `start` up to, not including, `end`. Raise NotFound before the first piece if a file is missing or too
+        short, and BreakOff later if a file changes: a mixture of two versions must not be booted.
 
-        Of a span the system keeps no copy. Who writes into a file in place when the last of it is already on its way can still
-        change what is sent; who replaces it cannot.
+        The system sends a span without a copy of it. So a program that writes into the file in place, while its last bytes are being
+        sent, may still change them; a program that replaces the file cannot.
         """
         with ExitStack() as stack:
             parts = await asyncio.to_thread(_open, self.parts, start, end)
@@ -75,7 +75,7 @@ class _Opened(NamedTuple):
 
 
 def _open(parts: Sequence[MediaPart], start: int, end: int) -> list[tuple[_Opened | bytes, int, int]]:
-    """Open the parts between start and end, cut to them. An open file stays the same if another gets its name."""
+    """Open the parts between start and end, cut to this range. An open file stays the same if another one replaces it."""
     cut: list[tuple[_Opened | bytes, int, int]] = []
     at = 0
     with ExitStack() as unless_all:
@@ -106,10 +106,10 @@ def _opened(path: Path, least: int) -> _Opened:
 
 
 def _pieces(first: int, end: int) -> Iterator[tuple[int, int, bool]]:
-    """Offset and length of each piece, and whether it is read; those between the first and the last ones of a large part are spans.
+    """Yield offset and length of each piece, and whether it is read; in a large part all but the first and the last ones are spans.
 
-    The first is read so that what cannot be read is not promised. The last ones are read so that the file is checked behind the
-    last byte that is taken from it and before the answer is whole.
+    The first piece is read, so that an unreadable file is refused before the answer begins. The last ones are read, so that the file
+    is checked after its last byte was read and before the answer is complete.
     """
     offset = first
     while offset < end:

@@ -1,7 +1,7 @@
 """The URLs of media: `/media/{job_id}/{permit}/{name}`.
 
-A BMC has no credentials here and shows the URL to others, so the URL itself is the permission: for one medium of one job, until a time. The
-signature is in the path because some BMCs refuse query strings and want a URL that ends in `.iso`.
+A BMC has no credentials for this server and shows the URL to others, so the signed URL is the permission: for one medium of one job, until
+it expires. The signature is in the path because some BMCs refuse query strings and require a URL that ends in `.iso`.
 """
 
 import hmac
@@ -22,7 +22,7 @@ _URL = re.compile(r"(.*)/media/([^/]+)/([^/]+)/([^/]+)")
 
 
 class _Parsed(NamedTuple):
-    before: str  # scheme, host and what a proxy puts in front of the path
+    before: str  # scheme, host and the path prefix of a proxy
     job_id: str
     permit: str
     name: str
@@ -45,7 +45,7 @@ class MediaUrls:
         """Raise Forbidden, with the same message whatever was wrong."""
         expiry = self._signed(job_id, permit, name)
         if expiry is None or expiry * SECOND <= self._now():
-            raise Forbidden("this URL does not open anything, or not any more")
+            raise Forbidden("this URL is not valid, or has expired")
 
     def same(self, one: str, other: str) -> bool:
         """Whether both name the same medium of the same job: a BMC may show a URL with an older permit."""

@@ -1,6 +1,6 @@
-"""What a schema cannot say: how the fields of a recipe go together, and where its addresses lead.
+"""Checks that a schema cannot express: whether the fields of a recipe go together, and whether its URLs are allowed.
 
-Each check reads only members that fit the schema, so that one mistake is not reported twice.
+Each check reads only members that the schema accepts, so that one mistake is not reported twice.
 """
 
 import re
@@ -12,7 +12,7 @@ from chargehand.doors.provisioning.refusals import RefusalDetail
 from chargehand.errors import EgressRefused
 from chargehand.webhooks.egress import EgressPolicy
 
-# The machine fetches, not this server, so its own network is allowed. What no network may offer stays refused.
+# The machine fetches, not this server, so private addresses are allowed. Addresses that are never legitimate stay refused.
 _policy = EgressPolicy(allow_local=True)
 _METADATA_NAMES = {
     "metadata",
@@ -36,7 +36,7 @@ def cross_problems(document: dict[str, Any], broken: set[str]) -> Iterator[Refus
     if "firmware_url" in sound:
         yield from _address_problems("firmware_url", sound["firmware_url"])
         if "env" not in broken and not _SHA256.fullmatch(sound.get("env", {}).get(FIRMWARE_DIGEST, "")):
-            message = f"nothing is flashed without its digest: give {FIRMWARE_DIGEST} in env, 64 hexadecimal digits"
+            message = f"firmware needs a digest, to be verified: give {FIRMWARE_DIGEST} in env, 64 hexadecimal digits"
             yield RefusalDetail("/firmware_url", "conflict", message)
     if "oci_url" in sound:
         yield from _address_problems("oci_url", "http://" + sound["oci_url"].partition("/")[0])
@@ -48,7 +48,7 @@ def cross_problems(document: dict[str, Any], broken: set[str]) -> Iterator[Refus
 
 
 def _address_problems(name: str, url: str) -> Iterator[RefusalDetail]:
-    """Names are not resolved: they may mean something else on the machine's network."""
+    """Yield what is wrong with a URL. Names are not resolved: they may mean something else on the machine's network."""
     at = "/" + name
     try:
         host = _policy.check_url(name, url).partition("://")[2].partition("/")[0].partition(":")[0]

@@ -1,4 +1,4 @@
-"""What a schema cannot say about partitions: how they go together."""
+"""Checks that a schema cannot express: whether the partitions of a layout go together."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -107,7 +107,7 @@ def _twice(layout: Sequence[Partition], member: str) -> Iterator[RefusalDetail]:
     for index, part in enumerate(layout):
         if member not in part:
             continue
-        # Without case: udev and Windows find partitions by names in which it does not count.
+        # Labels are compared without case, as udev and Windows do.
         value = part[member].lower() if member == "label" else part[member]
         if value in first:
             message = f"partition {first[value]} has the same {member}; each must be unique"

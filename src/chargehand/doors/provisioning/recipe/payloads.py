@@ -1,7 +1,7 @@
-"""Payloads: the parts of a recipe that go to the machine as they are, within limits.
+"""Payloads: the parts of a recipe that go to the machine unchanged, within limits.
 
-Refused is what would hurt the program that reads them there: control characters in text, XML with entities of its own, and YAML that
-grows when it is read.
+Refused is what could harm the program that reads them there: control characters in text, XML that declares entities, and YAML that
+grows when it is parsed.
 """
 
 import base64
@@ -16,7 +16,7 @@ from chargehand.doors.provisioning.recipe.schema import FIELDS, PAYLOADS
 from chargehand.doors.provisioning.recipe.text import LONG, Text, ascii_only, pointer, texts
 from chargehand.doors.provisioning.refusals import RefusalDetail
 
-# The field, the file on the task medium, and the most bytes: all three as the schema has them.
+# Field -> file on the task medium, and field -> limit in bytes, both from the schema.
 FILES: dict[str, str] = {name: FIELDS[name]["properties"]["file"]["const"] for name in PAYLOADS}
 _Given = msgspec.defstruct("_Given", [(name, msgspec.Raw, msgspec.Raw(b"")) for name in FILES])
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -25,8 +25,8 @@ LIMITS: dict[str, int] = {name: FIELDS[name]["maxLength"] for name in FILES}
 MAX_ALIASES = 32
 MAX_ANCHORS = 10_000
 
-# `&name` and `*name` anywhere, also in quotes and scripts. That is more than YAML would see, and never less: what hides an
-# alias from this count would hide it from a parser as well. A name ends where PyYAML ends it.
+# Matches `&name` and `*name` anywhere, also in quotes and scripts: more than a YAML parser would find, and never fewer.
+# A name ends where PyYAML ends it.
 _ANCHORS_AND_ALIASES = re.compile(rb"([&*])([A-Za-z0-9_-]+|[^\s\x1c-\x1f,\[\]{}&*]+)")
 
 
@@ -40,7 +40,7 @@ def content(value: str | Mapping[str, str]) -> bytes:
 
 
 def payload_sizes(recipe: Text, payloads: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many bytes the machine will get, from the recipe's own text: in the document the long texts are ASCII."""
+    """Return the size of each payload in bytes, from the recipe's own text: in the document, long texts were reduced to ASCII."""
     given = msgspec.json.decode(recipe, type=_Given)
     return {name: _size(value, getattr(given, name)) for name, value in payloads.items()}
 
@@ -63,7 +63,7 @@ def _problems_of(name: str, value: Any, size: int) -> Iterator[RefusalDetail]:
     at = pointer(name)
     if isinstance(value, dict) and "file" in value:
         yield RefusalDetail(
-            at + "/file", "conflict", "is what the controller writes onto the task medium; give content or base64"
+            at + "/file", "conflict", "is set by the controller, on the task medium; give content or base64"
         )
         return
     if size > LIMITS[name]:
@@ -84,8 +84,8 @@ def _problems_of(name: str, value: Any, size: int) -> Iterator[RefusalDetail]:
             yield RefusalDetail(
                 at,
                 "yaml_aliases",
-                f"uses YAML anchors (&name) {used} times by aliases (*name); at most {MAX_ALIASES} are allowed, because "
-                f"aliases of aliases grow without bound. Write the values out; a script that only looks like this goes into write_files with encoding b64",
+                f"has {used} aliases (*name) of YAML anchors (&name); at most {MAX_ALIASES} are allowed, because "
+                f"aliases of aliases grow without bound. Write the values out; put a script that only looks like this into write_files with encoding b64",
             )
 
 
@@ -102,8 +102,8 @@ def searchable(value: str | Mapping[str, str]) -> bytes | bytearray:
 
 
 def aliases(text: bytes | bytearray) -> int:
-    """Count the uses of names that have an anchor somewhere: a `*.txt` in a script is none. Where there are more anchors than a
-    person writes, every name counts.
+    """Count the aliases of names that have an anchor somewhere: a `*.txt` in a script has none. With more than MAX_ANCHORS
+    anchors, every alias counts.
     """
     anchors: set[bytes] = set()
     for found in _ANCHORS_AND_ALIASES.finditer(text):

@@ -1,7 +1,7 @@
-"""A recipe: what is done to one machine, as its caller gave it, checked.
+"""A checked recipe: what is done to one machine.
 
-`judge` is the only way in for what callers send. What it has let in is kept as it was given; `Recipe.of` takes that up again
-without a second judgement, so that a stricter version of this program does not lose the jobs that run.
+`judge` checks every recipe that a caller sends. A recipe that it accepts is stored as it was sent. `Recipe.of` reads a stored recipe
+without checking it again, so that jobs survive an upgrade to a version with stricter checks.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from chargehand.doors.provisioning.refusals import ProvisioningRefused, RefusalD
 from chargehand.doors.provisioning.taxonomy import Key
 
 MAX_PROBLEMS = 50
-MAX_COUNTED = 200  # problems that are looked for: to describe one takes longer than to have it
+MAX_COUNTED = 200  # problems after which the check stops: describing a problem takes longer than finding it
 SMALL = 65_536
 
 _KINDS = {
@@ -43,7 +43,7 @@ class Recipe(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> "Recipe":
-        """Make one of a recipe that was checked before."""
+        """Return the Recipe of a document that was checked before."""
         minutes = plain.get("timeout_minutes")
         return cls(
             plain=plain,
@@ -56,7 +56,7 @@ class Recipe(msgspec.Struct, frozen=True):
 
 
 async def judged(recipe: Text, at: str = "") -> Recipe:
-    """As `judge`, but a large recipe in a thread, so that others are served meanwhile."""
+    """Like `judge`, but check a large recipe in a thread, so that other requests are served meanwhile."""
     return judge(recipe, at) if len(recipe) < SMALL else await asyncio.to_thread(judge, recipe, at)
 
 
@@ -69,7 +69,7 @@ def check(recipe: Text, at: str = "") -> Recipe:
 def judge(recipe: Text, at: str = "") -> Recipe:
     """Return what may be shown of the recipe, or raise ProvisioningRefused with everything that is wrong with it.
 
-    `at`: where the recipe is in the caller's document. Payloads never become objects of the size they could have in Python.
+    `at`: where the recipe is in the caller's document. Payloads are checked piece by piece, so that they take little memory.
     """
     try:
         document, found = read(recipe)

@@ -1,6 +1,6 @@
-"""The schema of recipes, and its verdicts in words that say where, which rule and what is allowed.
+"""Validate a recipe by its schema. Each error says where it is, which rule is broken and what is allowed.
 
-What is allowed is said by the schema's own descriptions, so that message, schema and documentation cannot drift apart.
+What is allowed comes from the descriptions in the schema, so messages, schema and documentation always agree.
 """
 
 import difflib
@@ -22,7 +22,7 @@ SCHEMA: dict[str, Any] = msgspec.json.decode(SCHEMA_BYTES)
 SCHEMA_ID: str = SCHEMA["$id"]
 FIELDS: dict[str, Any] = SCHEMA["properties"]
 
-# Its own messages, which are not used, would repeat what was given: masked. With RegexOptions patterns take linear time.
+# `mask` keeps values out of the validator's own messages, although we do not use them. With RegexOptions patterns take linear time.
 _validator = jsonschema_rs.Draft202012Validator(
     SCHEMA, mask="…", pattern_options=jsonschema_rs.RegexOptions(), offline=True
 )
@@ -42,23 +42,23 @@ _CODES: dict[type[Kind], str] = {
     Kind.Maximum: "out_of_range",
 }
 
-LONGEST_NAME = 100  # that is compared with others: it takes time, and no longer one is near to any
+LONGEST_NAME = 100  # characters compared with known names: a longer name is not a misspelling, and comparing takes time
 
 PAYLOADS = ("user_data", "meta_data", "network_config", "unattend_xml", "ks_cfg")
-# As the schema has them, for texts that are too long to be copied for the validator.
+# The patterns of the schema, for texts that are too long to be copied for the validator.
 _TEXT = re.compile(SCHEMA["$defs"]["payload"]["pattern"].replace("]*$", "]*+"))
 _BASE64 = re.compile("[A-Za-z0-9+/]*+={0,2}")
 
-# What a description lacks, for somebody who has it wrong.
+# Examples for fields whose description has none.
 _EXAMPLES = {"/target_disk": ", such as /dev/sda"}
 
-# Values that a message may repeat: those that cannot be a secret, even when somebody mistook the field.
+# Fields whose values a message may repeat: nobody puts a secret there, not even by mistake.
 _SHOWN = {"task_target", "schema_version", "image_format", "on_success", "on_failure", "partition_layout", "wipe"}
 _SHOWN |= {"wim_index", "timeout_minutes", "hostname", "installer_iso", "target_disk"}
 
 
 def problems(document: Any) -> Iterator[RefusalDetail]:
-    """Everything in which the document does not fit; at most one of a kind for each place."""
+    """Yield what is wrong with the document; the same rule at most once for each place."""
     short = _shortened(document)
     if not _validator.is_valid(short):
         document = short
@@ -67,7 +67,7 @@ def problems(document: Any) -> Iterator[RefusalDetail]:
     said = set()
     meant = _meant(document)
     if meant is not document:
-        # A target that is only misspelt has rules too: what they say is worth hearing now, and not at the next try.
+        # For a misspelt target, report also what breaks the rules of the target that was probably meant.
         for error in _validator.iter_errors(document):
             if error.instance_path == ["task_target"]:
                 yield from _details(error, document)
@@ -80,7 +80,7 @@ def problems(document: Any) -> Iterator[RefusalDetail]:
 
 
 def _fits(name: str, payload: str | dict[str, str]) -> bool:
-    """Whether a payload that fits without the end of its long text, if it has one, fits with it."""
+    """Check the whole text of a long payload; the validator has seen only its beginning."""
     for form, text in payload.items() if isinstance(payload, dict) else (("content", payload),):
         if len(text) > LONG:
             too_long = len(text) > FIELDS[name]["properties"][form].get("maxLength", LONG)
@@ -92,16 +92,16 @@ def _fits(name: str, payload: str | dict[str, str]) -> bool:
 
 
 def _shortened(value: Any) -> Any:
-    """The same without the ends of long texts: the validator copies all that it judges, and once more for each error."""
+    """Return the value with long texts cut: the validator copies everything that it checks, and again for each error."""
     if isinstance(value, str):
-        return value[: LONG + 4]  # of base64 whole groups are left
+        return value[: LONG + 4]  # a multiple of 4, so that base64 stays valid
     if isinstance(value, dict):
         return {name: _shortened(member) for name, member in value.items()}
     return [_shortened(member) for member in value] if isinstance(value, list) else value
 
 
 def _meant(document: Any) -> Any:
-    """The same, with the target that its own is nearest to."""
+    """Return the document with a misspelt target corrected."""
     if not isinstance(document, dict) or not isinstance(given := document.get("task_target"), str):
         return document
     near = _nearest(given, FIELDS["task_target"]["enum"])
@@ -160,7 +160,7 @@ def _wrong(error: ValidationError) -> str:
 
 
 def _hint(error: ValidationError, at: str) -> str:
-    """For somebody who has it wrong, after all that is allowed."""
+    """Return an example or a suggestion, to put at the end of the message."""
     match error.kind:
         case Kind.Pattern():
             return _EXAMPLES.get(at, "")
@@ -172,7 +172,7 @@ def _hint(error: ValidationError, at: str) -> str:
 
 
 def _description(path: Sequence[str | int], instance_path: Sequence[str | int]) -> str:
-    """What the innermost part of the schema says of itself, on the way to the rule that was broken."""
+    """Return the innermost description in the schema on the path to the broken rule."""
     node, found = SCHEMA, ""
     for segment in path:
         if segment == "$ref":
@@ -202,8 +202,8 @@ def _options(path: Sequence[str | int], name: str) -> str:
 
 def _without_meaning(path: Sequence[str | int], document: Any) -> str:
     if list(path).count("then") > 1:
-        return "has no meaning with image_format raw-disk, because the image brings its own disk: leave it out"
-    return f"has no meaning for {document['task_target']}: leave it out"
+        return "is not allowed with image_format raw-disk, because the image has its own partitions: leave it out"
+    return f"is not allowed for {document['task_target']}: leave it out"
 
 
 def _fields(path: Sequence[str | int]) -> list[str]:
@@ -221,7 +221,7 @@ def _unknown(name: str, fields: list[str]) -> str:
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:
-    """Empty, if none is near."""
+    """Return the most similar of the names, or "" if none is similar."""
     return next(iter(difflib.get_close_matches(name[:LONGEST_NAME], names, n=1, cutoff=0.75)), "")
 
 

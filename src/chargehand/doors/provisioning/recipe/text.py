@@ -1,7 +1,7 @@
-"""From the bytes of a recipe to a document: bounded before anything is built of it, and without two meanings.
+"""Decode the text of a recipe into a document. Check its limits before the decoder runs, and find duplicate members.
 
-A JSON parser builds whatever it is given: four megabytes of `[[],[],…` are more than a million objects and half a second
-in which the server answers nobody. So the marks of the text are counted first, and the count stops early.
+Four megabytes of `[[],[],…` decode to more than a million objects, which takes half a second, and the server answers nobody
+meanwhile. So the strings, commas and brackets of the text are counted first, up to a limit.
 """
 
 import json
@@ -16,15 +16,15 @@ from chargehand.doors.provisioning.refusals import RefusalDetail
 MAX_BYTES = 4 << 20
 MAX_MARKS = 20_000  # strings, commas and brackets; the largest sensible recipe has about 2,500
 MAX_DEPTH = 8
-MAX_MEMBERS = 64  # of one object or list; each wrong one costs the validator a copy of all of them
-MAX_NAME = 128  # of a member, so that a pointer can always repeat it
-LONG = 65_536  # bytes: more than any text may have but those that go onto the task medium
+MAX_MEMBERS = 64  # of one object or list: for each wrong member the validator copies all of them
+MAX_NAME = 128  # characters of a member's name, so that every pointer can contain it
+LONG = 65_536  # bytes: only payloads, which go onto the task medium, may be longer
 MAX_SHOWN = 60  # characters of a caller's text that a message repeats
 
-# A string is matched to its end, or to the end of the text: never looked at twice, so the scan is linear.
+# A string is matched to its end, or to the end of the text, without backtracking, so the scan takes linear time.
 _MARKS = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)
 _MORE_THAN_ASCII = re.compile(rb"[\x80-\xff]|\\u")
-# Some kilobytes of a string, and neither a character nor an escape is cut in two.
+# Matches some kilobytes of a string, and splits neither a character nor an escape sequence.
 _UNITS = re.compile(
     rb"(?:[^\\\x80-\xff]{1,64}+|[\x80-\xff][\x80-\xbf]{0,3}+|\\u[dD][89abAB]..\\u....|\\u....|\\.){1,1024}+", re.DOTALL
 )
@@ -36,7 +36,7 @@ Text = bytes | memoryview
 
 
 class Unreadable(Exception):
-    """Not a document at all, or not one worth building."""
+    """The text is not JSON, or exceeds a limit."""
 
     def __init__(self, code: str, message: str, path: str = "") -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class Unreadable(Exception):
 
 
 class _Open:
-    """A list or an object whose end has not come yet, and where in it the text is."""
+    """A list or an object that the scan is inside of; `at` is the current index or member."""
 
     def __init__(self, is_object: bool) -> None:
         self.is_object = self.wants_name = is_object
@@ -53,40 +53,40 @@ class _Open:
 
 
 def read(text: Text) -> tuple[Any, list[RefusalDetail]]:
-    """The document, and the members that are given twice in it: parsers differ in which one they take.
+    """Return the document and its duplicate members, which are errors: parsers differ in which one they use.
 
-    It is there to be judged: in its long texts (of more than `LONG` bytes) a "?" stands for every character beyond ASCII.
-    One such character would make Python keep four bytes for each of a million others.
+    The document is only for checks: in texts of more than `LONG` bytes, every character beyond ASCII is replaced by "?".
+    With a single such character Python would store the whole text with up to four bytes for each character.
     """
     twice, long_strings = _scan(text)
     try:
         document = msgspec.json.decode(_narrowed(text, long_strings) if long_strings else text)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-        # Of a UnicodeDecodeError only its name: its text repeats a byte of what may be a secret.
+        # The text of a UnicodeDecodeError is not shown: it repeats a byte of what may be a secret.
         reason = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else f"is not JSON: {error}"
         raise Unreadable("syntax", reason) from None
     for at, members in _containers(document, ""):
         if len(members) > MAX_MEMBERS:
             what = "members" if isinstance(members, dict) else "entries"
-            raise Unreadable("too_large", f"has {len(members)} {what}; none has more than {MAX_MEMBERS}", at)
+            raise Unreadable("too_large", f"has {len(members)} {what}; at most {MAX_MEMBERS} are allowed", at)
         longest = max(map(len, members), default=0) if isinstance(members, dict) else 0
         if longest > MAX_NAME:
-            raise Unreadable("too_large", f"has a member whose name has {longest} characters, more than {MAX_NAME}", at)
+            raise Unreadable("too_large", f"has a member name of {longest} characters; the limit is {MAX_NAME}", at)
     return document, twice
 
 
 def _scan(text: Text) -> tuple[list[RefusalDetail], list[slice]]:
-    """Members that are given twice, and where the long strings are that have more than ASCII. Nothing is built of the text:
-    what comes out is meant for JSON, and is thrown away if the text turns out to be none.
+    """Return the duplicate members, and the positions of long strings with characters beyond ASCII. The text is not decoded:
+    if it is not JSON, the result means nothing, and the decoder refuses the text afterwards.
     """
     if len(text) > MAX_BYTES:
-        raise Unreadable("too_large", f"has {len(text)} bytes; at most {MAX_BYTES} are read")
+        raise Unreadable("too_large", f"has {len(text)} bytes; at most {MAX_BYTES} are allowed")
     containers: list[_Open] = []
     twice: dict[str, RefusalDetail] = {}
     long_strings: list[slice] = []
     for count, mark in enumerate(_MARKS.finditer(text)):
         if count >= MAX_MARKS:
-            raise Unreadable("too_large", f"has more than {MAX_MARKS} strings, commas and brackets")
+            raise Unreadable("too_large", f"has more than {MAX_MARKS} strings, commas and brackets in all")
         begin, end = mark.span()
         byte, inner = text[begin], containers[-1] if containers else None
         if byte in b"[{":
@@ -112,7 +112,7 @@ def _scan(text: Text) -> tuple[list[RefusalDetail], list[slice]]:
 
 
 def _name(text: Text) -> str:
-    """Of a member. One that is too long is refused later, and need not be told from others."""
+    """Return the name of a member; "" for one that is too long or invalid, which is refused later."""
     try:
         return msgspec.json.decode(text, type=str) if len(text) <= LONG else ""
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -120,7 +120,7 @@ def _name(text: Text) -> str:
 
 
 def _narrowed(text: Text, long_strings: list[slice]) -> bytearray:
-    """The text with nothing but ASCII in those strings, and as many characters in each as before."""
+    """Return the text with those strings reduced to ASCII. Each keeps its number of characters."""
     narrow, done = bytearray(), 0
     for place in long_strings:
         narrow += text[done : place.start]
@@ -134,23 +134,23 @@ def _narrowed(text: Text, long_strings: list[slice]) -> bytearray:
 
 
 def texts(string: Text) -> Iterator[str]:
-    """What a string of JSON says, by pieces that are small however wide their characters are."""
+    """Yield the decoded text of a JSON string in pieces, so that wide characters take little memory."""
     for piece in _UNITS.finditer(string, 1, len(string) - 1):
         yield msgspec.json.decode(b'"%b"' % piece[0], type=str)
 
 
 def ascii_only(text: str) -> str:
-    """As many characters. Spaces stay spaces, for a name in YAML ends there."""
+    """Replace each character beyond ASCII by "?", and each space beyond ASCII by a space, because it ends a name in YAML."""
     return text if text.isascii() else _WIDE.sub("?", _WIDE_SPACE.sub(" ", text))
 
 
 def pointer(*segments: str | int) -> str:
-    """RFC 6901."""
+    """Return the JSON pointer (RFC 6901)."""
     return "".join("/" + str(segment).replace("~", "~0").replace("/", "~1") for segment in segments)
 
 
 def shown(value: object) -> str:
-    """A caller's value for a message, or nothing where it is long."""
+    """Return a caller's value for a message; for a long one, only what it is."""
     if isinstance(value, str):
         return ascii(value) if len(value) <= MAX_SHOWN else f"a text of {len(value)} characters"
     if isinstance(value, dict | list):

@@ -1,22 +1,22 @@
 """An OCI registry on a directory: images and artifacts for the machines that are provisioned (Distribution Spec 1.1).
 
-    door.py         the requests: who may, which operation, what is answered; the periodic tidying up
-    paths.py        which URL means what
-    names.py        what may be a name, a tag, a digest
-    refusals.py     refusals, as this wire spells them
-    sending.py      a blob on its way out: ranges, ETag
-    receiving.py    a body on its way in, piece by piece
-    layout.py       where everything lies in the directory
-    drafts.py       small files that are written before the lock is taken
+    door.py         the HTTP requests, and the periodic garbage collection
+    paths.py        the operation of each URL
+    names.py        valid names, tags and digests
+    refusals.py     errors in the OCI format
+    sending.py      sends a blob: ranges, ETag
+    receiving.py    receives a body, piece by piece
+    layout.py       the paths of all files in the directory
+    drafts.py       durable writes of small files
     uploads.py      blobs that are not complete yet
-    layers.py       blobs that are
-    documents.py    what a manifest refers to
+    layers.py       blobs that are complete
+    documents.py    the references of a manifest
     manifests.py    manifests, tags, referrers
-    shelves.py      what each tenant has
-    reach.py        all that hangs on a manifest
+    shelves.py      the repositories of each tenant
+    reach.py        all that a manifest refers to, and all that refers to it
     collector.py    garbage collection
 
-The directory is the truth and nodes may share it: nothing is remembered that could not be read again.
+All state is in the directory, which nodes may share: caches hold only what can be read from there again.
 """
 
 from chargehand.doors.provisioning.registry.collector import Collected

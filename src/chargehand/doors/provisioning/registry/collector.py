@@ -1,9 +1,9 @@
-"""Garbage collection: removes what no tag leads to, once its grace is over.
+"""Garbage collection: removes what no tag refers to, after a grace period.
 
-It keeps every tagged manifest, every manifest pushed or untagged within the grace, and all that those refer to (reach.py), in
-every repository of every tenant. It runs beside pushes and on several nodes at once. It takes the time while nobody writes: the
-scan sees every push before that time, and a push after it has made all that it refers to younger than what is removed. Each
-removal checks the age again, alone at the lock.
+It keeps every tagged manifest, every manifest pushed or untagged within the grace period, and all that those refer to (reach.py), in
+every repository of every tenant. It runs beside pushes and on several nodes at once: it reads the clock under the exclusive lock, so
+its scan sees every push before that time, and a push after it gives all that it refers to a later time, which keeps it. Each removal
+checks the age again under the exclusive lock.
 """
 
 import asyncio

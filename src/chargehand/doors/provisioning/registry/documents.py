@@ -1,11 +1,11 @@
-"""What a manifest says: of an image, of an index of images, of an artifact. It is stored as it came; only its references matter."""
+"""Decode and check manifests: of an image, of an index of images, of an artifact. They are stored unchanged; we read only references."""
 
 import msgspec
 
 from chargehand.doors.provisioning.registry.names import digest_hex
 from chargehand.doors.provisioning.registry.refusals import Code, RegistryRefused
 
-MAX_BYTES = 4 << 20  # what the spec asks of every registry, and no more
+MAX_BYTES = 4 << 20  # the spec requires every registry to accept so much
 MAX_REFERENCES = 10_000
 MAX_OBJECTS = 4 * MAX_REFERENCES  # with a platform and annotations for each
 MAX_ANNOTATIONS = 1000
@@ -13,7 +13,7 @@ IMAGE = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 NULL = msgspec.Raw(b"null")
 UNKNOWN = "application/octet-stream"
-# A manifest goes out under the type with which it came, so a type that a browser would run must not come in.
+# A manifest is served with the type with which it was pushed, so a type that a browser would run must not be accepted.
 IMAGES = (
     IMAGE,
     "application/vnd.docker.distribution.manifest.v2+json",
@@ -30,12 +30,12 @@ class Descriptor(msgspec.Struct, rename="camel", omit_defaults=True):
 
     @property
     def elsewhere(self) -> bool:
-        """Layers that may not be passed on lie where their maker has them."""
+        """Return whether the layer is at its vendor's own URL, because its licence forbids to distribute it."""
         return "nondistributable" in self.media_type or ".foreign." in self.media_type
 
 
 class Referrer(Descriptor, rename="camel", omit_defaults=True):
-    """How a manifest is listed with its subject."""
+    """The descriptor of a manifest in the list of its subject's referrers."""
 
     annotations: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
@@ -49,22 +49,22 @@ class Manifest(msgspec.Struct, rename="camel"):
     blobs: list[Descriptor] | None = None  # of artifacts before 1.1
     manifests: list[Descriptor] | None = None
     subject: Descriptor | None = None
-    annotations: msgspec.Raw = NULL  # as they came: a million of them would be many times their size
+    annotations: msgspec.Raw = NULL  # undecoded: a million of them would take many times their size
 
     @property
     def content(self) -> list[Descriptor]:
-        """The blobs that belong to it."""
+        """Return the blobs that belong to it."""
         config = [] if self.config is None else [self.config]
         return [each for each in (*config, *(self.layers or ()), *(self.blobs or ())) if not each.elsewhere]
 
     @property
     def children(self) -> list[Descriptor]:
-        """Manifests as a rule; some builders list blobs there."""
+        """Return what an index lists: manifests, but blobs too with some builders."""
         return self.manifests or []
 
     @property
     def kind(self) -> str | None:
-        """By which referrers are told apart."""
+        """Return the artifact type, by which clients filter referrers."""
         return self.artifact_type or (None if self.config is None else self.config.media_type)
 
 
@@ -82,15 +82,15 @@ def parse(body: bytes) -> Manifest:
 
 
 def check(body: bytes, content_type: str) -> tuple[Manifest, str]:
-    """The manifest and its media type, or what is wrong with it."""
-    if body.count(b"{") > MAX_OBJECTS:  # before they are made: small ones take many times their size
+    """Return the manifest and its media type, or raise RegistryRefused."""
+    if body.count(b"{") > MAX_OBJECTS:  # before decoding: small objects take many times their size
         raise _invalid(f"a manifest refers to at most {MAX_REFERENCES} others")
     document = parse(body)
     _check_annotations(document)
     if document.schema_version != 2:
         raise _invalid("only manifests with schemaVersion 2 are served here")
     if document.manifests is not None and any(part is not None for part in (document.config, document.layers)):
-        # One client would take it for an image and another for an index: what was checked is not what is run.
+        # One client would read it as an image and another as an index, so it could be checked as one and run as the other.
         raise _invalid("a manifest is an image or an index, not both")
     every = [*document.content, *document.children, *([document.subject] if document.subject else [])]
     if len(every) > MAX_REFERENCES:
@@ -120,11 +120,11 @@ def _check_type(media_type: str, document: Manifest) -> None:
     if media_type not in IMAGES + INDEXES:
         raise _invalid(f"the media type of a manifest is one of {', '.join(IMAGES + INDEXES)}")
     if (document.manifests is None) is (media_type in INDEXES):
-        raise _invalid(f"an index lists `manifests`, and an image does not: this is no {media_type}")
+        raise _invalid(f"an index lists `manifests`, and an image does not: this is not a valid {media_type}")
 
 
 def served_as(media_type: str) -> str:
-    """The type of what is stored. Earlier releases took any."""
+    """Return the type to serve a stored manifest with. Earlier releases accepted any."""
     return media_type if media_type in IMAGES + INDEXES else UNKNOWN
 
 

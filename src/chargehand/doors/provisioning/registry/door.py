@@ -1,4 +1,4 @@
-"""The registry over HTTP: checks who may, finds the operation, answers."""
+"""The registry over HTTP: authorises each request, finds its operation, answers."""
 
 import asyncio
 import contextlib
@@ -27,10 +27,10 @@ from chargehand.http.request import Request
 from chargehand.http.response import Response
 from chargehand.http.route import Route, read_body, reply
 
-PAGE = 1000  # names in one answer, if fewer are not asked for
-REFERRER_BYTES = 3 << 20  # of descriptors in one answer: clients read no more than a manifest may have
+PAGE = 1000  # names in one answer, unless the client asks for fewer
+REFERRER_BYTES = 3 << 20  # of descriptors in one answer: clients read at most as much as for a manifest
 
-Admit = Callable[[Request, str], Awaitable[str]]  # for which tenant; or raises Unauthenticated or Forbidden
+Admit = Callable[[Request, str], Awaitable[str]]  # returns the tenant; or raises Unauthenticated or Forbidden
 Operation = Callable[[Request, Response, Shelf, str, str], Awaitable[None]]
 
 
@@ -94,7 +94,7 @@ class Registry:
         shape: dict[str, Any] = {"tag": TAG, "error_writer": write_oci, "hidden": True}
         methods = ("GET", "HEAD", "POST", "PATCH", "PUT", "DELETE")
         return [
-            *(Route(method, "/v2", self._ping, "Whether this is a registry", **shape) for method in ("GET", "HEAD")),
+            *(Route(method, "/v2", self._ping, "Check that this is a registry", **shape) for method in ("GET", "HEAD")),
             *(Route(method, "/v2/{rest:path}", self._serve, "The OCI registry", **shape) for method in methods),
         ]
 
@@ -102,7 +102,7 @@ class Registry:
         return [Chore("registry garbage", self._settings.registry_gc_seconds, self.collect)]
 
     async def collect(self) -> Collected:
-        """Safe beside pushes and pulls, and on all nodes at once."""
+        """Collect garbage. Safe during pushes and pulls, and on several nodes at once."""
         return await self._collector.collect()
 
     # every request ----------------------------------------------------------------------------------------------------
@@ -121,9 +121,9 @@ class Registry:
         await self._operations[asked.thing, req.method](req, resp, self._shelves.of(tenant), asked.name, asked.item)
 
     async def _ping(self, req: Request, resp: Response) -> None:
-        """`login` tries its password here. Any scope of the registry is enough."""
+        """Clients check the password of `login` here. Any scope of the registry is enough."""
         if self._settings.registry_anonymous_pull and _is_nobody(req):
-            # Sent although it is not needed: skopeo and podman remember it, and so know what to send when they push.
+            # Sent although not needed: skopeo and podman remember it, and send credentials when they push.
             resp.set_header("www-authenticate", CHALLENGE)
         else:
             try:
@@ -193,7 +193,7 @@ class Registry:
                 raise RegistryRefused(400, Code.SIZE_INVALID, "the body was cut off")
             await asyncio.to_thread(shelf.uploads.finish, name, upload, digits)
         except BaseException:
-            # Nobody knows of this upload, so nobody could resume it.
+            # The client does not know the id of this upload, so it cannot resume it.
             with contextlib.suppress(RegistryRefused):
                 await asyncio.to_thread(shelf.uploads.cancel, name, upload)
             raise
@@ -211,12 +211,12 @@ class Registry:
     async def _finish(self, req: Request, resp: Response, shelf: Shelf, name: str, upload: str) -> None:
         digest = req.get_param("digest")
         if not digest:
-            raise RegistryRefused(400, Code.DIGEST_INVALID, "`?digest=` is missing: with what the upload is compared")
+            raise RegistryRefused(400, Code.DIGEST_INVALID, "`?digest=` is missing: the digest of the whole upload")
         digits = digest_hex(digest)
         size = await asyncio.to_thread(shelf.uploads.size, name, upload)
         _, whole = await self._receive(req, shelf, name, upload, size)
         if not whole:
-            # What arrived is kept: the client comes back, asks how far it was, and sends the rest.
+            # What arrived is kept: the client may ask how much that is, and send the rest.
             raise RegistryRefused(400, Code.SIZE_INVALID, "the body was cut off")
         await asyncio.to_thread(shelf.uploads.finish, name, upload, digits)
         _created(resp, f"/v2/{name}/blobs/{digest}", digest)
@@ -245,7 +245,7 @@ class Registry:
                 size = await asyncio.to_thread(shelf.uploads.append, name, upload, size, piece)
         if incoming.is_whole and expected is not None and received != expected:
             raise RegistryRefused(
-                400, Code.SIZE_INVALID, f"{received} bytes came instead of the {expected} of Content-Range"
+                400, Code.SIZE_INVALID, f"the body has {received} bytes, not the {expected} of Content-Range"
             )
         return size, incoming.is_whole
 
@@ -272,7 +272,7 @@ class Registry:
     async def _referrers(self, req: Request, resp: Response, shelf: Shelf, name: str, digest: str) -> None:
         kind, after = req.get_param("artifactType"), req.get_param("last") or ""
         if after and not is_hex(after):
-            raise RegistryRefused(400, Code.UNSUPPORTED, "`last` must be what the answer before had in its Link")
+            raise RegistryRefused(400, Code.UNSUPPORTED, "`last` must be from the Link of the previous page")
         found, last = await asyncio.to_thread(
             shelf.manifests.referrers, name, digest_hex(digest), kind, after, REFERRER_BYTES
         )
@@ -296,7 +296,7 @@ class Registry:
 
 
 def _is_nobody(req: Request) -> bool:
-    """Whether no credentials were sent; skopeo and podman send an empty name and an empty password then."""
+    """Return whether no credentials were sent. Without any, skopeo and podman send an empty name and password."""
     return (req.get_header("authorization") or "Basic Og==") == "Basic Og==" and req.get_header("x-api-key") is None
 
 
@@ -316,7 +316,7 @@ def _accepted(resp: Response, name: str, upload: str, size: int) -> None:
 def _page(req: Request, resp: Response, path: str, sorted_names: list[str]) -> list[str]:
     asked, last = req.get_param("n"), req.get_param("last") or ""
     if asked is not None and not (asked.isascii() and asked.isdigit() and len(asked) < 10):
-        raise RegistryRefused(400, Code.UNSUPPORTED, "`n` must be a number from 0 on")
+        raise RegistryRefused(400, Code.UNSUPPORTED, "`n` must be a number, 0 or more")
     count = min(PAGE, PAGE if asked is None else int(asked))
     rest = [name for name in sorted_names if name > last]
     if 0 < count < len(rest):

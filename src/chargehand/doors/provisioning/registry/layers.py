@@ -1,4 +1,4 @@
-"""The blobs that a repository has. One that only another repository has cannot be read through it."""
+"""The blobs of a repository. A blob that only another repository has cannot be read here."""
 
 import os
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from chargehand.files.disk import SHARED, stamp, sync
 
 
 class Layers:
-    """All of it blocks: for threads."""
+    """All methods block: call them in a thread."""
 
     def __init__(self, layout: Layout, now: Callable[[], int]) -> None:
         self._layout = layout
@@ -19,7 +19,7 @@ class Layers:
 
     @translated()
     def open(self, name: str, digits: str) -> tuple[FileIO, int]:
-        """An open file stays readable if the blob is removed meanwhile."""
+        """Return the open file and its size. The file stays readable if the blob is removed meanwhile."""
         try:
             self._layout.layer(name, digits).stat()
             file = FileIO(self._layout.blob(digits))
@@ -47,7 +47,7 @@ class Layers:
 
     @translated()
     def delete(self, name: str, digits: str) -> None:
-        """Take the blob from this repository. The bytes go when their grace is over, unless something refers to them."""
+        """Remove the blob from this repository. Its bytes are removed after the grace period, unless something refers to them."""
         path = self._layout.layer(name, digits)
         with self._layout.locked(SHARED):
             try:

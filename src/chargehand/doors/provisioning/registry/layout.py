@@ -1,18 +1,18 @@
-"""Where everything lies in the registry's directory.
+"""The paths of all files in the registry's directory.
 
-    lock                                     between writers and the sweep
-    drafts/                                  small files on their way to their place
-    blobs/sha256/<2 digits>/<digits>         bytes, once, whoever refers to them; manifests too
+    lock                                     between writers and the collection
+    drafts/                                  small files before they are renamed to their path
+    blobs/sha256/<2 digits>/<digits>         the bytes of blobs and manifests, each stored once
     tenants/<digits>/<name…>/                the repositories of a tenant, by the hash of its name
-    repositories/<name…>/                    those of the tenant `default`; in every one of them:
+    repositories/<name…>/                    those of the tenant `default`; each repository has:
         _layers/<digits>                     empty: the repository has this blob
         _manifests/<digits>                  the media type under which this manifest was pushed
         _tags/<tag>                          the digits of a manifest
-        _referrers/<digits>/<digits>         the second has the first as its subject; its descriptor
+        _referrers/<digits>/<digits>         the descriptor of the second, whose subject is the first
         _uploads/<id>                        what has arrived of a blob
 
-No part of a name begins with an underscore, so a repository may lie within another one. The time of a file says when it was
-last pushed or referred to. Bytes are found through a repository alone, so what one tenant has is not there for another.
+No part of a name begins with an underscore, so a repository may be inside another one. The time of a file is when it was last
+pushed or referred to. Bytes are read only through a repository, so no tenant can read those of another.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class Layout:
         self.repositories = repositories or root / "repositories"
 
     def of(self, tenant: str) -> "Layout":
-        """The same place with the repositories of one tenant."""
+        """Return the layout with the repositories of one tenant."""
         if tenant == DEFAULT:
             return Layout(self.root)
         return Layout(self.root, self.root / "tenants" / hashlib.sha256(tenant.encode()).hexdigest())

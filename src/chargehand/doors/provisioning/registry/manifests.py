@@ -33,7 +33,7 @@ class Stored(NamedTuple):
 
 class Put(NamedTuple):
     digits: str
-    subject: str | None  # its digest, for the client to see that it was understood
+    subject: str | None  # its digest, which the client expects in the answer
 
 
 class Manifests:
@@ -54,7 +54,7 @@ class Manifests:
 
     @translated()
     def put(self, name: str, reference: str, body: bytes, content_type: str) -> Put:
-        """Store a manifest durably. No sweep can remove what it refers to between the check and the write."""
+        """Store a manifest durably. No collection can remove what it refers to between the check and the write."""
         digits = hashlib.sha256(body).hexdigest()
         tag = _tag_for(reference, digits)
         document, media_type = check(body, content_type)
@@ -64,7 +64,7 @@ class Manifests:
             named = drafts.write(digits.encode()) if tag else None
             about = drafts.write(_described(document, digits, media_type, len(body))) if document.subject else None
             with layout.locked(SHARED):
-                now = self._now()  # not before: a collection that began while we waited must find all of it younger
+                now = self._now()  # under the lock: a collection that began while we waited must find all of it newer
                 self._check_references(name, document)
                 drafts.place(content, layout.blob(digits))
                 drafts.place(link, layout.manifest(name, digits))
@@ -72,7 +72,7 @@ class Manifests:
                     drafts.place(about, layout.referrers(name, digest_hex(document.subject.digest)) / digits)
                 reach.renew(layout, name, reach.reach(layout, name, [digits]), now)
                 if tag and named:
-                    drafts.sync()  # first: a tag that was elsewhere must not lead nowhere if the machine loses power
+                    drafts.sync()  # before the tag is moved: after a power loss it must not refer to a missing manifest
                     self._renew_tagged(name, tag, now)
                     drafts.place(named, layout.tag(name, tag))
             drafts.sync()
@@ -80,7 +80,7 @@ class Manifests:
 
     @translated()
     def delete(self, name: str, reference: str) -> None:
-        """Delete a tag, or a manifest with its tags. What the manifest referred to is kept for the grace from now on."""
+        """Delete a tag, or a manifest with its tags. What it referred to is kept for the grace period from now on."""
         if is_tag(reference):
             with self._layout.locked(SHARED):
                 self._renew_tagged(name, reference, self._now())
@@ -103,7 +103,7 @@ class Manifests:
             sync(self._layout.repository(name) / kind)
 
     def forget(self, name: str, digits: str) -> None:
-        """The caller holds the lock, alone."""
+        """Remove the manifest and its referrer entry. The caller holds the exclusive lock."""
         subject = reach.read(self._layout, digits).subject
         self._layout.manifest(name, digits).unlink(missing_ok=True)
         if subject is not None:
@@ -135,7 +135,7 @@ class Manifests:
     def referrers(
         self, name: str, subject: str, kind: str | None, after: str, most_bytes: int
     ) -> tuple[list[msgspec.Raw], str]:
-        """Return descriptors, and after which one the next page begins; empty: there is no more."""
+        """Return a page of descriptors, and the digest after which the next page begins; empty: there is no more."""
         found: list[msgspec.Raw] = []
         size = 0
         directory = self._layout.referrers(name, subject)
@@ -177,12 +177,12 @@ class Manifests:
                 yield entry.name, digits
 
     def _renew_tagged(self, name: str, tag: str, now: int) -> None:
-        """Keep what loses its tag for the grace from now on, not from when it was pushed."""
+        """Keep the manifest that loses this tag for the grace period from now on, not from its push."""
         if digits := self._named(name, tag):
             stamp(self._layout.manifest(name, digits), now)
 
     def _check_references(self, name: str, document: Manifest) -> None:
-        """Check down to the last blob: a sweep may have removed a part of an index within an index."""
+        """Check all references, down to the blobs: a collection may have removed a part of a nested index."""
         missing: list[Descriptor] = []
         waiting, seen, count = [document], set[str](), 0
         while waiting:
@@ -200,7 +200,7 @@ class Manifests:
                 elif not self._has(name, child, self._layout.layer):
                     missing.append(child)
         if missing:
-            message = "the manifest refers to what the repository does not have"
+            message = "the manifest refers to blobs or manifests that the repository does not have"
             detail = [
                 {"digest": each.digest, "mediaType": each.media_type, "size": each.size} for each in missing[:100]
             ]
@@ -225,7 +225,7 @@ def _described(document: Manifest, digits: str, media_type: str, size: int) -> b
 
 
 def _tag_for(reference: str, digits: str) -> str:
-    """Empty when the manifest is put under its digest, which must be right."""
+    """Return the tag; "" if the manifest is put under its digest, which must be correct."""
     if ":" in reference:
         if digest_hex(reference) != digits:
             raise RegistryRefused(400, Code.DIGEST_INVALID, f"what arrived has the digest {SHA256}{digits}")

@@ -1,4 +1,4 @@
-"""What may be a name, a tag or a digest. What passes here is safe in a path: it cannot leave the registry's directory."""
+"""Valid names, tags and digests. They are safe in a path: none can leave the registry's directory."""
 
 import re
 
@@ -35,10 +35,10 @@ def checked_name(text: str) -> str:
 
 
 def digest_hex(text: str) -> str:
-    """The hexadecimal part of a digest, by which everything is filed."""
+    """Return the hexadecimal part of a digest, which is the name of its file."""
     value = text.removeprefix(SHA256)
     if value != text and is_hex(value):
         return value
     if _OTHER_DIGEST.fullmatch(text) and not text.startswith(SHA256):
-        raise RegistryRefused(400, Code.UNSUPPORTED, "only sha256 digests are served here")
+        raise RegistryRefused(400, Code.UNSUPPORTED, "only sha256 digests are supported")
     raise RegistryRefused(400, Code.DIGEST_INVALID, "a digest is `sha256:` and 64 hexadecimal digits in lower case")

@@ -1,4 +1,4 @@
-"""Which URL means what: one table.
+"""The operation of each URL, in one table.
 
 | path under /v2/                        | methods              | operation |
 | -------------------------------------- | -------------------- | --------- |
@@ -8,7 +8,7 @@
 | `<name>/referrers/<digest>`            | GET                  | manifests with this subject, `?artifactType=` |
 | `<name>/manifests/<tag or digest>`     | GET HEAD PUT DELETE  | a manifest |
 | `<name>/blobs/uploads/`                | POST                 | begin an upload; `?digest=` with all of it; `?mount=&from=` |
-| `<name>/blobs/uploads/<id>`            | GET PATCH PUT DELETE | how far it is; more of it; finish with `?digest=`; give up |
+| `<name>/blobs/uploads/<id>`            | GET PATCH PUT DELETE | status; append; finish with `?digest=`; cancel |
 | `<name>/blobs/<digest>`                | GET HEAD DELETE      | a blob, with ranges |
 """
 
@@ -37,7 +37,7 @@ class RegistryCall(NamedTuple):
     item: str = ""
 
 
-# The name is as long as it can be: a repository may well be called a/manifests/b. It is checked when it is used.
+# The name is matched greedily, because a repository may be called a/manifests/b. It is checked when it is used.
 _TABLE = (
     (Thing.ROOT, re.compile(r"()()"), ("GET", "HEAD")),
     (Thing.CATALOG, re.compile(r"(_catalog)()"), ("GET",)),
@@ -51,16 +51,16 @@ _TABLE = (
 
 
 def parse(rest: str, method: str) -> RegistryCall:
-    """What is asked for by the part of the path behind /v2/."""
+    """Return the operation that the part of the path after /v2/ names."""
     for thing, pattern, methods in _TABLE:
         if match := pattern.fullmatch(rest):
             if method not in methods:
-                refusal = f"{method} is not for this; {', '.join(methods)} would be"
+                refusal = f"{method} is not allowed here; allowed: {', '.join(methods)}"
                 raise RegistryRefused(405, Code.UNSUPPORTED, refusal, headers={"allow": ", ".join(methods)})
             return RegistryCall(thing, match[1], match[2])
-    raise RegistryRefused(404, Code.NAME_UNKNOWN, "this is no path of a registry")
+    raise RegistryRefused(404, Code.NAME_UNKNOWN, "this is not a path of the registry API")
 
 
 def scope(asked: RegistryCall, method: str) -> str:
-    """How far an upload is concerns only those who may push."""
+    """Return the scope that the operation needs. Reading the status of an upload needs the scope to push."""
     return PULL if method in ("GET", "HEAD") and asked.thing is not Thing.UPLOAD else PUSH

@@ -1,7 +1,7 @@
-"""All that hangs on manifests of one repository: what they list, what lists them as a subject, what they are the subject of.
+"""Find all that is reachable from manifests of one repository: what they list, their subjects, and their referrers.
 
-Collection keeps it, and whoever pushes a manifest makes all of it count as new: that is one and the same set, so a push beside
-a collection cannot lose any of it.
+Garbage collection keeps this set, and a push gives all of it the current time. Both use the same set, so a collection that runs
+during a push removes none of it.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ class Reach(NamedTuple):
 
 
 def reach(layout: Layout, name: str, roots: Iterable[str]) -> Reach:
-    """Blocks. What is no longer there is skipped; what cannot be read is an error, so that no sweep removes what it leads to."""
+    """Return the set; blocks. A missing manifest is skipped. An unreadable one is an error: its references must not be removed."""
     found = Reach(set(), set())
     waiting = [digits for digits in roots if layout.manifest(name, digits).exists()]
     while waiting:
@@ -50,7 +50,7 @@ def read(layout: Layout, digits: str) -> Manifest:
 
 
 def renew(layout: Layout, name: str, found: Reach, now: int) -> None:
-    """Give all of it the time of now. The caller holds the lock."""
+    """Give all of it the time `now`. The caller holds the lock."""
     for digits in found.manifests:
         stamp(layout.manifest(name, digits), now)
     for digits in found.blobs:

@@ -15,7 +15,7 @@ class Incoming:
 
     def __init__(self, req: Request) -> None:
         self._req = req
-        self.is_whole = False  # known at the end: whether the body ended, and was not cut off
+        self.is_whole = False  # set at the end: the body was not cut off
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         gathered = bytearray()
@@ -33,18 +33,18 @@ class Incoming:
 
 
 def content_range(req: Request) -> tuple[int, int] | None:
-    """Return start and length of what the client declares that it sends; None if it declares nothing."""
+    """Return start and length from Content-Range; None without one."""
     text = req.get_header("content-range")
     if text is None:
         return None
     match = _CONTENT_RANGE.fullmatch(text.strip())
     if match is None or int(match[1]) > int(match[2]):
         raise RegistryRefused(
-            400, Code.BLOB_UPLOAD_INVALID, "Content-Range must be the first and the last byte: `0-1023`"
+            400, Code.BLOB_UPLOAD_INVALID, "Content-Range must have the form `first-last`, such as `0-1023`"
         )
     start, length = int(match[1]), int(match[2]) - int(match[1]) + 1
     if req.content_length is not None and req.content_length != length:
         raise RegistryRefused(
-            400, Code.SIZE_INVALID, f"Content-Range speaks of {length} bytes, Content-Length of another number"
+            400, Code.SIZE_INVALID, f"Content-Range has {length} bytes, Content-Length another number"
         )
     return start, length

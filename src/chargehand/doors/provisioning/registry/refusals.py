@@ -1,4 +1,4 @@
-"""How refusals look to registry clients: `{"errors": [{"code", "message", "detail"}]}`, with the codes of the OCI spec."""
+"""Errors for registry clients: `{"errors": [{"code", "message", "detail"}]}`, with the codes of the OCI spec."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -11,7 +11,7 @@ from chargehand.http.problems import retry_after, write_refusal
 from chargehand.http.response import Response
 
 API_VERSION = ("docker-distribution-api-version", "registry/2.0")
-CHALLENGE = 'Basic realm="chargehand"'  # to which every client answers with what `login` stored
+CHALLENGE = 'Basic realm="chargehand"'  # a client then sends the credentials that `login` stored
 
 
 class Code(StrEnum):
@@ -29,8 +29,8 @@ class Code(StrEnum):
     DENIED = "DENIED"
     UNSUPPORTED = "UNSUPPORTED"
     TOOMANYREQUESTS = "TOOMANYREQUESTS"
-    UNAVAILABLE = "UNAVAILABLE"  # not of the spec: the disk is full, or away
-    UNKNOWN = "UNKNOWN"  # not of the spec: our fault
+    UNAVAILABLE = "UNAVAILABLE"  # not in the spec: the disk is full, or away
+    UNKNOWN = "UNKNOWN"  # not in the spec: an internal error
 
 
 _BY_STATUS = {
@@ -46,7 +46,7 @@ _BY_STATUS = {
 
 
 class RegistryRefused(ChargehandError):
-    """A request that the registry will not do as it is."""
+    """The registry refuses the request."""
 
     title = "Refused"
 
@@ -61,7 +61,7 @@ class RegistryRefused(ChargehandError):
         super().__init__(message)
         self.http_status = status
         self.oci_code = code
-        self.detail = detail  # where several things are wrong, one for each
+        self.detail = detail  # one for each, if several things are wrong
         self.headers = headers
 
 

@@ -1,4 +1,4 @@
-"""A blob on its way out: ETag, If-None-Match, one range, and none of it in memory where the system can send files."""
+"""Sends a blob: ETag, If-None-Match, one range; without reading it into memory, if the system can send files."""
 
 import re
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 def is_known(req: Request, resp: Response, digits: str) -> bool:
-    """Names the content in the answer, and says whether the client has it already."""
+    """Set the digest and ETag of the answer. Return whether the client has the blob already."""
     etag = f'"{SHA256}{digits}"'
     resp.set_header("docker-content-digest", SHA256 + digits)
     resp.set_header("etag", etag)
@@ -24,15 +24,15 @@ def is_known(req: Request, resp: Response, digits: str) -> bool:
 
 
 def span(req: Request, resp: Response, digits: str, size: int) -> tuple[int, int] | None:
-    """Start and end of what is sent; None when nothing of what was asked for is there."""
+    """Return start and end of what to send; None if the range is outside of the blob."""
     resp.set_header("accept-ranges", "bytes")
     etag = f'"{SHA256}{digits}"'
     asked = req.get_header("range")
     if asked is None or "," in asked or (req.get_header("if-range") or etag) != etag:
-        return 0, size  # several ranges are answered as all
+        return 0, size  # for several ranges, send all
     match = _RANGE.fullmatch(asked.strip())
     if match is None:
-        return 0, size  # in a unit of which we know nothing
+        return 0, size  # an unknown unit
     start, end = _ends(match[1], match[2], size)
     if start >= end:
         resp.set_header("content-range", f"bytes */{size}")
@@ -49,7 +49,7 @@ def _ends(first: str, last: str, size: int) -> tuple[int, int]:
 
 
 class FileBody:
-    """The body of an answer, from a file that is closed in the end."""
+    """The body of an answer from a file, which is closed at the end."""
 
     def __init__(self, file: FileIO, start: int, end: int) -> None:
         self._span = FileSpan(file, start, end - start)

@@ -1,4 +1,4 @@
-"""What each tenant has in the registry. No tenant sees what another has, though equal bytes are on the disk once."""
+"""The repositories of each tenant. No tenant sees those of another, although equal bytes are stored once."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -29,7 +29,7 @@ class Shelves:
         return self._shelf(self._layout.of(tenant))
 
     def all(self) -> list[Shelf]:
-        """Blocks."""
+        """Return those of all tenants. Blocks."""
         return [self._shelf(layout) for layout in self._layout.of_all()]
 
     def _shelf(self, layout: Layout) -> Shelf:

@@ -1,8 +1,8 @@
-"""Blobs that are not complete yet: a file each, that grows.
+"""Uploads: blobs that are not complete yet, each in a file that grows.
 
-How far an upload is, is the size of its file, so it can be resumed after a restart and on another node. Each piece is written
-under a lock of that file alone, and only where the file ends: of two who send the same upload, one is told that the other was
-faster. Everything here blocks and belongs into a thread.
+The size of its file is the progress of an upload, so it can be resumed after a restart and on another node. Each piece is written
+under a lock of its own file, and only at the end of the file: if two clients send the same upload, one of them is refused. All
+methods block: call them in a thread.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class Hash(Protocol):
 
 
 class Hashed(NamedTuple):
-    """The hash of the first bytes of an upload. A file only grows, so it never becomes wrong, only too short."""
+    """The hash of the first bytes of an upload. It stays valid, because a file only grows."""
 
     size: int
     hash: Hash
@@ -69,7 +69,7 @@ class BlobUploads:
     def begin(self, name: str) -> str:
         upload = secrets.token_hex(16)
         path = self._layout.upload(name, upload)
-        with self._layout.locked(SHARED):  # else a sweep could take the directory between the two lines
+        with self._layout.locked(SHARED):  # else a collection could remove the directory between the two lines
             make(path.parent)
             path.touch(mode=0o600, exist_ok=False)
             stamp(path, self._now())
@@ -85,7 +85,7 @@ class BlobUploads:
 
     @translated()
     def append(self, name: str, upload: str, offset: int, data: bytes) -> int:
-        """Append and return the new size. What does not fit, on the disk or within the bound, ends the upload and removes it."""
+        """Append and return the new size. Remove the upload if it exceeds the limit or the disk is full."""
         with self._opened(name, upload) as file:
             size = os.fstat(file.fileno()).st_size
             if size != offset:
@@ -110,7 +110,7 @@ class BlobUploads:
 
     @translated()
     def finish(self, name: str, upload: str, digits: str) -> None:
-        """Make the upload a durable blob of the repository; refuse and remove it if its digest is another."""
+        """Make the upload a durable blob of the repository; refuse and remove it if its digest differs."""
         with self._opened(name, upload) as file:
             if self._hash_all(file, upload) != digits:
                 self._discard(name, upload)
@@ -122,13 +122,13 @@ class BlobUploads:
             except OSError:
                 self._discard(
                     name, upload
-                )  # some file systems find room only now; what is in the file is anybody's guess
+                )  # some file systems report a full disk only now; the content of the file is unknown then
                 raise
             self._keep(name, upload, digits)
 
     def _keep(self, name: str, upload: str, digits: str) -> None:
         with self._layout.locked(SHARED):
-            now = self._now()  # not before: a collection that began while we waited must find it younger
+            now = self._now()  # under the lock: a collection that began while we waited must find it newer
             blob = self._layout.blobs.adopt(self._layout.upload(name, upload), digits, now)
             link(self._layout, name, digits, now)
         sync(blob.parent)
@@ -163,7 +163,7 @@ class BlobUploads:
             raise _unknown() from None
         with file:
             _lock(file)
-            # While we waited it may have become a blob, to which nothing may be added.
+            # While we waited it may have become a blob, which must not change any more.
             if os.fstat(file.fileno()).st_nlink == 0 or not path.exists():
                 raise _unknown()
             yield file
@@ -193,20 +193,20 @@ def location(name: str, upload: str) -> str:
 
 
 def range_of(size: int) -> str:
-    """How far an upload is, as clients expect it: with the last byte that is there, and `0-0` also for none."""
+    """Return the progress of an upload in the form of the spec: up to its last byte, and `0-0` also for an empty one."""
     return f"0-{max(0, size - 1)}"
 
 
 def out_of_order(name: str, upload: str, size: int) -> RegistryRefused:
     headers = {"location": location(name, upload), "range": range_of(size)}
-    return RegistryRefused(416, Code.BLOB_UPLOAD_INVALID, f"the upload goes on at byte {size}", headers=headers)
+    return RegistryRefused(416, Code.BLOB_UPLOAD_INVALID, f"the upload continues at byte {size}", headers=headers)
 
 
 def too_large(max_bytes: int) -> RegistryRefused:
     return RegistryRefused(
         413,
         Code.SIZE_INVALID,
-        f"the blob is over {max_bytes} bytes, the most that is accepted (provisioning.registry_max_blob_bytes)",
+        f"the blob is over {max_bytes} bytes, the limit of provisioning.registry_max_blob_bytes",
     )
 
 
@@ -218,11 +218,11 @@ def _checked(upload: str) -> str:
 
 
 def _unknown() -> RegistryRefused:
-    return RegistryRefused(404, Code.BLOB_UPLOAD_UNKNOWN, "there is no such upload here; begin a new one")
+    return RegistryRefused(404, Code.BLOB_UPLOAD_UNKNOWN, "there is no such upload; begin a new one")
 
 
 def _lock(file: FileIO) -> None:
-    """Lock, or refuse after a moment: to finish a large upload may take minutes of hashing, and no thread waits for that."""
+    """Lock the file, or refuse after LOCK_SECONDS: finishing a large upload may hash for minutes, and no thread waits for that."""
     until = time.monotonic() + LOCK_SECONDS
     while True:
         try:
