@@ -4,7 +4,7 @@ In a test's own event loop: `async with FakeBmc(Habits(...)) as bmc`. As a proce
 
     python -m tests.provisioning.bmc --port 0 --state state.json --habits '{"slots": ...}' --boot-command program args…
 
-which prints a line of JSON with its URL. `GET /_bmc` tells what happened; `POST /_bmc/guest` plays the guest.
+which prints a line of JSON with its URL. `GET /_bmc` returns what happened; `POST /_bmc/guest` acts as the guest.
 """
 
 import argparse
@@ -88,7 +88,7 @@ class FakeBmc(Acts):
         return self.state.systems[-1]
 
     def count(self, what: str) -> int:
-        """How often it really happened: "reset", "insert", "eject", "session"."""
+        """Return how often an action was carried out: "reset", "insert", "eject", "session"."""
         return self.state.counts.get(what, 0)
 
     def calls(self, method: str, ending: str = "") -> list[Call]:
@@ -98,7 +98,7 @@ class FakeBmc(Acts):
         return self.system.drives[drive].image
 
     async def guest_reboots(self, serial: str | None = None) -> None:
-        """The operating system restarts by itself: no override applies that was used up."""
+        """Restart as the operating system does: a one-time override that was used does not apply again."""
         await self._boot(self._by_serial(serial), "guest")
 
     def guest_powers_off(self, serial: str | None = None) -> None:

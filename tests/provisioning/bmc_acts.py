@@ -1,4 +1,4 @@
-"""What a BMC does when it is told to: drives, override, power, and the tasks that such things may become."""
+"""The actions of the BMC for tests: drives, override, power, and the tasks that an action may become."""
 
 import asyncio
 import secrets
@@ -22,7 +22,7 @@ class Acts:
         self.clock = clock
         self.pages = Pages(habits, state, clock)
         self.boots: list[Boot] = []
-        self.tasks: dict[str, int] = {}  # how often each was asked about
+        self.tasks: dict[str, int] = {}  # task -> how often it was read
         self._on_boot = on_boot
         self._left = {"busy": habits.busy, "errors": habits.errors, "inserts": habits.insert_failures}
         self._away_until = 0.0
@@ -34,7 +34,7 @@ class Acts:
     # tasks ---------------------------------------------------------------------------------------------------------
 
     def _done(self, status: int = 204) -> web.Response:
-        """The answer of an action: done, or a task that will tell."""
+        """Return the answer to an action: done, or a task to follow."""
         if self.habits.chatty:
             return web.Response(body=b'"' + b"x" * (5 * 1024 * 1024), content_type="application/json")
         if not self.habits.task:
@@ -53,7 +53,7 @@ class Acts:
         self.tasks[name] += 1
         if (
             self.tasks[name] < 3 or habit == "endless"
-        ):  # one that names the task answers 200 at once, a monitor 202 until it has ended
+        ):  # the task itself answers 200 at once, its monitor 202 until it has ended
             status = 200 if habit == "state-succeeds" else 202
             return web.json_response({"@odata.type": "#Task.v1_4_3.Task", "TaskState": "Running"}, status=status)
         if habit == "refused":
@@ -200,7 +200,9 @@ class Acts:
         if kind in ("ForceOff", "GracefulShutdown"):
             system.power = "Off"
             system.moving_until = self.clock() + self.habits.power_seconds
-        elif system.power == ("Off" if "On" in kind else "On"):  # a restart leaves off what is off, as with real ones
+        elif system.power == (
+            "Off" if "On" in kind else "On"
+        ):  # a restart does not switch on a system that is off, as with real BMCs
             await self._boot(system, kind)
 
     async def _boot(self, system: System, kind: str) -> None:

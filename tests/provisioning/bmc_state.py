@@ -1,4 +1,4 @@
-"""What a BMC knows of its systems, and how it says so: state that can be written to a file, and the resources made of it."""
+"""The state of a BMC's systems, which can be written to a file, and the Redfish resources made from it."""
 
 import json
 from collections.abc import Callable
@@ -99,7 +99,7 @@ def error(message_id: str, message: str, *args: str) -> dict[str, Any]:
 
 
 class Pages:
-    """The resources, as the habits have them."""
+    """The Redfish resources, with the habits applied."""
 
     def __init__(self, habits: Habits, state: State, clock: Callable[[], float]) -> None:
         self.habits = habits

@@ -1,4 +1,4 @@
-"""A BMC's own certificate, signed by itself for a name that it is not called by."""
+"""A self-signed certificate of a BMC, for another name than the one it is called by."""
 
 import datetime
 import hashlib
@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 
 def make_certificate(file: Path) -> str:
-    """Writes key and certificate into one file; returns the digest that a record would pin."""
+    """Write key and certificate into one file; return the digest to pin."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "idrac-5ABC")])
     now = datetime.datetime.now(datetime.UTC)

@@ -1,5 +1,5 @@
-"""A machine that boots what is in its drives and does what the task medium says, as the maintenance system does: it reads the task
-from the medium, asks whether it may work, tells of its steps, and reports once.
+"""A machine that boots from its drives and acts as the maintenance system does: it reads the task from the medium, asks whether it may
+work, reports its steps as progress, and reports its outcome once.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ LINUX = (
 
 @dataclass
 class Script:
-    """What the machine will do."""
+    """How the machine behaves."""
 
     fails_at: str = ""  # a unit
-    silent: bool = False  # boots and never says anything
-    stops_at: str = ""  # a unit after which nothing more is heard
-    reports: bool = True  # the last word
+    silent: bool = False  # boots and never reports
+    stops_at: str = ""  # a unit after which it reports nothing more
+    reports: bool = True  # sends the final report
     progress: bool = True
     steps: tuple[str, ...] = LINUX
     step_seconds: float = 0.0
@@ -62,14 +62,14 @@ class Guest:
             raise
 
     async def before(self, what: str) -> None:
-        """For tests that have something to do just before a step, or before the report."""
+        """Called before each step and before the report, for tests that override it."""
 
     async def _run(self, session: aiohttp.ClientSession, boot: Boot) -> None:
         images = {drive: await fetch(session, url) for drive, url in boot.images.items() if url}
         await self.work(session, next(files for image in images.values() if (files := task_files(image))))
 
     async def work(self, session: aiohttp.ClientSession, task: dict[str, bytes]) -> None:
-        """What the maintenance system does once it has found its task."""
+        """Do what the maintenance system does once it has found its task."""
         self.task = task
         report = json.loads(self.task["report.json"])
         headers = {"Authorization": f"Bearer {report['token']}"}
@@ -107,7 +107,7 @@ class Guest:
 
 
 async def fetch(session: aiohttp.ClientSession, url: str) -> bytes:
-    """As a BMC does: again, when the connection breaks."""
+    """Fetch as a BMC does: again, when the connection breaks."""
     for _ in range(400):
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             async with session.get(url) as response:
@@ -120,7 +120,7 @@ async def fetch(session: aiohttp.ClientSession, url: str) -> bytes:
 async def say(
     session: aiohttp.ClientSession, url: str, said: dict[str, Any], headers: dict[str, str]
 ) -> tuple[int, Any]:
-    """As systemd has it: again until it was heard."""
+    """Send a report as systemd does: again until it is answered."""
     for _ in range(400):
         try:
             async with session.post(url, json=said, headers=headers) as response:
@@ -133,7 +133,7 @@ async def say(
 
 
 def task_files(image: bytes) -> dict[str, bytes]:
-    """The files of a task medium, be it the image itself or the tail of a combined one; none of any other image."""
+    """Return the files of a task medium, alone or at the end of a combined one; none for any other image."""
     image = tail(lambda offset, count: image[offset : offset + count], len(image)) or image
     iso = pycdlib.PyCdlib()
     try:

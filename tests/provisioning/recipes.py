@@ -10,7 +10,7 @@ from chargehand.doors.provisioning.recipe.recipe import Recipe, check
 from chargehand.doors.provisioning.refusals import ProvisioningRefused, RefusalDetail
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "recipes"
-GONE = object()  # as a value: the member is taken out
+GONE = object()  # as a value: the member is removed
 
 Document = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""A registry on a real socket, in the test's own process or in one of its own, and a client that knows its words."""
+"""A registry on a real socket, in the test's own process or in another one, and a client for it."""
 
 import asyncio
 import base64
@@ -35,19 +35,19 @@ ROOT = Path(__file__).parents[2]
 
 
 class OpenGate:
-    """As the server's own with a route that has no scope."""
+    """A gate that admits every request, like the server's own for a route without a scope."""
 
     async def admit(self, req: Request, scope: str | None) -> None:
         req.caller = Caller("anonymous", tenant="")
 
 
 async def everybody(_req: Request, _scope: str) -> str:
-    """Without [auth] everybody may do everything."""
+    """Admit everybody, as a server without [auth] does."""
     return "default"
 
 
 def only(**passwords: str) -> Admit:
-    """Names, and with `name_may` their scopes, checked as HTTP Basic. With `name_of` the tenant."""
+    """Admit these names with their passwords, by HTTP Basic. `name_may` has the scopes of a name, `name_of` its tenant."""
 
     async def admit(req: Request, scope: str) -> str:
         scheme, _, sent = (req.get_header("authorization") or "").partition(" ")
@@ -74,7 +74,7 @@ def a_registry(
 
 @asynccontextmanager
 async def listening(registry: Registry) -> AsyncIterator[str]:
-    """Its address while it is served."""
+    """Serve the registry and yield its address."""
     app = Application(registry.routes(), OpenGate(), lambda *_: lambda *_: None)
     server = HttpServer(BOUNDS)
     await server.start(app, "127.0.0.1", 0)
@@ -103,7 +103,7 @@ class Answer:
         return self
 
     def refused(self, status: int, code: str) -> list[dict[str, Any]]:
-        """The shape that every refusal has on this wire."""
+        """Check status, code and format of a refusal; return its errors."""
         assert (self.status, self.headers["content-type"]) == (status, "application/json"), (self.status, self.body)
         errors: list[dict[str, Any]] = self.json["errors"]
         assert {error["code"] for error in errors} == {code}, errors
@@ -122,17 +122,17 @@ class Client:
         return Client(self.address, self.session, self.registry, login)
 
     async def call(self, method: str, path: str, data: Any = None, headers: Mapping[str, str] = {}) -> Answer:
-        url = URL(f"http://{self.address}{path}", encoded=True)  # sent as it is, however odd
+        url = URL(f"http://{self.address}{path}", encoded=True)  # sent unchanged, valid or not
         body = BytesIO(data) if isinstance(data, bytes) and len(data) > 1 << 20 else data
         async with self.session.request(method, url, data=body, headers={**self._headers, **headers}) as response:
             return Answer(response.status, response.headers, await response.read())
 
     async def begin(self, name: str) -> str:
-        """Where an upload that was begun goes on."""
+        """Begin an upload and return its URL."""
         return (await self.call("POST", f"/v2/{name}/blobs/uploads/")).of(202).location
 
     async def push(self, name: str, data: bytes) -> dict[str, Any]:
-        """A blob, and the descriptor by which a manifest refers to it."""
+        """Push a blob; return the descriptor by which a manifest refers to it."""
         (await self.call("POST", f"/v2/{name}/blobs/uploads/?digest={digest(data)}", data)).of(201)
         return described(LAYER, data)
 
@@ -140,7 +140,7 @@ class Client:
         return await self.call("PUT", f"/v2/{name}/manifests/{reference}", manifest, {"Content-Type": media_type})
 
     async def image(self, name: str, tag: str, *layers: bytes, **more: Any) -> dict[str, Any]:
-        """An image with these layers; without a tag under its digest. Its descriptor."""
+        """Push an image with these layers, by its digest if there is no tag; return its descriptor."""
         config = {**await self.push(name, b"{}"), "mediaType": CONFIG}
         body = image(config, *[await self.push(name, layer) for layer in layers], **more)
         (await self.put(name, tag or digest(body), body)).of(201)
@@ -165,7 +165,7 @@ def digest(data: bytes) -> str:
 
 
 def files_in(root: Path) -> list[Path]:
-    """What is stored there, complete or not."""
+    """Return all stored files, complete or not."""
     return [path for path in root.rglob("*") if path.is_file() and path.name != "lock"]
 
 
@@ -183,12 +183,12 @@ def index(*manifests: Mapping[str, Any], **more: Any) -> bytes:
     return msgspec.json.encode({"schemaVersion": 2, "mediaType": INDEX, "manifests": list(manifests), **more})
 
 
-# a process of its own -------------------------------------------------------------------------------------------------
+# in another process ---------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def elsewhere(root: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """The registry in another process, and where it listens."""
+    """Run the registry in another process; yield the process and its address."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", __spec__.name, str(root), stdout=asyncio.subprocess.PIPE, cwd=ROOT
     )

@@ -1,4 +1,4 @@
-"""BMCs that are good at everything but one thing, where a habit for all drives or all resets would be too much."""
+"""BMCs that fail at a single action, for which there is no habit."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
-"""A real BMC that is not ours, as a process: sushy-emulator of sushy-tools with its fake driver, on a free port.
+"""A BMC that we did not write, as a process: sushy-emulator of sushy-tools with its fake driver, on a free port.
 
-It really downloads what is inserted. It has no sessions, knows its systems only by UUID, and ignores "Once".
+It really downloads inserted images. It has no sessions, identifies its systems only by UUID, and ignores "Once".
 """
 
 import os
@@ -27,7 +27,7 @@ USER, PASSWORD = "admin", "pa55-of-sushy"
 
 @dataclass(frozen=True)
 class Fake:
-    """A machine of the emulator's."""
+    """A machine of the emulator."""
 
     uuid: str
     name: str
@@ -56,7 +56,7 @@ def emulator(
     auth: bool = False,
     certificate: Path | None = None,
 ) -> Iterator[Emulator]:
-    """`notify_url` gets a PUT with the whole system at each change, so that a test can play the machine."""
+    """`notify_url` gets a PUT with the whole system at each change, so that a test can act as the machine."""
     for name in ("state", "tmp"):
         (folder / name).mkdir()
     settings: dict[str, object] = {

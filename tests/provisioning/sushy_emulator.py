@@ -1,4 +1,4 @@
-"""sushy-emulator, but its fake machines take as long to go on and off as SUSHY_DELAY_SECONDS says (0), and not 1 to 11 s."""
+"""sushy-emulator, but its fake machines switch on and off within SUSHY_DELAY_SECONDS (default 0), not within 1 to 11 s."""
 
 import os
 from types import SimpleNamespace

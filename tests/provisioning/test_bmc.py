@@ -1,4 +1,4 @@
-"""The BMC of the tests as a process of its own: it keeps its state when it is killed, and runs a program at each boot."""
+"""The BMC of the tests in its own process: it keeps its state when it is killed, and runs a program at each boot."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ async def told(url: str) -> dict[str, object]:
         return plain
 
 
-async def test_a_bmc_that_is_killed_comes_back_as_it_was_and_boots_what_is_inserted(tmp_path: Path) -> None:
+async def test_a_killed_bmc_process_keeps_its_state_and_boots_the_inserted_image(tmp_path: Path) -> None:
     heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

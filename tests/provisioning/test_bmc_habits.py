@@ -1,4 +1,4 @@
-"""The awkward habits of BMCs, each through a whole job: it ends well in spite of it, or fails by the right key.
+"""The deviations of real BMCs, each in a whole job: it succeeds in spite of the deviation, or fails with the right key.
 
 What each habit means for a single request is tested in the test_redfish_* files.
 """
@@ -15,16 +15,16 @@ from tests.provisioning.guest import Script, task_files
 from tests.provisioning.lab import MAINTENANCE, Lab, lab
 
 WELL: dict[str, Habits] = {
-    "one CD slot, so both media come as one image": Habits(slots=ONE_CD),
-    "one CD and one USB slot": Habits(slots=CD_AND_USB),
-    "InsertMedia that wants TransferProtocolType": Habits(wants=("TransferProtocolType",)),
+    "one CD drive, so both media are one image": Habits(slots=ONE_CD),
+    "one CD and one USB drive": Habits(slots=CD_AND_USB),
+    "InsertMedia that requires TransferProtocolType": Habits(wants=("TransferProtocolType",)),
     "InsertMedia that refuses Inserted": Habits(refuses=("Inserted", "WriteProtected")),
-    "InsertMedia that refuses without a word": Habits(wants=("TransferProtocolType",), mute=True),
-    "drives that are written to": Habits(patch_only=True),
+    "InsertMedia that refuses without a message": Habits(wants=("TransferProtocolType",), mute=True),
+    "drives that are patched": Habits(patch_only=True),
     "drives under the manager": Habits(media_under="manager"),
     "drives that show only the name of the file": Habits(abbreviates=True),
     "actions under other targets": Habits(odd_targets=True),
-    "reset types in a resource of their own": Habits(action_info=True, power="On"),
+    "reset types in a separate resource": Habits(action_info=True, power="On"),
     "202 with a task monitor": Habits(task="succeeds"),
     "503 with Retry-After": Habits(busy=1, busy_status=503, retry_after="1"),
     "429 with Retry-After": Habits(busy=1, busy_status=429, retry_after="1"),
@@ -32,9 +32,9 @@ WELL: dict[str, Habits] = {
     "ETags": Habits(etag="required"),
     "an override that lasts": Habits(override="continuous"),
     "an override in attributes of the manager": Habits(manufacturer="Dell Inc.", dell_attributes=True),
-    "PowerState that says Off of a machine that is on": Habits(shows_power="Off"),
-    "power that takes its time": Habits(power="On", power_seconds=0.3),
-    "a reset that says it broke and was done": Habits(reset="error-done"),
+    "PowerState Off of a machine that is on": Habits(shows_power="Off"),
+    "power that changes slowly": Habits(power="On", power_seconds=0.3),
+    "a reset that answers 500 and is carried out": Habits(reset="error-done"),
     "a BMC that reboots with the machine": Habits(away_after=("reset",), away_seconds=0.5),
     "a BMC that reboots after an insert": Habits(away_after=("insert",), away_seconds=0.3),
     "a BMC that really fetches": Habits(fetches=True),
@@ -46,18 +46,26 @@ BADLY: dict[str, tuple[Key, Habits, str]] = {
         Habits(reset="nothing", power="On"),
         "accepted 3 resets and carried out none",
     ),
-    "PowerState that says On of a machine that is off, so it is told to restart": (
+    "PowerState On of a machine that is off, so that it is restarted": (
         Key.REDFISH_RESET,
         Habits(shows_power="On"),
         "accepted 3 resets and carried out none",
     ),
-    "a reset that leaves off what is off": (Key.REDFISH_POLL, Habits(reset="nothing"), "the system's power is Off"),
-    "a reset that breaks": (Key.REDFISH_RESET, Habits(reset="error", power="On"), "broke while resetting"),
+    "a restart that does not switch on a machine that is off": (
+        Key.REDFISH_POLL,
+        Habits(reset="nothing"),
+        "the system's power is Off",
+    ),
+    "a reset that answers 500": (Key.REDFISH_RESET, Habits(reset="error", power="On"), "broke while resetting"),
     "no reset that would boot it": (Key.REDFISH_RESET, Habits(resets=("Nmi",)), "Nmi"),
     "a task that fails": (Key.REDFISH_MOUNT_MAINTENANCE, Habits(task="fails"), "The share could not be mounted."),
-    "InsertMedia that wants what nobody knows": (Key.REDFISH_MOUNT_MAINTENANCE, Habits(wants=("Ticket",)), "Ticket"),
-    "an insert that puts nothing in": (Key.REDFISH_MOUNT_MAINTENANCE, Habits(insert_silent=True), "does not show it"),
-    "an override that is taken and ignored": (
+    "InsertMedia that requires an unknown parameter": (
+        Key.REDFISH_MOUNT_MAINTENANCE,
+        Habits(wants=("Ticket",)),
+        "Ticket",
+    ),
+    "an insert without effect": (Key.REDFISH_MOUNT_MAINTENANCE, Habits(insert_silent=True), "does not show it"),
+    "an override without effect": (
         Key.REDFISH_BOOT_OVERRIDE,
         Habits(override="ignored"),
         "but shows None",
@@ -78,14 +86,14 @@ def images(room: Lab) -> list[str]:
 
 @on_sqlite
 @pytest.mark.parametrize("habit", WELL)
-async def test_a_job_ends_well_in_spite_of(store_url: str, tmp_path: Path, habit: str) -> None:
+async def test_a_job_succeeds_in_spite_of_the_habit(store_url: str, tmp_path: Path, habit: str) -> None:
     habits = WELL[habit]
     async with lab(store_url, tmp_path, habits, settings={"provisioning.cleanup_seconds": 10}) as room:
         job = await finished(room)
         shown = [warning.partition(":")[0] for warning in job["warnings"]]
         assert (job["outcome"], shown) == ("succeeded", ["cleanup.reset"] if habits.shows_power else [])
         assert room.guest.imaged == [job["job_id"]]
-        # A machine that is on and said to be off is told to go on at the end, which it is: the last reset is not done, and said.
+        # A machine that is on but shown as off is only switched on at the end: the last reset does not happen, with a warning.
         assert [boot.cd for boot in room.guest.boots] == [True, False][: 1 if habits.shows_power else 2]
         assert images(room) == []
         assert not room.bmc.sessions or habits.away_after
@@ -93,7 +101,7 @@ async def test_a_job_ends_well_in_spite_of(store_url: str, tmp_path: Path, habit
 
 @on_sqlite
 @pytest.mark.parametrize("habit", BADLY)
-async def test_a_job_fails_by_the_right_key_because_of(store_url: str, tmp_path: Path, habit: str) -> None:
+async def test_a_job_fails_with_the_right_key_because_of_the_habit(store_url: str, tmp_path: Path, habit: str) -> None:
     key, habits, says = BADLY[habit]
     async with lab(
         store_url,
@@ -111,7 +119,7 @@ async def test_a_job_fails_by_the_right_key_because_of(store_url: str, tmp_path:
 
 
 @on_sqlite
-async def test_a_single_drive_gets_one_image_that_is_the_maintenance_system_and_holds_the_task(
+async def test_a_single_drive_gets_one_image_with_the_maintenance_system_and_the_task(
     store_url: str, tmp_path: Path
 ) -> None:
     async with lab(store_url, tmp_path, Habits(slots=ONE_CD), Script(silent=True)) as room:

@@ -16,7 +16,7 @@ from tests.provisioning.bmc_habits import Habits
 from tests.provisioning.guest import Guest, Script
 from tests.provisioning.lab import MAINTENANCE, QUICK, Lab
 
-NAME = "SERIAL-1"  # as the client's certificate has it
+NAME = "SERIAL-1"  # the name in the client's certificate
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def session(context: ssl.SSLContext) -> aiohttp.ClientSession:
 
 
 @on_sqlite
-async def test_a_certificate_with_the_machines_serial_reports_for_that_machine_only(
+async def test_a_certificate_with_a_machines_serial_may_report_only_for_that_machine(
     store_url: str, tmp_path: Path, certificates: Certificates
 ) -> None:
     async with (
@@ -73,7 +73,7 @@ async def test_a_certificate_with_the_machines_serial_reports_for_that_machine_o
 
 
 @on_sqlite
-async def test_a_certificate_that_is_named_in_the_settings_reports_for_all(
+async def test_a_certificate_named_in_the_settings_may_report_for_all_machines(
     store_url: str, tmp_path: Path, certificates: Certificates
 ) -> None:
     fleet = pair(tmp_path, "fleet", certificates.authority, dns=("fleet.example",))
@@ -92,7 +92,7 @@ async def test_a_certificate_that_is_named_in_the_settings_reports_for_all(
 
 
 @on_sqlite
-async def test_a_certificate_that_is_not_good_for_this_machine_reports_nothing(
+async def test_a_certificate_that_is_not_valid_for_the_machine_is_refused(
     store_url: str, tmp_path: Path, certificates: Certificates, subtests: pytest.Subtests
 ) -> None:
     authority = certificates.authority
@@ -101,7 +101,7 @@ async def test_a_certificate_that_is_not_good_for_this_machine_reports_nothing(
         "of another authority": certificates.stranger,
         "of an authority of the same name": pair(tmp_path, NAME, pair(tmp_path, "authority")),
         "signed by itself": pair(tmp_path, NAME),
-        "issued by a certificate that is no authority": pair(tmp_path, NAME, leaf),
+        "issued by a certificate that is not an authority": pair(tmp_path, NAME, leaf),
         "expired": pair(tmp_path, NAME, authority, days=(-3, -1)),
         "not valid yet": pair(tmp_path, NAME, authority, days=(1, 3)),
         "of a server": pair(tmp_path, NAME, authority, dns=("localhost",)),
@@ -110,7 +110,7 @@ async def test_a_certificate_that_is_not_good_for_this_machine_reports_nothing(
         "of another machine": pair(tmp_path, "SERIAL-2", authority),
         "of a machine whose serial is longer": pair(tmp_path, f"{NAME}0", authority),
         "in lower case": pair(tmp_path, NAME.lower(), authority),
-        "of many, by a star": pair(tmp_path, "fleet", authority, dns=("*", "*.example")),
+        "with a wildcard": pair(tmp_path, "fleet", authority, dns=("*", "*.example")),
     }
     async with behind_tls(store_url, tmp_path, certificates) as (room, url):
         job_id = await room.waiting(NAME)

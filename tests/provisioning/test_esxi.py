@@ -1,4 +1,4 @@
-"""ESXi: no maintenance system and no report. The installer reboots the machine when it is done, and the power shows it."""
+"""ESXi: there is no maintenance system and no report. The installer reboots the machine when it is done, and the BMC shows that."""
 
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,7 @@ async def begun(room: Lab, tmp_path: Path) -> str:
 
 
 @on_sqlite
-async def test_the_installers_own_reboot_ends_the_job_and_nobody_resets_the_machine_again(
-    store_url: str, tmp_path: Path
-) -> None:
+async def test_the_installers_own_reboot_ends_the_job_without_another_reset(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
         job_id = await begun(room, tmp_path)
         await room.waits(job_id)
@@ -47,7 +45,7 @@ async def test_the_installers_own_reboot_ends_the_job_and_nobody_resets_the_mach
 
 
 @on_sqlite
-async def test_an_installer_that_never_reboots_is_given_up_in_time(store_url: str, tmp_path: Path) -> None:
+async def test_an_installer_that_never_reboots_fails_the_job_at_the_deadline(store_url: str, tmp_path: Path) -> None:
     settings = {"provisioning.install_seconds": 1}
     habits = Habits(fetches=True)
     async with lab(store_url, tmp_path, habits, Script(silent=True), settings) as room:
@@ -57,7 +55,7 @@ async def test_an_installer_that_never_reboots_is_given_up_in_time(store_url: st
 
 
 @on_sqlite
-async def test_a_kickstart_that_reports_is_believed_before_the_reboot(store_url: str, tmp_path: Path) -> None:
+async def test_a_report_of_the_kickstart_ends_the_job_before_the_reboot(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
         job_id = await begun(room, tmp_path)
         await room.waits(job_id)
@@ -67,7 +65,7 @@ async def test_a_kickstart_that_reports_is_believed_before_the_reboot(store_url:
 
 
 @on_sqlite
-async def test_an_installer_that_is_not_there_is_iso_serve(store_url: str, tmp_path: Path) -> None:
+async def test_a_missing_installer_image_fails_with_iso_serve(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path) as room:
         await room.register()
         job = await room.reaches(await room.submit(recipe=RECIPE), "complete")
@@ -77,7 +75,7 @@ async def test_an_installer_that_is_not_there_is_iso_serve(store_url: str, tmp_p
 
 
 async def _seen(room: Lab, job_id: str) -> None:
-    """The controller has looked at the power at least once since the machine came up."""
+    """Wait until the controller has read the power at least once since the machine booted."""
     looks = len(room.bmc.calls("GET", room.bmc.system.id))
     await until(lambda: len(room.bmc.calls("GET", room.bmc.system.id)) > looks + 1)
 
@@ -88,15 +86,17 @@ async def _seen(room: Lab, job_id: str) -> None:
         (Glance("Off"), Glance("On"), True),
         (Glance("PoweringOn"), Glance("On"), True),
         (Glance("On"), Glance("On"), False),
-        (Glance("On"), Glance("Off"), False),  # on its way
+        (Glance("On"), Glance("Off"), False),  # not on again yet
         (Glance("On"), Glance("Unknown"), False),
         (Glance("On", "10:00"), Glance("On", "11:00"), True),
-        (Glance("On", "10:00"), Glance("On", ""), False),  # it does not say
+        (Glance("On", "10:00"), Glance("On", ""), False),  # the time is not shown
         (Glance("On", "", "OSRunning"), Glance("On", "", "MemoryInitializationStarted"), True),
         (Glance("On", "", "MemoryInitializationStarted"), Glance("On", "", "OSRunning"), False),
     ],
 )
-def test_what_counts_as_a_reboot(before: Glance, seen: Glance, expected: bool) -> None:
+def test_a_reboot_is_recognised_by_power_reset_time_or_boot_progress(
+    before: Glance, seen: Glance, expected: bool
+) -> None:
     assert rebooted(before, seen) is expected
 
 
@@ -106,19 +106,17 @@ def test_what_counts_as_a_reboot(before: Glance, seen: Glance, expected: bool) -
         (Glance("On", "09:00"), Glance("On", "10:00"), False),
         (Glance("On", "09:00", "OSRunning"), Glance("On", "10:00", "MemoryInitializationStarted"), False),
         (Glance("On", "10:00"), Glance("On", "11:00"), True),
-        (Glance("Off", "09:00"), Glance("On", "09:00"), True),  # of a BMC that never tells the time anew
+        (Glance("Off", "09:00"), Glance("On", "09:00"), True),  # a BMC that never updates the time
     ],
 )
-def test_a_reset_of_ours_that_the_bmc_tells_late_is_no_reboot_of_the_installer(
+def test_our_own_reset_shown_late_is_not_taken_for_the_installers_reboot(
     before: Glance, seen: Glance, expected: bool
 ) -> None:
     assert rebooted(before, seen, unreset="09:00") is expected
 
 
 @on_sqlite
-async def test_a_bmc_that_cannot_be_asked_while_the_installer_works_is_told_of_once(
-    store_url: str, tmp_path: Path
-) -> None:
+async def test_an_unreachable_bmc_is_logged_once_while_the_installer_works(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
         job_id = await begun(room, tmp_path)
         await room.waits(job_id)
@@ -130,7 +128,7 @@ async def test_a_bmc_that_cannot_be_asked_while_the_installer_works_is_told_of_o
         assert len(lines) == 1
 
 
-def test_progress_that_is_left_from_before_our_reset_is_no_reboot_of_the_installer() -> None:
+def test_boot_progress_from_before_our_reset_is_not_taken_for_the_installers_reboot() -> None:
     shown = ["OSRunning", "MemoryInitializationStarted", "OSRunning", "BusInitializationStarted"]
     before: Glance | None = None
     reboots = []

@@ -1,6 +1,6 @@
-"""Input that means harm, over HTTP: a clear 4xx that names the place, never a 500, and a server that goes on serving.
+"""Hostile input over HTTP: the answer is a clear 4xx that names the field, never a 500, and the server goes on.
 
-What single checks refuse is tested in test_recipe_hostile.py and tests/webhooks/test_egress.py.
+What each check refuses is tested in test_recipe_hostile.py and tests/webhooks/test_egress.py.
 """
 
 import io
@@ -65,7 +65,7 @@ NO_URLS = (
 
 
 def refused(answer: Answer, *pointers: str, status: int = 400) -> None:
-    """By its form (400), or by where it leads (422)."""
+    """Check the refusal: 400 for an invalid value, 422 for an address that is not allowed."""
     assert answer.status == status or (answer.status, answer.json["error"]) == (422, "egress.refused"), answer.body[
         :500
     ]
@@ -89,9 +89,7 @@ async def submit(room: Lab, recipe: Any, **fields: Any) -> Answer:
 
 
 @on_sqlite
-async def test_a_name_in_a_recipe_that_leads_elsewhere_is_refused_where_it_stands(
-    store_url: str, tmp_path: Path
-) -> None:
+async def test_a_hostile_name_in_a_recipe_is_refused_with_its_field(store_url: str, tmp_path: Path) -> None:
     (tmp_path / "secret.iso").write_bytes(b"not for everybody")
     traversals = ("../secret.iso", "..\\secret.iso", "/etc/passwd", "a/../../secret.iso", "%2e%2e%2fsecret.iso", ".iso")
     controls = tuple(f"esxi{control}.iso" for control in CONTROLS)
@@ -126,7 +124,7 @@ async def test_a_name_in_a_recipe_that_leads_elsewhere_is_refused_where_it_stand
 
 
 @on_sqlite
-async def test_a_serial_in_a_path_that_leads_elsewhere_is_nobody(store_url: str, tmp_path: Path) -> None:
+async def test_a_hostile_serial_in_a_url_is_refused(store_url: str, tmp_path: Path) -> None:
     serials = (
         "..",
         "%2e%2e",
@@ -170,13 +168,13 @@ async def test_a_serial_in_a_path_that_leads_elsewhere_is_nobody(store_url: str,
 
 
 @on_sqlite
-async def test_what_is_far_too_large_is_refused_and_does_not_stop_the_server(store_url: str, tmp_path: Path) -> None:
+async def test_input_that_is_far_too_large_is_refused_and_the_server_goes_on(store_url: str, tmp_path: Path) -> None:
     huge = "x" * (10 << 20)
     async with lab(store_url, tmp_path) as room:
         await room.register()
         for recipe in ({**RECIPE, "notes": huge}, {**RECIPE, "user_data": huge}, {**RECIPE, huge: 1}):
             assert (await submit(room, recipe)).status == 413
-        big = "x" * (3 << 20)  # within what a body may be
+        big = "x" * (3 << 20)  # within the limit of a body
         for name in ("user_data", "notes", "hostname", "oci_url", "target_disk", "schema_version", "task_target"):
             refused(await submit(room, {**RECIPE, name: big}), f"/recipe/{name}", "/recipe")
         refused(await submit(room, {**RECIPE, big: 1}), "/recipe")
@@ -195,7 +193,7 @@ async def test_what_is_far_too_large_is_refused_and_does_not_stop_the_server(sto
 
 
 @on_sqlite
-async def test_what_is_nested_a_hundred_thousand_deep_is_refused(store_url: str, tmp_path: Path) -> None:
+async def test_json_nested_a_hundred_thousand_deep_is_refused(store_url: str, tmp_path: Path) -> None:
     deep = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
     arrays = b"[" * 100_000 + b"]" * 100_000
     bodies = {
@@ -222,9 +220,7 @@ async def test_what_is_nested_a_hundred_thousand_deep_is_refused(store_url: str,
 
 
 @on_sqlite
-async def test_a_yaml_bomb_in_user_data_is_refused_or_passed_on_as_the_text_that_it_is(
-    store_url: str, tmp_path: Path
-) -> None:
+async def test_a_yaml_bomb_in_user_data_is_refused_or_passed_on_unparsed(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
         await room.register()
         answer = await submit(room, {**RECIPE, "user_data": "#cloud-config\n" + BOMB})
@@ -242,7 +238,7 @@ async def test_a_yaml_bomb_in_user_data_is_refused_or_passed_on_as_the_text_that
 
 
 @on_sqlite
-async def test_a_wrong_type_in_any_field_is_refused_where_it_stands(store_url: str, tmp_path: Path) -> None:
+async def test_a_wrong_type_in_any_field_is_refused_with_its_field(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path) as room:
         await room.register()
         (await room.api.call("PUT", f"/engine/queues/provision/{SERIAL}", {"paused": True})).good()
@@ -250,7 +246,7 @@ async def test_a_wrong_type_in_any_field_is_refused_where_it_stands(store_url: s
             for name in (*base, "notes", "timeout_minutes", "on_success", "on_failure", "schema_version", "env"):
                 for wrong in OTHERS:
                     answer = await submit(room, {**base, name: wrong})
-                    if answer.status == 202:  # it was of the right type after all
+                    if answer.status == 202:  # the value has the right type after all
                         (await room.api.post(f"/api/v1/jobs/{answer.json['job_id']}/cancel")).good()
                     else:
                         refused(answer, f"/recipe/{name}", "/recipe")
@@ -313,7 +309,7 @@ async def test_addresses_of_metadata_services_are_refused_in_every_spelling(stor
         Habits(body="headers"),
     ],
 )
-async def test_a_bmc_that_means_harm_is_a_problem_of_the_probe_and_not_of_the_server(
+async def test_a_hostile_bmc_fails_the_probe_and_the_server_goes_on(
     store_url: str, tmp_path: Path, habits: Habits
 ) -> None:
     async with lab(store_url, tmp_path, habits) as room:
@@ -326,7 +322,7 @@ async def test_a_bmc_that_means_harm_is_a_problem_of_the_probe_and_not_of_the_se
 
 
 @on_sqlite
-async def test_what_a_machine_says_reaches_no_terminal_as_a_command(store_url: str, tmp_path: Path) -> None:
+async def test_control_characters_in_a_machines_report_are_removed(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
         job_id = await room.waiting()
         evil = "a\x1b[2J\r\nFAKE: line\x07\x85\u2028.service"
@@ -341,7 +337,7 @@ async def test_what_a_machine_says_reaches_no_terminal_as_a_command(store_url: s
 
 
 @on_sqlite
-async def test_requests_that_are_no_http_or_no_json_are_refused(store_url: str, tmp_path: Path) -> None:
+async def test_requests_that_are_not_http_or_not_json_are_refused(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path) as room:
         await room.register()
         for raw in (
@@ -369,8 +365,10 @@ MANY = b"[" + b"[]," * 60_000 + b"0]"
 
 
 @on_sqlite
-async def test_what_only_helps_with_debugging_is_not_built_when_it_is_no_text(store_url: str, tmp_path: Path) -> None:
-    """And the outcome that comes with it counts."""
+async def test_a_debugging_field_of_a_wrong_type_is_dropped_without_being_decoded(
+    store_url: str, tmp_path: Path
+) -> None:
+    """The outcome in the same report counts."""
     async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
         job_id = await room.waiting()
         odd = b'"job_id":1,"exit_code":99999999999999999999,"started_at":"\xff","schema_id":{"a":"\xff"}'
@@ -383,7 +381,7 @@ async def test_what_only_helps_with_debugging_is_not_built_when_it_is_no_text(st
 
 
 @on_sqlite
-async def test_a_status_that_is_given_thousands_of_times_is_kept_once(store_url: str, tmp_path: Path) -> None:
+async def test_a_status_given_thousands_of_times_is_stored_once(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
         await room.register()
         hook = {"url": "http://127.0.0.1:9/hook", "on": ["failed", "complete"] * 5_000}

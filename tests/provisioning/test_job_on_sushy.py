@@ -1,5 +1,5 @@
-"""A whole job on a BMC that is not ours: sushy-emulator as a process, and behind it a machine played by this test, which boots the
-files that the emulator downloaded when they were inserted.
+"""A whole job on a BMC that we did not write: sushy-emulator as a process. This test acts as its machine, which boots the images that the
+emulator downloaded.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ SERIAL = "RACK-1"
 
 
 class Machine:
-    """Hears from the emulator what its power and its drives are, and boots when it comes on from its CD."""
+    """Gets its power and its drives from the emulator, and boots when it is switched on to boot from CD."""
 
     def __init__(self, guest: Guest) -> None:
         self.guest = guest
@@ -91,7 +91,7 @@ async def test_a_machine_behind_sushy_emulator_is_provisioned(store_url: str, tm
             await until(lambda: not machine.inserted)
 
             async def came_back() -> bool:
-                # The emulator carries out what is pending when somebody looks.
+                # The emulator carries out pending changes when the system is read.
                 async with room.api.session.get(f"{bmc.url}/redfish/v1/Systems/{fake.uuid}") as response:
                     await response.read()
                 return len(machine.boots) == 2
@@ -101,7 +101,7 @@ async def test_a_machine_behind_sushy_emulator_is_provisioned(store_url: str, tm
 
 
 @on_sqlite
-async def test_with_the_one_drive_that_sushy_emulator_has_by_default_the_task_is_in_the_same_image(
+async def test_with_the_single_default_drive_of_sushy_emulator_the_task_is_in_the_same_image(
     store_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -120,7 +120,9 @@ async def test_with_the_one_drive_that_sushy_emulator_has_by_default_the_task_is
 
 
 @on_sqlite
-async def test_a_machine_with_another_uuid_than_the_record_names_is_not_touched(store_url: str, tmp_path: Path) -> None:
+async def test_a_machine_with_another_uuid_than_the_registered_one_is_not_touched(
+    store_url: str, tmp_path: Path
+) -> None:
     async with lab(store_url, tmp_path) as room, a_machine(room.guest) as (machine, url):
         with emulator(tmp_path, notify_url=url) as bmc:
             await register(room, bmc.url, "bbbbbbbb-0000-4000-8000-000000000009")

@@ -1,4 +1,4 @@
-"""Jobs as callers see them: submitting, listing, cancelling, retrying, watching, and who may do so."""
+"""The API of jobs: submit, list, cancel, retry, follow; scopes, tenants and webhooks."""
 
 import asyncio
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ async def listed(room: Lab, query: str = "") -> tuple[list[str], str | None]:
 
 
 @on_sqlite
-async def test_a_job_is_accepted_with_its_id_and_where_it_stands(store_url: str, tmp_path: Path) -> None:
+async def test_a_job_is_accepted_with_its_id_and_its_status(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path) as room:
         await room.register()
         body = {"server_serial": SERIAL, "recipe": RECIPE, "metadata": {"ticket": 7}}
@@ -108,7 +108,7 @@ async def test_jobs_are_listed_newest_first_by_status_by_server_and_page_by_page
         assert (await listed(room, "status=provisioning"))[0] == []
         assert (await listed(room, "server_serial=SN-3"))[0] == [jobs[3]]
         assert (await listed(room, "server_serial=SN-3&status=complete"))[0] == []
-        assert (await listed(room, "server_serial=SN"))[0] == []  # no beginning of a serial is taken for it
+        assert (await listed(room, "server_serial=SN"))[0] == []  # a prefix of a serial does not match
         for query in ("limit=2", "limit=2&status=queued", "limit=1&status=complete"):
             seen: list[str] = []
             page, following = await listed(room, query)
@@ -125,7 +125,7 @@ async def test_jobs_are_listed_newest_first_by_status_by_server_and_page_by_page
 
 
 @on_sqlite
-async def test_a_job_of_another_door_is_no_provisioning_job(store_url: str, tmp_path: Path) -> None:
+async def test_a_job_of_another_door_is_not_found(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path) as room:
         other = await room.api.submit()
         for path in (f"/api/v1/jobs/{other}", f"/api/v1/jobs/{other}/events"):
@@ -135,7 +135,7 @@ async def test_a_job_of_another_door_is_no_provisioning_job(store_url: str, tmp_
 
 
 @on_sqlite
-async def test_events_come_as_they_happen_and_from_where_one_left_off(store_url: str, tmp_path: Path) -> None:
+async def test_events_are_streamed_as_they_happen_and_from_any_event_on(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path) as room:
         await room.register()
         job_id = await room.submit()
@@ -175,12 +175,12 @@ async def test_a_job_that_has_not_begun_is_cancelled_at_once(store_url: str, tmp
         cancelled = (await act(room, job_id, "cancel")).good()
         assert (cancelled["status"], cancelled["outcome"]) == ("complete", "cancelled")
         assert room.bmc.log == []
-        assert (await act(room, job_id, "cancel")).good()["outcome"] == "cancelled", "asked twice is asked"
+        assert (await act(room, job_id, "cancel")).good()["outcome"] == "cancelled", "a repeated cancel is accepted"
 
 
 @on_sqlite
-async def test_a_job_that_inserts_media_is_cancelled_and_takes_them_out_again(store_url: str, tmp_path: Path) -> None:
-    habits = Habits(away_after=("insert",), away_seconds=0.3)  # so that there is time to cancel in
+async def test_a_job_cancelled_while_it_inserts_media_ejects_them(store_url: str, tmp_path: Path) -> None:
+    habits = Habits(away_after=("insert",), away_seconds=0.3)  # so that there is time to cancel
     async with lab(store_url, tmp_path, habits) as room:
         await room.register()
         job_id = await room.submit()
@@ -193,7 +193,7 @@ async def test_a_job_that_inserts_media_is_cancelled_and_takes_them_out_again(st
 
 
 @on_sqlite
-async def test_a_job_that_waits_is_cancelled_and_its_machine_may_not_go_on(store_url: str, tmp_path: Path) -> None:
+async def test_after_the_cancel_of_a_waiting_job_its_machine_is_told_to_stop(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()
         bearer = {"Authorization": f"Bearer {(await room.on_medium())['token']}"}
@@ -210,7 +210,7 @@ async def test_a_job_that_waits_is_cancelled_and_its_machine_may_not_go_on(store
 
 
 @on_sqlite
-async def test_a_job_that_cleans_up_is_not_cancelled_any_more(store_url: str, tmp_path: Path) -> None:
+async def test_a_job_that_is_being_cleaned_up_cannot_be_cancelled(store_url: str, tmp_path: Path) -> None:
     settings = {"provisioning.cleanup_seconds": 1.5}
     async with lab(store_url, tmp_path, script=SILENT, settings=settings, bmc_class=KeepsItsMedia) as room:
         job_id = await room.waiting()
@@ -226,7 +226,7 @@ async def test_a_job_that_cleans_up_is_not_cancelled_any_more(store_url: str, tm
 
 
 @on_sqlite
-async def test_a_failed_job_is_tried_again_when_somebody_asks_and_only_then(store_url: str, tmp_path: Path) -> None:
+async def test_a_failed_job_is_retried_only_on_request(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=Script(fails_at="image-linux.service")) as room:
         await room.register()
         job_id = await room.submit()
@@ -264,7 +264,7 @@ async def test_a_retry_is_refused_while_the_job_or_another_of_its_server_is_acti
         assert (await act(room, first, "retry")).good()["status"] in ("queued", "provisioning")
 
 
-# who may ----------------------------------------------------------------------------------------------------------------
+# tenants and scopes -----------------------------------------------------------------------------------------------------
 
 TOKENS = [
     a_token("acme", "acme"),
@@ -276,12 +276,14 @@ TOKENS = [
 
 
 @on_sqlite
-async def test_tenants_see_and_touch_nothing_of_each_other(store_url: str, tmp_path: Path) -> None:
+async def test_tenants_can_neither_see_nor_change_jobs_and_servers_of_each_other(
+    store_url: str, tmp_path: Path
+) -> None:
     async with lab(store_url, tmp_path, settings={"auth.tokens": TOKENS}, token=token_of("acme")) as room:
         umbrella = room.api.of(token_of("umbrella"))
         await room.register()
         job_id = await room.submit()
-        assert (await room.reaches(job_id, "complete"))["outcome"] == "succeeded"  # machines need no token of a tenant
+        assert (await room.reaches(job_id, "complete"))["outcome"] == "succeeded"  # machines need no tenant's token
         for path in ("", "/events"):
             assert (await umbrella.get(f"/api/v1/jobs/{job_id}{path}")).status == 404
         for verb in ("cancel", "retry"):
@@ -299,7 +301,7 @@ async def test_tenants_see_and_touch_nothing_of_each_other(store_url: str, tmp_p
 
 
 @on_sqlite
-async def test_each_scope_opens_its_own_routes_only(store_url: str, tmp_path: Path) -> None:
+async def test_each_scope_allows_only_its_own_routes(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, settings={"auth.tokens": TOKENS}, token=token_of("acme")) as room:
         await room.register()
         job_id = await room.submit()
@@ -332,7 +334,7 @@ async def test_each_scope_opens_its_own_routes_only(store_url: str, tmp_path: Pa
                     assert (answer.status == 403) is (name != owner), (name, method, path, answer.body)
 
 
-# telling the caller -----------------------------------------------------------------------------------------------------
+# webhooks ---------------------------------------------------------------------------------------------------------------
 
 
 def statuses(receiver: Receiver, job_id: str) -> list[str]:
@@ -342,7 +344,7 @@ def statuses(receiver: Receiver, job_id: str) -> list[str]:
 
 
 @on_sqlite
-async def test_the_caller_is_told_of_each_status_once_with_a_signature(store_url: str, tmp_path: Path) -> None:
+async def test_the_caller_gets_one_signed_webhook_for_each_status(store_url: str, tmp_path: Path) -> None:
     settings = {"webhooks.secret": HOOK_SECRET}
     async with receiving() as receiver, lab(store_url, tmp_path, settings=settings) as room:
         await room.register()
@@ -357,7 +359,7 @@ async def test_the_caller_is_told_of_each_status_once_with_a_signature(store_url
 
 
 @on_sqlite
-async def test_the_caller_may_ask_for_some_statuses_only(store_url: str, tmp_path: Path) -> None:
+async def test_the_caller_may_select_the_statuses_of_its_webhooks(store_url: str, tmp_path: Path) -> None:
     script = Script(fails_at="partition.service")
     async with receiving() as receiver, lab(store_url, tmp_path, script=script) as room:
         await room.register()
@@ -369,7 +371,7 @@ async def test_the_caller_may_ask_for_some_statuses_only(store_url: str, tmp_pat
         assert {(body["outcome"], body["failed_step"]) for body in told} == {("failed", "workflow.partition")}
 
 
-async def test_each_status_is_told_once_over_a_restart_too(store_url: str, tmp_path: Path) -> None:
+async def test_each_status_is_sent_once_also_over_a_restart(store_url: str, tmp_path: Path) -> None:
     async with receiving() as receiver, lab(store_url, tmp_path, script=SILENT) as room:
         await room.register()
         job_id = await room.submit(webhook={"url": receiver.url()})

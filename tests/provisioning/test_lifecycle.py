@@ -1,4 +1,4 @@
-"""The life of a job from end to end: a real server, a BMC on a socket, a machine that does what its medium says."""
+"""A job from end to end: a real server, a BMC on a socket, and a machine that does what its medium says."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from tests.provisioning.lab import SERIAL, lab
 
 
 @on_sqlite
-async def test_a_machine_is_installed_and_everything_is_put_back_in_order(store_url: str, tmp_path: Path) -> None:
+async def test_a_machine_is_installed_and_media_and_override_are_removed(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path) as room:
         await room.register()
         job_id = await room.submit()

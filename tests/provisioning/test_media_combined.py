@@ -1,4 +1,4 @@
-"""One image of two: the maintenance part stays what it was, and the task is found behind it."""
+"""The combined image: its maintenance part is unchanged, and the task is found after it."""
 
 import json
 from collections.abc import Sequence
@@ -44,12 +44,12 @@ def assembled(parts: Sequence[MediaPart]) -> bytes:
 
 
 def search(image: bytes) -> bytes | None:
-    """As the maintenance system does."""
+    """Find the task as the maintenance system does."""
     return tail(lambda offset, count: image[offset : offset + count], len(image))
 
 
 @pytest.mark.parametrize("more", [b"", b"not a whole sector"])
-def test_the_task_is_found_behind_a_maintenance_image_of_any_size(task: Built, maintenance: Path, more: bytes) -> None:
+def test_the_task_is_found_after_a_maintenance_image_of_any_size(task: Built, maintenance: Path, more: bytes) -> None:
     with maintenance.open("ab") as file:
         file.write(more)
     source = combined(maintenance, task)
@@ -62,7 +62,7 @@ def test_the_task_is_found_behind_a_maintenance_image_of_any_size(task: Built, m
     assert task.sha256.encode() in image[-SECTOR:]
 
 
-def test_others_read_the_combined_image_as_the_maintenance_image(
+def test_seven_zip_reads_the_combined_image_as_the_maintenance_image(
     tmp_path: Path, task: Built, maintenance: Path
 ) -> None:
     path = tmp_path / "combined.iso"
@@ -87,7 +87,7 @@ def test_xorriso_reads_the_combined_image_as_the_maintenance_image(
     assert "Volume Id    : TASK" in xorriso("-indev", str(cut), "-pvd_info")
 
 
-def test_the_etag_is_that_of_both_parts(tmp_path: Path, task: Built, maintenance: Path) -> None:
+def test_the_etag_depends_on_both_parts(tmp_path: Path, task: Built, maintenance: Path) -> None:
     before = combined(maintenance, task).etag
     assert combined(maintenance, task).etag == before
     other = build_task_iso(tmp_path / "other.iso", {"recipe.json": b"[]"}, epoch=EPOCH)
@@ -97,19 +97,19 @@ def test_the_etag_is_that_of_both_parts(tmp_path: Path, task: Built, maintenance
     assert before[0] == before[-1] == '"'
 
 
-def test_a_maintenance_image_that_is_not_there_cannot_be_served(tmp_path: Path, task: Built) -> None:
+def test_a_missing_maintenance_image_is_an_error(tmp_path: Path, task: Built) -> None:
     with pytest.raises(IsoError, match="No such file") as caught:
         combined(tmp_path / "absent.iso", task)
     assert caught.value.key is Key.ISO_SERVE
 
 
-def test_a_medium_without_a_task_has_none(maintenance: Path) -> None:
+def test_no_task_is_found_on_a_medium_without_one(maintenance: Path) -> None:
     assert search(maintenance.read_bytes()) is None
     assert search(b"") is None
     assert search(bytes(SECTOR * 40)) is None
 
 
-def test_a_few_sectors_that_a_drive_adds_do_not_hide_the_task(task: Built, maintenance: Path) -> None:
+def test_the_task_is_found_although_the_drive_adds_sectors(task: Built, maintenance: Path) -> None:
     image = assembled(combined(maintenance, task).parts)
     assert search(image + bytes(SECTOR * 3)) == search(image) is not None
     assert search(image + bytes(512)) == search(image)
@@ -132,7 +132,7 @@ def test_a_few_sectors_that_a_drive_adds_do_not_hide_the_task(task: Built, maint
     ],
     ids=str,
 )
-def test_a_trailer_that_lies_is_refused(said: object) -> None:
+def test_an_invalid_trailer_is_refused(said: object) -> None:
     for text in (json.dumps(said).encode(), b"{"):
         with pytest.raises(NotIso):
             search(bytes(SECTOR * 4) + (MAGIC + text).ljust(SECTOR, b"\0"))

@@ -1,4 +1,4 @@
-"""The task medium: read back by others than its writer, the same for the same content, and never half there."""
+"""The task medium: other programs can read it, the same content gives the same bytes, and it is written atomically."""
 
 import hashlib
 import os
@@ -28,7 +28,7 @@ FILES = {
     **recipe_files(check((EXAMPLES / "linux.json").read_bytes()), "01JOB"),
     "report.json": b'{"url": "http://127.0.0.1/", "token": "t"}',
     "empty": b"",
-    "a-b.txt": b"1",  # these two have the same name for a reader that knows no extension
+    "a-b.txt": b"1",  # these two have the same name for a reader without Rock Ridge and Joliet
     "a_b.txt": b"2",
     "many.dots.in-a.name": b"3",
     "x" * 64: b"4",
@@ -53,7 +53,7 @@ def test_seven_zip_reads_the_rock_ridge_tree(tmp_path: Path) -> None:
 
 
 @pytest.mark.tools("xorriso")
-def test_xorriso_reads_it(tmp_path: Path) -> None:
+def test_xorriso_reads_the_task_medium(tmp_path: Path) -> None:
     built = build_task_iso(tmp_path / "task.iso", FILES, epoch=EPOCH)
     there = tmp_path / "there"
     xorriso("-osirrox", "on", "-indev", str(built.path), "-extract", "/", str(there))
@@ -61,7 +61,7 @@ def test_xorriso_reads_it(tmp_path: Path) -> None:
     for path in there.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o444
         assert path.stat().st_mtime == EPOCH
-    there.chmod(0o755)  # as it came it is read-only, and pytest could not clear it away
+    there.chmod(0o755)  # it was read-only, and pytest could not remove it
     listed = xorriso("-indev", str(built.path), "-lsl", "/")
     assert listed.count("-r--r--r--    1 0        0 ") == len(FILES)  # owned by root
     about = xorriso("-indev", str(built.path), "-pvd_info")
@@ -71,7 +71,7 @@ def test_xorriso_reads_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.tools("blkid")
-def test_it_is_found_by_its_label(tmp_path: Path) -> None:
+def test_the_task_medium_is_found_by_its_label(tmp_path: Path) -> None:
     found = blkid(build_task_iso(tmp_path / "task.iso", FILES, epoch=EPOCH).path)
     assert (found["TYPE"], found["LABEL"]) == ("iso9660", "TASK")
 
@@ -84,7 +84,7 @@ names = st.from_regex(r"[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9_-])?", fullmatch=True)
     st.dictionaries(names, st.binary(max_size=5000), min_size=1, max_size=MAX_FILES), st.integers(315532800, 2**31 - 1)
 )
 @settings(max_examples=25)
-def test_whatever_is_put_in_comes_out_by_both_trees(files: dict[str, bytes], epoch: int) -> None:
+def test_both_trees_return_the_files_that_were_written(files: dict[str, bytes], epoch: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         built = build_task_iso(scratch / "task.iso", files, epoch=epoch)
@@ -93,7 +93,7 @@ def test_whatever_is_put_in_comes_out_by_both_trees(files: dict[str, bytes], epo
             assert {read.date for read in found.values()} == {epoch}
 
 
-def test_identical_content_is_identical_bytes(tmp_path: Path) -> None:
+def test_identical_content_gives_identical_bytes(tmp_path: Path) -> None:
     one = build_task_iso(tmp_path / "one.iso", FILES, epoch=EPOCH)
     two = build_task_iso(tmp_path / "two.iso", dict(reversed(FILES.items())), epoch=EPOCH)
     assert one.path.read_bytes() == two.path.read_bytes()
@@ -105,8 +105,8 @@ def test_identical_content_is_identical_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kathmandu", "America/St_Johns"])
-def test_clock_and_time_zone_of_the_machine_leave_no_trace(tmp_path: Path, zone: str) -> None:
-    """In a process of its own, whose clock says 2001."""
+def test_the_image_does_not_depend_on_clock_and_time_zone(tmp_path: Path, zone: str) -> None:
+    """Build in another process, whose clock is set to 2001."""
     script = (
         "import sys, time; time.time = lambda: 1e9\n"
         "from pathlib import Path\n"
@@ -121,7 +121,7 @@ def test_clock_and_time_zone_of_the_machine_leave_no_trace(tmp_path: Path, zone:
     assert then.stdout.strip() == now.sha256
 
 
-def test_builds_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+def test_parallel_builds_do_not_disturb_each_other(tmp_path: Path) -> None:
     def build(number: int, turn: int) -> str:
         files = {**FILES, "number": str(number).encode()}
         return build_task_iso(tmp_path / f"{turn}-{number}.iso", files, epoch=EPOCH + number * 1000).sha256
@@ -144,7 +144,7 @@ def test_the_largest_recipe_takes_less_than_a_second_and_ten_mebibytes(tmp_path:
     assert built.size < MAX_BYTES
 
 
-def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
+def test_only_its_owner_can_read_the_task_medium(tmp_path: Path) -> None:
     built = build_task_iso(tmp_path / "task.iso", FILES, epoch=EPOCH)
     assert stat.S_IMODE(built.path.stat().st_mode) == 0o600
 
@@ -185,10 +185,10 @@ def test_a_hostile_label_is_refused(tmp_path: Path, label: str) -> None:
         build_task_iso(tmp_path / "task.iso", FILES, label=label, epoch=EPOCH)
 
 
-def test_too_much_is_refused(tmp_path: Path) -> None:
+def test_too_many_or_too_large_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(IsoError, match=f"at most {MAX_BYTES}"):
         build_task_iso(tmp_path / "task.iso", {"a": bytes(MAX_BYTES + 1)}, epoch=EPOCH)
-    with pytest.raises(IsoError, match=f"at most {MAX_BYTES}"):  # with what an image adds to its files
+    with pytest.raises(IsoError, match=f"at most {MAX_BYTES}"):  # with the overhead of the image
         build_task_iso(tmp_path / "task.iso", {"a": bytes(MAX_BYTES)}, epoch=EPOCH)
     with pytest.raises(IsoError, match="1 to 64"):
         build_task_iso(tmp_path / "task.iso", {f"f{n}": b"" for n in range(MAX_FILES + 1)}, epoch=EPOCH)
@@ -199,7 +199,7 @@ def test_too_much_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     for path in (tmp_path / "absent" / "task.iso", tmp_path / "file" / "task.iso"):
         with pytest.raises(IsoError, match="could not be written to"):
@@ -225,7 +225,7 @@ def build_in_a_process(path: Path, *before: str, limit: int | None = None) -> st
     return subprocess.run(command, capture_output=True, text=True, timeout=60, preexec_fn=bound).stdout.strip()
 
 
-def test_a_medium_that_cannot_be_finished_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_failed_build_keeps_the_earlier_medium(tmp_path: Path) -> None:
     path = tmp_path / "task.iso"
     path.write_bytes(b"the one before")
     told = build_in_a_process(path, limit=100_000)
@@ -234,8 +234,8 @@ def test_a_medium_that_cannot_be_finished_leaves_what_was_there(tmp_path: Path) 
 
 
 @pytest.mark.tools("unshare", "mount")
-def test_a_full_disk_is_told(tmp_path: Path) -> None:
-    """A file system of 256 KiB, in a namespace of its own."""
+def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
+    """Use a file system of 256 KiB, in its own namespace."""
     apart = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=256k none "$0" && exec "$@"', str(tmp_path)]
     tried = subprocess.run([*apart, "true"], capture_output=True, text=True)
     if tried.returncode:

@@ -1,4 +1,4 @@
-"""Media as BMCs fetch them: over real sockets, in ranges, with signed URLs, and never half of one thing and half of another."""
+"""Media as BMCs fetch them: over real sockets, in ranges, with signed URLs, and never a mixture of two versions."""
 
 import asyncio
 import contextlib
@@ -50,7 +50,7 @@ class Answer:
 
 
 class Served:
-    """Media on a server of its own, in a thread of its own, with the loop that the product runs on."""
+    """A media server in its own thread, on the event loop that the product uses."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.folder = folder
@@ -108,7 +108,7 @@ class Served:
         return self.ask(self.path(name), method, **headers)
 
     def begun(self, name: str) -> socket.socket:
-        """A caller that has asked and read nothing yet, and takes little at a time."""
+        """Return a connection that has sent its request and read nothing yet, with a small buffer."""
         asking = socket.socket()
         asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         asking.settimeout(20)
@@ -138,7 +138,7 @@ def read_all(asking: socket.socket) -> bytes:
 
 
 def read_answer(asking: socket.socket, size: int, slow_seconds: float = 0.0) -> bytes:
-    """The body of an answer, in sips for a while."""
+    """Return the body of an answer, read slowly for a while."""
     with asking.makefile("rb", buffering=0) as reader:
         while read_line(reader) != b"\r\n":
             pass
@@ -171,7 +171,7 @@ def eventually(happened: Any) -> None:
 # What is served
 
 
-def test_a_medium_is_served_whole_with_what_a_bmc_wants_to_know(served: Served) -> None:
+def test_a_medium_is_served_whole_with_the_headers_that_bmcs_need(served: Served) -> None:
     content = os.urandom(3 * PIECE_BYTES + 17)
     served.put("task.iso", content)
     answer = served.get("task.iso")
@@ -184,7 +184,7 @@ def test_a_medium_is_served_whole_with_what_a_bmc_wants_to_know(served: Served) 
     assert served.urls.url(JOB, "task.iso", HOUR).endswith("/task.iso")
 
 
-def test_head_tells_the_same_without_a_body_and_is_no_fetch(served: Served) -> None:
+def test_head_returns_the_same_headers_and_does_not_count_as_a_fetch(served: Served) -> None:
     served.put("task.iso", b"x" * 1000)
     answer, told = served.get("task.iso", "HEAD"), served.get("task.iso").headers
     assert (answer.status, answer.body) == (200, b"")
@@ -193,7 +193,7 @@ def test_head_tells_the_same_without_a_body_and_is_no_fetch(served: Served) -> N
     eventually(lambda: len(served.notes) == 2)  # of the one GET
 
 
-def test_ranges_are_served_and_what_is_not_there_is_refused(served: Served) -> None:
+def test_ranges_are_served_and_those_outside_the_medium_are_refused(served: Served) -> None:
     content = os.urandom(2 * PIECE_BYTES)
     served.put("task.iso", content)
     size = len(content)
@@ -216,7 +216,7 @@ def test_ranges_are_served_and_what_is_not_there_is_refused(served: Served) -> N
         assert served.get("task.iso", Range=ignored).body == content
 
 
-def test_conditions_are_kept(served: Served) -> None:
+def test_conditional_requests_are_honoured(served: Served) -> None:
     served.put("task.iso", b"0123456789")
     etag = served.sources["task.iso"].etag
     unchanged = served.get("task.iso", If_None_Match=f'"other", {etag}')
@@ -274,7 +274,7 @@ def test_parts_that_do_not_make_up_the_size_are_refused() -> None:
         MediaSource(5, '"x"', [(b"123", 0, 5)])
 
 
-def test_curl_goes_on_where_it_was_interrupted(served: Served, curl: str) -> None:
+def test_curl_resumes_an_interrupted_download(served: Served, curl: str) -> None:
     content = os.urandom(1 << 20)
     served.put("task.iso", content)
     half = served.folder / "half"
@@ -287,7 +287,7 @@ def test_curl_goes_on_where_it_was_interrupted(served: Served, curl: str) -> Non
 # Who is served
 
 
-def test_a_url_opens_one_medium_of_one_job_and_nothing_else(served: Served) -> None:
+def test_a_url_is_valid_for_one_medium_of_one_job_only(served: Served) -> None:
     served.put("task.iso", b"x")
     served.put("other.iso", b"y")
     _, _, job_id, permit, name = served.path("task.iso").split("/")
@@ -309,7 +309,7 @@ def test_a_url_opens_one_medium_of_one_job_and_nothing_else(served: Served) -> N
     assert served.ask(f"/media/{job_id}/{permit}/{name}").body == b"x"
 
 
-def test_a_url_ends_with_its_time_and_says_no_more_than_a_wrong_one(served: Served, clock: Clock) -> None:
+def test_an_expired_url_is_refused_with_the_same_message_as_a_wrong_one(served: Served, clock: Clock) -> None:
     served.put("task.iso", b"x")
     path = served.path("task.iso")
     clock.advance(HOUR - 1)
@@ -321,7 +321,7 @@ def test_a_url_ends_with_its_time_and_says_no_more_than_a_wrong_one(served: Serv
     assert served.get("task.iso").status == 200
 
 
-def test_a_medium_that_is_not_there_is_not_found(served: Served) -> None:
+def test_a_missing_medium_is_not_found(served: Served) -> None:
     gone = served.put("gone.iso", b"x" * 100)
     gone.unlink()
     short = served.put("short.iso", b"x" * 100)
@@ -335,7 +335,7 @@ def test_a_medium_that_is_not_there_is_not_found(served: Served) -> None:
     assert not served.notes
 
 
-def test_urls_are_compared_without_their_pass(clock: Clock) -> None:
+def test_urls_are_compared_without_their_permit(clock: Clock) -> None:
     urls = MediaUrls(KEY, lambda: "https://Controller.example:8484/prefix/", clock)
     one = urls.url(JOB, "task.iso", HOUR)
     clock.advance(7)
@@ -351,7 +351,7 @@ def test_urls_are_compared_without_their_pass(clock: Clock) -> None:
     assert not urls.same("", one)
 
 
-def test_what_we_made_for_a_job_is_known_even_after_our_address_changed(clock: Clock) -> None:
+def test_our_urls_for_a_job_are_recognised_after_our_address_changed(clock: Clock) -> None:
     urls = MediaUrls(KEY, lambda: "https://old.example/prefix", clock)
     url = urls.url(JOB, "task.iso", 1.0)
     clock.advance(HOUR)
@@ -377,7 +377,7 @@ def test_names_with_odd_characters_are_signed_and_found(served: Served, clock: C
 
 
 def test_the_first_bytes_and_the_end_of_an_answer_are_reported(served: Served) -> None:
-    """To a caller that stays: one that hangs up with the last byte may have read all of it or not."""
+    """The caller stays connected: of one that hangs up with the last byte it is unknown whether it read all of it."""
     size = 2 * PIECE_BYTES + 5
     served.put("task.iso", bytes(size))
     for headers, told in (
@@ -389,11 +389,11 @@ def test_the_first_bytes_and_the_end_of_an_answer_are_reported(served: Served) -
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)) as connection:
             connection.request("GET", served.path("task.iso"), headers=headers)
             connection.getresponse().read()
-            eventually(lambda: len(served.notes) == 2)  # the caller may have all of it before the end is noted
+            eventually(lambda: len(served.notes) == 2)  # the caller may have all of it before the end is recorded
         assert [note[2:] for note in served.notes] == told
 
 
-def test_a_caller_that_leaves_is_noticed_and_nothing_more_is_read_for_it(served: Served) -> None:
+def test_reading_stops_when_the_caller_disconnects(served: Served) -> None:
     size = 64 << 20
     path = served.folder / "large.iso"
     with path.open("wb") as file:
@@ -436,7 +436,9 @@ def test_a_caller_that_reads_slowly_is_not_cut_off(served: Served) -> None:
     size = 16 << 20
     path = served.put("large.iso", os.urandom(size))
     with served.begun("large.iso") as asking:
-        assert read_answer(asking, size, slow_seconds=2.5) == path.read_bytes()  # longer than anybody may stall
+        assert (
+            read_answer(asking, size, slow_seconds=2.5) == path.read_bytes()
+        )  # longer than the limit for a reader that stalls
 
 
 @pytest.mark.parametrize("change", ["truncated", "overwritten"])

@@ -1,4 +1,4 @@
-"""What can be watched: every metric that the contract names, moving, and logs that can be followed by job and by server."""
+"""Every metric of the contract exists and changes, and logs can be filtered by job and by server."""
 
 import io
 import json
@@ -24,7 +24,7 @@ async def metrics(room: Lab) -> dict[tuple[str, str], float]:
 
 
 @on_sqlite
-async def test_every_metric_of_the_contract_is_there_and_moves(store_url: str, tmp_path: Path) -> None:
+async def test_every_metric_of_the_contract_exists_and_changes(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
         before = await metrics(room)
         assert before["webhook_received_total", 'status="success"'] == 0
@@ -78,7 +78,7 @@ def logged() -> Iterator[io.StringIO]:
 
 
 @on_sqlite
-async def test_logs_can_be_followed_by_job_and_server_and_hold_nothing_of_the_recipe(
+async def test_log_lines_name_job_and_server_and_contain_nothing_of_the_recipe(
     store_url: str, tmp_path: Path, logged: io.StringIO
 ) -> None:
     async with lab(store_url, tmp_path) as room:
@@ -97,7 +97,7 @@ async def test_logs_can_be_followed_by_job_and_server_and_hold_nothing_of_the_re
 
 
 @on_sqlite
-async def test_names_that_machines_make_up_are_no_labels_of_metrics(store_url: str, tmp_path: Path) -> None:
+async def test_unit_names_of_machines_do_not_become_metric_labels(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
         job_id = await room.waiting()
         (await room.report({"status": "failed", "failed_step": "step-4711@9.service"})).good()

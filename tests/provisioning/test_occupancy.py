@@ -1,4 +1,4 @@
-"""One machine, one job: whatever the records say, and while they are changed."""
+"""A machine has one job at a time, whatever its server records say, and while they are changed."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ ALIAS = "ANOTHER-NAME"
 SILENT = Script(silent=True)
 
 
-async def test_a_machine_on_record_twice_is_given_to_one_job_at_a_time(store_url: str, tmp_path: Path) -> None:
+async def test_a_machine_that_is_registered_twice_has_one_job_at_a_time(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, Habits(serial=None), SILENT) as room:
         for serial in (SERIAL, ALIAS):
             await room.register(serial, system_uuid=UUID)
@@ -31,7 +31,7 @@ async def test_a_machine_on_record_twice_is_given_to_one_job_at_a_time(store_url
         assert room.bmc.count("reset") == 1
         (await room.report({"status": "success"})).good()
         assert (await room.reaches(first, "complete"))["outcome"] == "succeeded"
-        # It is free now, also for the other name.
+        # The machine is free now, also for the other record.
         third = await room.submit(ALIAS)
         await room.waits(third)
         (await room.report({"status": "success"}, ALIAS)).good()
@@ -39,7 +39,9 @@ async def test_a_machine_on_record_twice_is_given_to_one_job_at_a_time(store_url
 
 
 @on_sqlite
-async def test_where_a_machine_is_cannot_be_changed_while_a_job_works_on_it(store_url: str, tmp_path: Path) -> None:
+async def test_the_address_of_a_server_cannot_be_changed_while_a_job_works_on_it(
+    store_url: str, tmp_path: Path
+) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()
         elsewhere = {"bmc_address": "http://127.0.0.1:1", "bmc_username": "operator", "bmc_password": "x"}
@@ -54,7 +56,7 @@ async def test_where_a_machine_is_cannot_be_changed_while_a_job_works_on_it(stor
 
 
 @on_sqlite
-async def test_the_task_medium_is_gone_when_the_job_is_complete_unless_it_is_to_be_kept(
+async def test_the_task_medium_is_removed_with_the_end_of_the_job_unless_media_are_kept(
     store_url: str, tmp_path: Path
 ) -> None:
     media = tmp_path / "data" / "provisioning"
@@ -70,7 +72,7 @@ async def test_the_task_medium_is_gone_when_the_job_is_complete_unless_it_is_to_
 
 
 @on_sqlite
-async def test_an_image_that_had_to_go_is_told(store_url: str, tmp_path: Path) -> None:
+async def test_ejecting_the_image_of_somebody_else_is_logged(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path) as room:
         next(iter(room.bmc.system.drives.values())).image = "http://elsewhere.example/rescue.iso?key=hush"
         await room.register()
@@ -83,7 +85,7 @@ async def test_an_image_that_had_to_go_is_told(store_url: str, tmp_path: Path) -
 
 
 @on_sqlite
-async def test_what_keeps_a_step_is_shown_while_it_is_tried_again(store_url: str, tmp_path: Path) -> None:
+async def test_the_error_that_delays_a_step_is_shown_while_it_is_retried(store_url: str, tmp_path: Path) -> None:
     settings = {"provisioning.boot_seconds": 5, "provisioning.poll_seconds": 0.1}
     async with lab(store_url, tmp_path, Habits(away_after=("insert",), away_seconds=20), settings=settings) as room:
         await room.register()
@@ -104,11 +106,11 @@ async def test_what_keeps_a_step_is_shown_while_it_is_tried_again(store_url: str
             False,
         ),  # boards of one kind
         (MachineFacts("/S/1", uuid=UUID), MachineFacts("/S/2", uuid=UUID), True),
-        (MachineFacts("/S/1"), MachineFacts("/S/1"), False),  # nothing is reported: then the address tells
+        (MachineFacts("/S/1"), MachineFacts("/S/1"), False),  # without serial and UUID the address counts
         (MachineFacts("/S/1", uuid="00000000-0000-0000-0000-000000000000"), MachineFacts("/S/1"), False),
     ],
 )
-def test_what_is_the_same_machine(one: MachineFacts, other: MachineFacts, same: bool) -> None:
+def test_machines_are_compared_by_serial_and_uuid(one: MachineFacts, other: MachineFacts, same: bool) -> None:
     assert (spot_of("http://bmc-1", one).machine == spot_of("http://bmc-2", other).machine) is same
 
 
@@ -117,10 +119,10 @@ def test_what_is_the_same_machine(one: MachineFacts, other: MachineFacts, same: 
     [
         ("https://BMC-1", "https://bmc-1:443/", True),
         ("https://bmc-1", "https://bmc-2", False),
-        ("https://bmc-1", "https://bmc-1:8443", False),  # one address in front of many, by port
+        ("https://bmc-1", "https://bmc-1:8443", False),  # one address with many BMCs, by port
     ],
 )
-def test_what_is_the_same_place(one: str, other: str, same: bool) -> None:
+def test_places_are_compared_by_address_and_system(one: str, other: str, same: bool) -> None:
     of = [spot_of(one, MachineFacts("/S/1", serial="A")), spot_of(other, MachineFacts("/S/1/", serial="B"))]
     assert (of[0].place == of[1].place) is same
     assert (

@@ -24,7 +24,7 @@ def a_row(state: State, stage: str = "", topic: str = "") -> Job:
     ("row", "ledger", "status", "outcome"),
     [
         (a_row(State.QUEUED), None, "queued", None),
-        (a_row(State.RUNNING, topic="queued"), None, "queued", None),  # claimed, and nothing was shown yet
+        (a_row(State.RUNNING, topic="queued"), None, "queued", None),  # claimed, and not shown yet
         (a_row(State.RUNNING, "provisioning"), JobLedger(), "provisioning", None),
         (a_row(State.QUEUED, RESTING, "running:provisioning"), JobLedger(), "provisioning", None),  # between two owners
         (a_row(State.RUNNING, "provisioning"), FAILED, "provisioning", "failed"),  # known, and not shown yet

@@ -1,4 +1,4 @@
-"""What a machine says before its last word, and what follows when it says nothing: `…/progress`, and the three silences."""
+"""Progress reports of a machine, and what happens when it sends none: `…/progress`, and the three kinds of silence."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ async def say(room: Lab, **said: Any) -> Answer:
 
 
 @on_sqlite
-async def test_progress_shows_where_the_machine_is_and_for_how_long(store_url: str, tmp_path: Path) -> None:
+async def test_progress_shows_the_step_of_the_machine_and_its_duration(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()
         assert (await say(room, percent=12.5, message="zapping", boot_id="b-1")).good() == {
@@ -44,7 +44,7 @@ async def test_progress_shows_where_the_machine_is_and_for_how_long(store_url: s
 
 
 @on_sqlite
-async def test_a_second_boot_of_the_machine_is_told_to_touch_nothing(store_url: str, tmp_path: Path) -> None:
+async def test_a_second_boot_of_the_machine_is_told_to_stop(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()
         assert (await say(room, boot_id="the first")).status == 200
@@ -57,7 +57,7 @@ async def test_a_second_boot_of_the_machine_is_told_to_touch_nothing(store_url: 
 
 @on_sqlite
 async def test_a_machine_that_boots_twice_is_imaged_once(store_url: str, tmp_path: Path) -> None:
-    """The override lasts and the guest restarts by itself: the medium boots again."""
+    """The override is permanent and the guest restarts by itself, so the medium boots again."""
     async with lab(store_url, tmp_path, Habits(override="continuous"), Script(reports=False)) as room:
         job_id = await room.waiting()
         await until(lambda: room.guest.imaged)
@@ -82,7 +82,7 @@ async def test_after_the_outcome_the_machine_is_told_to_stop(store_url: str, tmp
 
 
 @on_sqlite
-async def test_of_a_log_only_the_end_is_kept(store_url: str, tmp_path: Path) -> None:
+async def test_only_the_end_of_a_machines_log_is_stored(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()
         (await say(room, log_tail="x" * 200_000 + "the end")).good()
@@ -96,7 +96,7 @@ async def test_of_a_log_only_the_end_is_kept(store_url: str, tmp_path: Path) -> 
 
 
 @on_sqlite
-async def test_what_is_no_progress_is_400(store_url: str, tmp_path: Path) -> None:
+async def test_an_invalid_progress_report_is_400(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()
         wrong: list[dict[str, Any]] = [
@@ -152,7 +152,9 @@ SILENCES: dict[str, tuple[Script, dict[str, Any], str]] = {
 
 @on_sqlite
 @pytest.mark.parametrize("reason", SILENCES)
-async def test_a_silence_is_webhook_wait_and_says_which_one_it_was(store_url: str, tmp_path: Path, reason: str) -> None:
+async def test_a_silent_machine_fails_with_webhook_wait_and_the_reason(
+    store_url: str, tmp_path: Path, reason: str
+) -> None:
     script, settings, says = SILENCES[reason]
     async with lab(store_url, tmp_path, script=script, settings=settings) as room:
         await room.register()
@@ -163,15 +165,15 @@ async def test_a_silence_is_webhook_wait_and_says_which_one_it_was(store_url: st
 
 
 @on_sqlite
-async def test_a_machine_that_goes_on_telling_is_not_silent(store_url: str, tmp_path: Path) -> None:
-    script = Script(step_seconds=0.3)  # five steps, each told of, in all longer than the silence that is allowed
+async def test_a_machine_that_keeps_reporting_is_not_silent(store_url: str, tmp_path: Path) -> None:
+    script = Script(step_seconds=0.3)  # five steps, each reported, in all longer than the allowed silence
     async with lab(store_url, tmp_path, script=script, settings={"provisioning.silence_seconds": 1}) as room:
         await room.register()
         assert (await room.reaches(await room.submit(), "complete"))["outcome"] == "succeeded"
 
 
 @on_sqlite
-async def test_the_deadline_that_is_waited_for_is_shown(store_url: str, tmp_path: Path) -> None:
+async def test_the_current_deadline_is_shown(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()
         assert (await room.job(job_id))["deadlines"].keys() == {"webhook.wait"}

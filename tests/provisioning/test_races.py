@@ -1,4 +1,4 @@
-"""Moments that tests with whole jobs meet only now and then, made to happen: each of them was seen, and lost a job or said a thing twice."""
+"""Races that tests with whole jobs meet only rarely, forced to happen. Each was seen, and lost a job or showed an outcome twice."""
 
 import asyncio
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.provisioning.lab import RECIPE, SERIAL, lab
 
 
 class Unhurried(JobRuns):
-    """What it writes is written, and the answer comes when the test says so."""
+    """Writes at once, and returns when the test allows it."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(Records(store))
@@ -35,9 +35,7 @@ class Unhurried(JobRuns):
         return version
 
 
-async def test_an_owner_that_is_stopped_in_the_midst_of_a_write_still_knows_its_own_hand(
-    store: Store, clock: Clock
-) -> None:
+async def test_an_owner_stopped_during_a_write_still_knows_the_new_version(store: Store, clock: Clock) -> None:
     engine = Engine(store, policy=RetryPolicy(0, 0), now=clock)
     job_id = engine.new_id()
     await engine.submit(NewJob(job_id, Queue("provision", "t", SERIAL), b"{}"))
@@ -52,13 +50,13 @@ async def test_an_owner_that_is_stopped_in_the_midst_of_a_write_still_knows_its_
     await asyncio.gather(saving, return_exceptions=True)
     assert saving.cancelled()
     assert journey.run.step is RunStep.RESET
-    await journey.save(step=RunStep.POLL)  # would be "another owner" if the write before it had been forgotten
+    await journey.save(step=RunStep.POLL)  # would raise "another owner" if the version of the last write were not known
     assert (await runs.get("t", job_id) or (JobRun(), 0))[0].step is RunStep.POLL
 
 
 @on_sqlite
-async def test_an_outcome_that_two_find_out_at_once_is_shown_once(store_url: str, tmp_path: Path) -> None:
-    """The webhook's handler, and the owner whom it woke."""
+async def test_an_outcome_found_by_two_at_once_is_shown_once(store_url: str, tmp_path: Path) -> None:
+    """By the handler of the webhook, and by the owner that it woke."""
     async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
         job_id = await room.waiting()
         assert room.server.provisioning is not None

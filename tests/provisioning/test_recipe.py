@@ -1,4 +1,4 @@
-"""Recipes: what is accepted, how refusals read, and what becomes of one that is accepted."""
+"""Recipes: what is accepted, the messages of refusals, and the files made from a recipe."""
 
 import base64
 import json
@@ -63,11 +63,11 @@ def test_there_is_an_example_for_every_target() -> None:
     ],
     ids=lambda document: str(document)[:0],
 )
-def test_what_is_allowed_is_accepted(document: Document) -> None:
+def test_every_allowed_form_is_accepted(document: Document) -> None:
     assert accepted(document).plain == document
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     document = linux(wipe=False, oci_url="https://x/y", env={"PATH": "x"}, partition_layout=[ROOT], ks_cfg="x")
     found = {(detail.path, detail.code) for detail in refused(document)}
     assert found == {
@@ -79,7 +79,7 @@ def test_all_problems_are_told_at_once() -> None:
     }
 
 
-def test_no_more_than_fifty_problems_are_told() -> None:
+def test_at_most_fifty_problems_are_reported() -> None:
     with pytest.raises(ProvisioningRefused) as caught:
         check(json.dumps(layout(*[part(size="x", label=":")] * 60)).encode())
     assert len(caught.value.details) == MAX_PROBLEMS
@@ -101,13 +101,13 @@ def test_messages_say_what_is_allowed() -> None:
     assert "at most 32" in message(linux(meta_data="a: &a 1\n" + "b: *a\n" * 33))
 
 
-def test_pointers_begin_where_the_caller_says_and_are_escaped() -> None:
+def test_pointers_begin_at_the_given_path_and_are_escaped() -> None:
     with pytest.raises(ProvisioningRefused) as caught:
         check(json.dumps(linux(**{"a/b~c": 1})).encode(), at="/recipe")
     assert [detail.path for detail in caught.value.details] == ["/recipe/a~1b~0c"]
 
 
-def test_defaults_and_kinds() -> None:
+def test_a_recipe_has_defaults_and_the_kind_of_its_target() -> None:
     recipe = accepted(linux(on_failure=GONE))
     assert (recipe.target, recipe.kind) == ("install-linux.target", "install")
     assert (recipe.on_success, recipe.on_failure, recipe.timeout_minutes) == ("reboot", "leave", None)
@@ -118,7 +118,7 @@ def test_defaults_and_kinds() -> None:
     assert (minutes, type(minutes)) == (30, int)
 
 
-def test_payloads_become_files_as_they_were_given() -> None:
+def test_payloads_become_files_unchanged() -> None:
     binary = bytes(range(256))
     recipe = accepted(
         linux(
@@ -154,7 +154,7 @@ def test_the_same_recipe_gives_the_same_files() -> None:
     assert recipe_files(accepted(document), "j") == recipe_files(accepted(turned), "j")
 
 
-def test_what_is_shown_holds_no_secret() -> None:
+def test_the_public_part_of_a_recipe_contains_no_secret() -> None:
     document = linux(user_data="hunter2", env={"USER_A": "hunter2"}, meta_data={"base64": "aHVudGVyMg=="})
     recipe = accepted(document)
     public = judge(json.dumps(document).encode()).plain
@@ -169,7 +169,7 @@ def test_what_is_shown_holds_no_secret() -> None:
     assert judge(json.dumps(signed).encode()).plain["firmware_url"] == "https://h/x?redacted"
 
 
-def test_a_recipe_that_was_let_in_is_taken_up_again_without_judgement() -> None:
+def test_a_stored_recipe_is_read_without_being_checked_again() -> None:
     recipe = accepted(linux())
     assert Recipe.of(recipe.plain) == recipe
     assert Recipe.of({**recipe.plain, "notes": "n" * 5000}).kind == "install"

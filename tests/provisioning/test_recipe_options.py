@@ -1,4 +1,4 @@
-"""The options of a recipe: what becomes of the machine afterwards, and how long to wait for it."""
+"""The options of a recipe: what happens to the machine after the job, and how long to wait for its report."""
 
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,9 @@ UPDATE = {
         ({"on_failure": "reboot"}, FAILED, "On", [True, False]),
         ({"on_failure": "power-off"}, FAILED, "Off", [True]),
     ],
-    ids=["reboot", "power off", "leave", "failed: left for whoever looks", "failed: reboot", "failed: power off"],
+    ids=["reboot", "power off", "leave", "failed: leave", "failed: reboot", "failed: power off"],
 )
-async def test_afterwards_the_machine_is_as_the_recipe_wishes(
+async def test_after_the_job_the_machine_is_rebooted_switched_off_or_left_as_the_recipe_says(
     store_url: str, tmp_path: Path, wish: dict[str, str], said: dict[str, str], power: str, boots: list[bool]
 ) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
@@ -63,7 +63,7 @@ async def test_each_kind_of_work_has_its_own_time_limit(
 
 
 @on_sqlite
-async def test_a_recipe_may_ask_for_another_time_limit(store_url: str, tmp_path: Path) -> None:
+async def test_a_recipe_may_set_another_time_limit(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=SILENT, settings={"provisioning.fetch_seconds": 1000}) as room:
         job_id = await room.waiting(recipe={**RECIPE, "timeout_minutes": 2})
         job = await room.job(job_id)
@@ -78,8 +78,8 @@ def _seconds(text: str) -> float:
 
 
 @on_sqlite
-async def test_a_disc_of_somebody_else_is_not_thrown_out_at_the_end(store_url: str, tmp_path: Path) -> None:
-    """Ours was taken out by hand meanwhile, and another put in."""
+async def test_the_image_of_somebody_else_is_not_ejected_at_the_end(store_url: str, tmp_path: Path) -> None:
+    """Somebody has replaced our image by another one during the job."""
     async with lab(store_url, tmp_path, Habits(), SILENT) as room:
         job_id = await room.waiting()
         room.bmc.system.drives["Cd1"].image = "http://10.9.8.7/rescue.iso"

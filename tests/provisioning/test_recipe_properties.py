@@ -1,4 +1,4 @@
-"""Recipes at random: what is built by the rules is accepted, and what is broken at random is pointed at in the document."""
+"""Random recipes: valid ones are accepted, and every problem of a broken one points into the document."""
 
 import copy
 import json
@@ -105,7 +105,7 @@ junk = st.recursive(
 
 @given(recipes)
 @settings(max_examples=60)
-def test_what_is_built_by_the_rules_is_accepted_and_fits_the_schema_on_the_medium(document: Document) -> None:
+def test_a_random_valid_recipe_is_accepted_and_its_file_on_the_medium_fits_the_schema(document: Document) -> None:
     recipe = check(json.dumps(document).encode())
     assert recipe.plain == document
     on_medium = json.loads(recipe_files(recipe, "job")["recipe.json"])
@@ -117,7 +117,7 @@ def test_what_is_built_by_the_rules_is_accepted_and_fits_the_schema_on_the_mediu
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every (parent, key) in the document."""
+    """Return every (parent, key) in the document."""
     members = (
         list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
     )
@@ -144,8 +144,10 @@ def resolves(document: Any, path: str) -> bool:
 
 @given(recipes, st.data())
 @settings(max_examples=150)
-def test_whatever_is_broken_is_pointed_at_in_the_document(document: Document, data: st.DataObject) -> None:
-    document = copy.deepcopy(document)  # strategies hand out the same objects again
+def test_every_problem_of_a_randomly_broken_recipe_points_into_the_document(
+    document: Document, data: st.DataObject
+) -> None:
+    document = copy.deepcopy(document)  # strategies return the same objects again
     for _ in range(data.draw(st.integers(1, 3))):
         parent, key = data.draw(st.sampled_from(places(document)))
         change = data.draw(st.sampled_from(["replace", "remove", "add"]))
@@ -171,7 +173,7 @@ def test_whatever_is_broken_is_pointed_at_in_the_document(document: Document, da
 
 @given(st.binary(max_size=200) | junk.map(lambda value: json.dumps(value).encode()))
 @settings(max_examples=150)
-def test_no_bytes_do_more_than_be_refused(body: bytes) -> None:
+def test_random_bytes_are_refused_and_raise_nothing_else(body: bytes) -> None:
     error = refusal(body)
     assert error is not None
     assert error.http_status == 400
@@ -183,7 +185,7 @@ pieces += ["\n", "\n  ", "\n- ", "\nb: ", "\n---\n", "|\n ", ">\n ", "'", '"', "
 
 @given(st.lists(st.sampled_from(pieces), max_size=14).map("".join))
 @settings(max_examples=400)
-def test_no_alias_that_a_yaml_parser_sees_is_missed(document: str) -> None:
+def test_no_alias_that_a_yaml_parser_finds_is_missed(document: str) -> None:
     try:
         yaml.compose(document)
         seen = sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(document))
@@ -192,7 +194,7 @@ def test_no_alias_that_a_yaml_parser_sees_is_missed(document: str) -> None:
     assert aliases(searchable(document)) >= seen
 
 
-def test_aliases_are_seen_by_both() -> None:
+def test_the_count_and_a_yaml_parser_both_find_aliases() -> None:
     document = "a: &x [1]\nb: [*x, *x]\nc: {*x : 1}\n"
     assert (
         aliases(searchable(document)) == sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(document)) == 3

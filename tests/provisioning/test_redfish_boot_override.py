@@ -1,4 +1,4 @@
-"""The one-time boot from CD: set, seen to be set, and cleared, in whatever way a BMC knows."""
+"""The one-time boot from CD: set, verified and cleared, in whatever way a BMC supports."""
 
 from typing import Any
 

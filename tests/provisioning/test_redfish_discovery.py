@@ -1,4 +1,4 @@
-"""Finding the machine on record behind a BMC, and what it can do, whatever the BMC's habits."""
+"""Finding the registered machine at a BMC, and what it can do, whatever the BMC's habits."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The parts of the Redfish client that need no BMC: its words, its patience, vendors, identity; and BMCs that talk nonsense."""
+"""The parts of the Redfish client that need no BMC: messages, patience, vendors, identity; and BMCs with random answers."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +17,7 @@ from chargehand.doors.provisioning.redfish.patience import Patience, retry_after
 from chargehand.doors.provisioning.redfish.quirks import ROWS, VENDORS, quirks_named, quirks_of, vendor_of
 from tests.provisioning.machines import LOCAL, Time
 
-# words ------------------------------------------------------------------------------------------------------------------
+# messages ---------------------------------------------------------------------------------------------------------------
 
 
 def test_extended_information_takes_precedence_over_the_general_message() -> None:
@@ -101,8 +101,12 @@ async def test_two_clients_do_not_retry_in_step() -> None:
         ("-7", None, None),
         ("soon", None, None),
         ("9" * 12, None, None),
-        ("Thu, 01 Jan 1970 00:01:40 GMT", None, 60),  # by our clock, which says 40
-        ("Thu, 01 Jan 2004 00:01:40 GMT", "Thu, 01 Jan 2004 00:01:30 GMT", 10),  # by its own, which is years off
+        ("Thu, 01 Jan 1970 00:01:40 GMT", None, 60),  # by our clock, which is at 40
+        (
+            "Thu, 01 Jan 2004 00:01:40 GMT",
+            "Thu, 01 Jan 2004 00:01:30 GMT",
+            10,
+        ),  # by the BMC's clock, which is years off
         ("Thu, 01 Jan 1970 00:00:10 GMT", None, 0),
     ],
 )
@@ -179,7 +183,7 @@ def test_a_system_matches_if_serial_or_uuid_match_and_neither_contradicts(
     assert is_it(bmc, system) is fits
 
 
-# nonsense ---------------------------------------------------------------------------------------------------------------
+# random answers ---------------------------------------------------------------------------------------------------------
 
 KEYS = (
     *(

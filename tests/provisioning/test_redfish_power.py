@@ -1,4 +1,4 @@
-"""Power: the reset that is sent once and no more, and switching off."""
+"""Power: the reset, which is sent only once, and switching off."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The Redfish client against a BMC that is not ours: sushy-emulator, with machines that are not there but behave so."""
+"""The Redfish client against a BMC that we did not write: sushy-emulator, with simulated machines."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -75,7 +75,7 @@ async def test_a_machine_is_booted_from_two_images_and_left_clean(sushy: Emulato
         assert (await it.glance()).power == "Off"
         await it.insert(facts.cds[0], maintenance)
         await it.insert(facts.cds[1], task)
-        await it.insert(facts.cds[1], task)  # is there
+        await it.insert(facts.cds[1], task)  # already inserted
         assert await _shown(sushy, FIRST, "VirtualMedia/Cd", "Image") == maintenance
         assert await _shown(sushy, FIRST, "VirtualMedia/Cd2", "Image") == task
         await it.boot_from_cd(facts.cds[0])
@@ -150,7 +150,7 @@ async def test_an_emulator_with_a_password_and_its_own_certificate_is_used(tmp_p
 
 
 async def _shown(sushy: Emulator, fake: Fake, resource: str, key: str) -> Any:
-    """What the emulator says, asked by another client than the one under test."""
+    """Return a property as the emulator shows it to another client than the one under test."""
     url = f"{sushy.url}/redfish/v1/Systems/{fake.uuid}/{resource}".rstrip("/")
     async with aiohttp.ClientSession() as http, http.get(url) as response:
         return (await response.json())[key]

@@ -1,4 +1,4 @@
-"""Requests to BMCs wait for their turn, so that a thousand machines at once leave the process time to listen."""
+"""Requests to BMCs wait for their turn, so that with a thousand machines the process still has time for their reports."""
 
 import asyncio
 from random import Random
@@ -34,7 +34,7 @@ async def test_each_request_waits_for_its_turn_and_then_checks_the_permit() -> N
 
 
 async def begun(turn: "asyncio.Task[None]") -> bool:
-    """Whether it has begun after some turns of the loop, in which nothing but time could change that."""
+    """Return whether it has begun after some iterations of the event loop; later only time could change that."""
     for _ in range(10):
         await asyncio.sleep(0)
     return turn.done()

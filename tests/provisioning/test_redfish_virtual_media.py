@@ -1,4 +1,4 @@
-"""Images in and out of virtual drives, in whatever words a BMC wants to hear it."""
+"""Inserting and ejecting images, with whatever payload a BMC accepts."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -23,7 +23,7 @@ async def insert(bmc: FakeBmc, time: Time | None = None, **changes: Any) -> None
 
 
 def bodies(bmc: FakeBmc) -> list[set[str]]:
-    """The parameters of each try to insert."""
+    """Return the parameters of each try to insert."""
     return [set(call.body) for call in bmc.log if isinstance(call.body, dict) and call.body.get("Image")]
 
 

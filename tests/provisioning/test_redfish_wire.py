@@ -1,4 +1,4 @@
-"""Talking to a BMC that is busy, slow, forgetful or not trusted: sessions, another try, TLS, and no secret in any error."""
+"""Requests to a BMC that is busy, slow or not trusted: sessions, retries, TLS, and no secret in any error."""
 
 import datetime
 import ssl
@@ -121,7 +121,7 @@ async def test_closing_does_not_wait_for_an_unreachable_bmc() -> None:
         bmc.go_away(1000)
 
 
-# another try ------------------------------------------------------------------------------------------------------------
+# retries ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [503, 429])
@@ -259,7 +259,7 @@ async def test_no_repr_of_the_bmc_contains_the_password() -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, str]:
-    """A BMC's own certificate, and its digest."""
+    """Return a self-signed certificate of a BMC, and its digest."""
     file = tmp_path_factory.mktemp("tls") / "bmc.pem"
     digest = make_certificate(file)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

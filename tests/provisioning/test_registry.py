@@ -1,4 +1,4 @@
-"""The registry as its clients see it: manifests, lists, names and who may; each refusal with its code."""
+"""The registry's API: manifests, lists, names and scopes; each refusal with its code."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -41,7 +41,7 @@ async def test_the_root_says_that_this_is_a_registry(client: Client) -> None:
     (await client.call("HEAD", "/v2/")).of(200)
 
 
-async def test_a_path_or_a_method_that_is_none_is_refused_as_registries_do(client: Client) -> None:
+async def test_an_unknown_path_or_method_is_refused_with_an_oci_error(client: Client) -> None:
     (await client.call("GET", "/v2/nothing/here")).refused(404, "NAME_UNKNOWN")
     answer = await client.call("PATCH", f"/v2/{NAME}/manifests/1")
     answer.refused(405, "UNSUPPORTED")
@@ -67,7 +67,7 @@ async def test_a_manifest_is_found_by_tag_and_by_digest_as_it_was_pushed(client:
     (await client.manifest("other", digest(body))).refused(404, "MANIFEST_UNKNOWN")
 
 
-async def test_a_manifest_must_refer_to_what_is_there(client: Client) -> None:
+async def test_a_manifest_that_refers_to_missing_content_is_refused(client: Client) -> None:
     config = await client.push(NAME, b"{}")
     await client.push("other", DATA)
     body = image(config, described(LAYER, DATA), described(LAYER, b"nowhere"))
@@ -87,14 +87,14 @@ async def test_an_index_is_checked_down_to_the_last_blob(client: Client) -> None
     assert [error["detail"]["digest"] for error in errors] == [digest(DATA)]
 
 
-async def test_a_layer_that_may_not_be_passed_on_need_not_be_there(client: Client) -> None:
+async def test_a_non_distributable_layer_may_be_missing(client: Client) -> None:
     config = await client.push(NAME, b"{}")
     foreign = described("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", b"at its maker's")
     undistributed = described("application/vnd.oci.image.layer.nondistributable.v1.tar+gzip", b"too")
     (await client.put(NAME, "1", image(config, foreign, undistributed))).of(201)
 
 
-async def test_a_manifest_under_a_digest_must_have_it(client: Client) -> None:
+async def test_a_manifest_pushed_by_digest_must_have_that_digest(client: Client) -> None:
     body = image(await client.push(NAME, b"{}"))
     (await client.put(NAME, ABSENT, body)).refused(400, "DIGEST_INVALID")
     (await client.put(NAME, digest(body), body)).of(201)
@@ -112,20 +112,20 @@ NO_MANIFESTS = {
     "a digest that is a number": image({**CONFIG_OF_NOTHING, "digest": 5}),
     "a reference without a digest": image({"mediaType": CONFIG}),
     "an image and an index": image(CONFIG_OF_NOTHING, manifests=[]),
-    "annotations that are no text": image(CONFIG_OF_NOTHING, annotations={"a": 1}),
+    "annotations that are not text": image(CONFIG_OF_NOTHING, annotations={"a": 1}),
     "another media type inside": image(CONFIG_OF_NOTHING).replace(b"image.manifest.v1", b"image.other.v1"),
     "too many references": image(CONFIG_OF_NOTHING, *[CONFIG_OF_NOTHING] * 10_000),
 }
 
 
 @pytest.mark.parametrize("what", NO_MANIFESTS)
-async def test_what_is_no_manifest_is_refused(client: Client, what: str) -> None:
+async def test_an_invalid_manifest_is_refused(client: Client, what: str) -> None:
     await client.push(NAME, b"{}")
     (await client.put(NAME, "1", NO_MANIFESTS[what])).refused(400, "MANIFEST_INVALID")
     assert (await client.put(NAME, "-1", image(CONFIG_OF_NOTHING))).refused(400, "MANIFEST_INVALID")
 
 
-async def test_a_manifest_has_a_bound(client: Client) -> None:
+async def test_a_manifest_over_the_limit_is_refused(client: Client) -> None:
     config = await client.push(NAME, b"{}")
     room = (4 << 20) - len(image(config, annotations={"a": ""}))
     (await client.put(NAME, "1", image(config, annotations={"a": "x" * (room + 1)}))).refused(413, "SIZE_INVALID")
@@ -156,7 +156,7 @@ async def pages(client: Client, path: str, key: str) -> list[list[str]]:
     return found
 
 
-async def test_tags_come_in_order_and_in_pages(client: Client) -> None:
+async def test_tags_are_listed_in_order_and_in_pages(client: Client) -> None:
     for tag in ("b", "a", "1.0", "B"):
         await client.image(NAME, tag)
     assert await pages(client, f"/v2/{NAME}/tags/list", "tags") == [["1.0", "B", "a", "b"]]
@@ -206,7 +206,7 @@ async def test_referrers_are_listed_by_their_subject_and_filtered_by_kind(client
     assert (await client.call("GET", path)).of(200).json["manifests"] == [expected[digest(signature)]]
 
 
-async def test_many_referrers_come_in_pages_that_clients_can_read(client: Client) -> None:
+async def test_many_referrers_are_listed_in_pages_that_clients_can_read(client: Client) -> None:
     config = await client.push(NAME, b"{}")
     subject = described(IMAGE, b"comes later")
     bodies = [image(config, subject=subject, annotations={"n": str(n) * (1 << 20)}) for n in range(5)]
@@ -217,7 +217,7 @@ async def test_many_referrers_come_in_pages_that_clients_can_read(client: Client
     assert sorted(each["digest"] for page in found for each in page) == sorted(map(digest, bodies))  # type: ignore[index]
 
 
-# names, bounds, who may -------------------------------------------------------------------------------------------------
+# names, limits, scopes --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ async def test_the_longest_name_is_served(client: Client) -> None:
         (await client.manifest(name, "t" * 128)).of(200)
 
 
-async def test_a_blob_over_the_bound_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_blob_over_the_limit_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     async def streamed() -> AsyncIterator[bytes]:
         for _ in range(3):
             yield b"x" * 1000
@@ -260,7 +260,9 @@ async def test_a_blob_over_the_bound_is_refused_and_leaves_nothing(tmp_path: Pat
         await client.push(NAME, b"x" * 2500)
 
 
-async def test_who_may_not_is_told_how_to_say_who_they_are(tmp_path: Path) -> None:
+async def test_a_request_without_credentials_gets_a_challenge_and_one_without_the_scope_is_denied(
+    tmp_path: Path,
+) -> None:
     admit = only(puller="p", puller_may="registry:pull", pusher="q", pusher_may="registry:push", both="b")
     async with calling(a_registry(tmp_path, admit=admit)) as client:
         for method, path in [
@@ -285,7 +287,7 @@ async def test_who_may_not_is_told_how_to_say_who_they_are(tmp_path: Path) -> No
         (await pusher.manifest(NAME, "1")).refused(403, "DENIED")
 
 
-async def test_everybody_may_pull_where_that_is_set_and_nobody_push(tmp_path: Path) -> None:
+async def test_with_anonymous_pull_everybody_may_pull_and_nobody_may_push(tmp_path: Path) -> None:
     async with calling(a_registry(tmp_path, {"registry_anonymous_pull": True}, only(both="b"))) as client:
         await client.of("both:b").image(NAME, "1", DATA)
         (await client.manifest(NAME, "1")).of(200)
@@ -295,7 +297,7 @@ async def test_everybody_may_pull_where_that_is_set_and_nobody_push(tmp_path: Pa
         (await client.of("both:wrong").call("GET", "/v2/")).refused(401, "UNAUTHORIZED")
 
 
-# what a browser could take for a page ------------------------------------------------------------------------------------
+# media types that a browser would show -----------------------------------------------------------------------------------
 
 SCRIPT = {"title": "<script>alert(document.domain)</script>"}
 
@@ -314,14 +316,16 @@ async def test_a_manifest_under_a_type_that_a_browser_would_show_is_refused(
     (await client.manifest(NAME, "1")).refused(404, "MANIFEST_UNKNOWN")
 
 
-async def test_an_image_does_not_pass_for_an_index_nor_an_index_for_an_image(client: Client) -> None:
+async def test_an_image_is_refused_as_an_index_and_an_index_as_an_image(client: Client) -> None:
     config = await client.push(NAME, b"{}")
     for body, media_type in ((image(config), INDEX), (index(), IMAGE)):
         untold = body.replace(f'"mediaType":"{IMAGE if media_type == INDEX else INDEX}",'.encode(), b"", 1)
         (await client.put(NAME, "1", untold, media_type)).refused(400, "MANIFEST_INVALID")
 
 
-async def test_what_an_earlier_release_took_under_any_type_is_served_as_bytes(client: Client, tmp_path: Path) -> None:
+async def test_a_manifest_that_an_earlier_release_took_under_any_type_is_served_as_octet_stream(
+    client: Client, tmp_path: Path
+) -> None:
     pushed = await client.image(NAME, "1", DATA, annotations=SCRIPT)
     [stored] = (tmp_path / "registry" / "repositories" / NAME / "_manifests").iterdir()
     stored.write_text("text/html")
@@ -331,7 +335,7 @@ async def test_what_an_earlier_release_took_under_any_type_is_served_as_bytes(cl
             assert answer.headers["content-type"] == "application/octet-stream"
 
 
-async def test_annotations_without_bound_are_refused_and_a_thousand_are_listed_as_they_came(client: Client) -> None:
+async def test_too_many_annotations_are_refused_and_a_thousand_are_listed_unchanged(client: Client) -> None:
     subject = await client.image(NAME, "1", DATA)
     config = await client.push(NAME, b"{}")
     many = {f"a{number}": "" for number in range(1000)}
@@ -342,7 +346,7 @@ async def test_annotations_without_bound_are_refused_and_a_thousand_are_listed_a
 
 
 @pytest.mark.parametrize("sent", ["sha256:" + "0" * 64 + "%0d%0aset-cookie:a=b", "sha256:" + "0" * 64 + "%0a"])
-async def test_no_header_of_an_answer_can_be_written_by_who_pushes(client: Client, sent: str) -> None:
+async def test_a_client_cannot_inject_a_header_into_an_answer(client: Client, sent: str) -> None:
     (await client.call("POST", f"/v2/{NAME}/blobs/uploads/?digest={sent}", b"")).refused(400, "DIGEST_INVALID")
     (await client.call("POST", f"/v2/{NAME}/blobs/uploads/?mount={sent}&from={NAME}")).refused(400, "DIGEST_INVALID")
     (await client.call("PUT", f"/v2/{NAME}/manifests/1%0d%0ax", b"{}")).refused(400, "MANIFEST_INVALID")

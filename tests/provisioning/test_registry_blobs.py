@@ -1,4 +1,4 @@
-"""Blobs and how they come into the registry: at once, in parts, from elsewhere; in ranges out of it again."""
+"""Blobs: pushed in one request, in chunks, or mounted from another repository; pulled whole or in ranges."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -46,7 +46,7 @@ async def test_finishing_with_the_whole_body_works_as_oras_does_it(client: Clien
     assert (await client.blob(NAME, DATA)).of(200).body == DATA
 
 
-async def test_a_blob_is_pushed_in_chunks_the_last_one_with_the_end(client: Client) -> None:
+async def test_a_blob_is_pushed_in_chunks_the_last_one_with_the_final_request(client: Client) -> None:
     upload = await client.begin(NAME)
     first = await client.call("PATCH", upload, DATA[:5000], {"Content-Range": "0-4999"})
     assert first.of(202).headers["range"] == "0-4999"
@@ -55,7 +55,7 @@ async def test_a_blob_is_pushed_in_chunks_the_last_one_with_the_end(client: Clie
     assert (await client.blob(NAME, DATA)).of(200).body == DATA
 
 
-async def test_a_body_without_a_length_is_taken_as_it_comes(client: Client) -> None:
+async def test_a_body_without_a_content_length_is_accepted(client: Client) -> None:
     async def streamed() -> AsyncIterator[bytes]:
         for start in range(0, len(DATA), 1000):
             yield DATA[start : start + 1000]
@@ -66,14 +66,14 @@ async def test_a_body_without_a_length_is_taken_as_it_comes(client: Client) -> N
     assert (await client.blob(NAME, DATA)).of(200).body == DATA
 
 
-async def test_an_empty_blob_is_a_blob(client: Client) -> None:
+async def test_an_empty_blob_can_be_pushed_and_pulled(client: Client) -> None:
     upload = await client.begin(NAME)
     (await client.call("PUT", f"{upload}?digest={digest(b'')}")).of(201)
     answer = (await client.blob(NAME, b"")).of(200)
     assert (answer.body, answer.headers["content-length"]) == (b"", "0")
 
 
-async def test_a_chunk_out_of_order_is_told_where_to_go_on(client: Client) -> None:
+async def test_a_chunk_out_of_order_is_refused_with_the_position_to_continue_at(client: Client) -> None:
     upload = await client.begin(NAME)
     (await client.call("PATCH", upload, DATA[:100], {"Content-Range": "0-99"})).of(202)
     for said in ("0-99", "101-200"):
@@ -89,13 +89,13 @@ async def test_a_chunk_out_of_order_is_told_where_to_go_on(client: Client) -> No
 @pytest.mark.parametrize(
     ("said", "code"), [("nonsense", "BLOB_UPLOAD_INVALID"), ("9-3", "BLOB_UPLOAD_INVALID"), ("0-3", "SIZE_INVALID")]
 )
-async def test_a_content_range_that_is_not_what_is_sent_is_refused(client: Client, said: str, code: str) -> None:
+async def test_a_content_range_that_differs_from_the_body_is_refused(client: Client, said: str, code: str) -> None:
     upload = await client.begin(NAME)
     (await client.call("PATCH", upload, b"hello", {"Content-Range": said})).refused(400, code)
     assert (await client.call("GET", upload)).of(204).headers["range"] == "0-0"
 
 
-async def test_two_who_send_the_same_upload_cannot_mix_their_bytes(client: Client) -> None:
+async def test_clients_that_send_the_same_upload_cannot_mix_their_bytes(client: Client) -> None:
     upload = await client.begin(NAME)
     answers = await asyncio.gather(
         *(client.call("PATCH", upload, DATA, {"Content-Range": f"0-{len(DATA) - 1}"}) for _ in range(8))
@@ -104,7 +104,7 @@ async def test_two_who_send_the_same_upload_cannot_mix_their_bytes(client: Clien
     (await client.call("PUT", f"{upload}?digest={digest(DATA)}")).of(201)
 
 
-async def test_an_upload_that_stalls_keeps_nobody_waiting(client: Client) -> None:
+async def test_a_stalled_upload_does_not_block_other_requests(client: Client) -> None:
     go_on = asyncio.Event()
 
     async def stalling() -> AsyncIterator[bytes]:
@@ -155,15 +155,17 @@ async def test_a_digest_mismatch_is_refused_and_leaves_nothing(client: Client, t
         (f"sha512:{'a' * 128}", "UNSUPPORTED"),
     ],
 )
-async def test_only_sha256_digests_are_served(client: Client, said: str, code: str) -> None:
+async def test_only_sha256_digests_are_supported(client: Client, said: str, code: str) -> None:
     upload = await client.begin(NAME)
     (await client.call("PUT", f"{upload}?digest={said}", DATA)).refused(400, code)
     (await client.call("POST", f"/v2/{NAME}/blobs/uploads/?digest={said}", DATA)).refused(400, code)
     assert (await client.call("PUT", upload, DATA)).refused(400, "DIGEST_INVALID")
-    (await client.call("PUT", f"{upload}?digest={digest(DATA)}", DATA)).of(201)  # still there for whoever corrects it
+    (await client.call("PUT", f"{upload}?digest={digest(DATA)}", DATA)).of(
+        201
+    )  # the upload is kept, so that the client can correct the digest
 
 
-async def test_an_upload_can_be_given_up(client: Client) -> None:
+async def test_an_upload_can_be_cancelled(client: Client) -> None:
     upload = await client.begin(NAME)
     (await client.call("PATCH", upload, DATA)).of(202)
     (await client.call("DELETE", upload)).of(204)
@@ -192,7 +194,7 @@ async def test_a_range_outside_the_blob_is_refused_and_one_of_another_version_ig
     assert (await client.blob(NAME, DATA, Range="bytes=0-1", **{"If-Range": '"other"'})).of(200).body == DATA
 
 
-async def test_what_a_client_has_already_is_not_sent_again(client: Client) -> None:
+async def test_content_that_the_client_already_has_is_not_sent_again(client: Client) -> None:
     await client.image(NAME, "1", DATA)
     for path in (f"/v2/{NAME}/blobs/{digest(DATA)}", f"/v2/{NAME}/manifests/1"):
         etag = (await client.call("GET", path)).of(200).headers["etag"]
@@ -213,7 +215,7 @@ async def test_a_blob_is_mounted_from_another_repository(client: Client) -> None
     mount = f"/v2/other/blobs/uploads/?mount={digest(DATA)}&from="
     assert (await client.call("POST", mount + NAME)).of(201).location == f"/v2/other/blobs/{digest(DATA)}"
     assert (await client.blob("other", DATA)).of(200).body == DATA
-    for source in ("not/there", "../../etc", ""):  # where it is not, it is to be sent
+    for source in ("not/there", "../../etc", ""):  # if it has no such blob, the client must send it
         upload = (
             (await client.call("POST", f"/v2/third/blobs/uploads/?mount={digest(DATA)}&from={source}")).of(202).location
         )
@@ -221,7 +223,7 @@ async def test_a_blob_is_mounted_from_another_repository(client: Client) -> None
     (await client.blob("third", DATA)).refused(404, "BLOB_UNKNOWN")
 
 
-async def test_a_deleted_blob_is_gone_from_its_repository_alone(client: Client) -> None:
+async def test_a_deleted_blob_is_removed_from_its_own_repository_only(client: Client) -> None:
     await client.push(NAME, DATA)
     await client.push("other", DATA)
     (await client.call("DELETE", f"/v2/{NAME}/blobs/{digest(DATA)}")).of(202)

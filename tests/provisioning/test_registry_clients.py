@@ -1,4 +1,4 @@
-"""The registry with clients that are not ours: oras, skopeo and podman."""
+"""The registry with real clients: oras, skopeo and podman."""
 
 import asyncio
 import gzip
@@ -35,7 +35,7 @@ TARRED = "application/vnd.oci.image.layer.v1.tar+gzip"
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[Client]:
-    """Of a registry that wants to know who pushes and who pulls."""
+    """A client of a registry that requires credentials."""
     async with calling(a_registry(tmp_path / "registry", admit=only(robot="a password"))) as client:
         yield client.of(LOGIN)
 
@@ -63,7 +63,7 @@ async def test_oras_pushes_and_pulls_an_artifact(
     def there_and_back() -> dict[str, bytes]:
         files = [str(tmp_path / name) for name in names]
         robot.push(target, files=files, disable_path_validation=True, do_chunked=chunked, chunk_size=1_000_000)
-        # One whose blob is there already.
+        # A second tag, whose blob is there already.
         robot.push(f"{client.address}/{NAME}:latest", files=files[:1], disable_path_validation=True)
         tags: list[str] = robot.get_tags(target)
         assert tags == ["1.0", "latest"]
@@ -102,7 +102,7 @@ def an_image_for(architecture: str, blobs: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """A directory as OCI lays it out: `one` is an image, `all` an index of two."""
+    """Return a directory in the OCI layout: `one` is an image, `all` an index of two."""
     folder = tmp_path / "images"
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
@@ -118,7 +118,7 @@ def images(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """podman's paths may not have more than 50 characters."""
+    """Yield a short path: podman allows at most 50 characters."""
     with tempfile.TemporaryDirectory(prefix="pod-") as path:
         yield Path(path)
 
@@ -156,7 +156,7 @@ async def test_skopeo_pushes_and_pulls_an_index_of_images_unchanged(
     assert contents(tmp_path / "back") == contents(images)
     tags = await good("skopeo", "list-tags", "--tls-verify=false", f"--creds={LOGIN}", target.removesuffix(":1"))
     assert msgspec.json.decode(tags)["Tags"] == ["1"]
-    # Between repositories it mounts what is there already.
+    # Between repositories it mounts the blobs instead of sending them.
     copy = f"docker://{client.address}/elsewhere/copy:1"
     await good(*PUSH, "--src-tls-verify=false", f"--src-creds={LOGIN}", f"--dest-creds={LOGIN}", target, copy)
     await good("skopeo", "delete", "--tls-verify=false", f"--creds={LOGIN}", target)
@@ -165,7 +165,7 @@ async def test_skopeo_pushes_and_pulls_an_index_of_images_unchanged(
 
 
 @pytest.mark.tools("skopeo")
-async def test_skopeo_without_the_right_password_is_kept_out(client: Client, images: Path) -> None:
+async def test_skopeo_with_a_wrong_password_is_refused(client: Client, images: Path) -> None:
     code, said = await run(
         *PUSH, "--dest-creds=robot:wrong", f"oci:{images}:one", f"docker://{client.address}/{NAME}:1"
     )
@@ -174,7 +174,7 @@ async def test_skopeo_without_the_right_password_is_kept_out(client: Client, ima
 
 
 @pytest.mark.tools("skopeo")
-async def test_skopeo_pulls_without_a_name_where_everybody_may(images: Path, tmp_path: Path) -> None:
+async def test_skopeo_pulls_without_credentials_if_anonymous_pull_is_allowed(images: Path, tmp_path: Path) -> None:
     registry = a_registry(tmp_path / "registry", {"registry_anonymous_pull": True}, only(robot="a password"))
     async with calling(registry) as client:
         target = f"docker://{client.address}/{NAME}:1"

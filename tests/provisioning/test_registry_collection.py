@@ -1,4 +1,4 @@
-"""Garbage collection: what a tag leads to stays, whatever else happens; what no tag leads to goes when its grace is over."""
+"""Garbage collection: keeps all that a tag refers to, and removes the rest after the grace period."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ async def collect_after(client: Client, clock: Clock, seconds: float) -> Collect
 
 
 async def is_whole(client: Client, name: str, reference: str) -> None:
-    """A manifest can be pulled with everything in it."""
+    """Pull a manifest with everything in it."""
     document = (await client.manifest(name, reference)).of(200).json
     for blob in [document["config"], *document["layers"]] if "config" in document else []:
         (await client.blob(name, blob["digest"])).of(200)
@@ -64,7 +64,7 @@ async def test_an_index_keeps_its_untagged_images(client: Client, clock: Clock) 
     counts = await collect_after(client, clock, GRACE + 1)
     await is_whole(client, NAME, "all")
     (await client.manifest(NAME, images[2]["digest"])).refused(404, "MANIFEST_UNKNOWN")
-    assert (counts.manifests, counts.links, counts.blobs) == (1, 1, 2)  # its config is the others' too
+    assert (counts.manifests, counts.links, counts.blobs) == (1, 1, 2)  # the others use its config too
 
 
 async def test_a_tagged_subject_keeps_its_referrers_and_they_keep_theirs(
@@ -94,8 +94,8 @@ async def test_a_tagged_referrer_keeps_its_subject(client: Client, clock: Clock)
     await is_whole(client, NAME, subject["digest"])
 
 
-async def test_what_is_referred_to_again_is_not_removed(client: Client, clock: Clock) -> None:
-    """Every moment short of the end of the grace is soon enough, and an earlier collection has left no mark."""
+async def test_a_blob_that_is_referred_to_again_is_not_removed(client: Client, clock: Clock) -> None:
+    """Also at the very end of the grace period, and after earlier collections."""
     config, layer = await client.push(NAME, b"{}"), await client.push(NAME, DATA)
     await collect_after(client, clock, GRACE - 1)
     (await client.put(NAME, "1", image(config, layer))).of(201)
@@ -120,7 +120,7 @@ async def test_a_blob_that_is_pushed_or_mounted_again_counts_as_new(
     assert blobs_in(tmp_path) == set()
 
 
-async def test_what_loses_its_tag_is_kept_for_the_grace_from_then_on(client: Client, clock: Clock) -> None:
+async def test_an_untagged_manifest_is_kept_for_the_grace_period_from_then_on(client: Client, clock: Clock) -> None:
     first = await client.image(NAME, "latest", DATA)
     clock.advance(10 * GRACE)
     second = await client.image(NAME, "latest", b"newer")
@@ -132,7 +132,9 @@ async def test_what_loses_its_tag_is_kept_for_the_grace_from_then_on(client: Cli
     await is_whole(client, NAME, second["digest"])
 
 
-async def test_what_a_deleted_manifest_had_is_kept_for_the_grace_from_then_on(client: Client, clock: Clock) -> None:
+async def test_the_content_of_a_deleted_manifest_is_kept_for_the_grace_period_from_then_on(
+    client: Client, clock: Clock
+) -> None:
     body = await client.image(NAME, "1", DATA)
     clock.advance(10 * GRACE)
     (await client.call("DELETE", f"/v2/{NAME}/manifests/{body['digest']}")).of(202)
@@ -142,7 +144,7 @@ async def test_what_a_deleted_manifest_had_is_kept_for_the_grace_from_then_on(cl
     (await client.blob(NAME, DATA)).refused(404, "BLOB_UNKNOWN")
 
 
-async def test_one_repository_cannot_take_from_another(client: Client, clock: Clock) -> None:
+async def test_deleting_in_one_repository_removes_nothing_from_another(client: Client, clock: Clock) -> None:
     for name in ("a", "a/b"):
         await client.image(name, "1", DATA)
     (await client.call("DELETE", "/v2/a/manifests/1")).of(202)
@@ -152,7 +154,7 @@ async def test_one_repository_cannot_take_from_another(client: Client, clock: Cl
     assert (await client.call("GET", "/v2/_catalog")).of(200).json == {"repositories": ["a/b"]}
 
 
-async def test_a_repository_with_nothing_left_leaves_no_directory(client: Client, clock: Clock, tmp_path: Path) -> None:
+async def test_the_directory_of_an_empty_repository_is_removed(client: Client, clock: Clock, tmp_path: Path) -> None:
     subject = await client.image("a/b/c", "1", DATA)
     await client.image("a/b/c", "", b"signature", subject=subject)
     await client.image("a", "1", b"stays")
@@ -164,7 +166,7 @@ async def test_a_repository_with_nothing_left_leaves_no_directory(client: Client
     await is_whole(client, "a/b/c", "1")
 
 
-async def test_an_upload_that_nothing_is_added_to_is_given_up(client: Client, clock: Clock) -> None:
+async def test_an_upload_without_progress_expires(client: Client, clock: Clock) -> None:
     old = (await client.call("POST", f"/v2/{NAME}/blobs/uploads/")).of(202).location
     used = (await client.call("POST", f"/v2/{NAME}/blobs/uploads/")).of(202).location
     clock.advance(599)
@@ -175,7 +177,7 @@ async def test_an_upload_that_nothing_is_added_to_is_given_up(client: Client, cl
     (await client.call("PUT", f"{used}?digest={digest(DATA)}")).of(201)
 
 
-async def test_a_damaged_manifest_stops_the_collection_before_anything_is_lost(
+async def test_a_damaged_manifest_stops_the_collection_before_anything_is_removed(
     client: Client, clock: Clock, tmp_path: Path
 ) -> None:
     damaged = await client.image(NAME, "1", DATA)
@@ -187,7 +189,7 @@ async def test_a_damaged_manifest_stops_the_collection_before_anything_is_lost(
     assert blobs_in(tmp_path) == before
 
 
-async def test_a_collection_that_fails_is_tried_again(tmp_path: Path) -> None:
+async def test_a_collection_that_fails_is_retried(tmp_path: Path) -> None:
     settings = {"registry_grace_seconds": 0.01, "registry_gc_seconds": 0.01}
     async with calling(a_registry(tmp_path, settings)) as client:
         damaged = await client.image(NAME, "1", DATA)
@@ -208,7 +210,7 @@ async def test_a_collection_that_fails_is_tried_again(tmp_path: Path) -> None:
             await asyncio.wait({running})
 
 
-async def test_collections_run_by_themselves(tmp_path: Path) -> None:
+async def test_collections_run_periodically(tmp_path: Path) -> None:
     settings = {"registry_grace_seconds": 0.01, "registry_gc_seconds": 0.01}
     async with calling(a_registry(tmp_path, settings)) as client:
         running = asyncio.create_task(Chores(client.registry.chores()).run())
@@ -221,8 +223,8 @@ async def test_collections_run_by_themselves(tmp_path: Path) -> None:
             await asyncio.wait({running})
 
 
-async def test_a_push_beside_collections_never_loses_a_blob(tmp_path: Path) -> None:
-    """With next to no grace, and by another node: a push may be told that a blob went, but what was accepted is whole."""
+async def test_a_push_during_collections_never_loses_a_blob(tmp_path: Path) -> None:
+    """With almost no grace period, and on another node: a push may be refused for a missing blob, but an accepted one is complete."""
     settings = {"registry_grace_seconds": 0.03}
     one, other = a_registry(tmp_path, settings), a_registry(tmp_path, settings)
     accepted = {"pushed": 0, "tagged again": 0}
@@ -238,13 +240,13 @@ async def test_a_push_beside_collections_never_loses_a_blob(tmp_path: Path) -> N
         body = b""
         for round in range(400):
             if round >= 40 and min(removed, *accepted.values()) > 5:
-                break  # on a slow machine it takes longer until all of it has happened
+                break  # on a slow machine it takes longer
             how = "pushed" if round % 4 == 0 else "tagged again"
             if how == "pushed":
                 parts = [await client.push(name, each) for each in (b"{}", *layers)]
                 body = image(*parts, annotations={"round": str(round)})
                 await client.put(name, digest(body), body)
-            # An image that has had no tag for about as long as the grace: a collection may be at it now.
+            # An image that lost its tag about a grace period ago: a collection may be removing it now.
             answer = await client.put(name, "latest", index(described(IMAGE, body)), INDEX)
             if answer.status == 201:
                 accepted[how] += 1

@@ -1,4 +1,4 @@
-"""The registry in a process of its own: that its memory stays small, that it may die at any moment, that its disk may be full."""
+"""The registry in its own process: it uses little memory, survives a kill at any moment, and survives a full disk."""
 
 import asyncio
 import hashlib
@@ -31,7 +31,7 @@ async def talking(address: str, root: Path) -> AsyncIterator[Client]:
 
 
 def most_memory(process: asyncio.subprocess.Process) -> int:
-    """The most that was ever resident, in bytes."""
+    """Return the peak of the resident memory, in bytes."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     match = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert match
@@ -39,7 +39,7 @@ def most_memory(process: asyncio.subprocess.Process) -> int:
 
 
 def blocks(start: int, end: int) -> list[bytes]:
-    """Blocks of a MiB, each with its number in front: none is equal to another."""
+    """Return blocks of a MiB that begin with their number, so that no two are equal."""
     return [number.to_bytes(8, "big") + BLOCK[8:] for number in range(start, end)]
 
 
@@ -49,12 +49,12 @@ async def sent(start: int, end: int) -> AsyncIterator[bytes]:
 
 
 async def is_beyond(client: Client, upload: str, size: int) -> bool:
-    """Whether more than that has arrived of an upload."""
+    """Return whether the upload has more bytes than `size`."""
     return int((await client.call("GET", upload)).of(204).headers["range"].removeprefix("0-")) >= size
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="how much memory was used is read from /proc")
-async def test_a_large_blob_comes_and_goes_in_little_memory(tmp_path: Path) -> None:
+async def test_a_large_blob_is_pushed_and_pulled_in_little_memory(tmp_path: Path) -> None:
     expected = hashlib.sha256()
     for number in range(BIG_MIB):
         expected.update(blocks(number, number + 1)[0])
@@ -122,7 +122,7 @@ async def test_an_upload_is_resumed_after_the_server_was_killed_in_the_middle_of
         assert (await client.blob(NAME, data)).of(200).body == data
 
 
-async def test_an_upload_may_go_on_at_another_node(tmp_path: Path) -> None:
+async def test_an_upload_may_continue_at_another_node(tmp_path: Path) -> None:
     data = b"".join(blocks(0, 4))
     async with calling(a_registry(tmp_path)) as one, calling(a_registry(tmp_path)) as other:
         upload = (await one.call("POST", f"/v2/{NAME}/blobs/uploads/")).of(202).location
@@ -153,8 +153,8 @@ async def test_what_arrived_before_the_connection_broke_is_kept(tmp_path: Path, 
         assert reader.at_eof() or not await reader.read()
 
 
-async def test_a_full_disk_is_said_so_and_nothing_is_left_behind(tmp_path: Path) -> None:
-    """The bound on the size of files stands for the disk: to the process both are the same."""
+async def test_a_full_disk_is_reported_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    """A limit on the size of files stands for a full disk: the process sees no difference."""
     async with elsewhere(tmp_path) as (process, address), talking(address, tmp_path) as client:
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (3 * MIB, 3 * MIB))
         upload = (await client.call("POST", f"/v2/{NAME}/blobs/uploads/")).of(202).location

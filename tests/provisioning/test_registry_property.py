@@ -1,7 +1,7 @@
-"""Whatever is pushed, tagged, untagged and deleted in whatever order: a collection keeps all that a tag leads to, and all that
-is younger than the grace; and once the grace is over nothing else is left.
+"""Push, tag, untag and delete in any order: a collection keeps all that a tag refers to, and all that is newer than the grace period;
+after the grace period nothing else is left.
 
-What is reachable is worked out here once more, from what was pushed and not from the disk.
+This test computes what is reachable by itself, from what was pushed and not from the disk.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from tests.conftest import Clock
 from tests.provisioning.registering import CONFIG, IMAGE, INDEX, LAYER, described, digest, image, index
 
 GRACE = 100.0
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where a sync costs nothing
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a sync is fast there
 REPOSITORIES = ["a", "a/b/c"]
 NAMES = st.sampled_from(REPOSITORIES)
 DATA = st.sampled_from([f"blob {number}".encode() for number in range(4)])
 TAGS = st.sampled_from(["", "1", "2"])
-WHICH = st.integers(0, 7)  # of those that are there, counted round and round
+WHICH = st.integers(0, 7)  # an index into those that exist, modulo their number
 
 
 def digits(data: bytes) -> str:
@@ -46,15 +46,15 @@ class Collections(RuleBasedStateMachine):
         _, self.blobs, self.manifests, self.uploads = shelves.of("default")
         self.collector = Collector(self.layout, shelves, grace_seconds=GRACE, upload_seconds=GRACE, now=self.clock)
         self.runner = asyncio.Runner()
-        self.pushed: dict[str, bytes] = {}  # every manifest that ever was
+        self.pushed: dict[str, bytes] = {}  # every manifest that was ever pushed
         self.tags: dict[str, dict[str, str]] = {}
-        self.since: dict[tuple[str, str], int] = {}  # what a repository got, and when last
+        self.since: dict[tuple[str, str], int] = {}  # (repository, digest) -> when it was last pushed
 
     def teardown(self) -> None:
         self.runner.close()
         self.folder.cleanup()
 
-    # what callers do --------------------------------------------------------------------------------------------------
+    # requests ---------------------------------------------------------------------------------------------------------
 
     @rule(name=NAMES, data=DATA)
     def push(self, name: str, data: bytes) -> None:
@@ -76,7 +76,7 @@ class Collections(RuleBasedStateMachine):
         sent=st.sampled_from([1, 1, 0]),
     )
     def put_image(self, name: str, tag: str, data: list[bytes], subject: int | None, sent: int) -> None:
-        """As clients do it, blobs first; or hoping that they are there."""
+        """Push the blobs first, as clients do, unless `sent` is 0; then push the manifest."""
         for each in [b"{}", *data] if sent else []:
             self.push(name, each)
         about = self.descriptors(name, [] if subject is None else [subject])
@@ -112,7 +112,7 @@ class Collections(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
-    # what a collection may do and must do -----------------------------------------------------------------------------
+    # collections ------------------------------------------------------------------------------------------------------
 
     @rule()
     def collect(self) -> None:
@@ -169,7 +169,7 @@ class Collections(RuleBasedStateMachine):
         }
 
     def reachable(self, young: Set[tuple[str, str]] = frozenset()) -> set[tuple[str, str]]:
-        """By going over all manifests again and again until nothing more is found."""
+        """Repeat over all manifests until nothing more is found."""
         found = {(name, item) for name, tags in self.tags.items() for item in tags.values()} | young
         while True:
             more = set(found)

@@ -1,4 +1,4 @@
-"""Each tenant has a registry of its own: nothing in it can be read, changed, removed or noticed by another one."""
+"""Each tenant has its own registry: another tenant cannot read, change, remove or notice anything in it."""
 
 import hashlib
 import json
@@ -52,7 +52,7 @@ READS: dict[str, Callable[[str, str], str]] = {
 
 
 @pytest.mark.parametrize("what", READS)
-async def test_what_a_tenant_has_is_for_another_as_if_it_were_not_there(room: Room, what: str) -> None:
+async def test_the_content_of_a_tenant_is_not_found_by_another(room: Room, what: str) -> None:
     before = [shown(await who.call("GET", READS[what](NAME, digest(b"m")))) for who in (room.b, room.nobody)]
     manifest = await room.a.image(NAME, "1", DATA)
     await room.a.image(NAME, "", b"a signature", subject=manifest)
@@ -61,14 +61,14 @@ async def test_what_a_tenant_has_is_for_another_as_if_it_were_not_there(room: Ro
     assert [shown(await who.call("GET", path)) for who in (room.b, room.nobody)] == before
 
 
-async def test_a_blob_of_another_tenant_can_be_had_neither_by_its_digest_nor_by_a_mount(room: Room) -> None:
+async def test_a_tenant_can_neither_read_nor_mount_a_blob_of_another(room: Room) -> None:
     await room.a.push(NAME, DATA)
     config = await room.b.push("mine", b"{}")
     for name in (NAME, "mine"):
         (await room.b.blob(name, DATA)).refused(404, "BLOB_UNKNOWN")
         (await room.b.call("HEAD", f"/v2/{name}/blobs/{digest(DATA)}")).of(404)
         (await room.b.call("DELETE", f"/v2/{name}/blobs/{digest(DATA)}")).refused(404, "BLOB_UNKNOWN")
-    # Said to be sent, as where nobody has it.
+    # The client must send it, as if nobody had it.
     begun = await room.b.call("POST", f"/v2/mine/blobs/uploads/?mount={digest(DATA)}&from={NAME}")
     assert "docker-content-digest" not in begun.of(202).headers
     layer = {"mediaType": "application/vnd.oci.image.layer.v1.tar", "digest": digest(DATA), "size": len(DATA)}
@@ -77,7 +77,7 @@ async def test_a_blob_of_another_tenant_can_be_had_neither_by_its_digest_nor_by_
     (await room.b.call("PUT", f"{begun.location}?digest={digest(DATA)}", b"")).refused(400, "DIGEST_INVALID")
 
 
-async def test_an_upload_of_another_tenant_is_not_there_even_for_who_knows_its_id(room: Room) -> None:
+async def test_an_upload_of_another_tenant_is_not_found_even_by_its_id(room: Room) -> None:
     upload = await room.a.begin(NAME)
     (await room.a.call("PATCH", upload, DATA[:100])).of(202)
     (await room.b.call("GET", upload)).refused(404, "BLOB_UPLOAD_UNKNOWN")
@@ -87,7 +87,7 @@ async def test_an_upload_of_another_tenant_is_not_there_even_for_who_knows_its_i
     (await room.a.call("PUT", f"{upload}?digest={digest(DATA)}", DATA[100:])).of(201)
 
 
-async def test_two_tenants_use_one_name_and_neither_changes_what_the_other_has(room: Room) -> None:
+async def test_two_tenants_may_use_the_same_name_and_do_not_change_each_others_content(room: Room) -> None:
     for one in (room.a, room.b, room.default):
         await one.image(NAME, "1", DATA)
     own = {one: (await one.image(NAME, "1", bytes([number])))["digest"]
@@ -100,7 +100,7 @@ async def test_two_tenants_use_one_name_and_neither_changes_what_the_other_has(r
         (await one.blob(NAME, DATA)).of(200)
 
 
-async def test_the_bytes_lie_on_the_disk_once_and_stay_while_any_tenant_has_them(room: Room, clock: Clock) -> None:
+async def test_equal_bytes_are_stored_once_and_kept_while_any_tenant_has_them(room: Room, clock: Clock) -> None:
     for one in (room.a, room.b):
         await one.image(NAME, "1", DATA)
     [blob] = [path for path in files_in(room.root) if path.stat().st_size == len(DATA)]
@@ -116,17 +116,17 @@ async def test_the_bytes_lie_on_the_disk_once_and_stay_while_any_tenant_has_them
     assert not blob.exists()
 
 
-async def test_what_lies_there_from_before_tenants_had_their_own_is_the_default_tenants(room: Room) -> None:
+async def test_repositories_of_earlier_releases_belong_to_the_default_tenant(room: Room) -> None:
     await room.default.image(NAME, "1", DATA)
-    assert (room.root / "repositories" / NAME / "_tags" / "1").is_file()  # where it always was
-    for who in (room.default, room.nobody):  # nobody may pull here, by the setting
+    assert (room.root / "repositories" / NAME / "_tags" / "1").is_file()  # where earlier releases store it
+    for who in (room.default, room.nobody):  # `nobody` may pull, because anonymous pull is on
         (await who.manifest(NAME, "1")).of(200)
         (await who.blob(NAME, DATA)).of(200)
     (await room.a.manifest(NAME, "1")).refused(404, "MANIFEST_UNKNOWN")
 
 
 @on_sqlite
-async def test_a_machine_pulls_what_the_tenant_of_its_job_has_and_nothing_else(store_url: str, tmp_path: Path) -> None:
+async def test_a_machine_may_pull_only_from_the_tenant_of_its_job(store_url: str, tmp_path: Path) -> None:
     tokens = [
         {"name": tenant, "hash": f"sha256:{hashlib.sha256(tenant.encode()).hexdigest()}", "scopes": ["*"], "tenant": tenant}
         for tenant in ("tenant-a", "tenant-b")

@@ -1,4 +1,4 @@
-"""Reports that are odd, or too many."""
+"""Unusual reports, and too many of them."""
 
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,8 @@ ODD: dict[str, Any] = {
 
 
 @on_sqlite
-async def test_an_outcome_is_not_lost_for_a_field_that_is_only_there_for_debugging(
-    store_url: str, tmp_path: Path
-) -> None:
-    """Only status is required and, with failed, failed_step is required; a sender that is refused gives up in the end."""
+async def test_an_invalid_debugging_field_does_not_lose_the_outcome(store_url: str, tmp_path: Path) -> None:
+    """Only status is required, and failed_step if it is failed. A machine whose report is refused gives up in the end."""
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()
         (await as_machine(room, {"status": "success", **ODD})).good()

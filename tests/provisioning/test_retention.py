@@ -1,4 +1,4 @@
-"""What finished jobs leave behind is removed in time."""
+"""Media and records of finished jobs are removed in time."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ SILENT = Script(silent=True)
 
 
 @on_sqlite
-async def test_what_a_finished_job_leaves_behind_is_no_longer_served_and_goes_in_its_time(
+async def test_the_media_of_a_finished_job_are_not_served_and_are_removed_in_time(
     store_url: str, tmp_path: Path
 ) -> None:
     async with lab(store_url, tmp_path, script=SILENT, settings={"provisioning.media_keep_seconds": 0}) as room:
@@ -24,22 +24,22 @@ async def test_what_a_finished_job_leaves_behind_is_no_longer_served_and_goes_in
         async with room.api.session.get(url) as response:
             assert response.status == 404
         await room.stop()
-        await room.start()  # looks for what is due at once
+        await room.start()  # retention runs at the start
         await until(lambda: not (tmp_path / "data" / "provisioning" / job_id).exists())
         assert (await room.job(job_id))["outcome"] == "succeeded"
 
 
 @on_sqlite
-async def test_a_node_removes_its_own_copy_of_a_task_although_another_one_saw_to_the_job(
+async def test_a_node_removes_its_own_copy_of_a_task_medium_although_another_node_handled_the_job(
     store_url: str, tmp_path: Path
 ) -> None:
-    """It holds passwords, and only this node can see it."""
+    """The medium holds passwords, and only this node can remove it."""
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()
         assert room.server.provisioning is not None
         files = room.server.provisioning._files
         gone, active = files._tasks / "01ARZ3NDEKTSV4RRFFQ69G5FAV", files._tasks / job_id
-        gone.mkdir()  # of a job that was deleted since
+        gone.mkdir()  # the directory of a job that was deleted meanwhile
         retention = Retention(
             room.server.engine, files._runs, JobLedgers(room.server.engine.records), files, media_keep_seconds=0
         )
@@ -52,13 +52,13 @@ async def test_a_node_removes_its_own_copy_of_a_task_although_another_one_saw_to
 
 
 @on_sqlite
-async def test_a_record_that_cannot_be_read_does_not_end_the_server(store_url: str, tmp_path: Path) -> None:
+async def test_a_record_that_cannot_be_read_does_not_stop_the_server(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path) as room:
         store = room.server.store
         broken = PutRecord("provision-run", "default", "01ARZ3NDEKTSV4RRFFQ69G5FAV", b"what is this?", due_at=1)
         assert await store.write(broken) is not None
         await room.stop()
-        await room.start()  # looks for what is due at once
+        await room.start()  # retention runs at the start
         await room.register()
         job = await room.reaches(await room.submit(), "complete")
         assert job["outcome"] == "succeeded"

@@ -1,4 +1,4 @@
-"""Starting a job again: what is left of the start before, and who may do it."""
+"""Retrying a job: what remains of the earlier start, and who may do it."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ async def token_on(files: MediaFiles, job_id: str) -> str:
 
 @on_sqlite
 @pytest.mark.parametrize("again", ["/api/v1/jobs/{}/retry", "/engine/jobs/{}/requeue"])
-async def test_starting_an_old_job_again_takes_no_machine_away_from_the_tenant_who_has_it_now(
+async def test_a_retry_of_an_old_job_does_not_take_the_machine_from_its_present_tenant(
     store_url: str, tmp_path: Path, again: str
 ) -> None:
     tokens = [a_token("acme", "acme"), a_token("umbrella", "umbrella")]
@@ -53,9 +53,7 @@ async def test_starting_an_old_job_again_takes_no_machine_away_from_the_tenant_w
 
 
 @on_sqlite
-async def test_starting_an_old_job_again_does_not_bring_back_a_serial_that_was_forgotten(
-    store_url: str, tmp_path: Path
-) -> None:
+async def test_a_requeue_of_an_old_job_does_not_restore_a_deleted_server(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
         old = await failed(room)
         assert (await room.api.call("DELETE", SERVER)).status == 204
@@ -65,7 +63,7 @@ async def test_starting_an_old_job_again_does_not_bring_back_a_serial_that_was_f
 
 
 @on_sqlite
-async def test_a_step_that_went_well_is_not_shown_as_failed_when_the_next_cannot_begin(
+async def test_a_successful_step_is_not_shown_as_failed_when_the_next_one_cannot_begin(
     store_url: str, tmp_path: Path
 ) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
@@ -77,10 +75,10 @@ async def test_a_step_that_went_well_is_not_shown_as_failed_when_the_next_cannot
 
 
 @on_sqlite
-async def test_a_machine_that_still_works_for_an_earlier_start_neither_ends_this_one_nor_takes_its_place(
+async def test_a_report_from_before_the_reset_neither_ends_the_job_nor_claims_it_for_its_boot(
     store_url: str, tmp_path: Path
 ) -> None:
-    """It has the shared secret and knows the job's name, for that is the same; but nobody has reset it yet."""
+    """The machine still works for an earlier start, with the shared secret and the same job id: it was not reset yet."""
     async with lab(store_url, tmp_path, Habits(insert_failures=1000), SILENT) as room:
         await room.register()
         job_id = await room.submit()
@@ -95,10 +93,10 @@ async def test_a_machine_that_still_works_for_an_earlier_start_neither_ends_this
 
 
 @on_sqlite
-async def test_a_node_that_served_an_earlier_start_of_a_job_serves_the_task_of_this_one(
+async def test_a_node_that_served_an_earlier_start_of_a_job_serves_the_medium_of_the_current_one(
     store_url: str, tmp_path: Path
 ) -> None:
-    """Else the machine would get the token of a start that is over, and be told to touch nothing."""
+    """Else the machine would get the token of the earlier start, and be told to stop."""
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()
         assert room.server.provisioning is not None
@@ -116,9 +114,7 @@ async def test_a_node_that_served_an_earlier_start_of_a_job_serves_the_task_of_t
 
 
 @on_sqlite
-async def test_a_machine_is_not_wiped_again_by_somebody_who_may_only_move_jobs_of_the_engine(
-    store_url: str, tmp_path: Path
-) -> None:
+async def test_engine_scopes_alone_do_not_allow_to_requeue_a_provisioning_job(store_url: str, tmp_path: Path) -> None:
     tokens = [
         a_token("acme", "acme"),
         a_token("mover", "acme", "jobs:*"),

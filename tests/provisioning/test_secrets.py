@@ -1,4 +1,4 @@
-"""Secrets stay where they belong: not in logs, answers, events, metrics, webhooks, nor readable in the database."""
+"""No secret is in logs, answers, events, metrics or webhooks, or readable in the database."""
 
 import base64
 from pathlib import Path
@@ -39,7 +39,7 @@ async def everything_shown(room: Lab, jobs: list[str]) -> bytes:
 
 
 def traces(where: bytes, secrets: dict[str, str]) -> list[str]:
-    """The names of the secrets that are found, as they are or in the encodings that nobody means as a disguise."""
+    """Return the names of the secrets that are found, in plain or in a common encoding."""
     return [
         name
         for name, secret in secrets.items()
@@ -50,12 +50,12 @@ def traces(where: bytes, secrets: dict[str, str]) -> list[str]:
 
 
 def in_database(folder: Path) -> bytes:
-    """Of the file and of what SQLite keeps beside it."""
+    """Return the bytes of the database file and of SQLite's files beside it."""
     return b"".join(file.read_bytes() for file in folder.glob("chargehand.db*"))
 
 
 @on_sqlite
-async def test_no_secret_leaves_a_trace_whatever_happens(
+async def test_no_secret_appears_in_answers_logs_webhooks_or_the_database(
     store_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     recipe = {**RECIPE, "env": {"USER_TOKEN": IN_ENV}}
@@ -84,7 +84,7 @@ async def test_no_secret_leaves_a_trace_whatever_happens(
             (await room.api.post(f"/api/v1/servers/{SERIAL}/probe")).good()
             shown += await everything_shown(room, jobs)
         async with lab(store_url, tmp_path, Habits(echoes=True, wants=("Ticket",)), settings=quick) as room:
-            await room.register()  # this BMC refuses, and says who asked
+            await room.register()  # this BMC refuses, and repeats the credentials
             jobs.append(await room.submit(recipe=recipe, webhook={"url": receiver.url()}))
             assert (await room.reaches(jobs[-1], "complete"))["failed_step"] == "redfish.mount.maintenance"
             shown += await everything_shown(room, jobs)
@@ -120,7 +120,7 @@ async def test_a_signed_url_in_a_recipe_is_shown_without_its_query(store_url: st
 
 
 @on_sqlite
-async def test_media_are_for_nobody_else_on_this_machine(store_url: str, tmp_path: Path) -> None:
+async def test_only_the_user_of_the_server_can_read_its_media(store_url: str, tmp_path: Path) -> None:
     """The task medium holds user_data and the job's token, so only the server may read it."""
     async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
         job_id = await room.waiting()

@@ -7,7 +7,7 @@
 "Controller restart"                                                test_controller_restart_…
 "Timeouts: suppress webhook"                                        test_timeouts_suppressed_webhook_…
 
-Restarts here are orderly; that a controller which is killed at any step comes back is tested with processes.
+Here the controller is stopped orderly; tests/e2e kills it at every step.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from tests.webhooks.receiver import receiving
 
 
 def fixed_port() -> dict[str, Any]:
-    """A machine goes on calling the address that it was given, so a server that is restarted must have it again."""
+    """Return settings with a port: a machine keeps calling the same address, so the server must keep it over a restart."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return {"server.listen": f"127.0.0.1:{listener.getsockname()[1]}"}
@@ -68,7 +68,7 @@ async def test_failure_in_each_step_triggers_the_failure_report_and_correct_mapp
         assert (job["outcome"], job["failed_step"], job["failure"]["unit"]) == ("failed", key, unit)
         assert job["progress"]["log_tail"] == f"{unit}: no such disk"
         assert await room.shown(job_id) == ["queued", "provisioning", "failed", "complete"]
-        # Left as it is, so that its console can be read; but nothing stays in its drives.
+        # The machine is left as it is, so that its console can be read; but its drives are empty.
         assert room.bmc.count("reset") == 1
         assert [drive.image for drive in room.bmc.system.drives.values()] == ["", ""]
 
@@ -120,7 +120,7 @@ async def test_controller_restart_while_the_machine_works_loses_no_report_to_its
         job_id = await room.submit()
         await until(lambda: room.guest.imaged)
         await room.stop()
-        await asyncio.sleep(0.3)  # the machine goes on meanwhile, and calls in vain
+        await asyncio.sleep(0.3)  # the machine goes on meanwhile, and its reports get no answer
         await room.start()
         job = await room.reaches(job_id, "complete")
         assert (job["outcome"], room.guest.imaged) == ("succeeded", [job_id])

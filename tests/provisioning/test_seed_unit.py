@@ -11,7 +11,7 @@ ISO and Redfish error mapping
     "Terminal Redfish errors map to failed with correct step"       test_terminal_redfish_errors_map_…
     "Timeouts produce webhook.wait or redfish.poll failures"        test_timeouts_produce_…
 
-Every key and every code in depth: test_keys.py, test_habits.py, test_status_webhook.py.
+Every key and every code in depth: test_taxonomy.py, test_bmc_habits.py, test_status_webhook.py.
 """
 
 from pathlib import Path

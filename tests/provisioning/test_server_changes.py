@@ -1,4 +1,4 @@
-"""Changing the record of a server: who may get its password, and what a job under way allows."""
+"""Changing a server: where its password may be sent, and what is allowed during a job."""
 
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ SILENT = Script(silent=True)
 
 
 @on_sqlite
-async def test_a_password_does_not_follow_its_server_to_another_address(store_url: str, tmp_path: Path) -> None:
-    """Who may change records may not read passwords, not even by having them sent somewhere."""
+async def test_a_stored_password_is_not_sent_to_another_address(store_url: str, tmp_path: Path) -> None:
+    """Else whoever may change a server could read its password, by having it sent to an address of their own."""
     async with lab(store_url, tmp_path) as room:
         await room.register()
         elsewhere = {"bmc_address": "http://127.0.0.1:1", "bmc_username": USER}
@@ -38,7 +38,7 @@ PIN = "sha256:" + "1a" * 32
         ({}, {"tls": PIN}, "tls"),
         ({"tls": PIN}, {"tls": "insecure"}, "tls"),
         ({"tls": PIN}, {"tls": "sha256:" + "2b" * 32}, "tls"),
-        ({"tls": PIN}, {"tls": "verify"}, "tls"),  # whoever has a certificate for that name
+        ({"tls": PIN}, {"tls": "verify"}, "tls"),  # anybody with a certificate for that name could read it
         ({}, {"bmc_username": "another"}, "bmc_username"),
         ({}, {"bmc_username": ""}, "bmc_username"),
         ({}, {"bmc_address": "http://bmc.example"}, "bmc_address"),
@@ -50,7 +50,7 @@ PIN = "sha256:" + "1a" * 32
         ({}, {"labels": {"rack": "3"}, "vendor": "dell"}, ""),
     ],
 )
-async def test_a_password_is_asked_for_again_when_somebody_else_could_get_to_hear_it(
+async def test_the_password_must_be_given_again_when_a_change_could_send_it_elsewhere(
     store_url: str, tmp_path: Path, before: dict[str, Any], after: dict[str, Any], field: str
 ) -> None:
     async with lab(store_url, tmp_path) as room:
@@ -64,12 +64,12 @@ async def test_a_password_is_asked_for_again_when_somebody_else_could_get_to_hea
         assert f"when {field} changes" in answer.json["details"][0]["message"]
         assert (await room.api.get(SERVER)).good() == shown
         (await room.api.call("PUT", SERVER, {**known, **after, "bmc_password": PASSWORD})).good()
-        (await room.api.call("PUT", SERVER, {**known, "bmc_password": ""})).good()  # none is an answer too
+        (await room.api.call("PUT", SERVER, {**known, "bmc_password": ""})).good()  # an empty password counts as given
 
 
 @on_sqlite
-async def test_a_record_does_not_lead_to_another_machine_in_the_midst_of_a_job(store_url: str, tmp_path: Path) -> None:
-    """Whose BMC says as little about who it is as the first one's, and which the cleaning up would reset."""
+async def test_a_server_cannot_be_changed_to_another_machine_during_a_job(store_url: str, tmp_path: Path) -> None:
+    """Its BMC reports no identity, like the first one's, so the cleanup would reset the other machine."""
     nameless = Habits(serial=None, uuid=None)
     async with lab(store_url, tmp_path, nameless, SILENT) as room, FakeBmc(nameless) as other:
         await room.register(unidentified=True)
@@ -85,19 +85,15 @@ async def test_a_record_does_not_lead_to_another_machine_in_the_midst_of_a_job(s
 
 
 @on_sqlite
-async def test_a_password_that_was_changed_at_the_bmc_can_be_told_in_the_midst_of_a_job(
-    store_url: str, tmp_path: Path
-) -> None:
+async def test_a_new_password_of_the_bmc_can_be_registered_during_a_job(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
         await room.waiting()
         await room.register(bmc_password="another")
 
 
 @on_sqlite
-async def test_one_machine_is_not_registered_twice_by_another_spelling_of_its_serial(
-    store_url: str, tmp_path: Path
-) -> None:
-    """A BMC's serial fits in either case; two records would be two jobs at once on the same disk."""
+async def test_a_serial_cannot_be_registered_twice_in_upper_and_lower_case(store_url: str, tmp_path: Path) -> None:
+    """A serial matches a BMC's in either case, so two records would allow two jobs at once on the same disk."""
     async with lab(store_url, tmp_path) as room:
         await room.register("SN-1")
         record = {"bmc_address": room.bmc.url, "bmc_username": USER, "bmc_password": PASSWORD}

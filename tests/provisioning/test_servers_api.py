@@ -1,4 +1,4 @@
-"""The servers that are known: registering, changing, probing, forgetting, and a password that goes in and never out."""
+"""The API of servers: register, change, probe, delete; and no answer contains a password."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from tests.provisioning.lab import RECIPE, SERIAL, lab
 PATH = f"/api/v1/servers/{SERIAL}"
 
 
-async def test_a_server_is_registered_read_listed_and_forgotten(store_url: str, tmp_path: Path) -> None:
+async def test_a_server_is_registered_read_listed_and_deleted(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path) as room:
         body = {
             "bmc_address": room.bmc.url + "/",
@@ -36,7 +36,7 @@ async def test_a_server_is_registered_read_listed_and_forgotten(store_url: str, 
 
 
 @on_sqlite
-async def test_a_password_that_is_left_out_stays_and_is_never_returned(store_url: str, tmp_path: Path) -> None:
+async def test_a_password_that_is_left_out_is_kept_and_never_returned(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path) as room:
         await room.register()
         kept = (await room.api.call("PUT", PATH, {"bmc_address": room.bmc.url, "bmc_username": USER})).good()
@@ -75,7 +75,7 @@ async def test_servers_are_listed_page_by_page(store_url: str, tmp_path: Path) -
     [(ONE_CD, ["cd"]), (CD_AND_USB, ["cd", "usb"]), (Habits().slots, ["cd", "cd"])],
     ids=["one CD", "CD and USB", "two CDs"],
 )
-async def test_a_probe_tells_what_the_bmc_can_do_and_changes_nothing(
+async def test_a_probe_returns_what_the_bmc_can_do_and_changes_nothing(
     store_url: str, tmp_path: Path, slots: Any, drives: list[str]
 ) -> None:
     async with lab(store_url, tmp_path, Habits(slots=slots)) as room:
@@ -92,7 +92,7 @@ async def test_a_probe_tells_what_the_bmc_can_do_and_changes_nothing(
 
 
 @on_sqlite
-async def test_a_probe_that_finds_nothing_says_why_and_the_facts_of_before_stay(store_url: str, tmp_path: Path) -> None:
+async def test_a_failed_probe_says_why_and_keeps_the_earlier_facts(store_url: str, tmp_path: Path) -> None:
     settings = {"provisioning.redfish_timeout_seconds": 0.2}
     async with lab(store_url, tmp_path, settings=settings) as room:
         await room.register()
@@ -108,7 +108,7 @@ async def test_a_probe_that_finds_nothing_says_why_and_the_facts_of_before_stay(
 
 
 @on_sqlite
-async def test_a_server_with_an_active_job_is_not_forgotten(store_url: str, tmp_path: Path) -> None:
+async def test_a_server_with_an_active_job_cannot_be_deleted(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
         job_id = await room.waiting()
         assert (await room.api.get(PATH)).good()["active_job"] == job_id
@@ -120,8 +120,8 @@ async def test_a_server_with_an_active_job_is_not_forgotten(store_url: str, tmp_
 
 
 @on_sqlite
-async def test_an_older_job_that_was_started_again_is_the_active_one(store_url: str, tmp_path: Path) -> None:
-    """Else its server could be forgotten, or lead to another machine, while it works."""
+async def test_an_older_job_that_was_retried_is_the_active_one(store_url: str, tmp_path: Path) -> None:
+    """Else its server could be deleted, or changed to another machine, while it works."""
     async with lab(store_url, tmp_path, script=Script(silent=True)) as room:
         older = await room.waiting()
         (await room.report({"status": "failed", "failed_step": "partition.service"})).good()
@@ -138,7 +138,7 @@ async def test_an_older_job_that_was_started_again_is_the_active_one(store_url: 
 
 
 @on_sqlite
-async def test_what_one_tenant_registers_neither_keeps_another_from_it_nor_is_seen_by_it(
+async def test_two_tenants_may_register_the_same_serial_and_do_not_see_each_others_server(
     store_url: str, tmp_path: Path
 ) -> None:
     tokens = [a_token("acme", "acme"), a_token("umbrella", "umbrella")]
@@ -162,7 +162,7 @@ async def test_a_bmc_may_be_in_a_private_network(store_url: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
-async def test_without_a_key_nothing_is_taken_that_would_have_to_be_encrypted(store_url: str, tmp_path: Path) -> None:
+async def test_without_a_key_servers_and_jobs_are_refused(store_url: str, tmp_path: Path) -> None:
     settings = {"server.data_dir": str(tmp_path), "provisioning.enabled": True}
     async with serving(store_url, settings) as server, talking(server) as api:
         answer = await api.call("PUT", PATH, {"bmc_address": "http://10.1.2.3", "bmc_password": "x"})
@@ -173,7 +173,7 @@ async def test_without_a_key_nothing_is_taken_that_would_have_to_be_encrypted(st
 
 
 @on_sqlite
-async def test_another_key_opens_nothing_and_says_so(store_url: str, tmp_path: Path) -> None:
+async def test_a_wrong_key_is_reported(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path) as room:
         await room.register()
     async with lab(

@@ -1,4 +1,4 @@
-"""The inbound webhook, to the letter of its contract: sections 3.2 to 3.6 and 5 of the seed."""
+"""The inbound webhook by its contract, sections 3.2 to 3.6 and 5."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ FAILED = {"status": "failed", "failed_step": "partition.service"}
 
 
 def refused(answer: Answer, status: int, code: str) -> None:
-    """The shape of every refusal of this door."""
+    """Check a refusal: its status, its code and its format."""
     assert (answer.status, answer.json["error"]) == (status, code), answer.body
     assert answer.json["message"]
 
@@ -30,11 +30,13 @@ async def outcome(room: Lab, job_id: str) -> tuple[str, str | None]:
     return job["outcome"], job["failed_step"]
 
 
-# 3.3, 5.2: who may report ---------------------------------------------------------------------------------------------
+# 3.3, 5.2: credentials ------------------------------------------------------------------------------------------------
 
 
 @on_sqlite
-async def test_without_credentials_401_with_wrong_ones_403_and_nothing_happens(store_url: str, tmp_path: Path) -> None:
+async def test_missing_credentials_are_401_and_wrong_ones_403_and_nothing_changes(
+    store_url: str, tmp_path: Path
+) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()
         nobody = await room.report(SUCCESS, secret=None)
@@ -45,14 +47,14 @@ async def test_without_credentials_401_with_wrong_ones_403_and_nothing_happens(s
         token = (await room.on_medium())["token"]
         for bearer in ("nonsense", token[:-1], token.replace(".1.", ".2."), token + "=", "cht_"):
             refused(await room.report(SUCCESS, secret=None, Authorization=f"Bearer {bearer}"), 403, "auth.forbidden")
-        # A wrong token is not saved by a right secret: whoever sends it is not who they say they are.
+        # A wrong token is refused although the secret is right.
         refused(await room.report(SUCCESS, Authorization="Bearer cht_nonsense"), 403, "auth.forbidden")
         assert (await room.job(job_id))["status"] == "provisioning"
         assert await room.told(job_id, "webhook") == []
 
 
 @on_sqlite
-async def test_credentials_are_looked_at_before_anything_else(store_url: str, tmp_path: Path) -> None:
+async def test_credentials_are_checked_before_anything_else(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path) as room:
         for serial in ("SN-UNKNOWN", "%00", "a%20b"):
             refused(await room.report({"nonsense": 1}, serial, secret=None), 401, "auth.unauthenticated")
@@ -76,7 +78,7 @@ async def test_the_current_and_the_previous_secret_are_accepted(store_url: str, 
 
 
 @on_sqlite
-async def test_without_a_configured_secret_only_the_jobs_token_opens(store_url: str, tmp_path: Path) -> None:
+async def test_without_a_configured_secret_only_the_jobs_token_is_accepted(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=SILENT, settings={"provisioning.webhook_secret": ""}) as room:
         job_id = await room.waiting()
         for secret in ("", SECRET):
@@ -87,7 +89,7 @@ async def test_without_a_configured_secret_only_the_jobs_token_opens(store_url: 
 
 
 @on_sqlite
-async def test_a_jobs_token_speaks_for_that_job_and_server_only(store_url: str, tmp_path: Path) -> None:
+async def test_a_jobs_token_is_valid_for_that_job_and_server_only(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
         first = await room.waiting()
         token = (await room.on_medium())["token"]
@@ -105,7 +107,7 @@ async def test_a_jobs_token_speaks_for_that_job_and_server_only(store_url: str, 
 
 
 @on_sqlite
-async def test_a_token_of_an_earlier_start_says_nothing_about_this_one(store_url: str, tmp_path: Path) -> None:
+async def test_a_report_with_the_token_of_an_earlier_start_changes_nothing(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()
         old = (await room.on_medium())["token"]
@@ -126,7 +128,7 @@ async def test_a_token_of_an_earlier_start_says_nothing_about_this_one(store_url
         assert await outcome(room, job_id) == ("succeeded", None)
 
 
-# 3.4, 5.3: what may be said -------------------------------------------------------------------------------------------
+# 3.4, 5.3: the payload ------------------------------------------------------------------------------------------------
 
 WRONG: dict[str, Any] = {
     "no status": {},
@@ -147,7 +149,7 @@ WRONG: dict[str, Any] = {
 
 
 @on_sqlite
-async def test_what_is_not_as_the_contract_says_is_400_and_changes_nothing(store_url: str, tmp_path: Path) -> None:
+async def test_an_invalid_report_is_400_and_changes_nothing(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()
         path = f"/api/v1/status-webhook/{SERIAL}"
@@ -180,10 +182,10 @@ def _json(body: Any) -> bytes:
     ],
     ids=[
         "a unit",
-        "without its ending",
+        "without .service",
         "with blanks",
-        "one that is not in the table",
-        "with success it means nothing",
+        "a unit that is not in the table",
+        "ignored with success",
     ],
 )
 async def test_the_unit_that_failed_becomes_a_key(
@@ -217,11 +219,11 @@ async def test_optional_fields_are_kept_and_unknown_ones_ignored(store_url: str,
         assert await outcome(room, job_id) == ("succeeded", None)
 
 
-# 5.1: which job is meant ----------------------------------------------------------------------------------------------
+# 5.1: the job of a report ---------------------------------------------------------------------------------------------
 
 
 @on_sqlite
-async def test_404_when_the_server_has_no_job_that_could_be_meant(store_url: str, tmp_path: Path) -> None:
+async def test_a_report_for_a_server_without_a_started_job_is_404(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
         assert (await room.report(SUCCESS, "SN-UNKNOWN")).status == 404
         assert (await room.report(SUCCESS, "..%2f..%2fetc")).status == 404
@@ -235,7 +237,7 @@ async def test_404_when_the_server_has_no_job_that_could_be_meant(store_url: str
 
 
 @on_sqlite
-async def test_a_report_says_nothing_about_a_job_that_waits_to_be_tried_again(store_url: str, tmp_path: Path) -> None:
+async def test_a_report_for_a_job_that_waits_for_its_retry_is_refused(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()
         (await room.report({**FAILED, "delivery_id": "d-1"})).good()
@@ -250,15 +252,13 @@ async def test_a_report_says_nothing_about_a_job_that_waits_to_be_tried_again(st
 
 
 @on_sqlite
-async def test_a_word_that_names_no_job_cannot_come_from_a_machine_that_was_not_reset_yet(
-    store_url: str, tmp_path: Path
-) -> None:
+async def test_a_report_without_a_job_is_refused_until_the_machine_was_reset(store_url: str, tmp_path: Path) -> None:
     habits = Habits(away_after=("insert",), away_seconds=0.5)  # so that there is time before the reset
     async with lab(store_url, tmp_path, habits, Script(silent=True)) as room:
         await room.register()
         job_id = await room.submit()
         await until(lambda: room.bmc.count("insert"))
-        assert (await room.report(SUCCESS)).status == 404, "a late retry of an earlier job's machine, perhaps"
+        assert (await room.report(SUCCESS)).status == 404, "it may be a late retry of an earlier job's machine"
         assert (await room.job(job_id))["outcome"] is None
         await room.waits(job_id)
         (await room.report(SUCCESS)).good()
@@ -289,7 +289,7 @@ async def test_a_report_for_an_earlier_job_does_not_touch_the_one_that_runs(stor
         assert (await room.job(second))["outcome"] is None
 
 
-# 3.5, 5.5, 9: at least once from there, exactly once in effect here ----------------------------------------------------
+# 3.5, 5.5, 9: sent at least once, counted exactly once -----------------------------------------------------------------
 
 
 @on_sqlite
@@ -357,7 +357,7 @@ async def test_a_hundred_webhooks_at_once_are_one_change_and_200_for_all(
 
 
 @pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
-async def test_two_nodes_hear_the_same_report_and_one_change_comes_of_it(store_url: str, tmp_path: Path) -> None:
+async def test_the_same_report_at_two_nodes_makes_one_change(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()
         settings = {
@@ -377,8 +377,8 @@ async def test_two_nodes_hear_the_same_report_and_one_change_comes_of_it(store_u
 
 
 @on_sqlite
-async def test_a_report_that_comes_before_the_reset_was_seen_is_taken(store_url: str, tmp_path: Path) -> None:
-    """A machine may be quicker than the BMC, which is still away."""
+async def test_a_report_that_arrives_before_the_bmc_is_back_is_accepted(store_url: str, tmp_path: Path) -> None:
+    """A machine may report while its BMC is still away after the reset."""
     habits = Habits(away_after=("reset",), away_seconds=0.5)
     async with lab(store_url, tmp_path, habits) as room:
         await room.register()

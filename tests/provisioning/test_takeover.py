@@ -1,4 +1,4 @@
-"""What whoever takes a job over makes of what the owner before it left: resets without an answer, deadlines, an old ledger."""
+"""Taking over a job from another owner: resets without an answer, deadlines, an old ledger."""
 
 import asyncio
 from pathlib import Path
@@ -35,15 +35,15 @@ BEFORE, AFTER = "2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z"
 @pytest.mark.parametrize(
     ("intent", "glance", "happened"),
     [
-        # A BMC that tells when the system was last reset.
+        # A BMC that shows when the system was last reset.
         (ResetIntent(1, "On", BEFORE, "Once"), Glance("On", AFTER, override="Once"), True),
         (ResetIntent(1, "On", BEFORE, "Once"), Glance("On", BEFORE, override="Once"), False),
         (ResetIntent(1, "On", BEFORE, "Disabled"), Glance("On", BEFORE, override="Disabled"), False),
-        # One that does not tell, or tells late: the override is used up by a boot.
+        # A BMC that does not show it, or late: a boot uses up the override.
         (ResetIntent(1, "On", "", "Once"), Glance("On", "", override="Disabled"), True),
         (ResetIntent(1, "On", BEFORE, "Once"), Glance("On", BEFORE, override="Disabled"), True),
         (ResetIntent(1, "On", "", "Once"), Glance("On", "", override="Once"), False),
-        # One whose overrides last, or that shows none: nothing can be known.
+        # A BMC with permanent overrides, or that shows none: nothing is known.
         (ResetIntent(1, "On", "", "Continuous"), Glance("On", "", override="Continuous"), None),
         (ResetIntent(1, "On"), Glance("On"), None),
         (ResetIntent(1, "Unknown"), Glance("On"), None),
@@ -52,11 +52,11 @@ BEFORE, AFTER = "2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z"
         (ResetIntent(1, "Off"), Glance("PoweringOn"), True),
         (ResetIntent(1, "On"), Glance("Resetting"), True),
         (ResetIntent(1, "Off"), Glance("Off"), False),
-        # Switched off to be switched on again, and nobody did: it is safe to say it again.
+        # The system was switched off and not on again: the reset can safely be sent again.
         (ResetIntent(1, "On", BEFORE), Glance("Off", AFTER), False),
     ],
 )
-def test_a_look_at_the_machine_tells_whether_a_reset_happened_or_that_it_cannot_tell(
+def test_a_glance_at_the_machine_shows_a_reset_or_none_or_leaves_it_unknown(
     intent: ResetIntent, glance: Glance, happened: bool | None
 ) -> None:
     assert was_reset(intent, glance) is happened
@@ -74,17 +74,17 @@ RESET = ResetIntent(100 * SECOND, "On", BEFORE)
 @pytest.mark.parametrize(
     ("ledger", "taken_at", "at", "reason"),
     [
-        # Nobody was away: each clock runs from what it is about.
+        # The owner was there all the time: each deadline counts from its own event.
         (JobLedger(), 90, 100 + 20, "never_fetched"),
         (JobLedger(heard_at=150 * SECOND), 90, 150 + 10, "agent_silent"),
         (JobLedger(heard_at=995 * SECOND), 90, 100 + 900, "no_report"),
-        # Somebody was: a machine that nobody could hear gets as long again.
+        # The job had no owner until `taken_at`: each deadline counts from then.
         (JobLedger(), 700, 700 + 20, "never_fetched"),
         (JobLedger(heard_at=150 * SECOND), 700, 700 + 10, "agent_silent"),
         (JobLedger(heard_at=150 * SECOND), 5000, 5000 + 10, "no_report"),
     ],
 )
-def test_a_machine_is_not_blamed_for_the_time_in_which_nobody_listened(
+def test_deadlines_begin_again_after_a_time_in_which_no_node_was_up(
     ledger: JobLedger, taken_at: int, at: int, reason: str
 ) -> None:
     run = JobRun(reset=RESET, booted_at=100 * SECOND, taken_at=taken_at * SECOND)
@@ -92,18 +92,18 @@ def test_a_machine_is_not_blamed_for_the_time_in_which_nobody_listened(
     assert (told.at / SECOND, told.reason) == (at, reason)
 
 
-async def test_an_owner_that_comes_late_wipes_out_no_verdict(store: Store) -> None:
+async def test_a_late_owner_does_not_erase_a_verdict(store: Store) -> None:
     ledgers = JobLedgers(Records(store))
     verdict = Verdict("succeeded", 1, "webhook")
     await ledgers.begin("t", "j", 1)
     await ledgers.amend("t", "j", lambda ledger: ledger.with_verdict(verdict))
-    await ledgers.begin("t", "j", 1)  # by one that was replaced before it came to this
+    await ledgers.begin("t", "j", 1)  # by an owner that was replaced meanwhile
     assert await ledgers.get("t", "j") == JobLedger(1, verdict)
-    await ledgers.begin("t", "j", 2)  # another start that was asked for
+    await ledgers.begin("t", "j", 2)  # a retry
     assert await ledgers.get("t", "j") == JobLedger(2)
 
 
-async def test_what_was_fetched_before_a_reset_is_no_sign_of_the_boot_after_it(store: Store, clock: Clock) -> None:
+async def test_a_fetch_before_a_reset_is_not_taken_for_the_boot_after_it(store: Store, clock: Clock) -> None:
     engine = Engine(store, policy=RetryPolicy(0, 0), now=clock)
     job_id = engine.new_id()
     await engine.submit(NewJob(job_id, Queue("provision", "t", "SN-1"), b"{}"))
@@ -112,7 +112,7 @@ async def test_what_was_fetched_before_a_reset_is_no_sign_of_the_boot_after_it(s
     fetches = Fetches(engine, ledgers)
     fetched_at = engine.now()
     fetches.heard(job_id, "maintenance.iso", 0, 100, False)
-    clock.advance(1)  # it is written down later
+    clock.advance(1)  # it is written later
     asked_at = engine.now()
     await fetches.write()
     ledger = await ledgers.get("t", job_id)
@@ -133,7 +133,7 @@ class AwayOnce(JobLedgers):
         return await super().amend(tenant, job_id, amend)
 
 
-async def test_what_was_fetched_while_the_store_was_away_is_written_later(store: Store, clock: Clock) -> None:
+async def test_a_fetch_while_the_store_is_away_is_written_later(store: Store, clock: Clock) -> None:
     engine = Engine(store, policy=RetryPolicy(0, 0), now=clock)
     job_id = engine.new_id()
     await engine.submit(NewJob(job_id, Queue("provision", "t", "SN-1"), b"{}"))
@@ -154,7 +154,7 @@ async def test_what_was_fetched_while_the_store_was_away_is_written_later(store:
 
 
 class SlowBmc(FakeBmc):
-    """Goes on with an insert when nobody waits for its answer any more, as real ones do."""
+    """Completes an insert even if its caller has disconnected, as real BMCs do."""
 
     async def _insert(self, system: System, name: str, body: dict[str, Any]) -> web.Response:
         async def late() -> None:

@@ -1,4 +1,4 @@
-"""Every key of the taxonomy, provoked for real: what an operator then reads, and that the machine is left in order."""
+"""Every key of the taxonomy, by a real failure: what an operator reads then, and that the machine is left clean."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ WINDOWS = ("provision-dispatcher.service", "partition.service", "image-windows.s
 
 @dataclass(frozen=True)
 class Trouble:
-    """What is wrong in the room, and what must be said of it."""
+    """What is wrong, and what the error must say."""
 
     says: str
     habits: Habits = field(default_factory=Habits)
@@ -93,7 +93,7 @@ WARNINGS: dict[Key, Trouble] = {
 
 
 def spoil(key: Key, folder: Path) -> None:
-    """A file where the directory of task media should be: root is not stopped by permissions, but it is by this."""
+    """Put a file where the directory of task media should be: unlike permissions, this stops root too."""
     if key is Key.ISO_BUILD:
         (folder / "data").mkdir(exist_ok=True)
         (folder / "data" / "provisioning").write_text("in the way")
@@ -147,7 +147,7 @@ async def test_a_job_that_fails_says_where_and_what_to_do_and_leaves_the_machine
 
 @on_sqlite
 @pytest.mark.parametrize("key", REFUSALS)
-async def test_a_request_that_cannot_become_a_job_is_refused_by_its_key(
+async def test_a_request_that_cannot_become_a_job_is_refused_with_its_key(
     store_url: str, tmp_path: Path, key: Key
 ) -> None:
     status, pointer, body = REFUSALS[key]
@@ -162,7 +162,7 @@ async def test_a_request_that_cannot_become_a_job_is_refused_by_its_key(
 
 @on_sqlite
 @pytest.mark.parametrize("key", WARNINGS)
-async def test_what_goes_wrong_while_cleaning_up_is_a_warning_and_the_outcome_stands(
+async def test_a_failed_cleanup_step_is_a_warning_and_the_outcome_stands(
     store_url: str, tmp_path: Path, key: Key
 ) -> None:
     trouble = WARNINGS[key]
@@ -181,8 +181,8 @@ async def test_what_goes_wrong_while_cleaning_up_is_a_warning_and_the_outcome_st
 
 
 @on_sqlite
-async def test_a_medium_that_finds_no_room_on_the_disk_is_iso_build(store_url: str, tmp_path: Path) -> None:
-    """/dev/full stands in for a full disk: it opens, and every write to it fails with ENOSPC."""
+async def test_a_full_disk_fails_with_iso_build(store_url: str, tmp_path: Path) -> None:
+    """/dev/full stands for a full disk: every write to it fails with ENOSPC."""
     async with lab(store_url, tmp_path, Habits(slots=ONE_CD)) as room:
         (tmp_path / "data").mkdir(exist_ok=True)
         (tmp_path / "data" / "provisioning").symlink_to("/dev/full")
@@ -205,7 +205,7 @@ async def test_a_medium_that_finds_no_room_on_the_disk_is_iso_build(store_url: s
     ],
     ids=["wrong password", "nobody there", "another UUID", "no identity", "no drive", "no JSON", "redirect"],
 )
-async def test_a_bmc_that_cannot_be_used_is_redfish_discover_and_is_not_touched(
+async def test_an_unusable_bmc_fails_with_redfish_discover_and_is_not_changed(
     store_url: str, tmp_path: Path, habits: Habits, record: dict[str, Any], says: str
 ) -> None:
     async with lab(store_url, tmp_path, habits, settings={"provisioning.boot_seconds": 0.4}) as room:

@@ -1,4 +1,4 @@
-"""Two tenants and their machines: neither stops, sees or speaks for what the other has, even where both say the same of theirs."""
+"""Two tenants and their machines: neither blocks, sees or reports for the other, even with the same serials and UUIDs."""
 
 import json
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ STEP = {"step": "partition.service", "boot_id": "1"}
 async def two_tenants(
     store_url: str, folder: Path, other: FakeBmc | None = None, **settings: Any
 ) -> AsyncIterator[tuple[Lab, Lab]]:
-    """The same server and, if no other is given, the same BMC."""
+    """Yield the two tenants, with the same server and, if no other is given, the same BMC."""
     given = {"auth.tokens": TOKENS, **{f"provisioning.{name}": value for name, value in settings.items()}}
     async with lab(store_url, folder, script=SILENT, settings=given, token=token_of("acme")) as acme:
         api = acme.api.of(token_of("umbrella"))
@@ -45,7 +45,7 @@ async def all_that_is_shown(room: Lab, job_id: str) -> str:
 # occupancy --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_bmc_that_claims_to_be_anothers_machine_stops_no_job_of_that_tenant(
+async def test_a_bmc_that_claims_to_be_another_tenants_machine_does_not_block_that_tenant(
     store_url: str, tmp_path: Path
 ) -> None:
     async with FakeBmc() as impostor, two_tenants(store_url, tmp_path, impostor) as (acme, umbrella):
@@ -58,7 +58,7 @@ async def test_a_bmc_that_claims_to_be_anothers_machine_stops_no_job_of_that_ten
             assert (await one.reaches(job_id, "complete"))["outcome"] == "succeeded"
 
 
-async def test_two_tenants_who_can_open_one_bmc_have_its_machine_one_after_the_other(
+async def test_two_tenants_with_credentials_for_one_bmc_use_its_machine_one_after_the_other(
     store_url: str, tmp_path: Path
 ) -> None:
     async with two_tenants(store_url, tmp_path) as (acme, umbrella):
@@ -79,7 +79,7 @@ async def test_two_tenants_who_can_open_one_bmc_have_its_machine_one_after_the_o
 
 
 @on_sqlite
-async def test_who_cannot_open_a_bmc_does_not_keep_its_machine_from_those_who_can(
+async def test_a_tenant_without_credentials_for_a_bmc_does_not_block_its_machine(
     store_url: str, tmp_path: Path
 ) -> None:
     async with two_tenants(store_url, tmp_path, boot_seconds=10) as (acme, umbrella):
@@ -94,7 +94,7 @@ async def test_who_cannot_open_a_bmc_does_not_keep_its_machine_from_those_who_ca
 
 
 @on_sqlite
-async def test_the_token_of_a_job_speaks_for_its_tenant_though_another_has_the_serial_too(
+async def test_a_jobs_token_reports_for_its_own_tenant_although_another_has_the_same_serial(
     store_url: str, tmp_path: Path
 ) -> None:
     async with FakeBmc() as other, two_tenants(store_url, tmp_path, other) as (acme, umbrella):
@@ -105,7 +105,7 @@ async def test_the_token_of_a_job_speaks_for_its_tenant_though_another_has_the_s
             assert (await says(umbrella, token, said, "/progress")).good()["job_id"] == theirs
         for where, said in (("", SUCCESS), ("/progress", STEP)):
             assert (await says(umbrella, token, said, where, "SN-2")).status == 404
-        for _ in range(2):  # and once more, as machines do that did not hear the answer
+        for _ in range(2):  # twice, as a machine does that got no answer
             assert (await says(umbrella, token, {**SUCCESS, "job_id": ours, "delivery_id": "1"})).good()[
                 "job_id"
             ] == theirs
@@ -116,7 +116,7 @@ async def test_the_token_of_a_job_speaks_for_its_tenant_though_another_has_the_s
 
 
 @on_sqlite
-async def test_the_shared_secret_speaks_for_the_machines_of_one_tenant_alone(store_url: str, tmp_path: Path) -> None:
+async def test_the_shared_secret_is_valid_for_machines_of_one_tenant_only(store_url: str, tmp_path: Path) -> None:
     async with (
         FakeBmc() as other,
         two_tenants(store_url, tmp_path, other, webhook_tenant="acme") as (acme, umbrella),
@@ -130,15 +130,15 @@ async def test_the_shared_secret_speaks_for_the_machines_of_one_tenant_alone(sto
         assert (await acme.report(SUCCESS, "SN-2")).status == 404
         assert (await acme.report(SUCCESS)).good()["job_id"] == ours
         assert (await acme.reaches(ours, "complete"))["outcome"] == "succeeded"
-        assert (await acme.report(SUCCESS)).good()["duplicate"] is True  # not a word about the other's
+        assert (await acme.report(SUCCESS)).good()["duplicate"] is True  # about its own job, not the other's
         untouched = await umbrella.job(theirs)
         assert (untouched["status"], untouched["progress"]["heard_at"]) == ("provisioning", None)
 
 
-# what an earlier release left -----------------------------------------------------------------------------------------------
+# records of an earlier release ----------------------------------------------------------------------------------------------
 
 
-async def test_what_was_kept_for_all_tenants_together_is_given_to_each_when_the_server_starts(
+async def test_records_of_all_tenants_together_are_moved_to_each_tenant_at_the_start(
     store_url: str, tmp_path: Path
 ) -> None:
     async with two_tenants(store_url, tmp_path, webhook_tenant="acme") as (acme, _):
@@ -164,7 +164,7 @@ async def test_what_was_kept_for_all_tenants_together_is_given_to_each_when_the_
 
 @pytest.mark.parametrize("secret", ["", "wrong", SECRET[:-1], SECRET + "x"])
 @on_sqlite
-async def test_a_secret_that_is_nearly_right_is_wrong(store_url: str, tmp_path: Path, secret: str) -> None:
+async def test_a_secret_that_is_nearly_right_is_refused(store_url: str, tmp_path: Path, secret: str) -> None:
     async with lab(store_url, tmp_path, script=SILENT) as room:
         await room.register()
         assert (await room.report(SUCCESS, secret=secret)).status == 403

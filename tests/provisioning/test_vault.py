@@ -1,4 +1,4 @@
-"""Sealed recipes and passwords: those that older releases wrote still open, and what is sealed is shown to nobody."""
+"""Encrypted recipes and passwords: those of older releases can still be decrypted, and no answer shows them."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ TEXT = (
 PLAIN = {"task_target": "install-esxi.target", "wipe": True, "ks_cfg": "rootpw s3cret-ü\n", "installer_iso": "esxi.iso"}
 SHOWN = {**PLAIN, "ks_cfg": {"redacted": True, "bytes": 17}}
 
-# Both were written before recipes were sealed as bytes, by the code that 0.1.0 has as well.
+# Both were written by the code of 0.1.0, before recipes were stored as encrypted bytes.
 OLD_PAYLOAD = (
     b'{"server_serial":"SN-OLD","recipe":{"task_target":"install-esxi.target","wipe":true,"ks_cfg":{"redacted":true,'
     b'"bytes":17},"installer_iso":"esxi.iso"},"sealed":"HYB/RrKX5M91R9FacpXoWNdGMUdfT5su3cm6XWlNQO0z48A+O7R9xXQmds4TH'
@@ -44,17 +44,17 @@ def job(payload: bytes) -> Job:
     )  # fmt: skip
 
 
-def test_a_recipe_that_an_older_release_sealed_opens() -> None:
+def test_a_recipe_that_an_older_release_encrypted_can_be_decrypted() -> None:
     old = job(OLD_PAYLOAD)
     assert Orders(Vault(KEY)).open(old).plain == PLAIN
     assert (order_of(old).server_serial, order_of(old).recipe) == ("SN-OLD", SHOWN)
 
 
-def test_a_password_that_an_older_release_sealed_opens() -> None:
+def test_a_password_that_an_older_release_encrypted_can_be_decrypted() -> None:
     assert Vault(KEY).open("bmc/default/SN-OLD", OLD_PASSWORD) == b"old-password"
 
 
-def test_a_recipe_is_sealed_as_it_was_sent_and_opens_for_its_own_job_alone() -> None:
+def test_a_recipe_is_encrypted_as_it_was_sent_and_for_its_own_job_only() -> None:
     orders = Orders(Vault(KEY))
     payload = orders.seal(JOB_ID, "SN-OLD", judge(TEXT.encode()), TEXT.encode())
     sealed = job(payload)
@@ -68,7 +68,7 @@ def test_a_recipe_is_sealed_as_it_was_sent_and_opens_for_its_own_job_alone() -> 
 
 
 @on_sqlite
-async def test_the_engine_shows_a_job_of_this_door_without_what_is_sealed(store_url: str, tmp_path: Path) -> None:
+async def test_the_engine_shows_a_provisioning_job_without_its_encrypted_part(store_url: str, tmp_path: Path) -> None:
     async with lab(store_url, tmp_path) as room:
         await room.register()
         shown = (await room.api.get(f"/engine/jobs/{await room.submit()}")).good()["payload"]
@@ -78,7 +78,7 @@ async def test_the_engine_shows_a_job_of_this_door_without_what_is_sealed(store_
 
 @on_sqlite
 async def test_a_job_whose_key_is_lost_can_still_be_cancelled(store_url: str, tmp_path: Path) -> None:
-    """Else its server could have no other job for ever."""
+    """Else its server could never have another job."""
     async with lab(store_url, tmp_path, script=SILENT) as room:
         job_id = await room.waiting()
         (await room.api.call("PUT", QUEUE, {"paused": True})).good()
