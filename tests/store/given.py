@@ -1,4 +1,4 @@
-"""What tests of the store and of the engine begin with: a job, a receiver, and the way to each state."""
+"""Helpers for tests of the store and of the engine: jobs, reports, and jobs in each state."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -66,17 +66,17 @@ async def take_one(store: Store, *queues: str | Queue, stage: str = "", lease_se
 
 
 def seen(job_id: str, tenant: str = TENANT, kind: str = "job") -> Guard:
-    """For a move that needs nobody who holds the job."""
+    """Return a guard for a move that does not require to hold the job."""
     return Guard(job_id, tenant, kind, None, None)
 
 
 async def move(store: Store, job: Job, name: str, **fields: Any) -> Moved | None:
-    """As whoever holds the job would make it, and by its lease alone."""
+    """Make the move as the holder of the job, guarded by its lease only."""
     return await store.write(Change(Guard(job.id, job.tenant, job.kind, job.lease, None), name, **fields))
 
 
 async def running(store: Store, **fields: Any) -> Job:
-    """A new job, claimed from a queue where it is alone."""
+    """Return a new running job, claimed from a queue of its own."""
     job_id = new_id()
     job = a_job(**{"id": job_id, "queue": job_id, **fields})
     assert (await store.write(job)).created
@@ -100,7 +100,7 @@ async def get(store: Store, job_id: str) -> Job:
 
 
 async def trace(store: Store, job_id: str) -> tuple[Job | None, list[Event]]:
-    """All there is to see of a job: unchanged means nothing happened to it."""
+    """Return all that can be read of a job, to check that nothing changed."""
     return await store.get_job(job_id), await store.list_events(job_id)
 
 
@@ -126,7 +126,7 @@ async def opened(url: str, clock: Clock | None = None, **options: int) -> AsyncI
 
 
 async def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
-    """Past the store, straight at its database."""
+    """Run a statement on the database, without the store."""
     if url.startswith("sqlite:"):
         with apsw.Connection(url.removeprefix("sqlite:///")) as connection:
             return connection.execute(statement).fetchall()
@@ -138,7 +138,7 @@ async def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
 
 
 async def until_held_up(holder: "asyncpg.Connection[asyncpg.Record]", task: "asyncio.Task[Any]") -> None:
-    """The task waits for a lock that this connection holds, or is over without having needed it."""
+    """Wait until the task waits for a lock that this connection holds, or has ended without it."""
     waiting = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     async with asyncio.timeout(5):
         while not task.done() and not await holder.fetchval(waiting):

@@ -1,4 +1,4 @@
-"""A store is looked at from outside, and stays as it was."""
+"""A checkup reads a store from outside and does not change it."""
 
 from pathlib import Path
 
@@ -18,18 +18,18 @@ def newest(store_url: str) -> int:
 
 @pytest.fixture(scope="module")
 def postgres_template() -> str:
-    """Without tables: a store that was not opened yet is looked at too."""
+    """Without tables: a store that was never opened is checked too."""
     return "template1"
 
 
-async def test_a_store_that_is_not_there_yet_is_not_made(store_url: str, tmp_path: Path) -> None:
+async def test_a_checkup_does_not_create_a_missing_store(store_url: str, tmp_path: Path) -> None:
     found = await look(store_url)
     assert (found.schema, found.newest_schema, found.newest_job) == (None, newest(store_url), None)
     assert not (tmp_path / "chargehand.db").exists()
     assert (found.now is None) == store_url.startswith("sqlite:")
 
 
-async def test_version_and_newest_job_are_seen_beside_a_server(store_url: str) -> None:
+async def test_a_checkup_reads_version_and_newest_job_while_a_server_runs(store_url: str) -> None:
     store = await open_store(store_url)
     try:
         assert (await look(store_url)).newest_job is None
@@ -41,7 +41,7 @@ async def test_version_and_newest_job_are_seen_beside_a_server(store_url: str) -
         await store.close()
 
 
-async def test_a_file_that_is_no_store_of_ours_is_reported(tmp_path: Path) -> None:
+async def test_a_checkup_reports_a_file_that_is_not_a_store(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("this is no database" * 100)
     with pytest.raises(StoreCorrupt):
         await look(f"sqlite:///{tmp_path}/text.db")

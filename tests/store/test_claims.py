@@ -1,4 +1,4 @@
-"""Who gets which job, in which order, and that nobody gets what somebody else has."""
+"""Which claim gets which job, in which order, and that no job is claimed twice."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ async def two_nodes(url: str) -> AsyncIterator[list[Store]]:
 
 
 async def work_off(stores: list[Store], queue: str, workers: int, total: int, limit: int = 1) -> list[Job]:
-    """Workers at every store that claim until `total` jobs were given out, and never finish one."""
+    """Claim with many workers at every store until `total` jobs were claimed; finish none."""
     given: list[Job] = []
 
     async def work(number: int) -> None:
@@ -62,7 +62,7 @@ async def test_the_most_urgent_goes_first_and_then_the_oldest(store: Store, cloc
     assert await claimed_ids(store) == []
 
 
-async def test_order_holds_over_several_queues(store: Store, clock: Clock) -> None:
+async def test_jobs_of_several_queues_are_claimed_in_one_order(store: Store, clock: Clock) -> None:
     expected = []
     for number in range(20):
         priority = number * 7 % 10
@@ -71,7 +71,7 @@ async def test_order_holds_over_several_queues(store: Store, clock: Clock) -> No
     assert await claimed_ids(store, "c", "a", "b", limit=50) == [job_id for *_, job_id in sorted(expected)]
 
 
-async def test_age_counts_from_when_a_job_was_due(store: Store, clock: Clock) -> None:
+async def test_the_age_of_a_job_counts_from_when_it_was_due(store: Store, clock: Clock) -> None:
     late = await submit(store, delay_seconds=10)
     clock.advance(5)
     early = await submit(store)
@@ -85,14 +85,14 @@ async def test_delayed_jobs_do_not_hide_due_ones(store: Store) -> None:
     assert await claimed_ids(store, limit=10) == [due]
 
 
-async def test_a_claim_takes_as_many_as_it_asks_for(store: Store) -> None:
+async def test_a_claim_gets_as_many_jobs_as_it_asks_for(store: Store) -> None:
     job_ids = await submit_many(store, 5)
     assert await claimed_ids(store, limit=3) == job_ids[:3]
     assert await claimed_ids(store, limit=3) == job_ids[3:]
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-async def test_claims_of_one_group_take_one_each_and_no_more_than_can_be_sent_in_one_piece(store: Store) -> None:
+async def test_claims_of_one_group_together_return_a_bounded_number_of_bytes(store: Store) -> None:
     ids = [await submit(store, payload=bytes(6 << 20)) for _ in range(6)]
     answers = await asyncio.gather(*[store.write(Claim((a_queue("q"),), "w", 60, 3)) for _ in range(2)])
     assert [len(claimed.jobs) for claimed in answers] == [3, 1]
@@ -102,17 +102,17 @@ async def test_claims_of_one_group_take_one_each_and_no_more_than_can_be_sent_in
     )
 
 
-async def test_a_claim_looks_only_into_the_queues_it_names(store: Store) -> None:
+async def test_a_claim_gets_jobs_only_from_the_queues_it_names(store: Store) -> None:
     await submit(store, queue="other")
     assert await claimed_ids(store, "q", "empty") == []
 
 
-async def test_a_queue_named_twice_is_one_queue(store: Store) -> None:
+async def test_a_queue_that_a_claim_names_twice_counts_once(store: Store) -> None:
     job_ids = await submit_many(store, 3)
     assert await claimed_ids(store, "q", "q", limit=5) == job_ids
 
 
-async def test_claims_of_one_group_are_dealt_out_in_the_order_they_came(store: Store) -> None:
+async def test_claims_of_one_group_are_served_in_the_order_of_their_arrival(store: Store) -> None:
     job_ids = await submit_many(store, 5)
     claims = [Claim((a_queue("q"),), owner, 60, limit) for owner, limit in (("a", 2), ("b", 1), ("c", 4))]
     answers = await asyncio.gather(*[store.write(c) for c in claims])
@@ -126,20 +126,20 @@ async def test_claims_of_one_group_for_different_queues_get_only_their_own_jobs(
     wanted = [("a", "b"), ("b", "c"), ("b",), ("a", "b", "c")]
     answers = await asyncio.gather(*[store.write(Claim(tuple(map(a_queue, queues)), "w", 60, 2)) for queues in wanted])
     claimed = [job.id for answer in answers for job in answer.jobs]
-    assert len(claimed) == len(set(claimed)) == 7, "of nine, and only one of b is left for the third"
+    assert len(claimed) == len(set(claimed)) == 7, "of nine jobs, and only one of b is left for the third claim"
     assert all(job.queue.name in queues for queues, answer in zip(wanted, answers, strict=True) for job in answer.jobs)
 
 
-# what a claim gives -----------------------------------------------------------------------------------------------------
+# claimed jobs -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_claimed_job_is_the_job_that_is_stored(store: Store) -> None:
+async def test_a_claim_returns_the_job_as_it_is_stored(store: Store) -> None:
     job = await running(store, payload=b"\x00payload", metadata=b"meta", max_attempts=3, traceparent="00-a-b-01")
     assert job == await get(store, job.id)
     assert (job.state, job.attempt, job.claims, job.stage) == (State.RUNNING, 1, 1, "")
 
 
-async def test_a_stage_can_be_given_with_the_claim(store: Store) -> None:
+async def test_a_claim_may_set_the_stage(store: Store) -> None:
     await submit(store)
     job = await take_one(store, stage="working")
     assert (job.stage, job.topic, job.previous) == ("working", "running:working", "queued")
@@ -163,7 +163,7 @@ async def test_only_a_lapsed_lease_is_listed_as_lapsed(store: Store, clock: Cloc
     clock.advance(0.000_001)
     [lapsed] = await store.list_jobs(JobFilter(late="lease", limit=10))
     assert (lapsed.id, lapsed.lease, lapsed.lease_owner) == (job.id, job.lease, "worker")
-    assert await claimed_ids(store) == [], "a lapsed lease is still a lease until somebody says otherwise"
+    assert await claimed_ids(store) == [], "a lapsed lease holds the job until it is ended"
 
 
 async def test_the_jobs_of_one_owner_can_be_found_before_their_leases_lapse(store: Store) -> None:
@@ -229,7 +229,7 @@ async def test_two_nodes_never_get_the_same_job(postgres_url: str) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-async def test_two_nodes_together_never_run_more_than_a_queue_allows(postgres_url: str, limit: int) -> None:
+async def test_two_nodes_together_never_exceed_the_limit_of_a_queue(postgres_url: str, limit: int) -> None:
     async with two_nodes(postgres_url) as stores:
         await asyncio.gather(*[submit(stores[0]) for _ in range(40)])
         await stores[0].write(SetQueue(QueueSettings(a_queue("q"), max_running=limit)))
@@ -256,8 +256,8 @@ async def test_a_queue_paused_on_one_node_is_paused_on_all(postgres_url: str) ->
         assert len(await claimed_ids(stores[0], limit=3)) == 3
 
 
-async def test_what_another_node_is_taking_does_not_hide_what_is_free(postgres_url: str) -> None:
-    """Another node's claim of hundreds is in mid-transaction; a claim of one must still find one of the others."""
+async def test_jobs_that_another_node_is_claiming_do_not_hide_the_others(postgres_url: str) -> None:
+    """Another node's claim of hundreds is in its transaction; a claim of one must still find one of the others."""
     async with opened(postgres_url) as store:
         job_ids = await asyncio.gather(*[submit(store) for _ in range(300)])
         other = await asyncpg.connect(postgres_url)
@@ -286,7 +286,7 @@ async def test_two_nodes_cannot_both_finish_a_job(postgres_url: str) -> None:
 
 
 async def test_two_nodes_that_change_many_jobs_at_once_finish_all_of_them(postgres_url: str) -> None:
-    """In opposite orders: whoever meets the other in the middle must not lose an acknowledged move."""
+    """In opposite orders: a deadlock must not lose an acknowledged move."""
     async with two_nodes(postgres_url) as stores:
         await asyncio.gather(*[submit(stores[0]) for _ in range(100)])
         jobs = (await claim(stores[0], limit=100)).jobs

@@ -1,4 +1,4 @@
-"""The outbox: what a move puts into it, and who may take it out."""
+"""The outbox: which deliveries a move creates, and who may take them."""
 
 import asyncio
 
@@ -50,7 +50,7 @@ async def outbox(store: Store, job_id: str) -> list[Delivery]:
 
 
 async def pending(store: Store, count: int = 1, url: str = URL) -> list[str]:
-    """Jobs whose one delivery is to come; the deliveries' ids, oldest first."""
+    """Submit jobs with one pending delivery each; return the deliveries' ids, oldest first."""
     for _ in range(count):
         await submit(store, reports=(a_report(url),))
     found = await store.list_deliveries(DeliveryFilter(endpoint_id=endpoint_id(TENANT, url), limit=count))
@@ -70,10 +70,10 @@ async def delivery(store: Store, delivery_id: str) -> Delivery:
     return found
 
 
-# made by moves ----------------------------------------------------------------------------------------------------------
+# created by moves -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_delivery_is_due_at_once_and_knows_its_event(store: Store, clock: Clock) -> None:
+async def test_a_delivery_is_due_at_once_and_has_its_event(store: Store, clock: Clock) -> None:
     job_id = await submit(store, reports=(a_report(URL + "?job=17"),))
     [made] = await outbox(store, job_id)
     assert (made.job_id, made.seq, made.tenant, made.url, made.dialect) == (
@@ -90,7 +90,7 @@ async def test_a_delivery_is_due_at_once_and_knows_its_event(store: Store, clock
     assert (endpoint.id, endpoint.url, endpoint.state) == (HERE, URL, EndpointState.ACTIVE)
 
 
-async def test_each_report_gets_the_topics_it_asked_for(store: Store) -> None:
+async def test_each_report_gets_only_its_own_topics(store: Store) -> None:
     reports = (
         a_report(URL),
         a_report(OTHER + "ends", "succeeded", "failed"),
@@ -115,20 +115,20 @@ async def test_a_move_and_its_deliveries_are_committed_together(store: Store, st
     assert [(d.seq, d.url) for d in await outbox(store, job.id)][-2:] == [(moved.seq, URL), (moved.seq, OTHER)]
 
 
-async def test_a_refused_move_delivers_nothing(store: Store) -> None:
+async def test_a_refused_move_makes_no_delivery(store: Store) -> None:
     job = await job_in(store, State.SUCCEEDED, reports=(a_report(),))
     before = await outbox(store, job.id)
     assert await move(store, job, "fail") is None
     assert await outbox(store, job.id) == before
 
 
-async def test_notes_and_beats_are_not_announced(store: Store) -> None:
+async def test_notes_and_beats_make_no_delivery(store: Store) -> None:
     job = await running(store, reports=(a_report(),))
     await store.write(Note(Guard.seen(job), message="hello"))
     assert [d.seq for d in await outbox(store, job.id)] == [1]
 
 
-async def test_a_claim_in_a_group_tells_which_endpoints_it_announced_to(store: Store) -> None:
+async def test_a_claim_in_a_group_returns_the_endpoints_of_its_deliveries(store: Store) -> None:
     await submit(store, reports=(a_report(URL),))
     await submit(store, reports=(a_report(OTHER),))
     claimed = await claim(store, limit=2, stage="working")
@@ -159,7 +159,7 @@ async def test_a_taken_delivery_is_not_taken_again_until_its_lease_is_over(store
     assert (again.ids, again.leases) == (tuple(ids), (2, 2, 2))
 
 
-async def test_takes_of_one_group_share_what_there_is(store: Store) -> None:
+async def test_takes_of_one_group_share_the_due_deliveries(store: Store) -> None:
     ids = await pending(store, 5)
     limits = (2, 4)
     answers = await asyncio.gather(*[store.write(a_take(limit=limit)) for limit in limits])
@@ -167,12 +167,12 @@ async def test_takes_of_one_group_share_what_there_is(store: Store) -> None:
     assert sorted(i for answer in answers for i in answer.ids) == ids
 
 
-async def test_what_is_released_can_be_taken_again_at_once(store: Store, clock: Clock) -> None:
+async def test_a_released_delivery_can_be_taken_again_at_once(store: Store, clock: Clock) -> None:
     ids = await pending(store, 3)
     taken = await store.write(a_take())
     await store.write(Release(taken.ids[:2], (taken.leases[0], taken.leases[1] - 1)))
     again = await store.write(a_take())
-    assert (again.ids, again.leases) == ((ids[0],), (2,)), "the second was released by somebody who did not hold it"
+    assert (again.ids, again.leases) == ((ids[0],), (2,)), "the second was released with a wrong lease"
     assert not await store.write(a_settle(ids[0], taken.leases[0]))
     assert await store.write(a_settle(ids[0], again.leases[0]))
     await store.write(Release((ids[0],), again.leases))
@@ -180,7 +180,7 @@ async def test_what_is_released_can_be_taken_again_at_once(store: Store, clock: 
     assert await store.list_tries(ids[1]) == []
 
 
-async def test_the_longest_due_is_taken_first(store: Store, clock: Clock) -> None:
+async def test_the_delivery_that_was_due_first_is_taken_first(store: Store, clock: Clock) -> None:
     delivery_id, lease = await taken(store)
     await store.write(a_settle(delivery_id, lease, PENDING, retry_seconds=10))
     clock.advance(5)
@@ -208,7 +208,7 @@ async def test_takes_of_one_group_do_not_mix_up_endpoints(store: Store, clock: C
 
 
 @pytest.mark.parametrize("state", [EndpointState.PAUSED, EndpointState.DISABLED])
-async def test_a_blocked_endpoint_gives_nothing_and_loses_nothing(store: Store, state: EndpointState) -> None:
+async def test_no_delivery_of_a_blocked_endpoint_is_taken_or_lost(store: Store, state: EndpointState) -> None:
     [delivery_id] = await pending(store)
     assert await store.write(SetEndpoint(HERE, TENANT, state, "maintenance"))
     answer = await store.write(a_take())
@@ -239,7 +239,7 @@ async def test_due_endpoints_are_those_with_something_pending(store: Store, cloc
 # settling ---------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_delivered_one_is_done_and_its_try_is_on_record(store: Store, clock: Clock) -> None:
+async def test_a_delivered_delivery_is_not_due_again_and_its_try_is_stored(store: Store, clock: Clock) -> None:
     delivery_id, lease = await taken(store)
     clock.advance(1)
     assert await store.write(a_settle(delivery_id, lease))
@@ -250,7 +250,7 @@ async def test_a_delivered_one_is_done_and_its_try_is_on_record(store: Store, cl
     assert (await store.write(a_take())).ids == ()
 
 
-async def test_a_late_settle_is_refused_and_leaves_no_trace(store: Store, clock: Clock) -> None:
+async def test_a_late_settle_is_refused_and_changes_nothing(store: Store, clock: Clock) -> None:
     delivery_id, late = await taken(store)
     clock.advance(30)
     [lease] = (await store.write(a_take())).leases
@@ -263,7 +263,7 @@ async def test_a_late_settle_is_refused_and_leaves_no_trace(store: Store, clock:
     assert not await store.write(a_settle("nobody", 1))
 
 
-async def test_a_late_settle_cannot_disturb_the_right_one_in_its_group(store: Store, clock: Clock) -> None:
+async def test_a_late_settle_does_not_disturb_the_valid_one_in_its_group(store: Store, clock: Clock) -> None:
     delivery_id, late = await taken(store)
     clock.advance(30)
     [lease] = (await store.write(a_take())).leases
@@ -277,7 +277,7 @@ async def test_a_late_settle_cannot_disturb_the_right_one_in_its_group(store: St
     assert [line.status for line in await store.list_tries(delivery_id)] == [200]
 
 
-async def test_a_failed_try_comes_back_when_it_is_due(store: Store, clock: Clock) -> None:
+async def test_a_delivery_whose_try_failed_is_due_again_after_its_delay(store: Store, clock: Clock) -> None:
     delivery_id, lease = await taken(store)
     refused = a_settle(
         delivery_id, lease, PENDING, retry_seconds=7.5, reason="500", status=500, error="oh", answer="no"
@@ -291,7 +291,7 @@ async def test_a_failed_try_comes_back_when_it_is_due(store: Store, clock: Clock
     assert (await store.write(a_take())).ids == (delivery_id,)
 
 
-async def test_every_try_is_logged_newest_first(store: Store, clock: Clock) -> None:
+async def test_tries_are_listed_newest_first(store: Store, clock: Clock) -> None:
     delivery_id, lease = await taken(store)
     for status in (500, None):
         await store.write(a_settle(delivery_id, lease, PENDING, status=status, error="x"))
@@ -301,7 +301,7 @@ async def test_every_try_is_logged_newest_first(store: Store, clock: Clock) -> N
     assert [(line.number, line.status, line.error) for line in log] == [(3, 200, ""), (2, None, "x"), (1, 500, "x")]
 
 
-async def test_a_delivery_says_what_it_is_about_and_what_its_last_try_came_to(store: Store) -> None:
+async def test_a_delivery_shows_its_event_and_the_result_of_its_last_try(store: Store) -> None:
     delivery_id, lease = await taken(store)
     [untried] = await pending(store)
     job = await get(store, (await delivery(store, delivery_id)).job_id)
@@ -316,7 +316,7 @@ async def test_a_delivery_says_what_it_is_about_and_what_its_last_try_came_to(st
     assert [told.status for told in await store.subjects([delivery_id])] == [200]
 
 
-async def test_an_endpoint_that_says_it_is_gone_is_disabled_with_its_last_try(store: Store) -> None:
+async def test_an_endpoint_that_answers_gone_is_disabled_together_with_its_last_try(store: Store) -> None:
     delivery_id, lease = await taken(store)
     [waiting] = await pending(store)
     await store.write(a_settle(delivery_id, lease, DEAD, status=410, reason="gone", disable_endpoint=HERE))
@@ -352,13 +352,13 @@ async def test_a_settled_delivery_can_be_replayed(store: Store, clock: Clock, st
     assert [line.number for line in await store.list_tries(delivery_id)] == [2, 1]
 
 
-async def test_what_is_pending_or_unknown_cannot_be_replayed(store: Store) -> None:
+async def test_a_pending_or_unknown_delivery_cannot_be_replayed(store: Store) -> None:
     [delivery_id] = await pending(store)
     assert await store.write(Replay(TENANT, delivery_id)) == 0
     assert await store.write(Replay(TENANT, "nobody")) == 0
 
 
-async def test_all_dead_ones_of_an_endpoint_can_be_replayed(store: Store) -> None:
+async def test_all_dead_deliveries_of_an_endpoint_can_be_replayed(store: Store) -> None:
     states = [DEAD, DEAD, DELIVERED, DEAD]
     for url in (URL, OTHER):
         for state in states:
@@ -371,7 +371,7 @@ async def test_all_dead_ones_of_an_endpoint_can_be_replayed(store: Store) -> Non
     assert counts == {HERE: (3, 0), endpoint_id(TENANT, OTHER): (0, 3)}
 
 
-async def test_what_is_too_old_is_given_up_unless_it_is_being_sent(store: Store, clock: Clock) -> None:
+async def test_a_delivery_that_is_too_old_is_given_up_unless_it_is_being_sent(store: Store, clock: Clock) -> None:
     [old], [sending] = await pending(store), await pending(store, url=OTHER)
     clock.advance(100)
     [lease] = (await store.write(a_take(OTHER))).leases
@@ -413,7 +413,7 @@ async def test_an_outgoing_delivery_has_its_job_and_its_event(store: Store) -> N
     assert await store.outgoing(["nobody"]) == []
 
 
-async def test_deliveries_are_listed_newest_first_by_what_is_asked(store: Store) -> None:
+async def test_deliveries_are_listed_newest_first_by_every_filter(store: Store) -> None:
     here, other = [await taken(store, url) for url in (URL, OTHER)]
     await store.write(a_settle(*here, DEAD))
     job_id = (await delivery(store, other[0])).job_id

@@ -1,4 +1,4 @@
-"""What goes wrong: a full disk, a damaged file, a dead writer, a lost database, one bad operation among good ones."""
+"""Faults: a full disk, a damaged file, a dead writer, a lost database, one invalid operation among valid ones."""
 
 import asyncio
 import os
@@ -57,7 +57,7 @@ def file_url(file: Path) -> str:
 
 @pytest.fixture
 def letter(file: Path) -> bytes:
-    """What lies where the database should be."""
+    """Write another file where the database should be, and return its content."""
     file.write_bytes(b"This is a letter, not a database. " * 200)
     return file.read_bytes()
 
@@ -69,7 +69,7 @@ def directory(file: Path) -> Path:
 
 
 def damage(file: Path) -> bytes:
-    """Noise in every page but the first."""
+    """Overwrite every page but the first with noise."""
     healthy = file.read_bytes()
     assert len(healthy) > 100_000
     file.write_bytes(healthy[:4096] + os.urandom(len(healthy) - 4096))
@@ -101,7 +101,9 @@ BAD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("fields", BAD.values(), ids=BAD.keys())
-async def test_one_bad_operation_is_refused_and_its_group_goes_on(store: Store, fields: dict[str, Any]) -> None:
+async def test_one_invalid_operation_is_refused_and_the_others_of_its_group_succeed(
+    store: Store, fields: dict[str, Any]
+) -> None:
     jobs = [a_job() for _ in range(10)] + [a_job(**fields)] + [a_job() for _ in range(10)]
     answers = await asyncio.gather(*map(_submit, [store] * 21, jobs), return_exceptions=True)
     bad = answers.pop(10)
@@ -114,7 +116,7 @@ async def _submit(store: Store, job: Any) -> str:
     return str((await store.write(job)).job_id)
 
 
-async def test_a_bad_move_is_refused_and_leaves_the_job_as_it_was(store: Store) -> None:
+async def test_an_invalid_move_is_refused_and_does_not_change_the_job(store: Store) -> None:
     job = await running(store, max_attempts=2)
     before = await trace(store, job.id)
     with pytest.raises(BadRequest):
@@ -123,8 +125,8 @@ async def test_a_bad_move_is_refused_and_leaves_the_job_as_it_was(store: Store) 
     assert await move(store, job, "succeed")
 
 
-async def test_a_nul_in_text_is_kept_or_refused_and_troubles_nobody(store: Store) -> None:
-    """PostgreSQL cannot keep one in text; in bytes both can."""
+async def test_a_nul_in_text_is_stored_or_refused_and_affects_no_other_operation(store: Store) -> None:
+    """PostgreSQL cannot store a NUL in text; in bytes both stores can."""
     nul = a_job(kind="a\x00b", payload=b"\x00")
     answers = await asyncio.gather(*map(_submit, [store] * 3, [a_job(), nul, a_job()]), return_exceptions=True)
     assert isinstance(answers[0], str)
@@ -137,7 +139,7 @@ async def test_a_nul_in_text_is_kept_or_refused_and_troubles_nobody(store: Store
 
 
 @pytest.mark.parametrize("text", ["a\x00b", "\ud800"], ids=["NUL", "half a character"])
-async def test_a_value_that_cannot_be_looked_up_is_a_bad_request(store: Store, text: str) -> None:
+async def test_a_value_that_cannot_be_looked_up_is_refused(store: Store, text: str) -> None:
     with suppress(BadRequest):
         assert await store.get_job(text) is None
     with suppress(BadRequest):
@@ -147,9 +149,7 @@ async def test_a_value_that_cannot_be_looked_up_is_a_bad_request(store: Store, t
     await submit(store)
 
 
-async def test_a_database_that_lacks_a_table_is_a_fault_of_the_store_and_not_of_the_caller(
-    store: Store, store_url: str
-) -> None:
+async def test_a_missing_table_is_an_error_of_the_store_and_not_of_the_caller(store: Store, store_url: str) -> None:
     job_id = await submit(store)
     await sql(store_url, "ALTER TABLE jobs RENAME TO elsewhere")
     with pytest.raises(StoreError):
@@ -163,7 +163,7 @@ async def test_a_database_that_lacks_a_table_is_a_fault_of_the_store_and_not_of_
 
 
 async def test_a_rolled_back_endpoint_is_made_again(store: Store) -> None:
-    """Its row was written in the group that failed; whoever remembered it must forget it."""
+    """Its row was written in the group that failed, so a cache of endpoints must drop it."""
     bad = a_job(priority=99)
     reporting = a_job(reports=(a_report(),))
     await asyncio.gather(_submit(store, reporting), _submit(store, bad), return_exceptions=True)
@@ -175,7 +175,7 @@ async def test_a_rolled_back_endpoint_is_made_again(store: Store) -> None:
 
 
 async def fill(store: Store) -> str:
-    """Until the store says that it is full; the id of the job that did not fit."""
+    """Submit jobs until the store is full; return the id of the job that did not fit."""
     while True:
         job_id = new_id()
         try:
@@ -184,7 +184,7 @@ async def fill(store: Store) -> str:
             return job_id
 
 
-async def test_what_does_not_fit_is_refused_and_leaves_nothing_behind(file_url: str) -> None:
+async def test_a_job_that_does_not_fit_is_refused_and_leaves_nothing_behind(file_url: str) -> None:
     async with opened(file_url, max_bytes=SMALL) as store:
         job_id = await fill(store)
         assert await store.get_job(job_id) is None
@@ -199,7 +199,7 @@ async def test_what_does_not_fit_is_refused_and_leaves_nothing_behind(file_url: 
         assert await sql(file_url, "PRAGMA integrity_check") == [("ok",)]
 
 
-async def test_a_full_store_still_reads_and_says_what_to_do(file_url: str) -> None:
+async def test_a_full_store_can_still_be_read_and_its_error_says_what_to_do(file_url: str) -> None:
     async with opened(file_url, max_bytes=SMALL) as store:
         await fill(store)
         assert await store.list_jobs(JobFilter())
@@ -207,7 +207,7 @@ async def test_a_full_store_still_reads_and_says_what_to_do(file_url: str) -> No
             await submit(store, payload=bytes(SMALL))
 
 
-async def test_a_move_that_does_not_fit_did_not_happen(file_url: str) -> None:
+async def test_a_move_that_does_not_fit_does_not_happen(file_url: str) -> None:
     async with opened(file_url, max_bytes=SMALL) as store:
         job = await running(store)
         await fill(store)
@@ -238,7 +238,7 @@ async def test_a_raised_limit_makes_room(file_url: str) -> None:
 async def test_a_write_refused_by_a_full_store_leaves_nothing_behind_for_its_caller(
     file_url: str, priority: int
 ) -> None:
-    """Also when the group was taken apart because somebody else's operation was bad."""
+    """Also if the group was split because another operation was invalid."""
     async with opened(file_url, max_bytes=SMALL) as store:
         jobs = [a_job(), a_job(priority=priority), a_job(payload=bytes(SMALL)), a_job()]
         answers = await asyncio.gather(*map(_submit, [store] * 4, jobs), return_exceptions=True)
@@ -262,18 +262,18 @@ async def test_a_directory_in_place_of_the_file_is_named_in_the_error(directory:
         await open_store(f"sqlite:///{directory}")
 
 
-async def test_missing_directories_are_made_for_the_owner_alone(tmp_path: Path) -> None:
+async def test_missing_directories_are_created_for_the_owner_only(tmp_path: Path) -> None:
     async with opened(f"sqlite:///{tmp_path}/new/data/chargehand.db"):
         assert (tmp_path / "new" / "data").stat().st_mode & 0o777 == 0o700
 
 
-async def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(file_url: str, letter: bytes) -> None:
+async def test_a_file_that_is_not_a_database_is_refused_and_not_changed(file_url: str, letter: bytes) -> None:
     with pytest.raises(StoreCorrupt, match="backup"):
         await open_store(file_url)
     assert contents(file_url) == letter
 
 
-async def test_a_damaged_database_is_named_as_such_at_the_first_touch(file: Path, file_url: str) -> None:
+async def test_a_damaged_database_is_reported_at_its_first_use(file: Path, file_url: str) -> None:
     async with opened(file_url) as store:
         await submit_many(store, 50, payload=os.urandom(5000))
     await sql(file_url, "PRAGMA wal_checkpoint(TRUNCATE)")
@@ -285,7 +285,7 @@ async def test_a_damaged_database_is_named_as_such_at_the_first_touch(file: Path
 
 
 async def test_a_closed_store_is_one_file(file: Path, file_url: str) -> None:
-    """Whoever copies the file of a stopped server has everything."""
+    """So a copy of the file of a stopped server is complete."""
     async with opened(file_url) as store:
         await submit(store)
     assert sorted(os.listdir(file.parent)) == ["chargehand.db", "chargehand.db.lock"]
@@ -316,7 +316,7 @@ async def test_when_the_writer_dies_callers_and_server_get_an_error(file_url: st
         assert await store.get_job(job_id) is not None, "reading goes on"
 
 
-async def test_nothing_acknowledged_is_lost_with_the_writer(file_url: str) -> None:
+async def test_nothing_acknowledged_is_lost_when_the_writer_dies(file_url: str) -> None:
     acknowledged: list[str] = []
 
     async def keep_submitting(store: Store) -> None:
@@ -335,7 +335,7 @@ async def test_nothing_acknowledged_is_lost_with_the_writer(file_url: str) -> No
         assert await sql(file_url, "PRAGMA integrity_check") == [("ok",)]
 
 
-async def test_a_server_that_is_not_closed_lets_go_of_the_file_when_its_writer_does(file_url: str) -> None:
+async def test_a_store_that_was_not_closed_releases_the_file_when_its_writer_ends(file_url: str) -> None:
     async with opened(file_url) as first:
         kill_writer(first)
         async with opened(file_url) as second:
@@ -387,7 +387,7 @@ async def test_reads_and_writes_recover_from_lost_connections_without_reopening(
         await asyncio.gather(*[keep_submitting() for _ in range(8)])
     kept = {job.id for job in await node.list_jobs(JobFilter(limit=10_000))}
     assert kept >= set(acknowledged)
-    assert refused <= 3 * 16, "each kill costs those who were under way, no more"
+    assert refused <= 3 * 16, "each kill fails only the calls that were under way"
     await node.check()
 
 
@@ -408,7 +408,7 @@ PASSWORD = "open-sesame"
     ],
     ids=["nobody listens", "unknown host", "no socket", "no port", "a slash in the password", "unknown option"],
 )
-async def test_a_database_that_cannot_be_reached_is_said_without_the_password(url: str) -> None:
+async def test_the_error_for_an_unreachable_database_does_not_contain_the_password(url: str) -> None:
     with pytest.raises(ChargehandError) as caught:
         await open_store(url)
     assert PASSWORD not in str(caught.value)
@@ -440,7 +440,7 @@ async def test_a_wrong_password_is_refused_and_not_repeated(postgres_url: str) -
 # closing ----------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_under_way_when_the_store_closes_is_finished_and_the_rest_refused(store_url: str) -> None:
+async def test_closing_the_store_finishes_running_operations_and_refuses_later_ones(store_url: str) -> None:
     store = await open_store(store_url)
     job_id = await submit(store)
     under_way = asyncio.gather(*[store.write(Note(seen(job_id))) for _ in range(50)])

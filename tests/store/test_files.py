@@ -1,4 +1,4 @@
-"""Rows of files: whose they are, what they are called, and when they go."""
+"""Rows of files: their owners, their names, and when they are removed."""
 
 import asyncio
 from typing import Any
@@ -23,7 +23,7 @@ async def put(store: Store, **fields: Any) -> File:
     return await store.write(a_file(**fields))
 
 
-async def test_a_file_is_kept_as_it_was_given(store: Store, clock: Clock) -> None:
+async def test_a_file_is_stored_as_it_was_given(store: Store, clock: Clock) -> None:
     given = a_file(job_id="job", purpose="batch", name="größe 💥.txt", size=2**40)
     file = await store.write(given)
     for name in NewFile.__struct_fields__:
@@ -34,7 +34,7 @@ async def test_a_file_is_kept_as_it_was_given(store: Store, clock: Clock) -> Non
     )
 
 
-async def test_what_is_not_there_is_not_found(store: Store) -> None:
+async def test_a_missing_file_is_not_found(store: Store) -> None:
     assert await get_file(store, "nothing") is None
     assert await store.list_files(FileFilter(job_id="nobody")) == []
     assert await store.list_files(FileFilter(job_id="nobody", name="a.txt")) == []
@@ -55,7 +55,9 @@ async def test_a_file_is_hidden_from_other_tenants(store: Store) -> None:
     assert await get_file(store, file.id) is None
 
 
-async def test_the_later_file_of_that_name_in_a_job_wins_and_keeps_the_id(store: Store, clock: Clock) -> None:
+async def test_a_later_file_of_the_same_name_in_a_job_replaces_the_earlier_and_keeps_its_id(
+    store: Store, clock: Clock
+) -> None:
     first = await put(store, job_id="job", sha256="first")
     other = await put(store, job_id="job", name="b.txt")
     clock.advance(1)
@@ -66,13 +68,13 @@ async def test_the_later_file_of_that_name_in_a_job_wins_and_keeps_the_id(store:
     assert await store.blobs_in_use(["first", "later"]) == {"later"}
 
 
-async def test_names_are_taken_only_within_a_job(store: Store) -> None:
+async def test_file_names_are_unique_only_within_a_job(store: Store) -> None:
     files = [await put(store, job_id=job_id) for job_id in ("one", "two", None, None)]
     assert len({file.id for file in files}) == 4
     assert await store.list_files(FileFilter(job_id="one")) == files[:1]
 
 
-async def test_many_at_once_with_one_name_make_one_file(store: Store) -> None:
+async def test_many_writes_at_once_with_one_name_make_one_file(store: Store) -> None:
     files = await asyncio.gather(*[put(store, job_id="job", sha256=str(number)) for number in range(30)])
     assert len({file.id for file in files}) == 1
     [file] = await store.list_files(FileFilter(job_id="job"))
@@ -118,7 +120,7 @@ async def test_bytes_are_in_use_as_long_as_one_file_refers_to_them(store: Store)
     assert await store.blobs_in_use([]) == set()
 
 
-async def test_the_files_of_a_job_go_with_it_and_no_others(store: Store, clock: Clock) -> None:
+async def test_the_files_of_a_job_are_removed_with_it_and_no_others(store: Store, clock: Clock) -> None:
     old = await job_in(store, State.SUCCEEDED)
     alive = await running(store)
     for job_id in (old.id, alive.id, None):

@@ -1,4 +1,4 @@
-"""Group commit: many callers, few commits, and nobody suffers for another."""
+"""Group commit: many callers share few commits, and no caller affects another."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ WAL_HEADER, FRAME_HEADER = 32, 24
 
 
 class Ledger:
-    """A store that only writes down which operations came together."""
+    """A store that only records which operations were committed together."""
 
     def __init__(self) -> None:
         self.commits: list[list[str]] = []
@@ -41,14 +41,14 @@ async def outcomes(group: Group, *names: str) -> list[object]:
 
 
 def commits(database: Path) -> int:
-    """Commits since the last checkpoint: a frame of the WAL that ends a transaction says how large the file is then."""
+    """Count the commits since the last checkpoint: a frame of the WAL that ends a transaction has the size of the file."""
     wal = Path(f"{database}-wal").read_bytes()
     page_size = int.from_bytes(wal[8:12], "big")
     frames = range(WAL_HEADER, len(wal) - FRAME_HEADER, FRAME_HEADER + page_size)
     return sum(wal[at + 4 : at + 8] != bytes(4) for at in frames)
 
 
-async def test_two_hundred_at_once_take_a_handful_of_commits(store_url: str, tmp_path: Path) -> None:
+async def test_two_hundred_writes_at_once_take_a_handful_of_commits(store_url: str, tmp_path: Path) -> None:
     async with opened(store_url) as store:
         await submit(store)
         before = commits(tmp_path / "chargehand.db") if store_url.startswith("sqlite:") else 1
@@ -60,7 +60,7 @@ async def test_two_hundred_at_once_take_a_handful_of_commits(store_url: str, tmp
         assert 1 <= after - before <= 10
 
 
-async def test_what_arrives_during_a_commit_goes_into_the_next_one() -> None:
+async def test_operations_that_arrive_during_a_commit_go_into_the_next_one() -> None:
     ledger = Ledger()
     group = Group(ledger.commit, size=100)
     first = group.put(a_job(queue="1"))
@@ -70,7 +70,7 @@ async def test_what_arrives_during_a_commit_goes_into_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
-async def test_a_group_has_its_size_and_its_lanes_and_no_more(lanes: int) -> None:
+async def test_the_size_of_a_group_and_the_number_of_parallel_commits_are_bounded(lanes: int) -> None:
     ledger = Ledger()
     names = [str(number) for number in range(25)]
     answers = await outcomes(Group(ledger.commit, size=4, lanes=lanes), *names)
@@ -87,7 +87,7 @@ async def test_a_group_is_bounded_in_bytes_too() -> None:
     assert ledger.commits == [["0", "1"], ["2", "3"], ["4"]]
 
 
-async def test_a_refused_operation_is_refused_alone() -> None:
+async def test_a_refused_operation_does_not_affect_its_group() -> None:
     answers = await outcomes(Group(Ledger().commit, size=10), "a", "alone", "b")
     assert [type(answer) for answer in answers] == [Submitted, BadRequest, Submitted]
 
@@ -99,7 +99,7 @@ async def test_when_a_commit_fails_all_of_its_callers_get_the_error_and_the_next
     assert [type(answer) for answer in await outcomes(group, "c")] == [Submitted]
 
 
-async def test_a_caller_that_left_does_not_trouble_the_others() -> None:
+async def test_a_cancelled_caller_does_not_affect_the_others() -> None:
     ledger = Ledger()
     group = Group(ledger.commit, size=10)
     leaving, staying = group.put(a_job(queue="leaving")), group.put(a_job(queue="staying"))
@@ -108,7 +108,7 @@ async def test_a_caller_that_left_does_not_trouble_the_others() -> None:
     assert isinstance((await outcomes(group, "next"))[0], Submitted)
 
 
-async def test_closing_commits_what_was_put_before_and_refuses_what_comes_after() -> None:
+async def test_closing_commits_earlier_operations_and_refuses_later_ones() -> None:
     ledger = Ledger()
     group = Group(ledger.commit, size=2)
     before = [group.put(a_job(queue=str(number))) for number in range(5)]
@@ -118,13 +118,13 @@ async def test_closing_commits_what_was_put_before_and_refuses_what_comes_after(
 
 
 @pytest.mark.timeout(10)
-async def test_a_group_is_closed_in_the_very_moment_in_which_its_commit_ends() -> None:
+async def test_a_group_can_be_closed_at_the_moment_its_commit_ends() -> None:
     group = Group(Ledger().commit, size=10)
-    await group.put(a_job())  # its answer is here before the group knows that the commit is over
+    await group.put(a_job())  # it returns before the group knows that the commit has ended
     await group.close(StoreUnavailable("stopping"))
 
 
-async def test_when_the_store_is_gone_nobody_waits_for_it() -> None:
+async def test_when_the_store_is_gone_callers_get_an_error_and_do_not_wait() -> None:
     group = Group(Ledger().commit, size=1)
     first, waiting = group.put(a_job(queue="1")), group.put(a_job(queue="2"))
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""NOTIFY between nodes, and whoever else uses the same database: hints are never the truth, and nobody's but ours."""
+"""NOTIFY between nodes: hints are never the truth, and other users of the database can neither read nor forge them with effect."""
 
 import asyncio
 import secrets
@@ -28,7 +28,7 @@ HOSTILE = [
     NODE + '{"queues": [[["task", "default", null], 0]]}',
     NODE + '{"queues": [[["", "", ""], 0], [["task", "", "", "node"], 0]]}',
     NODE + '{"queues": [[["task", "default", "c"], -1]]}',
-    NODE + '{"queues": [[["job", "default", "q"], ' + "9" * 400 + "]]}",  # a moment that no clock can wait for
+    NODE + '{"queues": [[["job", "default", "q"], ' + "9" * 400 + "]]}",  # a time beyond every clock
     NODE + '{"queues": [[["task", "default", "c"], ' + "9" * 400 + "]]}",
     NODE + '{"queues": [[["job", "default", "q"], 9223372036854775807]]}',
     NODE + '{"x": ' + "[" * 7900,
@@ -40,7 +40,7 @@ HOSTILE = [
 
 @pytest.fixture
 async def stranger(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """Another user of the same database, who was given nothing in it."""
+    """Yield a connection of another user of the same database, without any rights."""
     name, password = f"stranger_{secrets.token_hex(4)}", secrets.token_hex(8)
     owner = await asyncpg.connect(postgres_url)
     await owner.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{password}'")
@@ -59,7 +59,7 @@ async def node(postgres_url: str) -> AsyncIterator[tuple[Server, Api, str]]:
 
 
 async def works(server: Server, api: Api) -> None:
-    """Somebody who waits gets the job, a subscriber is there still, and everything of the server runs."""
+    """Check that a waiting claim gets a job, and that all tasks of the server run."""
     claim = asyncio.create_task(api.post("/engine/claims", {"queues": ["q"], "wait_seconds": 10}))
     await until(lambda: server.engine.wakeups.waiting)
     job_id = await api.submit()
@@ -96,7 +96,7 @@ async def test_another_user_of_the_database_cannot_find_the_channel(
         await works(server, api)
 
 
-async def test_forged_hints_break_and_move_nothing_and_take_no_memory(postgres_url: str) -> None:
+async def test_forged_hints_break_nothing_and_change_nothing_and_take_no_memory(postgres_url: str) -> None:
     broken: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: broken.append(context))
     connection = await asyncpg.connect(postgres_url)
@@ -120,14 +120,14 @@ async def test_forged_hints_break_and_move_nothing_and_take_no_memory(postgres_u
         assert [job["id"] for job in (await claim).good()["jobs"]] == [mine]
         await works(server, api)
         assert server.tasks is not None
-        assert len(server.tasks._notifier._timers) <= 1  # for what is a task queue and has a subscriber
+        assert len(server.tasks._notifier._timers) <= 1  # for a task queue with a subscriber
         assert server.outbox._lanes.keys() == set()
     await connection.close()
     assert broken == []
 
 
-async def test_a_hint_is_small_and_holds_no_payload(postgres_url: str) -> None:
-    """Whatever names callers choose. PostgreSQL takes 8,000 bytes at once."""
+async def test_a_hint_is_small_and_contains_no_payload(postgres_url: str) -> None:
+    """Whatever names callers choose. PostgreSQL accepts at most 8,000 bytes."""
     connection = await asyncpg.connect(postgres_url)
     async with node(postgres_url) as (_, api, channel):
         heard: list[str] = []

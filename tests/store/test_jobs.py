@@ -1,4 +1,4 @@
-"""Submitting and moving single jobs: what is kept, what is refused, what is written into the log."""
+"""Submitting and moving single jobs: what is stored, what is refused, what is written into the log."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ from tests.store.given import (
 
 
 async def attempt(store: Store, name: str, job: Job, lease: int | None, tenant: str | None) -> bool:
-    """The move, whichever call of the store it is made by; True if it happened."""
+    """Make the move by the right operation of the store; return whether it happened."""
     if name == "claim":
         return await claimed_ids(store, job.queue) == [job.id]
     guard = Guard(job.id, tenant, job.kind, lease, None)
@@ -43,7 +43,7 @@ async def attempt(store: Store, name: str, job: Job, lease: int | None, tenant: 
 # submitting -------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_submitted_job_is_kept_as_it_was_given(store: Store, clock: Clock) -> None:
+async def test_a_submitted_job_is_stored_as_it_was_given(store: Store, clock: Clock) -> None:
     given = a_job(
         priority=7,
         max_attempts=3,
@@ -76,7 +76,7 @@ async def test_a_submitted_job_is_kept_as_it_was_given(store: Store, clock: Cloc
     [b"", b"\x00\x00", bytes(range(256)), b'{"n": 12345678901234567890.10, "n": 1e400}', os.urandom(3 << 20)],
     ids=["empty", "NULs", "every byte", "JSON no parser keeps", "3 MiB"],
 )
-async def test_a_payload_and_a_result_survive_to_the_byte(store: Store, payload: bytes) -> None:
+async def test_a_payload_and_a_result_are_stored_byte_for_byte(store: Store, payload: bytes) -> None:
     job = await running(store, payload=payload, metadata=payload)
     assert job.payload == payload
     await move(store, job, "succeed", result=payload)
@@ -107,14 +107,14 @@ async def test_the_same_key_gives_the_same_job(store: Store) -> None:
     assert len(await store.list_jobs(JobFilter())) == 1
 
 
-async def test_a_known_key_tells_the_fingerprint_it_was_used_with(store: Store) -> None:
+async def test_a_known_key_returns_the_fingerprint_it_was_used_with(store: Store) -> None:
     await store.write(a_job(idempotency_key="k", fingerprint="one"))
     again = await store.write(a_job(idempotency_key="k", fingerprint="two"))
     assert (again.created, again.fingerprint) == (False, "one")
 
 
 @pytest.mark.parametrize("other", [{"tenant": "other"}, {"kind": "other"}], ids=["tenant", "kind"])
-async def test_the_same_key_of_another_is_another_job(store: Store, other: dict[str, str]) -> None:
+async def test_the_same_key_of_another_tenant_or_kind_is_another_job(store: Store, other: dict[str, str]) -> None:
     first = await store.write(a_job(idempotency_key="k"))
     second = await store.write(a_job(idempotency_key="k", **other))
     assert second.created
@@ -127,14 +127,14 @@ async def test_jobs_without_a_key_are_all_new(store: Store) -> None:
     assert all([(await store.write(a_job())).created for _ in range(3)])
 
 
-async def test_a_key_outlives_the_end_of_its_job(store: Store) -> None:
+async def test_a_key_stays_valid_after_the_end_of_its_job(store: Store) -> None:
     job = await job_in(store, State.SUCCEEDED, idempotency_key="k")
     again = await store.write(a_job(idempotency_key="k"))
     assert (again.created, again.job_id) == (False, job.id)
 
 
 @pytest.mark.parametrize("group_size", [1, 7, 256])
-async def test_fifty_at_once_with_one_key_make_one_job(store_url: str, group_size: int) -> None:
+async def test_fifty_submissions_at_once_with_one_key_make_one_job(store_url: str, group_size: int) -> None:
     async with opened(store_url, group_size=group_size) as store:
         jobs = [a_job(idempotency_key="k", reports=(a_report(),)) for _ in range(50)]
         answers = await asyncio.gather(*[store.write(job) for job in jobs])
@@ -152,13 +152,13 @@ async def test_the_same_submit_sent_twice_makes_one_job(store: Store) -> None:
     assert len(await store.list_events(job.id)) == 1
 
 
-# later ------------------------------------------------------------------------------------------------------------------
+# delays -----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("run_at", "delay", "due"), [(None, 2.5, 2.5), (10, 0.0, 10), (-10, 0.0, 0), (10, 2.5, 12.5), (-10, 2.5, 2.5)]
 )
-async def test_a_later_job_is_claimed_when_it_is_due_and_not_before(
+async def test_a_delayed_job_is_claimed_when_it_is_due_and_not_before(
     store: Store, clock: Clock, run_at: int | None, delay: float, due: float
 ) -> None:
     at = None if run_at is None else clock.now + run_at * SECOND
@@ -198,7 +198,7 @@ async def test_a_job_is_overdue_from_its_deadline_on_whether_it_waits_or_runs(st
     assert [job.id for job in await store.list_jobs(JobFilter(late="deadline", limit=1))] == [early]
 
 
-async def test_a_job_that_is_over_has_kept_its_deadline(store: Store, clock: Clock) -> None:
+async def test_a_finished_job_is_not_overdue(store: Store, clock: Clock) -> None:
     for state in (State.SUCCEEDED, State.FAILED, State.CANCELLED):
         job = await job_in(store, state, deadline_seconds=3)
         assert job.deadline_at == clock.now + 3 * SECOND
@@ -206,7 +206,7 @@ async def test_a_job_that_is_over_has_kept_its_deadline(store: Store, clock: Clo
     assert await overdue(store) == []
 
 
-async def test_an_expired_job_has_failed_and_is_lost_to_its_owner(store: Store, clock: Clock) -> None:
+async def test_an_expired_job_has_failed_and_its_owner_has_lost_it(store: Store, clock: Clock) -> None:
     job = await job_in(store, State.RUNNING, deadline_seconds=90)
     await move(store, job, "advance", stage="loading")
     clock.advance(90)
@@ -221,8 +221,8 @@ async def test_an_expired_job_has_failed_and_is_lost_to_its_owner(store: Store, 
     assert await overdue(store) == []
 
 
-async def test_a_requeued_job_has_no_deadline_and_is_not_hit_by_the_old_one(store: Store, clock: Clock) -> None:
-    """It was found overdue, then an operator gave it all again, then the finding was acted upon."""
+async def test_a_requeued_job_has_no_deadline_and_does_not_expire_by_the_old_one(store: Store, clock: Clock) -> None:
+    """The job is found overdue, then an operator requeues it, then the expiry is written."""
     job_id = await submit(store, deadline_seconds=1)
     clock.advance(1)
     [found] = await store.list_jobs(JobFilter(late="deadline", limit=10))
@@ -235,7 +235,9 @@ async def test_a_requeued_job_has_no_deadline_and_is_not_hit_by_the_old_one(stor
 
 
 @pytest.mark.parametrize("way", ["advance", "retry", "park"])
-async def test_a_deadline_outlasts_what_happens_on_the_way(store: Store, clock: Clock, way: str) -> None:
+async def test_a_deadline_is_kept_when_the_job_is_advanced_retried_or_parked(
+    store: Store, clock: Clock, way: str
+) -> None:
     job = await job_in(store, State.RUNNING, deadline_seconds=10, max_attempts=3)
     assert await move(store, job, way)
     assert (await get(store, job.id)).deadline_at == job.deadline_at
@@ -289,11 +291,11 @@ async def test_another_tenant_cannot_move_a_job(store: Store) -> None:
         assert await attempt(store, step.name, job, job.lease, None), step.name
 
 
-async def test_one_of_many_at_once_finishes_a_job_and_the_others_lose_the_race(store: Store) -> None:
+async def test_only_one_of_many_moves_at_once_finishes_a_job(store: Store) -> None:
     job = await running(store)
     ways: Sequence[str] = ("succeed", "fail", "retry", "park", "cancel") * 4
     moved = [m for m in await asyncio.gather(*[move(store, job, way) for way in ways]) if m is not None]
-    # The one exception: what went back to the queue can still be cancelled.
+    # The one exception: a job that went back to the queue can still be cancelled.
     assert len(moved) == 1 or [m.move for m in moved][1:] == ["cancel"]
     assert [event.move for event in await store.list_events(job.id)][2:] == [m.move for m in moved]
 
@@ -319,7 +321,7 @@ async def test_a_claim_counts_an_attempt_and_parking_gives_it_back(store: Store)
     assert counted == [1, 1, 2, 1, 2, 1, 2, 2, 3]
 
 
-async def test_requeuing_gives_all_attempts_again(store: Store) -> None:
+async def test_a_requeued_job_has_all_its_attempts_again(store: Store) -> None:
     job = await running(store)
     await move(store, job, "fail", error="broken", failed_step="boot")
     moved = await store.write(Change(Guard.seen(job), "requeue"))
@@ -343,7 +345,7 @@ async def test_a_beat_extends_the_lease_and_writes_no_event(store: Store, clock:
     assert (after.lease_until, after.lease, after.seq) == (until, job.lease, job.seq)
 
 
-async def test_beats_of_one_group_are_told_apart(store: Store, clock: Clock) -> None:
+async def test_each_beat_of_a_group_extends_only_its_own_lease(store: Store, clock: Clock) -> None:
     job, other = await running(store), await running(store)
     beats = [
         Beat(Guard.held(job), 10),
@@ -367,7 +369,7 @@ async def test_advancing_keeps_the_lease(store: Store, clock: Clock) -> None:
     assert await move(store, job, "succeed") is not None
 
 
-async def test_a_cancelled_job_is_lost_to_its_owner(store: Store) -> None:
+async def test_the_owner_of_a_cancelled_job_has_lost_it(store: Store) -> None:
     job = await running(store)
     assert await store.write(Change(Guard.seen(job), "cancel", error="cancelled")) is not None
     assert await move(store, job, "succeed", result=b"late") is None
@@ -376,10 +378,10 @@ async def test_a_cancelled_job_is_lost_to_its_owner(store: Store) -> None:
     assert (after.state, after.error, after.result) == (State.CANCELLED, "cancelled", None)
 
 
-# what a move leaves behind ----------------------------------------------------------------------------------------------
+# fields after a move ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_retried_job_comes_back_after_its_delay_and_says_why(store: Store, clock: Clock) -> None:
+async def test_a_retried_job_is_due_after_its_delay_and_has_the_error(store: Store, clock: Clock) -> None:
     job = await running(store, max_attempts=2)
     moved = await move(
         store, job, "retry", delay_seconds=5, waiting_for="backoff", error="broken pipe", failed_step="copy"
@@ -401,7 +403,7 @@ async def test_success_clears_the_error_of_an_earlier_attempt(store: Store) -> N
     assert (after.error, after.failed_step, after.result) == (None, None, b"42")
 
 
-async def test_a_finished_job_says_when(store: Store, clock: Clock) -> None:
+async def test_a_finished_job_has_the_time_of_its_end(store: Store, clock: Clock) -> None:
     job = await running(store)
     clock.advance(3)
     moved = await move(store, job, "succeed")
@@ -413,7 +415,7 @@ async def test_a_finished_job_says_when(store: Store, clock: Clock) -> None:
 # events -----------------------------------------------------------------------------------------------------------------
 
 
-async def test_the_log_counts_without_gaps_and_says_what_callers_saw_before(store: Store) -> None:
+async def test_events_are_numbered_without_gaps_and_name_the_status_before(store: Store) -> None:
     job_id = await submit(store, max_attempts=9)
     job = await take_one(store)
     await move(store, job, "advance", stage="loading")
@@ -429,7 +431,7 @@ async def test_the_log_counts_without_gaps_and_says_what_callers_saw_before(stor
     assert [event.seq for event in log] == list(range(1, len(log) + 1))
     assert [(e.move, str(e.state), e.stage, e.previous, e.attempt) for e in log] == [
         ("submit", "queued", "", "", 0),
-        ("claim", "running", "", "queued", 1),  # nothing observed yet: callers still see queued
+        ("claim", "running", "", "queued", 1),  # without a stage, callers still see queued
         ("advance", "running", "loading", "queued", 1),
         ("advance", "running", "loading", "running:loading", 1),
         ("note", "running", "loading", "running:loading", 1),
@@ -448,7 +450,7 @@ async def test_the_log_counts_without_gaps_and_says_what_callers_saw_before(stor
     assert (await get(store, job_id)).seq == len(log)
 
 
-async def test_a_job_says_what_callers_see_and_saw_before(store: Store) -> None:
+async def test_a_job_has_the_status_that_callers_see_and_the_one_before(store: Store) -> None:
     job = await running(store)
     seen = [(job.topic, job.previous)]
     for stage in ("loading", "loading", "working"):
@@ -463,7 +465,7 @@ async def test_a_job_says_what_callers_see_and_saw_before(store: Store) -> None:
     ]
 
 
-async def test_events_are_read_from_where_the_reader_left_off(store: Store) -> None:
+async def test_events_can_be_read_from_any_number_on(store: Store) -> None:
     job_id = await submit(store)
     for number in range(5):
         assert await store.write(Note(seen(job_id), message=str(number))) == number + 2
@@ -487,10 +489,10 @@ async def test_a_note_needs_the_lease_only_if_it_names_one(store: Store) -> None
     assert (await get(store, job.id)).state is State.SUCCEEDED
 
 
-# what is announced ------------------------------------------------------------------------------------------------------
+# deliveries -------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_claim_of_which_nothing_was_observed_announces_nothing(store: Store) -> None:
+async def test_a_claim_without_a_stage_makes_no_delivery(store: Store) -> None:
     await submit(store, reports=(a_report(),))
     claimed = await claim(store)
     assert claimed.endpoints == ()
@@ -500,7 +502,7 @@ async def test_a_claim_of_which_nothing_was_observed_announces_nothing(store: St
     assert [each.pending for each in await store.list_endpoints(EndpointFilter())] == [1]  # "queued", once
 
 
-async def test_every_change_that_callers_can_see_is_announced_once(store: Store) -> None:
+async def test_every_change_that_callers_can_see_makes_one_delivery(store: Store) -> None:
     submitted = await store.write(a_job(reports=(a_report(),)))
     claimed = await claim(store, stage="loading")
     job = claimed.jobs[0]

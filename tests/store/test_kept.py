@@ -1,4 +1,4 @@
-"""How long a finished job is kept: for a time of its own, or the general one; purging; and what is counted of those that stay."""
+"""How long a finished job is kept: its own retention or the general one; purging; and counts of the jobs that are kept."""
 
 import pytest
 
@@ -18,7 +18,7 @@ async def kept(store: Store) -> set[str]:
 
 
 @pytest.mark.parametrize("end", ENDS)
-async def test_a_job_with_a_time_of_its_own_goes_when_that_is_over(store: Store, clock: Clock, end: str) -> None:
+async def test_a_job_with_its_own_retention_is_removed_after_it(store: Store, clock: Clock, end: str) -> None:
     job = await running(store, keep_seconds=10)
     clock.advance(1000)  # counted from its end, not from its beginning
     assert await store.prune(KeptJobs(), 10) == 0
@@ -30,7 +30,7 @@ async def test_a_job_with_a_time_of_its_own_goes_when_that_is_over(store: Store,
     assert await kept(store) == set()
 
 
-async def test_the_general_time_is_not_for_those_that_have_their_own(store: Store, clock: Clock) -> None:
+async def test_the_general_retention_does_not_apply_to_jobs_with_their_own(store: Store, clock: Clock) -> None:
     own = (await job_in(store, State.SUCCEEDED, keep_seconds=1000)).id
     general = (await job_in(store, State.SUCCEEDED)).id
     clock.advance(100)
@@ -43,14 +43,14 @@ async def test_the_general_time_is_not_for_those_that_have_their_own(store: Stor
     assert own not in await kept(store)
 
 
-async def test_those_without_a_time_of_their_own_are_not_pruned_by_it(store: Store, clock: Clock) -> None:
+async def test_jobs_without_their_own_retention_are_not_pruned_by_it(store: Store, clock: Clock) -> None:
     job = await job_in(store, State.SUCCEEDED)
     clock.advance(1e6)
     assert await store.prune(KeptJobs(), 10) == 0
     assert await kept(store) == {job.id}
 
 
-async def test_a_requeued_job_has_its_whole_time_again_after_its_next_end(store: Store, clock: Clock) -> None:
+async def test_the_retention_of_a_requeued_job_begins_again_with_its_next_end(store: Store, clock: Clock) -> None:
     job = await running(store, keep_seconds=10)
     await move(store, job, "fail")
     clock.advance(9)
@@ -73,8 +73,8 @@ async def test_a_job_with_a_pending_callback_is_kept(store: Store, clock: Clock)
     assert await kept(store) == {job.id}
 
 
-async def test_a_job_whose_time_began_again_since_it_was_found_is_kept(store: Store, clock: Clock) -> None:
-    """Between the look for what is to go and its removal it was requeued, and came to its end once more."""
+async def test_a_job_that_was_requeued_after_pruning_found_it_is_kept(store: Store, clock: Clock) -> None:
+    """Between the search and the removal it is requeued, and ends once more."""
     job = await running(store, keep_seconds=10)
     await move(store, job, "fail")
     assert await store.write(Prune((job.id,), 0)) == 0
@@ -82,14 +82,14 @@ async def test_a_job_whose_time_began_again_since_it_was_found_is_kept(store: St
     assert await store.write(Prune((job.id,), 0)) == 1
 
 
-async def test_pruning_takes_as_many_as_it_is_told_to(store: Store, clock: Clock) -> None:
+async def test_pruning_removes_at_most_as_many_jobs_as_its_limit(store: Store, clock: Clock) -> None:
     for _ in range(5):
         await job_in(store, State.SUCCEEDED, keep_seconds=1)
     clock.advance(1)
     assert [await store.prune(KeptJobs(), 2) for _ in range(4)] == [2, 2, 1, 0]
 
 
-async def test_purging_takes_what_is_finished_and_never_what_is_live(store: Store) -> None:
+async def test_purging_removes_finished_jobs_and_never_live_ones(store: Store) -> None:
     jobs = {state: (await job_in(store, state, keep_seconds=1000)).id for state in State}
     left = {jobs[State.QUEUED], jobs[State.RUNNING]}
     assert await store.write(Prune((*jobs.values(), "01ARZ3NDEKTSV4RRFFQ69G5FAV"), 0, (TENANT, "job"))) == 3
@@ -98,7 +98,7 @@ async def test_purging_takes_what_is_finished_and_never_what_is_live(store: Stor
     assert await store.write(Prune((), 0, (TENANT, "job"))) == 0
 
 
-async def test_finished_jobs_are_those_whose_time_was_over_then(store: Store, clock: Clock) -> None:
+async def test_finished_jobs_are_purged_by_the_retention_at_the_given_time(store: Store, clock: Clock) -> None:
     own = (await job_in(store, State.SUCCEEDED, keep_seconds=10)).id
     general = (await job_in(store, State.FAILED)).id
     await job_in(store, State.FAILED, tenant="other")
@@ -135,7 +135,7 @@ async def test_a_job_is_requeued_as_it_was_or_with_another_payload(store: Store)
     assert (await take_one(store, job.queue)).payload == b"2"
 
 
-async def test_a_requeue_that_is_refused_leaves_the_payload(store: Store) -> None:
+async def test_a_refused_requeue_does_not_change_the_payload(store: Store) -> None:
     job = await running(store, payload=b"1")
     assert await store.write(Change(Guard.seen(job), "requeue", payload=b"2")) is None
     assert (await get(store, job.id)).payload == b"1"

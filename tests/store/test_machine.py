@@ -1,4 +1,4 @@
-"""Any sequence of calls, compared with a model in memory that is too simple to be wrong."""
+"""Random sequences of calls, compared with a simple model in memory."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -173,7 +173,7 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(job=jobs)
     def expire_too_late(self, job: Model) -> None:
-        """By a deadline that the job does not have, or not any more."""
+        """Expire by a deadline that the job does not have, or no longer has."""
         other = (job.deadline_at or 0) + 1
         assert not self.run(_change(self.store, Change(seen(job.given.id), "expire", deadline_at=other)))
 
@@ -205,7 +205,7 @@ class Comparison(RuleBasedStateMachine):
                 del self.known[key]
                 assert self.run(self.store.get_job(key)) is None
 
-    # what must hold -----------------------------------------------------------------------------------------------------
+    # invariants ---------------------------------------------------------------------------------------------------------
 
     @invariant()
     def the_jobs_are_as_expected(self) -> None:
@@ -238,7 +238,7 @@ class Comparison(RuleBasedStateMachine):
         assert overdue == {key for key, until in live.items() if until is not None and until <= self.clock.now}
 
     def teardown(self) -> None:
-        """What only grows is compared once, at the end."""
+        """Compare logs and deliveries, which only grow, once at the end."""
         for job_id, model in self.known.items():
             job = self.run(self.store.get_job(job_id))
             assert job is not None

@@ -1,4 +1,4 @@
-"""Opening: an empty database, one from before, one from the future, and one that somebody else is opening too."""
+"""Opening a database: an empty one, an older one, a newer one, and one that other nodes open at the same time."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.store.given import a_queue, a_report, get, move, opened, running, see
 
 @pytest.fixture(scope="module")
 def postgres_template() -> str:
-    """Without tables: how they come to be there is what is looked at."""
+    """Without tables: these tests create them."""
     return "template1"
 
 
@@ -67,7 +67,7 @@ OLD_JOB = """
     VALUES ('old', 'acme', 'job', 'q', 'queued', '', 'queued', '', 1, 0, 0, 0, 1, 0, '', '', '', '', 1, 0, 0)"""
 
 
-async def test_a_database_from_before_is_brought_up_to_date_with_all_that_is_in_it(store_url: str) -> None:
+async def test_an_older_database_is_migrated_with_all_its_rows(store_url: str) -> None:
     first = load_migrations(dialect_of(store_url))[0]
     await sql(store_url, "CREATE TABLE schema_migrations (version INTEGER PRIMARY KEY, name TEXT, applied_at BIGINT)")
     await sql(store_url, f"INSERT INTO schema_migrations VALUES (1, '{first.name}', 0)")
@@ -80,7 +80,7 @@ async def test_a_database_from_before_is_brought_up_to_date_with_all_that_is_in_
         assert (await running(store, deadline_seconds=1)).deadline_at is not None
 
 
-async def test_the_checks_of_an_older_file_are_rewritten_without_touching_its_rows(tmp_path: Path) -> None:
+async def test_the_checks_of_an_older_file_are_rewritten_without_changing_its_rows(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/chargehand.db"
     older = load_migrations("sqlite")[:5]
     await sql(url, "CREATE TABLE schema_migrations (version INTEGER PRIMARY KEY, name TEXT, applied_at BIGINT)")
@@ -110,7 +110,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-async def test_the_database_itself_refuses_a_row_that_cannot_be(store: Store, store_url: str, broken: str) -> None:
+async def test_the_database_itself_refuses_an_invalid_row(store: Store, store_url: str, broken: str) -> None:
     await submit(store, reports=(a_report(),))
     with pytest.raises((apsw.ConstraintError, asyncpg.CheckViolationError)):
         await sql(store_url, BROKEN[broken])
@@ -124,7 +124,7 @@ async def test_a_lease_survives_a_restart(store_url: str) -> None:
         assert (await get(store, job.id)).state is State.SUCCEEDED
 
 
-async def test_a_database_from_a_newer_version_is_refused_and_left_alone(store_url: str) -> None:
+async def test_a_database_of_a_newer_version_is_refused_and_not_changed(store_url: str) -> None:
     async with opened(store_url) as store:
         job_id = await submit(store)
         await sql(store_url, "INSERT INTO schema_migrations (version, name, applied_at) VALUES (999, 'future', 0)")
@@ -146,7 +146,7 @@ async def test_a_migration_happens_whole_or_not_at_all(store_url: str) -> None:
         await submit(store)
 
 
-@pytest.mark.parametrize("_", range(5))  # three different errors tell of the same race, each rarely
+@pytest.mark.parametrize("_", range(5))  # the race can raise three different errors, each rarely
 async def test_five_nodes_can_open_an_empty_database_at_once(postgres_url: str, _: int) -> None:
     stores = await asyncio.gather(*[open_store(postgres_url, pool_size=2) for _ in range(5)])
     try:
@@ -156,13 +156,13 @@ async def test_five_nodes_can_open_an_empty_database_at_once(postgres_url: str, 
         await asyncio.gather(*[store.close() for store in stores])
 
 
-async def test_a_database_without_the_right_to_make_tables_is_refused_in_our_words(postgres_url: str) -> None:
+async def test_a_database_without_the_right_to_create_tables_is_refused_with_our_own_error(postgres_url: str) -> None:
     await sql(postgres_url, "DO $$ BEGIN CREATE ROLE guest LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
     with pytest.raises(StoreError, match="permission denied"):
         await open_store(postgres_url.replace("postgres:@", "guest:@"))
 
 
-async def test_an_open_that_failed_leaves_no_connection_behind(postgres_url: str) -> None:
+async def test_a_failed_open_leaves_no_connection_behind(postgres_url: str) -> None:
     async with opened(postgres_url):
         await sql(postgres_url, "INSERT INTO schema_migrations (version, name, applied_at) VALUES (999, 'future', 0)")
     with pytest.raises(StoreTooNew):
@@ -171,7 +171,7 @@ async def test_an_open_that_failed_leaves_no_connection_behind(postgres_url: str
     assert await sql(postgres_url, others) == []
 
 
-async def test_a_second_server_at_the_file_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+async def test_a_second_server_on_the_same_file_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/chargehand.db"
     async with opened(url) as first:
         with pytest.raises(StoreLocked, match="another server"):

@@ -23,7 +23,7 @@ STRANGERS: list[dict[str, Any]] = [
 
 
 async def act(store: Store, job: Job, verb: str, **guards: Any) -> bool:
-    """Whether the store let the one who names itself so do it."""
+    """Return whether the store allowed the operation with these guards."""
     guard = replace(Guard(job.id, TENANT, job.kind, None, None), **guards)
     if verb == "beat":
         return await store.write(Beat(guard, 60)) is not None
@@ -63,7 +63,7 @@ async def test_a_second_claim_by_the_same_owner_has_another_lease(store: Store, 
     assert await act(store, new, verb, owner="worker", lease=new.lease)
 
 
-async def test_a_beat_by_name_gives_the_lease_its_new_end(store: Store, clock: Clock) -> None:
+async def test_a_beat_by_owner_extends_the_lease(store: Store, clock: Clock) -> None:
     job = await running(store)
     clock.advance(30)
     assert await store.write(Beat(Guard(job.id, TENANT, "job", None, "worker"), 100)) == clock.now + 100_000_000
@@ -103,7 +103,7 @@ async def test_a_requeue_and_a_purge_move_only_jobs_of_their_kind_and_tenant(sto
     assert await store.write(Prune((job.id,), 0, (TENANT, job.kind))) == 1
 
 
-async def test_a_lease_is_a_count_of_claims_and_a_number_that_the_claimer_chose(store: Store) -> None:
+async def test_a_lease_consists_of_the_count_of_claims_and_a_number_of_the_claimer(store: Store) -> None:
     job_id = new_id()
     await submit(store, id=job_id, queue=job_id)
     for count, chosen in ((1, 7), (2, 2**32 - 1), (3, 0)):
@@ -112,7 +112,7 @@ async def test_a_lease_is_a_count_of_claims_and_a_number_that_the_claimer_chose(
         assert await move(store, job, "park")
 
 
-async def test_a_lease_of_release_0_1_is_counted_on(store: Store, store_url: str) -> None:
+async def test_claims_are_counted_on_from_a_lease_of_release_0_1(store: Store, store_url: str) -> None:
     job = await running(store)
     assert await move(store, job, "park")
     await sql(store_url, f"UPDATE jobs SET lease = 5 WHERE id = '{job.id}'")

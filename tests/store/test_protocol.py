@@ -1,4 +1,4 @@
-"""The protocol of a store stays narrow, and both stores have just what it asks for."""
+"""The protocol of a store stays narrow, and both stores have no other methods."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""The pulse of a queue: is there work, since when, and was some of it put in for later."""
+"""The pulse of a queue: is there work, since when, and was some of it delayed."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ async def test_ready_jobs_are_counted_up_to_the_bound_over_all_priorities(store:
     assert (await store.pulse(a_queue("q"), 0, 100)).ready == 5
 
 
-async def test_what_is_put_in_for_later_is_not_ready_before(store: Store, clock: Clock) -> None:
+async def test_a_delayed_job_is_not_ready_before_it_is_due(store: Store, clock: Clock) -> None:
     began = clock.now
     await submit(store, delay_seconds=10, priority=4)
     await submit(store, delay_seconds=5)
@@ -40,7 +40,7 @@ async def test_what_is_put_in_for_later_is_not_ready_before(store: Store, clock:
 
 
 @pytest.mark.parametrize(("since_seconds", "delayed"), [(-1, True), (4, True), (5, False), (6, False)])
-async def test_a_delayed_job_counts_as_such_only_if_it_became_due_after(
+async def test_a_job_counts_as_delayed_only_if_it_became_due_after_the_given_time(
     store: Store, clock: Clock, since_seconds: int, delayed: bool
 ) -> None:
     began = clock.now
@@ -50,7 +50,7 @@ async def test_a_delayed_job_counts_as_such_only_if_it_became_due_after(
     assert (await store.pulse(a_queue("q"), began + since_seconds * SECOND, 10)).delayed is delayed
 
 
-async def test_jobs_put_in_for_now_are_not_delayed(store: Store, clock: Clock) -> None:
+async def test_jobs_that_are_due_at_once_are_not_delayed(store: Store, clock: Clock) -> None:
     await submit(store, priority=9)
     job = await take_one(store)
     clock.advance(3)
@@ -63,7 +63,7 @@ async def test_jobs_put_in_for_now_are_not_delayed(store: Store, clock: Clock) -
     assert (await store.pulse(a_queue("q"), 0, 10)).delayed
 
 
-async def test_a_paused_queue_says_so_and_still_counts(store: Store) -> None:
+async def test_the_pulse_of_a_paused_queue_shows_that_and_still_counts(store: Store) -> None:
     await submit(store)
     await store.write(SetQueue(QueueSettings(a_queue("q"), paused=True)))
     pulse = await store.pulse(a_queue("q"), 0, 10)
@@ -72,7 +72,9 @@ async def test_a_paused_queue_says_so_and_still_counts(store: Store) -> None:
     assert not (await store.pulse(a_queue("q"), 0, 10)).paused
 
 
-async def test_a_pulse_is_taken_of_a_hundred_thousand_jobs_as_quickly_as_of_a_few(store_url: str, clock: Clock) -> None:
+async def test_the_pulse_of_a_hundred_thousand_jobs_is_read_as_quickly_as_of_a_few(
+    store_url: str, clock: Clock
+) -> None:
     asked: dict[str, Any] = {**columns(a_queue("many/1")), "since": 0, "bound": 1, "now": clock.now}
     async with opened(store_url, clock) as store:
         for priority in range(10):

@@ -1,4 +1,4 @@
-"""The SQL itself, the lists made with it, and that reading never waits for writing."""
+"""The SQL statements, the lists, and that a read never waits for a write."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -40,7 +40,7 @@ from tests.store.given import (
     submit_many,
 )
 
-# How a claim looks for work: what these touch must not grow with what is not due, finished, or in other queues.
+# The statements by which a claim looks for work: their cost must not grow with jobs that are not due, finished, or in other queues.
 CLAIMING = ("due_priorities", "due_jobs", "count_running", "queue_settings")
 FILES = ("get_file", "list_files_of_job", "list_files", "blobs_in_use", "prunable_files", "prune_job_files")
 
@@ -48,7 +48,7 @@ FILES = ("get_file", "list_files_of_job", "list_files", "blobs_in_use", "prunabl
 # the statements ---------------------------------------------------------------------------------------------------------
 
 
-async def test_every_statement_is_understood_by_its_database(store: Store, store_url: str) -> None:
+async def test_every_statement_is_valid_in_its_database(store: Store, store_url: str) -> None:
     if store_url.startswith("sqlite:"):
         with apsw.Connection(store_url.removeprefix("sqlite:///")) as reader:
             for query in load_queries("sqlite").values():
@@ -62,7 +62,7 @@ async def test_every_statement_is_understood_by_its_database(store: Store, store
 
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
-def test_no_comment_is_left_in_a_statement_where_it_would_hide_what_follows(dialect: Dialect) -> None:
+def test_no_statement_contains_a_comment_that_would_hide_the_rest(dialect: Dialect) -> None:
     assert [query.name for query in load_queries(dialect).values() if "--" in query.sql or "\n" in query.sql] == []
 
 
@@ -81,7 +81,7 @@ def test_the_columns_of_a_job_are_read_in_the_order_of_its_fields() -> None:
 
 
 async def test_a_claim_never_scans_or_sorts_the_jobs(tmp_path: Path) -> None:
-    """On SQLite, whose plan follows from the schema alone; PostgreSQL looks at what is in the table."""
+    """On SQLite, whose plan depends only on the schema; PostgreSQL's depends on the rows too."""
     async with opened(f"sqlite:///{tmp_path}/jobs.db"):
         with apsw.Connection(f"{tmp_path}/jobs.db") as reader:
             for query in (load_queries("sqlite")[name] for name in CLAIMING):
@@ -106,8 +106,8 @@ OFTEN = (
 )  # fmt: skip
 
 
-async def test_what_is_written_often_makes_no_temporary_table(tmp_path: Path) -> None:
-    """SQLite makes one for RETURNING, and for an IN of three values in a CHECK: each costs as much as the write."""
+async def test_frequent_writes_create_no_temporary_table(tmp_path: Path) -> None:
+    """SQLite creates one for RETURNING, and for an IN of three values in a CHECK: each costs as much as the write."""
     async with opened(f"sqlite:///{tmp_path}/jobs.db"):
         with apsw.Connection(f"{tmp_path}/jobs.db") as reader:
             for query in (load_queries("sqlite")[name] for name in OFTEN):
@@ -119,7 +119,7 @@ async def test_no_statement_is_prepared_anew_for_other_values(tmp_path: Path) ->
     prepared = 0
 
     def preparing(*_: Any) -> int:
-        """SQLite asks for permission when it prepares a statement, and not when it runs one that it has."""
+        """SQLite calls its authoriser when it prepares a statement, and not when it runs a prepared one."""
         nonlocal prepared
         prepared += 1
         return apsw.SQLITE_OK
@@ -162,7 +162,7 @@ async def test_queue_heads_of_a_hundred_thousand_jobs_are_read_as_quickly_as_of_
 
 
 async def effort(url: str, name: str, **values: Any) -> float:
-    """What a read costs: steps of SQLite's machine, or rows that PostgreSQL took from the table and its indexes."""
+    """Return the cost of a read: steps of SQLite's virtual machine, or rows that PostgreSQL read from table and indexes."""
     if url.startswith("sqlite:"):
         query, steps = load_queries("sqlite")[name], 0
 
@@ -193,7 +193,7 @@ def rows_taken(node: dict[str, Any]) -> float:
 # lists ------------------------------------------------------------------------------------------------------------------
 
 
-async def test_jobs_are_listed_newest_first_by_what_is_asked(store: Store) -> None:
+async def test_jobs_are_listed_newest_first_by_every_filter(store: Store) -> None:
     first = await submit(store)
     second = await submit(store, queue="other", kind="door")
     third = await submit(store, tenant="other")
@@ -237,7 +237,7 @@ EVERY_JOB: dict[str, Any] = {
 }
 
 
-async def test_a_few_stopped_jobs_are_found_without_looking_at_the_others(store_url: str, clock: Clock) -> None:
+async def test_a_few_stopped_jobs_are_found_without_reading_the_others(store_url: str, clock: Clock) -> None:
     async with opened(store_url, clock) as store:
         await job_in(store, State.FAILED)
         await job_in(store, State.CANCELLED)
@@ -271,7 +271,7 @@ async def test_jobs_are_found_by_the_text_of_their_error_in_upper_or_lower_case(
     assert await listed("disk", state=State.QUEUED) == await listed("disk", kinds=()) == []
 
 
-async def test_a_search_goes_on_by_its_cursor_where_a_page_has_searched_enough(
+async def test_a_search_continues_by_its_cursor_after_a_page_has_read_enough(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "SEARCHED", 3)
@@ -288,7 +288,7 @@ async def test_a_search_goes_on_by_its_cursor_where_a_page_has_searched_enough(
         assert [job_id for page in pages for job_id in page] == wanted
 
 
-async def test_jobs_are_listed_by_when_they_were_created(store: Store, clock: Clock) -> None:
+async def test_jobs_are_listed_by_their_time_of_creation(store: Store, clock: Clock) -> None:
     made = UlidMaker(lambda: clock.now // 1000)
     begin, ids = clock.now, []
     for _ in range(4):
@@ -306,7 +306,7 @@ async def test_jobs_are_listed_by_when_they_were_created(store: Store, clock: Cl
     assert await listed(until=begin + 9 * hour, before=ids[2], limit=1) == ids[1:2]
 
 
-async def test_a_range_of_time_is_read_without_looking_at_other_jobs(store_url: str, clock: Clock) -> None:
+async def test_a_time_range_is_read_without_reading_other_jobs(store_url: str, clock: Clock) -> None:
     async with opened(store_url, clock) as store:
         await submit(store)
         await sql(store_url, MANY_JOBS)
@@ -360,7 +360,7 @@ async def test_a_job_is_found_by_its_id_and_by_that_of_a_delivery(store: Store) 
     assert await found(a, kinds=("task",)) == await found(a, kinds=()) == []
 
 
-async def test_a_key_and_an_id_are_looked_up_without_looking_at_other_jobs(store_url: str, clock: Clock) -> None:
+async def test_a_key_and_an_id_are_looked_up_without_reading_other_jobs(store_url: str, clock: Clock) -> None:
     async with opened(store_url, clock) as store:
         await submit(store, kind="one", idempotency_key="k")
         await sql(store_url, MANY_JOBS)
@@ -369,7 +369,7 @@ async def test_a_key_and_an_id_are_looked_up_without_looking_at_other_jobs(store
         assert await effort(store_url, "find_jobs", tenant=TENANT, kinds=kinds, key="k", id="many7") < 10_000
 
 
-async def test_overdue_jobs_are_found_without_looking_at_those_without_a_deadline(store_url: str, clock: Clock) -> None:
+async def test_overdue_jobs_are_found_without_reading_those_without_a_deadline(store_url: str, clock: Clock) -> None:
     async with opened(store_url, clock) as store:
         await submit_many(store, 5, deadline_seconds=1)
         await sql(store_url, MANY_JOBS)
@@ -377,13 +377,13 @@ async def test_overdue_jobs_are_found_without_looking_at_those_without_a_deadlin
         assert await effort(store_url, "list_overdue_jobs", now=clock.now + 2_000_000, limit=200) < 10_000
 
 
-async def test_a_list_of_jobs_leaves_out_what_may_be_large(store: Store) -> None:
+async def test_a_list_of_jobs_leaves_out_payloads_and_results(store: Store) -> None:
     await submit(store, payload=b"large")
     assert [(job.payload, job.result) for job in await store.list_jobs(JobFilter())] == [(b"", None)]
 
 
 @pytest.mark.parametrize("text", ["'", '"', "%", "\\", "\u2028", "💥", "a" * 3000, "{each x as y}", ":now", "$1", "?1"])
-async def test_text_is_kept_whatever_it_is(store: Store, text: str) -> None:
+async def test_any_text_is_stored_unchanged(store: Store, text: str) -> None:
     job = await running(store, tenant=text, queue=text, kind=text, traceparent=text, idempotency_key=text)
     assert await store.write(Change(Guard.held(job), "fail", text, error=text, failed_step=text, message=text))
     after = await get(store, job.id)
@@ -391,7 +391,7 @@ async def test_text_is_kept_whatever_it_is(store: Store, text: str) -> None:
     assert [event.message for event in await store.list_events(job.id)][-1] == text
 
 
-# reading beside writing -------------------------------------------------------------------------------------------------
+# reads during writes ----------------------------------------------------------------------------------------------------
 
 
 def reads(store: Store, job_id: str) -> list[Callable[[], Awaitable[Any]]]:
@@ -424,8 +424,8 @@ def reads(store: Store, job_id: str) -> list[Callable[[], Awaitable[Any]]]:
     ]
 
 
-async def test_reads_answer_while_a_write_is_held_up(store_url: str, clock: Clock) -> None:
-    """SQLite: somebody holds the write lock of the file. PostgreSQL: somebody holds the row that all writers want."""
+async def test_reads_do_not_wait_for_a_blocked_write(store_url: str, clock: Clock) -> None:
+    """SQLite: another connection holds the write lock of the file. PostgreSQL: it holds the row that all writers need."""
     async with opened(store_url, clock, pool_size=4) as store:
         job_ids = await submit_many(store, 3, reports=(a_report(),))
         blocker = await Blocker.open(store_url, job_ids[0])
@@ -474,7 +474,7 @@ class Blocker:
             await self._postgres.close()
 
 
-async def test_what_was_acknowledged_is_read_at_once(store: Store) -> None:
+async def test_an_acknowledged_write_is_visible_at_once(store: Store) -> None:
     for _ in range(50):
         job_id = new_id()
         await submit(store, id=job_id)

@@ -1,4 +1,4 @@
-"""What an operator may set for a queue, and what is told of all of them."""
+"""The settings of queues, and the counts of their jobs."""
 
 import asyncio
 from unittest.mock import ANY
@@ -12,7 +12,7 @@ from tests.conftest import Clock
 from tests.store.given import a_queue, claim, claimed_ids, get, job_in, move, seen, submit, submit_many
 
 
-async def test_a_paused_queue_gives_nothing_until_it_is_resumed(store: Store) -> None:
+async def test_no_job_of_a_paused_queue_is_claimed_until_it_is_resumed(store: Store) -> None:
     job_id = await submit(store)
     free = await submit(store, queue="free")
     await store.write(SetQueue(QueueSettings(a_queue("q"), paused=True)))
@@ -21,7 +21,7 @@ async def test_a_paused_queue_gives_nothing_until_it_is_resumed(store: Store) ->
     assert await claimed_ids(store) == [job_id]
 
 
-async def test_a_paused_queue_takes_jobs_and_lets_running_ones_finish(store: Store) -> None:
+async def test_a_paused_queue_accepts_jobs_and_lets_running_ones_finish(store: Store) -> None:
     await submit_many(store, 2)
     [job] = (await claim(store)).jobs
     await store.write(SetQueue(QueueSettings(a_queue("q"), paused=True)))
@@ -49,7 +49,7 @@ async def test_claims_of_one_group_share_the_limit(store: Store) -> None:
     assert sum(map(len, answers)) == 4
 
 
-async def test_the_limit_counts_over_all_priorities_and_leaves_other_queues_alone(store: Store) -> None:
+async def test_the_limit_of_a_queue_counts_all_priorities_and_no_other_queues(store: Store) -> None:
     for priority in (9, 5, 0):
         await submit(store, priority=priority)
     free = await submit_many(store, 3, queue="free")
@@ -59,7 +59,7 @@ async def test_the_limit_counts_over_all_priorities_and_leaves_other_queues_alon
     assert [job.id for job in claimed if job.queue.name == "free"] == free
 
 
-async def test_a_limit_of_nothing_gives_nothing_and_a_lowered_one_takes_nothing_away(store: Store) -> None:
+async def test_with_a_limit_of_zero_nothing_is_claimed_and_running_jobs_go_on(store: Store) -> None:
     await submit_many(store, 3)
     running = (await claim(store, limit=2)).jobs
     await store.write(SetQueue(QueueSettings(a_queue("q"), max_running=0)))
@@ -80,7 +80,7 @@ async def test_only_queues_with_settings_have_a_row(store: Store) -> None:
     assert await store.list_queue_settings() == [QueueSettings(a_queue("a"), True)]
 
 
-async def test_due_queues_say_how_much_is_ready_and_when_there_is_more(store: Store, clock: Clock) -> None:
+async def test_due_queues_show_how_many_jobs_are_ready_and_when_the_next_is_due(store: Store, clock: Clock) -> None:
     await submit_many(store, 3, queue="busy")
     await submit(store, queue="busy", priority=9)
     await submit(store, queue="busy", delay_seconds=60)
@@ -94,13 +94,13 @@ async def test_due_queues_say_how_much_is_ready_and_when_there_is_more(store: St
     ]
 
 
-async def test_due_queues_count_no_further_than_they_are_asked_to(store: Store) -> None:
+async def test_due_queues_count_jobs_up_to_the_given_bound(store: Store) -> None:
     await submit_many(store, 5)
     [due] = await store.due_queues([a_queue("q")], 2)
     assert due.ready == 2
 
 
-async def test_a_queue_that_cannot_give_is_not_due(store: Store) -> None:
+async def test_a_paused_or_full_queue_is_not_due(store: Store) -> None:
     for queue in ("paused", "full"):
         await submit_many(store, 2, queue=queue)
     await claim(store, "full")
@@ -111,7 +111,7 @@ async def test_a_queue_that_cannot_give_is_not_due(store: Store) -> None:
     assert [due.ready for due in await store.due_queues([a_queue("paused"), a_queue("full")], 10)] == [1]
 
 
-async def test_queue_heads_say_what_is_most_urgent_and_what_waits_longest(store: Store, clock: Clock) -> None:
+async def test_queue_heads_show_the_most_urgent_job_and_the_one_that_waits_longest(store: Store, clock: Clock) -> None:
     await submit_many(store, 2, queue="a/busy", priority=3)
     oldest = clock.now
     clock.advance(1)
@@ -133,7 +133,7 @@ async def test_queue_heads_say_what_is_most_urgent_and_what_waits_longest(store:
     assert (later.ready, later.priority, later.next_at) == (1, 0, None)
 
 
-async def test_queue_heads_are_those_of_a_kind_and_of_a_tenant(store: Store) -> None:
+async def test_queue_heads_are_read_by_kind_and_tenant(store: Store) -> None:
     queues = [
         Queue(kind, tenant, name, node)
         for kind in ("job", "jobs", "task")
@@ -157,7 +157,7 @@ async def test_queue_heads_are_those_of_a_kind_and_of_a_tenant(store: Store) -> 
     assert await heads("jo") == await heads("") == await heads("job", "ac") == await heads("%") == set()
 
 
-async def test_queue_heads_count_no_further_than_they_are_asked_to(store: Store) -> None:
+async def test_queue_heads_count_jobs_up_to_the_given_bound(store: Store) -> None:
     for priority in (0, 5, 9):
         await submit_many(store, 2, priority=priority)
     assert [[head.ready for head in await store.queue_heads("job", bound)] for bound in (1, 3, 6, 9)] == [
@@ -168,7 +168,7 @@ async def test_queue_heads_count_no_further_than_they_are_asked_to(store: Store)
     ]
 
 
-async def test_a_queue_that_cannot_give_has_a_head_with_nothing_ready(store: Store, clock: Clock) -> None:
+async def test_the_head_of_a_paused_or_full_queue_has_no_ready_jobs(store: Store, clock: Clock) -> None:
     for queue in ("full", "paused"):
         await submit_many(store, 2, queue=queue, priority=4)
     await claim(store, "full")
@@ -181,7 +181,7 @@ async def test_a_queue_that_cannot_give_has_a_head_with_nothing_ready(store: Sto
     assert [head.ready for head in await store.queue_heads("job", 10)] == [1, 2]
 
 
-async def test_queues_are_counted_by_what_their_jobs_wait_for(store: Store, clock: Clock) -> None:
+async def test_queues_count_their_jobs_by_what_they_wait_for(store: Store, clock: Clock) -> None:
     oldest = clock.now
     await submit_many(store, 2, queue="a/1")
     clock.advance(5)
@@ -201,14 +201,14 @@ async def test_queues_are_counted_by_what_their_jobs_wait_for(store: Store, cloc
     assert await store.count_queues("%") == await store.count_queues(tenant="job") == []
 
 
-async def test_a_queue_is_counted_with_what_is_there_for_single_nodes(store: Store) -> None:
+async def test_the_count_of_a_queue_includes_jobs_for_single_nodes(store: Store) -> None:
     for node in ("", "node-1", "node-2"):
         await submit(store, queue=Queue("job", "acme", "q", node))
     await claim(store, Queue("job", "acme", "q", "node-1"))
     assert await store.count_queues() == [QueueCount(a_queue("q"), 2, 0, 1, ANY)]
 
 
-async def test_only_its_node_claims_from_a_queue_of_a_node(store: Store) -> None:
+async def test_only_the_node_itself_claims_from_its_queue(store: Store) -> None:
     mine = Queue("job", "acme", "q", "node-1")
     shared, own = await submit(store), await submit(store, queue=mine)
     assert await claimed_ids(store, Queue("job", "acme", "q", "node-2"), limit=5) == []
@@ -217,7 +217,7 @@ async def test_only_its_node_claims_from_a_queue_of_a_node(store: Store) -> None
     assert (await get(store, own)).queue == mine
 
 
-async def test_settings_of_a_queue_are_not_those_of_its_namesakes(store: Store) -> None:
+async def test_queues_of_the_same_name_have_their_own_settings(store: Store) -> None:
     queues = [a_queue("q"), a_queue("q", "other"), a_queue("q", kind="task"), Queue("job", "acme", "q", "node-1")]
     for queue in queues:
         await submit(store, queue=queue)
@@ -225,7 +225,7 @@ async def test_settings_of_a_queue_are_not_those_of_its_namesakes(store: Store) 
     assert [(await claim(store, queue)).jobs != () for queue in queues] == [False, True, True, True]
 
 
-async def test_a_position_counts_those_that_go_first(store: Store, clock: Clock) -> None:
+async def test_the_position_of_a_job_counts_the_jobs_that_go_first(store: Store, clock: Clock) -> None:
     await submit_many(store, 2)
     clock.advance(1)
     job_id = await submit(store)

@@ -1,4 +1,4 @@
-"""Records: what doors remember. Who saw which version decides who may change it."""
+"""Records: small values of doors. A change succeeds only if its writer saw the last version."""
 
 import asyncio
 from pathlib import Path
@@ -32,7 +32,7 @@ async def put(store: Store, name: str = "one", body: bytes = b"{}", **fields: An
     return record
 
 
-async def test_a_record_is_kept_as_it_was_given(store: Store, clock: Clock) -> None:
+async def test_a_record_is_stored_as_it_was_given(store: Store, clock: Clock) -> None:
     record = await put(store, "größe 💥", b"\x00\xff", due_at=clock.now + 5)
     assert record == Record(
         KIND, TENANT, "größe 💥", b"\x00\xff", 1, clock.now + 5, created_at=clock.now, updated_at=clock.now
@@ -40,7 +40,7 @@ async def test_a_record_is_kept_as_it_was_given(store: Store, clock: Clock) -> N
     assert await Records(store).get(KIND, TENANT, "größe 💥") == record
 
 
-async def test_a_change_counts_the_version_and_keeps_the_day_it_was_made(store: Store, clock: Clock) -> None:
+async def test_a_change_increments_the_version_and_keeps_the_time_of_creation(store: Store, clock: Clock) -> None:
     made = await put(store, due_at=7)
     clock.advance(1)
     changed = await put(store, body=b"later")
@@ -49,7 +49,7 @@ async def test_a_change_counts_the_version_and_keeps_the_day_it_was_made(store: 
     assert await Records(store).get(KIND, TENANT, "one") == changed
 
 
-async def test_what_is_not_there_is_not_found(store: Store) -> None:
+async def test_a_missing_record_is_not_found(store: Store) -> None:
     assert await Records(store).get(KIND, TENANT, "one") is None
     assert not await store.write(a_drop())
     assert await Records(store).list(KIND) == await Records(store).list(KIND, TENANT) == []
@@ -66,7 +66,7 @@ async def test_a_record_belongs_to_one_kind_and_one_tenant(store: Store) -> None
     assert await Records(store).list("else") == [others[1]]
 
 
-async def test_a_record_that_must_be_new_is_not_made_twice(store: Store) -> None:
+async def test_a_record_that_must_be_new_is_not_created_twice(store: Store) -> None:
     first = await put(store, body=b"first", expected=0)
     assert await store.write(a_put(body=b"second", expected=0)) is None
     assert await Records(store).get(KIND, TENANT, "one") == first
@@ -88,7 +88,7 @@ async def test_a_change_of_an_old_version_changes_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize("seen", [0, 1])
-async def test_of_many_who_saw_the_same_exactly_one_wins(store: Store, seen: int) -> None:
+async def test_only_one_of_many_changes_of_the_same_version_succeeds(store: Store, seen: int) -> None:
     if seen:
         await put(store, expected=0)
     answers = await asyncio.gather(
@@ -100,7 +100,7 @@ async def test_of_many_who_saw_the_same_exactly_one_wins(store: Store, seen: int
 
 
 @pytest.mark.parametrize("seen", [0, 1])
-async def test_of_many_on_two_nodes_exactly_one_wins(postgres_url: str, seen: int) -> None:
+async def test_only_one_of_many_changes_on_two_nodes_succeeds(postgres_url: str, seen: int) -> None:
     async with opened(postgres_url) as one, opened(postgres_url) as two:
         for round_number in range(10):
             name = f"round-{round_number}"
@@ -117,7 +117,7 @@ async def test_of_many_on_two_nodes_exactly_one_wins(postgres_url: str, seen: in
 
 
 async def test_many_changes_of_many_records_on_two_nodes_are_all_counted(postgres_url: str) -> None:
-    """In opposite orders, which must not end in each waiting for the other."""
+    """In opposite orders, which must not end in a deadlock."""
     names = [f"name-{number}" for number in range(20)]
     async with opened(postgres_url) as one, opened(postgres_url) as two:
         await asyncio.gather(*[put(one, name) for name in names], *[put(two, name) for name in reversed(names)])
@@ -125,7 +125,7 @@ async def test_many_changes_of_many_records_on_two_nodes_are_all_counted(postgre
         assert [(record.name, record.version) for record in records] == [(name, 2) for name in sorted(names)]
 
 
-async def test_of_a_change_and_a_removal_of_one_version_one_wins(store: Store) -> None:
+async def test_only_one_of_a_change_and_a_removal_of_the_same_version_succeeds(store: Store) -> None:
     for number in range(10):
         name = f"name-{number}"
         await put(store, name)
@@ -148,7 +148,7 @@ async def test_records_are_listed_by_tenant_and_name(store: Store) -> None:
     assert await listed("a", after="two") == await listed("c") == []
 
 
-async def test_what_is_due_comes_the_longest_due_first(store: Store, clock: Clock) -> None:
+async def test_due_records_are_listed_longest_due_first(store: Store, clock: Clock) -> None:
     await put(store, "never")
     await put(store, "later", due_at=clock.now + 1)
     await put(store, "now", due_at=clock.now)
@@ -167,7 +167,7 @@ async def test_records_survive_a_restart(store_url: str) -> None:
         assert await Records(store).list(KIND) == await Records(store).due(KIND, 1) == [record]
 
 
-async def test_a_record_that_no_database_can_hold_is_refused_alone(store: Store) -> None:
+async def test_an_invalid_record_is_refused_and_the_others_of_its_group_are_stored(store: Store) -> None:
     answers = await asyncio.gather(
         put(store, "good"), store.write(a_put("bad", due_at=2**70)), put(store, "fine"), return_exceptions=True
     )
@@ -175,7 +175,7 @@ async def test_a_record_that_no_database_can_hold_is_refused_alone(store: Store)
 
 
 async def test_finding_records_never_scans_them(tmp_path: Path) -> None:
-    """On SQLite, whose plan follows from the schema alone."""
+    """On SQLite, whose plan depends only on the schema."""
     async with opened(f"sqlite:///{tmp_path}/records.db"):
         with apsw.Connection(f"{tmp_path}/records.db") as reader:
             for name in ("get_record", "list_records", "list_records_of_tenant", "list_due_records"):

@@ -1,4 +1,4 @@
-"""Pruning: all of what is old and finished goes, and nothing else."""
+"""Pruning removes old finished jobs with all their rows, and nothing else."""
 
 import asyncio
 
@@ -41,7 +41,7 @@ async def deliver_all(store: Store, state: DeliveryState = DeliveryState.DELIVER
 
 
 async def finished(store: Store, state: State = State.SUCCEEDED) -> str:
-    """A job that has all a job can have, told to everybody who wanted to know."""
+    """Return a finished job with a result, events and delivered deliveries."""
     job = await running(store, reports=(a_report(),))
     await move(store, job, "advance", stage="working")
     name = {State.SUCCEEDED: "succeed", State.FAILED: "fail", State.CANCELLED: "cancel"}[state]
@@ -50,7 +50,9 @@ async def finished(store: Store, state: State = State.SUCCEEDED) -> str:
     return job.id
 
 
-async def test_all_of_an_old_finished_job_is_removed_and_nothing_of_another(store_url: str, clock: Clock) -> None:
+async def test_pruning_removes_all_rows_of_an_old_finished_job_and_none_of_another(
+    store_url: str, clock: Clock
+) -> None:
     async with opened(store_url, clock) as store:
         for state in FINAL:
             await finished(store, state)
@@ -67,7 +69,7 @@ async def test_all_of_an_old_finished_job_is_removed_and_nothing_of_another(stor
         assert await store.prune(OldJobs(100), 10) == 0
 
 
-async def test_a_finished_job_is_kept_to_its_last_moment(store: Store, clock: Clock) -> None:
+async def test_a_finished_job_is_kept_until_the_end_of_its_retention(store: Store, clock: Clock) -> None:
     job_id = await finished(store)
     clock.advance(99.999_999)
     assert await store.prune(OldJobs(100), 10) == 0
@@ -86,7 +88,7 @@ async def test_a_job_is_kept_while_a_delivery_of_it_is_pending(store: Store, clo
 
 
 async def test_a_delivery_replayed_while_its_job_was_about_to_be_pruned_is_kept(store: Store, clock: Clock) -> None:
-    """Pruning looks first and removes then; in between the delivery was asked for again."""
+    """Pruning first finds jobs and then removes them; in between the delivery is replayed."""
     job_id = await finished(store)
     clock.advance(1000)
     [*_, last] = await store.list_deliveries(DeliveryFilter(job_id=job_id))
@@ -120,7 +122,7 @@ async def test_a_job_requeued_while_it_was_about_to_be_pruned_is_kept(store: Sto
     assert [event.seq for event in await store.list_events(job.id)] == [1, 2, 3, 4]
 
 
-async def test_the_oldest_go_first_and_no_more_than_asked_for(store: Store, clock: Clock) -> None:
+async def test_pruning_removes_the_oldest_jobs_first_up_to_its_limit(store: Store, clock: Clock) -> None:
     job_ids = []
     for _ in range(3):
         job_ids.append(await finished(store))
@@ -130,14 +132,16 @@ async def test_the_oldest_go_first_and_no_more_than_asked_for(store: Store, cloc
     assert [await store.get_job(job_id) is None for job_id in job_ids] == [True, True, False]
 
 
-async def test_an_idempotency_key_is_free_again_when_its_job_is_gone(store: Store, clock: Clock) -> None:
+async def test_an_idempotency_key_is_free_again_when_its_job_is_removed(store: Store, clock: Clock) -> None:
     await job_in(store, State.SUCCEEDED, idempotency_key="k")
     clock.advance(1000)
     await store.prune(OldJobs(100), 10)
     assert (await store.write(a_job(idempotency_key="k"))).created
 
 
-async def test_an_endpoint_goes_with_its_last_delivery_and_comes_back_with_the_next(store: Store, clock: Clock) -> None:
+async def test_an_endpoint_is_removed_with_its_last_delivery_and_created_with_the_next(
+    store: Store, clock: Clock
+) -> None:
     await finished(store)
     clock.advance(1000)
     await store.prune(OldJobs(100), 10)
@@ -155,7 +159,7 @@ async def test_an_endpoint_is_kept_as_long_as_a_delivery_of_it(store: Store, clo
     assert await get_endpoint(store, HERE) is not None
 
 
-async def test_what_an_operator_said_about_an_endpoint_is_never_forgotten(store: Store, clock: Clock) -> None:
+async def test_an_endpoint_with_a_state_set_by_an_operator_is_never_removed(store: Store, clock: Clock) -> None:
     await finished(store)
     await store.write(SetEndpoint(HERE, TENANT, EndpointState.PAUSED, "maintenance"))
     clock.advance(1000)

@@ -1,4 +1,4 @@
-"""Unique keys: one live job of a queue and key, and the key is free again the moment that job ends, whatever way."""
+"""Unique keys: a queue has one live job with a key, and the key is free again as soon as that job ends in any way."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ async def requeue(store: Store, job_id: str, payload: bytes | None = None) -> bo
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING])
-async def test_a_live_job_is_the_answer_to_another_with_its_key(store: Store, state: State) -> None:
+async def test_submitting_a_unique_key_again_returns_the_live_job(store: Store, state: State) -> None:
     first = await submit(store, unique_key=KEY, payload=b"1")
     if state is State.RUNNING:
         await take_one(store)
@@ -29,18 +29,18 @@ async def test_a_live_job_is_the_answer_to_another_with_its_key(store: Store, st
     assert await store.get_job(again.id) is None
 
 
-async def test_a_key_is_of_one_queue_kind_and_tenant(store: Store) -> None:
+async def test_a_unique_key_belongs_to_one_queue_kind_and_tenant(store: Store) -> None:
     fields = [{}, {"queue": "other"}, {"tenant": "other"}, {"kind": "other"}, {"unique_key": KEY.upper()}]
     ids = {await submit(store, **{"unique_key": KEY, **each}) for each in fields}
     assert len(ids) == len(fields)
 
 
-async def test_jobs_without_a_key_do_not_stand_in_each_others_way(store: Store) -> None:
+async def test_jobs_without_a_unique_key_are_all_created(store: Store) -> None:
     assert await submit(store) != await submit(store)
 
 
 @pytest.mark.parametrize("end", ["succeed", "fail", "cancel", "expire"])
-async def test_every_end_frees_the_key(store: Store, end: str) -> None:
+async def test_every_end_of_a_job_frees_its_unique_key(store: Store, end: str) -> None:
     await submit(store, unique_key=KEY)
     job = await take_one(store)
     assert await move(store, job, end)
@@ -74,7 +74,7 @@ async def test_a_job_is_not_requeued_while_another_has_its_key(store: Store) -> 
     assert (await get(store, second)).state is State.SUCCEEDED
 
 
-async def test_of_two_of_a_key_that_are_requeued_at_once_one_comes_back_and_neighbours_are_not_hurt(
+async def test_only_one_of_two_jobs_with_a_key_is_requeued_and_others_of_the_group_are_not_affected(
     store: Store,
 ) -> None:
     ids = []
@@ -89,8 +89,8 @@ async def test_of_two_of_a_key_that_are_requeued_at_once_one_comes_back_and_neig
     assert sorted([(await get(store, job_id)).state for job_id in ids]) == [State.FAILED, State.QUEUED]
 
 
-async def test_many_at_once_make_one_job(store_url: str) -> None:
-    """From two nodes where there can be two; in the same group and in different ones."""
+async def test_many_submissions_at_once_with_a_unique_key_make_one_job(store_url: str) -> None:
+    """From two nodes if the store allows it; in the same group and in different ones."""
     async with opened(store_url) as one:
         if store_url.startswith("sqlite:"):
             await make_many_at_once(one, one)
@@ -110,14 +110,14 @@ async def make_many_at_once(one: Store, two: Store) -> None:
             assert (await get(one, each.job_id)).state is State.QUEUED
 
 
-async def test_both_keys_at_once_the_idempotency_key_is_asked_first(store: Store) -> None:
+async def test_the_idempotency_key_takes_precedence_over_the_unique_key(store: Store) -> None:
     by_key = await submit(store, idempotency_key="k", queue="elsewhere")
     live = await submit(store, unique_key=KEY)
     assert (await store.write(a_job(idempotency_key="k", unique_key=KEY))).job_id == by_key
     assert (await store.write(a_job(idempotency_key="new", unique_key=KEY))).job_id == live
 
 
-async def test_a_requeue_that_races_a_submission_at_another_node_loses_or_wins_without_a_fault(
+async def test_a_requeue_that_races_a_submission_at_another_node_succeeds_or_is_refused(
     postgres_url: str,
 ) -> None:
     async with opened(postgres_url) as one, opened(postgres_url) as two:

@@ -1,4 +1,4 @@
-"""A server of this version on the database that a release left behind: its jobs of all doors go on through HTTP."""
+"""A server of this version on the database of an earlier release: its jobs of all doors continue, checked through HTTP."""
 
 import json
 import re
@@ -51,7 +51,7 @@ async def world() -> AsyncIterator[World]:
 
 @pytest.fixture(params=RELEASES)
 async def acme(request: pytest.FixtureRequest, store_url: str, tmp_path: Path, world: World) -> AsyncIterator[Caller]:
-    """A caller of the server that was upgraded."""
+    """Yield a caller of the upgraded server."""
     await restore(request.param, store_url, tmp_path / "data")
     await move_times(store_url)
     await move_surroundings(store_url, world)
@@ -74,7 +74,7 @@ async def acme(request: pytest.FixtureRequest, store_url: str, tmp_path: Path, w
 
 
 async def move_times(store_url: str) -> None:
-    """As if the release had been stopped a while ago, and not in the year when its database was made."""
+    """Shift all times, as if the release had been stopped a while ago and not when its database was made."""
     [[last]] = await sql(store_url, "SELECT MAX(updated_at) FROM jobs")
     shift = time.time_ns() // 1000 - AGO - last
     for table, columns in TIMES.items():
@@ -85,7 +85,7 @@ async def move_times(store_url: str) -> None:
 
 
 async def move_surroundings(store_url: str, world: World) -> None:
-    """Receivers and BMCs have other ports now than when the database was made."""
+    """Replace the ports of receivers and BMCs, which differ from those when the database was made."""
     await sql(store_url, f"UPDATE deliveries SET url = '{world.receiver.url('/hook')}'")
     for serial, bmc in (("SN-1", world.bmc), (OTHER_SERIAL, world.other_bmc)):
         where = f"WHERE kind = 'server' AND tenant = '{ACME}' AND name = '{serial}'"
@@ -105,7 +105,7 @@ async def jobs(caller: Caller, kind: str, **by: str) -> list[dict[str, Any]]:
     return [job for job in found if by.items() <= job.items()]
 
 
-async def test_models_answer_what_was_queued_for_them(acme: Caller) -> None:
+async def test_queued_inference_jobs_are_answered(acme: Caller) -> None:
     async def none_is_left() -> bool:
         return all(job["finished_at"] for job in await jobs(acme, "inference"))
 
@@ -116,7 +116,7 @@ async def test_models_answer_what_was_queued_for_them(acme: Caller) -> None:
             assert job["state"] == "succeeded"
 
 
-async def test_jobs_of_callers_who_are_gone_end_without_an_answer(acme: Caller) -> None:
+async def test_jobs_of_callers_that_are_gone_end_without_an_answer(acme: Caller) -> None:
     async def ended() -> bool:
         listed = [job for job in await jobs(acme, "inference") if job["priority"] == 5]
         return len(listed) == 2 and all(job["state"] in ("failed", "cancelled") for job in listed)
@@ -182,7 +182,7 @@ async def test_a_machine_reports_and_its_job_is_complete(acme: Caller) -> None:
     await until(complete)
 
 
-async def test_a_paused_server_is_left_alone_until_it_is_resumed(acme: Caller) -> None:
+async def test_a_job_of_a_paused_server_does_not_begin_until_it_is_resumed(acme: Caller) -> None:
     [job] = await jobs(acme, "provision", queue=OTHER_SERIAL)
     assert job["state"] == "queued"
     await acme.said("PUT", f"/engine/queues/provision/{OTHER_SERIAL}", {"paused": False})

@@ -1,4 +1,4 @@
-"""A database of every earlier release, opened by this one: nothing is lost, and everything in it goes on."""
+"""A database of every earlier release, opened by this one: nothing is lost, and all jobs continue."""
 
 import secrets
 from collections import Counter
@@ -34,21 +34,21 @@ def release(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def store_url(store_url: str, release: str, tmp_path: Path) -> str:
-    """The database as the release left it."""
+    """Restore the release's database and return its URL."""
     await restore(release, store_url, tmp_path / "data")
     return store_url
 
 
 @pytest.fixture
 async def clock(clock: Clock, store_url: str) -> Clock:
-    """A second after the last thing that happened there: leases still run, delays are still to come."""
+    """Set the clock to a second after the last event there: leases are still valid, and delays have not ended."""
     [[clock.now]] = await sql(store_url, "SELECT MAX(updated_at) FROM jobs")
     clock.advance(1)
     return clock
 
 
 async def another_database(postgres_url: str) -> str:
-    """An empty one at the same server, for a look."""
+    """Return the URL of an empty database at the same server, to compare with."""
     name = f"new_{secrets.token_hex(6)}"
     await sql(postgres_url, f"CREATE DATABASE {name} TEMPLATE template1")
     path, _, options = postgres_url.partition("?")
@@ -56,7 +56,7 @@ async def another_database(postgres_url: str) -> str:
 
 
 async def jobs_of(store: Store, kind: str, tenant: str, name: str) -> list[Job]:
-    """The jobs of a queue for all nodes, oldest first, with their payloads."""
+    """Return the jobs of a queue for all nodes, oldest first, with their payloads."""
     listed = await store.list_jobs(JobFilter(tenant, kind, name))
     return [await get(store, job.id) for job in reversed(listed) if job.queue == Queue(kind, tenant, name)]
 
@@ -75,11 +75,11 @@ async def test_every_release_has_a_database_of_both_stores() -> None:
 
 
 def flat(queue: Queue) -> str:
-    """As 0.1.0 wrote a queue."""
+    """Return the queue in the notation of 0.1.0."""
     return f"{queue.kind}/{queue.tenant}/{queue.name}" + (f" @{queue.node}" if queue.node else "")
 
 
-async def test_every_job_is_as_it_was(store_url: str, clock: Clock) -> None:
+async def test_every_job_is_unchanged_after_the_upgrade(store_url: str, clock: Clock) -> None:
     told = "id, tenant, kind, state, stage, topic, attempt, lease, lease_until, error, idempotency_key, seq"
     rows = await sql(store_url, f"SELECT {told} FROM jobs")
     queues = dict(await sql(store_url, "SELECT id, queue FROM jobs"))
@@ -143,7 +143,7 @@ async def test_the_jobs_of_a_queue_are_found_by_its_name(store: Store, tenant: s
         assert {(job.kind, job.tenant) for job in jobs} == {(kind, tenant)}
 
 
-async def test_a_queue_for_one_node_is_beside_the_one_for_all(store: Store) -> None:
+async def test_jobs_of_one_node_and_of_all_nodes_are_in_separate_queues(store: Store) -> None:
     shared = await jobs_of(store, "inference", ACME, HELD)
     assert Counter(job.state for job in shared) == {State.RUNNING: 1, State.QUEUED: 3}
     of_nodes = [job for job in await store.list_jobs(JobFilter(ACME, "inference", HELD)) if job.queue.node]
@@ -168,7 +168,7 @@ async def test_a_queued_job_is_claimed_and_finished(store: Store, tenant: str, n
 
 
 @pytest.mark.parametrize(("kind", "name", "owner"), [("job", "leased", "worker-1"), ("task", "resize", ACME)])
-async def test_a_lease_from_before_the_upgrade_is_still_good(store: Store, kind: str, name: str, owner: str) -> None:
+async def test_a_lease_from_before_the_upgrade_is_still_valid(store: Store, kind: str, name: str, owner: str) -> None:
     job = await only(store, kind, ACME, name)
     guard = Guard(job.id, ACME, kind, job.lease, owner)
     assert guard.admits(job)
@@ -176,7 +176,7 @@ async def test_a_lease_from_before_the_upgrade_is_still_good(store: Store, kind:
     assert await move(store, job, "succeed", result=b"1")
 
 
-async def test_a_lease_that_has_run_out_is_found(store: Store, clock: Clock) -> None:
+async def test_a_lapsed_lease_is_found_after_the_upgrade(store: Store, clock: Clock) -> None:
     clock.advance(2 * HOUR)
     lapsed = {(job.kind, job.tenant) for job in await store.list_jobs(JobFilter(late="lease", limit=100))}
     assert lapsed == {("job", ACME), ("job", GLOBEX), ("task", ACME), ("task", GLOBEX)} | {
@@ -201,7 +201,7 @@ async def test_a_paused_queue_stays_paused(store: Store, kind: str, name: str) -
         assert not await claimed(store, kind, tenant, name)
 
 
-async def test_a_limit_still_holds(store: Store) -> None:
+async def test_the_limit_of_a_queue_still_holds(store: Store) -> None:
     assert not await claimed(store, "job", ACME, "limited")
     [running, _] = await jobs_of(store, "job", ACME, "limited")
     assert await move(store, running, "succeed")
@@ -209,7 +209,7 @@ async def test_a_limit_still_holds(store: Store) -> None:
     assert not await claimed(store, "job", ACME, "limited")
 
 
-async def test_keys_are_still_taken(store: Store) -> None:
+async def test_idempotency_and_unique_keys_are_still_taken(store: Store) -> None:
     keyed = await only(store, "job", ACME, "keyed")
     again = a_job(tenant=ACME, kind="job", queue="keyed", idempotency_key="order-17")
     assert (await store.write(again)).job_id == keyed.id
@@ -225,7 +225,7 @@ async def test_dead_letters_are_counted_by_queue(store: Store) -> None:
 
 
 @pytest.mark.parametrize("tenant", TENANTS)
-async def test_deliveries_go_on_where_they_were(store: Store, clock: Clock, tenant: str) -> None:
+async def test_pending_deliveries_continue_after_the_upgrade(store: Store, clock: Clock, tenant: str) -> None:
     found = await store.list_deliveries(DeliveryFilter(tenant=tenant))
     by_state = Counter(delivery.state for delivery in found if delivery.dialect != "foreman")
     assert by_state == {DeliveryState.PENDING: 2, DeliveryState.DEAD: 1, DeliveryState.DELIVERED: 1}
@@ -243,7 +243,7 @@ async def test_deliveries_go_on_where_they_were(store: Store, clock: Clock, tena
         assert await store.write(a_settle(delivery.id, taken.leases[0]))
 
 
-async def test_records_of_doors_are_as_they_were(store_url: str, clock: Clock) -> None:
+async def test_records_of_doors_are_unchanged_after_the_upgrade(store_url: str, clock: Clock) -> None:
     rows = await sql(store_url, "SELECT kind, tenant, name, body, version, due_at FROM records")
     async with opened(store_url, clock) as store:
         for kind, tenant, name, body, version, due_at in rows:
@@ -253,7 +253,7 @@ async def test_records_of_doors_are_as_they_were(store_url: str, clock: Clock) -
     assert {"topic", "schedule", "subscription", "server", "provision-run"} <= {row[0] for row in rows}
 
 
-async def test_settings_are_those_of_the_same_queues(store_url: str, clock: Clock) -> None:
+async def test_queue_settings_are_kept_by_the_upgrade(store_url: str, clock: Clock) -> None:
     rows = await sql(store_url, "SELECT queue, paused, max_running FROM queue_settings")
     async with opened(store_url, clock) as store:
         settings = await store.list_queue_settings()

@@ -1,4 +1,4 @@
-"""Databases of every release, with live jobs of all doors in them. `make` adds those of a new one; they are never changed."""
+"""Databases of every release, with live jobs of all doors. `make` adds those of a new release; they are never changed."""
 
 import gzip
 import shutil
@@ -11,7 +11,7 @@ RELEASES = sorted(folder.name for folder in HERE.iterdir() if (folder / "sqlite.
 
 
 async def restore(release: str, store_url: str, data_dir: Path) -> None:
-    """Puts the database of the release where an empty one is, and the files that its jobs refer to."""
+    """Restore the database of the release into an empty one, and the files that its jobs refer to."""
     shutil.copytree(HERE / release / "files", data_dir / "files")
     if store_url.startswith("sqlite:"):
         _write(store_url.removeprefix("sqlite:///"), _unpacked(release, "sqlite.db.gz"))

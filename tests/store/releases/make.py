@@ -1,8 +1,8 @@
-"""Makes the databases of a release, from which every later one must be able to upgrade:
+"""Make the databases of a release, from which every later one must be able to upgrade:
 
     python -m tests.store.releases.make .venv-of-the-release/bin/chargehand
 
-It runs that server on both stores, has the story told to it, kills it, and keeps what it left under the release's version:
+It runs that server on both stores, sends it the requests of the story, kills it, and stores its data under the release's version:
 SQLite's file, PostgreSQL's dump as SQL, and the files that jobs refer to. Run it once, when a release is made.
 """
 
@@ -79,7 +79,7 @@ async def postgres(program: Path, folder: Path, kept: Path) -> None:
 
 
 def statements(dump: bytes) -> list[bytes]:
-    """Its lines without those that only pg_dump's own session or psql understands."""
+    """Return the lines of a dump without those that only pg_dump's own session or psql understands."""
     others = (b"--", b"\\", b"SET ", b"SELECT pg_catalog.set_config")
     return [line for line in dump.splitlines(keepends=True) if line.strip() and not line.startswith(others)]
 
@@ -96,7 +96,7 @@ def packed(file: Path, content: bytes) -> None:
 
 
 async def run(program: Path, store_url: str, folder: Path) -> None:
-    """The server with its surroundings, until the story is told."""
+    """Run the server with its surroundings until the story is complete."""
     async with surroundings() as world, aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
         port = free_port()
         url = f"http://127.0.0.1:{port}"

@@ -1,7 +1,7 @@
-"""What happens at a server before its database becomes a fixture: jobs of all doors and two tenants, in every state.
+"""The requests to a server before its database becomes a fixture: jobs of all doors and two tenants, in every state.
 
-Everything goes through HTTP, so that the rows are those that the release itself writes. The last calls stay unanswered on
-purpose: their jobs wait for this very server or run at it when it is killed.
+Everything goes through HTTP, so that the release itself writes all rows. The last calls are not answered on purpose: their
+jobs wait for this node or run at it when it is killed.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ KEY = "a key for tests of more than thirty-two bytes"
 TOKENS = [{"name": name, "hash": hash_token(name), "tenant": name, "scopes": ["*"]} for name in (ACME, GLOBEX)]
 HOUR = 3600
 BATCH_PRIORITY = 1
-HELD = "held"  # its answers wait for ever
+HELD = "held"  # its answers never come
 AWAY = "hf.co/acme/Away-7B:Q4_K_M"  # only a target that is away may have it
 OTHER_SERIAL = "SN-2:b+c"
 
@@ -58,7 +58,7 @@ class Caller(Api):
         return await self.said("POST", "/v1/codeq/tasks/claim", {"commands": [command], "leaseSeconds": HOUR})
 
     async def leased(self, queue: str, **fields: Any) -> dict[str, Any]:
-        """A job of the engine's API that a worker holds."""
+        """Return a job of the engine's API that a worker holds."""
         await self.submit(queue=queue, **fields)
         return await self.claim(queues=[queue], owner="worker-1", lease_seconds=HOUR)
 
@@ -73,7 +73,7 @@ async def tell(url: str, session: aiohttp.ClientSession, world: World) -> None:
 
 
 async def engine_jobs(caller: Caller, world: World) -> None:
-    # Several names look like other spellings of queues, which must not be taken for them.
+    # Several names look like other notations of queues, and must not be parsed as those.
     await caller.submit(queue="waiting", payload={"n": 1}, priority=5, metadata={"order": 17})
     await caller.submit(queue="a/b/c @d", payload={"n": 2})
     await caller.submit(queue="delayed", delay_seconds=HOUR)
@@ -175,7 +175,7 @@ async def inference(acme: Caller, globex: Caller, world: World) -> None:
 
 
 async def stay_on_the_line(caller: Caller, world: World) -> None:
-    """Whoever waits on a connection has a job for this node alone. One of them runs beside another job, one is queued."""
+    """Callers that hold a connection have jobs for this node only. One of these runs beside another job, one is queued."""
     world.target.habits.hold = asyncio.Event()
     await _ask(caller, HELD)
     for _ in range(2):
@@ -193,7 +193,7 @@ async def _ask(caller: Caller, model: str, **fields: Any) -> str:
 
 
 async def _hang(caller: Caller) -> None:
-    """Until the server is killed, or the story is over."""
+    """Wait until the server is killed, or the story ends."""
     try:
         await caller.call("POST", "/api/chat", _chat(HELD))
     except (aiohttp.ClientError, TimeoutError):
