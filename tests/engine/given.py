@@ -1,4 +1,4 @@
-"""An engine on a store, and patience with an end."""
+"""An engine on a store, and waits with a timeout."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -17,12 +17,12 @@ from chargehand.engine.store import Claim, Store
 from tests.store.given import a_queue
 
 POLICY = RetryPolicy(backoff_base_seconds=5, backoff_max_seconds=60)
-AT_ONCE = 2.0  # seconds, on a busy machine; nothing polls here, so what was not woken does not come at all
+AT_ONCE = 2.0  # seconds, for a busy machine; nothing polls here, so without a wake-up nothing happens at all
 LONG = 60.0
 
 
 class CountingEngine(Engine):
-    """Knows how often its claimers have looked for work."""
+    """Counts how often its claims looked for work."""
 
     looks = 0
 
@@ -44,7 +44,7 @@ async def claim_one(engine: Engine, queue: str | Queue = "q", lease_seconds: flo
 
 
 async def claiming(engine: CountingEngine, *queues: str | Queue) -> "asyncio.Task[tuple[Job, ...]]":
-    """A claim that found nothing and waits by now."""
+    """Return a claim that has found nothing and waits."""
     before = engine.looks
     task = asyncio.create_task(engine.claim(tuple(map(a_queue, queues or ("q",))), "waiter", 60, wait_seconds=LONG))
     await until(lambda: engine.looks > before)
@@ -54,12 +54,12 @@ async def claiming(engine: CountingEngine, *queues: str | Queue) -> "asyncio.Tas
 
 async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not true():  # noqa: ASYNC110 - what is waited for tells nobody
+        while not true():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.001)
 
 
 async def event(engine: Engine, job_id: str, move: str, seconds: float = 5.0) -> Event:
-    """The first event of this kind, as soon as it is there."""
+    """Wait for the first event of this kind and return it."""
     async with asyncio.timeout(seconds):
         async for each in engine.watch(job_id):
             if each.move == move:
@@ -73,7 +73,7 @@ async def log(engine: Engine, job_id: str) -> list[str]:
 
 @asynccontextmanager
 async def kept_up(engine: Engine, **settings: Any) -> AsyncIterator[None]:
-    """The engine's chores run meanwhile."""
+    """Run the engine's chores meanwhile."""
     running = asyncio.create_task(Chores(engine_chores(engine, config_with(**settings))).run())
     try:
         yield
@@ -86,14 +86,14 @@ def config_with(**settings: Any) -> Config:
 
 
 async def stop(task: "asyncio.Task[None]") -> None:
-    """What was to run for ever did, and goes when it is told to."""
+    """Check that the task still runs, and cancel it."""
     assert not task.done()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
 class Cable:
-    """Between a store and its database; can be cut."""
+    """A connection between a store and its database that can be cut."""
 
     def __init__(self, url: str, here: Path) -> None:
         address, _, there = url.partition("?host=")

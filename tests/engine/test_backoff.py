@@ -11,7 +11,7 @@ seconds = st.floats(0, 1e6)
 
 
 @given(attempts, seconds, seconds, st.randoms(use_true_random=False))
-def test_a_pause_stays_within_its_bounds(attempt: int, base: float, most: float, random: Random) -> None:
+def test_a_backoff_pause_stays_within_its_bounds(attempt: int, base: float, most: float, random: Random) -> None:
     top = ceiling(attempt, base, most)
     assert 0 <= top <= most
     assert 0 <= full_jitter(attempt, base, most, random) <= top
@@ -28,9 +28,9 @@ def test_pauses_double_from_the_base_to_the_maximum() -> None:
 
 
 @pytest.mark.parametrize("jitter", [full_jitter, equal_jitter])
-def test_those_who_failed_together_do_not_come_back_together(jitter: object) -> None:
+def test_jobs_that_failed_together_are_not_retried_together(jitter: object) -> None:
     assert callable(jitter)
     random = Random(0)
     pauses = sorted(jitter(5, 1, 1000, random) for _ in range(100))
     assert len(set(pauses)) == 100
-    assert pauses[-1] - pauses[0] > 6, "of the sixteen seconds, or of the eight that are random"
+    assert pauses[-1] - pauses[0] > 6, "spread over the sixteen seconds, or over the eight that are random"

@@ -1,4 +1,4 @@
-"""The chores: how they are run and reported, and that the engine's own are done in time, also after the store was away."""
+"""Chores: how they are run and reported, and that the engine's own run in time, also after the store was away."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ def engine(store: Store, clock: Clock) -> Engine:
 
 
 class Stepped:
-    """A chore whose turns and pauses end when the test says so, and the clock that times it."""
+    """A chore whose turns and pauses end when the test allows it, with its own clock."""
 
     def __init__(self, name: str = "stepped") -> None:
         self.chore = Chore(name, 10, self._do, self._pause)
@@ -67,7 +67,7 @@ class Stepped:
         await self._go_on.wait()
 
     async def turn(self, outcome: Exception | None = None, seconds: float = 0.0) -> None:
-        """The next turn takes so long and ends like this."""
+        """End the next turn after so many seconds, with this outcome."""
         begun = self.turns + (0 if self.at_once else 1)
         self._go_on.set()
         await until(lambda: self.turns == begun)
@@ -123,7 +123,7 @@ async def test_a_chore_begins_no_turn_while_one_runs_and_holds_up_no_other() -> 
         assert [report.state for report in chores.reports()] == ["ok", "ok"]
 
 
-async def test_an_error_of_the_store_is_logged_once_and_the_chore_tried_again() -> None:
+async def test_an_error_of_the_store_is_logged_once_and_the_chore_is_retried() -> None:
     chore = Stepped()
     with capture_logs() as logs:
         async with running(chore):
@@ -136,7 +136,7 @@ async def test_an_error_of_the_store_is_logged_once_and_the_chore_tried_again() 
     ]
 
 
-async def test_an_unexpected_error_ends_neither_its_chore_nor_the_others_and_is_logged_with_its_traceback() -> None:
+async def test_an_unexpected_error_is_logged_with_its_traceback_and_stops_no_chore() -> None:
     broken, whole = Stepped("broken"), Stepped("whole")
     with capture_logs() as logs:
         async with running(broken, whole) as chores:
@@ -180,7 +180,7 @@ async def test_old_jobs_are_removed_batch_by_batch(engine: Engine, clock: Clock,
     young = await job_in(store, State.SUCCEEDED)
     async with kept_up(engine, retention__finished_seconds=100, retention__batch=2):
         async with asyncio.timeout(2):
-            while await engine.jobs.get_job(old[-1].id) is not None:  # noqa: ASYNC110 - pruning tells nobody
+            while await engine.jobs.get_job(old[-1].id) is not None:  # noqa: ASYNC110 - there is no event of pruning
                 await asyncio.sleep(0.001)
     assert [await engine.jobs.get_job(job.id) for job in old] == [None] * 5
     assert await engine.jobs.get_job(young.id) is not None
@@ -202,8 +202,8 @@ async def test_deliveries_that_are_too_old_are_given_up(engine: Engine, clock: C
     assert [delivery.state for delivery in await store.list_deliveries(DeliveryFilter())] == ["dead"]
 
 
-async def test_a_limit_set_elsewhere_is_learned(engine: Engine, store: Store) -> None:
-    """Room in a limited queue wakes whoever waits for it, also where nobody set the limit."""
+async def test_a_queue_limit_set_at_another_node_is_read(engine: Engine, store: Store) -> None:
+    """Room in a limited queue wakes a waiting claim, also at a node where the limit was not set."""
     await store.write(SetQueue(QueueSettings(a_queue("q"), max_running=1)))
     for _ in range(2):
         await engine.submit(a_job())
@@ -217,7 +217,7 @@ async def test_a_limit_set_elsewhere_is_learned(engine: Engine, store: Store) ->
         assert len(await waiting) == 1
 
 
-async def test_a_full_store_does_not_end_the_chores(tmp_path: Path, clock: Clock) -> None:
+async def test_a_full_store_does_not_stop_the_chores(tmp_path: Path, clock: Clock) -> None:
     url = f"sqlite:///{tmp_path}/chargehand.db"
     async with opened(url, clock, max_bytes=400_000) as store:
         engine = an_engine(store, clock)
@@ -235,7 +235,9 @@ async def test_a_full_store_does_not_end_the_chores(tmp_path: Path, clock: Clock
             await event(engine, job.id, "fail", 3 * LAPSE_SECONDS)
 
 
-async def test_a_database_that_is_away_does_not_end_the_chores(postgres_url: str, tmp_path: Path, clock: Clock) -> None:
+async def test_a_database_that_is_away_does_not_stop_the_chores(
+    postgres_url: str, tmp_path: Path, clock: Clock
+) -> None:
     async with Cable(postgres_url, tmp_path) as cable, opened(cable.url, clock) as store:
         engine = an_engine(store, clock)
         job = await job_in(store, State.RUNNING)

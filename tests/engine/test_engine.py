@@ -1,4 +1,4 @@
-"""The main path: claims that wait, watchers that see everything, races that end with a name."""
+"""The main path: waiting claims, watchers, and the errors of lost races."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -51,7 +51,7 @@ async def test_a_key_used_before_with_another_request_is_refused(engine: Engine)
 # claims that wait -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_claim_that_finds_nothing_answers_when_its_time_is_over(engine: Engine) -> None:
+async def test_a_claim_that_finds_nothing_returns_after_its_timeout(engine: Engine) -> None:
     assert await engine.claim((a_queue("q"),), "worker", 60) == ()
     assert await engine.claim((a_queue("q"),), "worker", 60, wait_seconds=0.05) == ()
     assert engine.wakeups.waiting == 0
@@ -103,8 +103,8 @@ async def test_a_waiting_claim_is_woken_at_once(
 
 
 @pytest.mark.parametrize("leaves", ["succeed", "cancel", "park", "retry"])
-async def test_room_in_a_limited_queue_wakes_whoever_waits_for_it(engine: CountingEngine, leaves: str) -> None:
-    """Also when what made room comes back only later."""
+async def test_room_in_a_limited_queue_wakes_a_waiting_claim(engine: CountingEngine, leaves: str) -> None:
+    """Also if the job that made room is due again only later."""
     await engine.set_queue(QueueSettings(a_queue("q"), max_running=1))
     await engine.submit(a_job(max_attempts=2))
     second = (await engine.submit(a_job())).job_id
@@ -122,17 +122,17 @@ async def test_room_in_a_limited_queue_wakes_whoever_waits_for_it(engine: Counti
         assert [claimed.id for claimed in await waiter] == [second]
 
 
-async def test_one_job_wakes_one_waiter(engine: CountingEngine) -> None:
+async def test_one_job_wakes_only_the_claim_that_waited_longest(engine: CountingEngine) -> None:
     waiters = [await claiming(engine) for _ in range(5)]
     await engine.submit(a_job())
     async with asyncio.timeout(AT_ONCE):
-        assert len(await waiters[0]) == 1, "the one who waits longest"
+        assert len(await waiters[0]) == 1, "the claim that waited longest"
     assert (engine.looks, engine.wakeups.waiting) == (6, 4), "the others did not even look"
     engine.drain()
     assert await asyncio.gather(*waiters[1:]) == [()] * 4
 
 
-async def test_as_many_jobs_as_waiters_leave_nobody_waiting(engine: CountingEngine) -> None:
+async def test_as_many_jobs_as_waiting_claims_wake_all_of_them(engine: CountingEngine) -> None:
     waiters = [await claiming(engine) for _ in range(20)]
     await asyncio.gather(*[engine.submit(a_job()) for _ in range(20)])
     async with asyncio.timeout(AT_ONCE):
@@ -141,7 +141,7 @@ async def test_as_many_jobs_as_waiters_leave_nobody_waiting(engine: CountingEngi
 
 
 async def test_a_delayed_job_is_claimed_when_it_is_due(store_url: str) -> None:
-    """In real time, and with a poll interval that is of no help."""
+    """In real time, and with a poll interval that is too long to help."""
     async with opened(store_url) as store:
         engine = an_engine(store)
         async with kept_up(engine, engine__poll_seconds=LONG):
@@ -163,7 +163,7 @@ async def test_a_delayed_job_from_before_is_found_by_polling(store_url: str) -> 
                 ]
 
 
-async def test_a_claimer_that_leaves_hands_its_job_back(engine: Engine) -> None:
+async def test_a_cancelled_claim_gives_its_job_back(engine: Engine) -> None:
     job_id = (await engine.submit(a_job())).job_id
     leaving = asyncio.create_task(engine.claim((a_queue("q"),), "leaving", 60))
     await asyncio.sleep(0)
@@ -176,8 +176,8 @@ async def test_a_claimer_that_leaves_hands_its_job_back(engine: Engine) -> None:
     assert (await claim_one(engine)).id == job_id
 
 
-async def test_a_claimer_that_leaves_hands_a_job_that_rests_back_as_callers_saw_it(engine: Engine) -> None:
-    """A door tells by what callers saw whether a job is a new start: one that goes on must not look like one."""
+async def test_a_cancelled_claim_of_a_resting_job_keeps_the_status_that_callers_saw(engine: Engine) -> None:
+    """A door knows by the status that callers saw whether a job is a new start: a job that continues must not look like one."""
     job_id = (await engine.submit(a_job())).job_id
     owned = await claim_one(engine)
     await engine.advance(Guard.held(owned), "provisioning")
@@ -200,7 +200,7 @@ async def until_parked(engine: Engine, job_id: str, times: int) -> None:
                 return
 
 
-async def test_a_job_handed_back_goes_to_whoever_waits(engine: Engine) -> None:
+async def test_a_job_that_is_given_back_goes_to_a_waiting_claim(engine: Engine) -> None:
     job_id = (await engine.submit(a_job())).job_id
     leaving, staying = (
         asyncio.create_task(engine.claim((a_queue("q"),), owner, 60, wait_seconds=LONG))
@@ -212,7 +212,7 @@ async def test_a_job_handed_back_goes_to_whoever_waits(engine: Engine) -> None:
         assert [job.id for job in await staying] == [job_id]
 
 
-async def test_a_waiter_that_leaves_as_it_is_woken_passes_the_wake_up_on(engine: CountingEngine) -> None:
+async def test_a_waiter_that_is_cancelled_when_it_is_woken_passes_the_wake_up_on(engine: CountingEngine) -> None:
     leaving, staying = await claiming(engine), await claiming(engine)
 
     def leave(_: Moved) -> None:
@@ -225,7 +225,7 @@ async def test_a_waiter_that_leaves_as_it_is_woken_passes_the_wake_up_on(engine:
 
 
 async def test_a_job_submitted_while_a_claim_is_under_way_wakes_it(postgres_url: str) -> None:
-    """Several groups are under way at once: the claim looked, the job came, and only then the claim learns that it found nothing."""
+    """Groups run in parallel: the job is submitted after the claim has looked, but before the claim knows that it found nothing."""
     async with opened(postgres_url, pool_size=6) as store:
         engine = an_engine(store)
         await store.write(SetQueue(QueueSettings(a_queue("held up"), max_running=5)))
@@ -243,7 +243,7 @@ async def test_a_job_submitted_while_a_claim_is_under_way_wakes_it(postgres_url:
             assert [job.id for job in await claims[0]] == [job_id]
 
 
-async def test_draining_ends_all_waiting_and_claims_nothing_more(engine: CountingEngine) -> None:
+async def test_draining_ends_all_waiting_claims_and_claims_nothing_more(engine: CountingEngine) -> None:
     waiter = await claiming(engine)
     engine.drain()
     assert await waiter == ()
@@ -251,7 +251,7 @@ async def test_draining_ends_all_waiting_and_claims_nothing_more(engine: Countin
     assert await engine.claim((a_queue("q"),), "worker", 60, wait_seconds=LONG) == ()
 
 
-async def test_what_runs_may_still_report_while_the_engine_drains(engine: Engine) -> None:
+async def test_running_jobs_may_still_report_while_the_engine_drains(engine: Engine) -> None:
     await engine.submit(a_job())
     job = await claim_one(engine)
     engine.drain()
@@ -259,7 +259,7 @@ async def test_what_runs_may_still_report_while_the_engine_drains(engine: Engine
     assert (await engine.succeed(Guard.held(job), b"1")).state is State.SUCCEEDED
 
 
-# lost races have names --------------------------------------------------------------------------------------------------
+# errors of lost races ---------------------------------------------------------------------------------------------------
 
 
 async def test_an_unknown_job_is_not_found(engine: Engine) -> None:
@@ -291,7 +291,7 @@ async def test_a_move_that_the_state_forbids_is_a_conflict_that_says_the_state(e
     assert not isinstance(caught.value, StaleLease)
 
 
-async def test_a_lost_lease_is_a_conflict_of_its_own(engine: Engine, store: Store) -> None:
+async def test_a_lost_lease_raises_stale_lease(engine: Engine, store: Store) -> None:
     job = await job_in(store, State.RUNNING, max_attempts=3)
     await engine.park(Guard.held(job), "target")
     for call in (
@@ -306,7 +306,7 @@ async def test_a_lost_lease_is_a_conflict_of_its_own(engine: Engine, store: Stor
             await call
 
 
-async def test_a_worker_that_was_too_slow_cannot_break_the_attempt_of_the_next(engine: Engine, store: Store) -> None:
+async def test_a_worker_whose_lease_lapsed_cannot_fail_the_attempt_of_the_next(engine: Engine, store: Store) -> None:
     slow = await job_in(store, State.RUNNING, max_attempts=3)
     await engine.park(Guard.held(slow), "target")
     await claim_one(engine, slow.queue)
@@ -318,7 +318,7 @@ async def test_a_worker_that_was_too_slow_cannot_break_the_attempt_of_the_next(e
 # outcomes ---------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_broken_attempt_comes_back_after_its_backoff_until_none_is_left(engine: Engine, clock: Clock) -> None:
+async def test_a_broken_attempt_is_retried_after_its_backoff_until_none_is_left(engine: Engine, clock: Clock) -> None:
     job_id = (await engine.submit(a_job(max_attempts=2))).job_id
     job = await claim_one(engine)
     moved = await engine.broke(Guard.held(job), Broke("no"))
@@ -330,7 +330,7 @@ async def test_a_broken_attempt_comes_back_after_its_backoff_until_none_is_left(
     assert (end.error, end.failed_step, end.attempt) == ("still no", "boot", 2)
 
 
-async def test_texts_are_bounded_and_free_of_nul(engine: Engine, store: Store) -> None:
+async def test_texts_are_shortened_and_stripped_of_nul(engine: Engine, store: Store) -> None:
     job = await job_in(store, State.RUNNING)
     await engine.broke(Guard.held(job), Broke("\x00" + "x" * 2 * MAX_TEXT))
     error = (await engine.get(job.id)).error
@@ -339,7 +339,7 @@ async def test_texts_are_bounded_and_free_of_nul(engine: Engine, store: Store) -
     assert "\x00" not in error + (await engine.jobs.list_events(job.id))[-1].message
 
 
-async def test_whoever_listens_hears_of_every_move(engine: Engine) -> None:
+async def test_listeners_are_notified_of_every_move(engine: Engine) -> None:
     heard: list[tuple[str, tuple[str, ...]]] = []
     engine.on_move(lambda moved: heard.append((moved.move, moved.endpoints)))
     await engine.submit(a_job(reports=(a_report(),), max_attempts=2))
@@ -354,7 +354,7 @@ async def test_whoever_listens_hears_of_every_move(engine: Engine) -> None:
 # leases that lapse ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_lapsed_lease_is_tried_again_while_attempts_are_left_and_fails_then(
+async def test_a_lapsed_lease_is_retried_while_attempts_are_left_and_then_fails(
     engine: Engine, clock: Clock, store: Store
 ) -> None:
     again = await job_in(store, State.RUNNING, max_attempts=2)
@@ -372,8 +372,8 @@ async def test_a_lapsed_lease_is_tried_again_while_attempts_are_left_and_fails_t
     assert await engine.lapse_all() == 0
 
 
-async def test_a_beat_that_was_acknowledged_keeps_the_job(engine: Engine, clock: Clock, store: Store) -> None:
-    """The lease was found lapsed, then its owner was heard of, then the finding was acted upon."""
+async def test_a_beat_after_the_lapse_was_found_keeps_the_job(engine: Engine, clock: Clock, store: Store) -> None:
+    """The lease is found lapsed, then its owner beats, then the lapse is acted upon."""
     job = await job_in(store, State.RUNNING, max_attempts=2)
     clock.advance(60)
     [lapsed] = await engine.jobs.list_jobs(JobFilter(late="lease", limit=10))
@@ -382,14 +382,14 @@ async def test_a_beat_that_was_acknowledged_keeps_the_job(engine: Engine, clock:
     assert (await engine.get(job.id)).state is State.RUNNING
 
 
-async def test_two_who_notice_the_same_lapse_make_one_move(engine: Engine, clock: Clock, store: Store) -> None:
+async def test_a_lapse_that_is_found_twice_makes_one_move(engine: Engine, clock: Clock, store: Store) -> None:
     job = await job_in(store, State.RUNNING, max_attempts=5)
     clock.advance(60)
     assert sum(await asyncio.gather(engine.lapse_all(), engine.lapse_all())) == 1
     assert (await log(engine, job.id)).count("retry") == 1
 
 
-async def test_the_leases_of_owners_known_to_be_gone_end_before_their_time(engine: Engine) -> None:
+async def test_leases_of_owners_that_are_gone_can_be_ended_early(engine: Engine) -> None:
     job_id = (await engine.submit(a_job(max_attempts=2))).job_id
     await engine.claim((a_queue("q"),), "@runner", LONG)
     assert await engine.lapse_all("@") == 1
@@ -412,21 +412,21 @@ async def test_jobs_whose_deadline_passed_fail_and_the_others_go_on(engine: Engi
     assert await engine.expire_all() == 0
 
 
-async def test_more_jobs_may_expire_at_once_than_are_looked_at_together(engine: Engine, clock: Clock) -> None:
+async def test_more_jobs_may_expire_at_once_than_are_read_in_one_batch(engine: Engine, clock: Clock) -> None:
     count = 2 * SWEEP_BATCH + 1
     await asyncio.gather(*[engine.submit(a_job(deadline_seconds=1)) for _ in range(count)])
     clock.advance(1)
     assert await engine.expire_all() == count
 
 
-async def test_two_who_notice_the_same_deadline_make_one_move(engine: Engine, clock: Clock, store: Store) -> None:
+async def test_a_deadline_that_is_found_twice_makes_one_move(engine: Engine, clock: Clock, store: Store) -> None:
     job = await job_in(store, State.QUEUED, deadline_seconds=1)
     clock.advance(1)
     assert sum(await asyncio.gather(engine.expire_all(), engine.expire_all())) == 1
     assert await log(engine, job.id) == ["submit", "expire"]
 
 
-async def test_whoever_waits_for_a_job_hears_that_it_expired(engine: Engine, clock: Clock) -> None:
+async def test_a_watcher_of_a_job_sees_that_it_expired(engine: Engine, clock: Clock) -> None:
     job_id = (await engine.submit(a_job(deadline_seconds=1, reports=(a_report(),)))).job_id
     heard: list[tuple[str, tuple[str, ...]]] = []
     engine.on_move(lambda moved: heard.append((moved.move, moved.endpoints)))
@@ -451,7 +451,7 @@ async def test_an_expired_job_makes_room_in_a_limited_queue(engine: CountingEngi
         assert [job.id for job in await waiter] == [next_id]
 
 
-async def test_a_requeued_job_may_take_as_long_as_it_likes(engine: Engine, clock: Clock) -> None:
+async def test_a_requeued_job_has_no_deadline(engine: Engine, clock: Clock) -> None:
     job_id = (await engine.submit(a_job(deadline_seconds=1))).job_id
     clock.advance(1)
     await engine.expire_all()
@@ -468,7 +468,7 @@ async def watched(engine: Engine, job_id: str, after: int = 0) -> list[Event]:
     return [each async for each in engine.watch(job_id, after)]
 
 
-async def test_a_watcher_sees_every_event_as_it_happens_and_goes_with_the_last(engine: Engine) -> None:
+async def test_a_watcher_sees_every_event_as_it_happens_and_ends_with_the_last(engine: Engine) -> None:
     job_id = (await engine.submit(a_job())).job_id
     seen: asyncio.Queue[str] = asyncio.Queue()
 
@@ -490,7 +490,7 @@ async def test_a_watcher_sees_every_event_as_it_happens_and_goes_with_the_last(e
         await watcher
 
 
-async def test_watching_a_finished_job_tells_its_story_and_ends(engine: Engine, store: Store) -> None:
+async def test_watching_a_finished_job_returns_its_events_and_ends(engine: Engine, store: Store) -> None:
     job = await job_in(store, State.SUCCEEDED)
     async with asyncio.timeout(AT_ONCE):
         assert [each.seq for each in await watched(engine, job.id)] == [1, 2, 3]
@@ -509,7 +509,7 @@ async def test_many_watchers_miss_nothing_of_a_busy_job(engine: Engine) -> None:
             assert [each.seq for each in events] == list(range(1, 103))
 
 
-async def test_a_watcher_that_leaves_is_forgotten(engine: Engine) -> None:
+async def test_a_cancelled_watcher_is_removed(engine: Engine) -> None:
     job_id = (await engine.submit(a_job())).job_id
     events = cast(AsyncGenerator[Event, None], engine.watch(job_id))
     await anext(events)
@@ -518,7 +518,7 @@ async def test_a_watcher_that_leaves_is_forgotten(engine: Engine) -> None:
     assert not engine._watchers
 
 
-async def test_nobody_can_watch_what_is_not_there_or_not_theirs(engine: Engine) -> None:
+async def test_an_unknown_job_or_one_of_another_tenant_cannot_be_watched(engine: Engine) -> None:
     job_id = (await engine.submit(a_job())).job_id
     for watch in (engine.watch("nobody"), engine.watch(job_id, tenant="other")):
         with pytest.raises(NotFound):
@@ -539,7 +539,7 @@ async def test_draining_ends_watching(engine: Engine) -> None:
 
 @asynccontextmanager
 async def two_engines(url: str) -> AsyncIterator[tuple[CountingEngine, CountingEngine]]:
-    """On one database, each hearing what the other tells."""
+    """Yield two engines on one database, each receiving the hints of the other."""
     async with opened(url, pool_size=4) as a, opened(url, pool_size=4) as b:
         async with asyncio.timeout(5):
             while await listeners(url) < 2:
@@ -584,8 +584,8 @@ async def test_a_queue_resumed_at_one_node_is_resumed_at_another(postgres_url: s
             assert len(await waiter) == 1
 
 
-async def test_what_was_not_heard_is_found_by_looking(postgres_url: str) -> None:
-    """The connections that carry the hints are cut; polling is the truth underneath."""
+async def test_a_job_whose_hint_was_lost_is_found_by_polling(postgres_url: str) -> None:
+    """The connections that carry the hints are cut, so only polling is left."""
     async with two_engines(postgres_url) as (a, b), kept_up(b, engine__poll_seconds=0.1):
         waiter = await claiming(b)
         await sql(postgres_url, LISTENERS.format("pg_terminate_backend(pid)"))
@@ -594,7 +594,7 @@ async def test_what_was_not_heard_is_found_by_looking(postgres_url: str) -> None
             assert [job.id for job in await waiter] == [job_id]
 
 
-async def test_hints_are_heard_again_after_the_connection_was_lost(postgres_url: str) -> None:
+async def test_hints_arrive_again_after_the_connection_was_lost(postgres_url: str) -> None:
     async with two_engines(postgres_url) as (a, b):
         await sql(postgres_url, LISTENERS.format("pg_terminate_backend(pid)"))
         async with asyncio.timeout(10):
@@ -606,7 +606,7 @@ async def test_hints_are_heard_again_after_the_connection_was_lost(postgres_url:
             assert len(await waiter) == 1
 
 
-async def test_leases_of_two_jobs_have_nothing_in_common_that_could_be_guessed(engine: Engine) -> None:
+async def test_the_lease_of_one_job_cannot_be_guessed_from_that_of_another(engine: Engine) -> None:
     for _ in range(8):
         await engine.submit(a_job())
     leases = {job.lease for job in await engine.claim((a_queue("q"),), "worker", 60, limit=1)}

@@ -27,7 +27,7 @@ def test_ids_of_one_moment_are_sorted_as_they_were_made() -> None:
     assert ids == sorted(set(ids))
 
 
-def test_a_clock_that_steps_back_does_not_take_the_ids_with_it() -> None:
+def test_ids_grow_although_the_clock_steps_back() -> None:
     first, second, third = made([NOW, NOW - 3_600_000, NOW + 1])
     assert first < second < third
     assert first[:10] == second[:10]
@@ -45,12 +45,12 @@ def test_ids_made_in_different_moments_share_no_randomness() -> None:
     assert [make()[10:] for _ in range(3)] == ["0" * 16, "0" * 15 + "1", "0" * 15 + "2"]
 
 
-def test_two_makers_do_not_meet() -> None:
+def test_two_generators_make_no_equal_ids() -> None:
     a, b = UlidMaker(lambda: NOW), UlidMaker(lambda: NOW)
     assert not {a() for _ in range(1000)} & {b() for _ in range(1000)}
 
 
-def test_what_is_not_an_id_is_told_apart() -> None:
+def test_invalid_ids_are_recognised() -> None:
     good = UlidMaker()()
     assert is_ulid(good)
     wrong = ["", good[:-1], good + "0", good.lower(), "8" + good[1:], good[:-1] + "U", good[:-1] + "\n", good + "\n"]
@@ -58,5 +58,5 @@ def test_what_is_not_an_id_is_told_apart() -> None:
 
 
 @given(st.integers(1, 2**47))
-def test_when_an_id_was_made_can_be_read_from_it(at: int) -> None:
+def test_the_time_of_an_id_can_be_read_from_it(at: int) -> None:
     assert made_at(made([at])[0]) == at / 1000

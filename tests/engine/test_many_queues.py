@@ -1,4 +1,4 @@
-"""Claims for every tenant or every name: they find what they mean, are woken like any other, and tenants are served in turn."""
+"""Claims by pattern, for every tenant or every name: they match the right queues, are woken like any other, and serve tenants in turn."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ OTHERS = ("k/other/send", "k/acme2/send", "other/acme/render", "kk/acme/render")
 
 
 class LookingEngine(Engine):
-    """Knows how often its claimers have looked for work, whatever they looked for."""
+    """Counts how often its claims looked for work, by name or by pattern."""
 
     looks = 0
 
@@ -54,7 +54,7 @@ def queue(text: str) -> Queue:
 
 
 def wanted(text: str) -> Wanted:
-    """`k/acme/render` is a queue; a star stands for any tenant or any name."""
+    """Parse `k/acme/render` as a queue; a star stands for any tenant or any name."""
     kind, tenant, name = text.split("/", 2)
     if "*" not in (tenant, name):
         return queue(text)
@@ -80,7 +80,7 @@ async def claim(engine: Engine, *queues: str, limit: int = 1) -> list[Job]:
 
 
 async def waiting(engine: LookingEngine, *queues: str) -> "asyncio.Task[tuple[Job, ...]]":
-    """A claim that found nothing and waits by now."""
+    """Return a claim that has found nothing and waits."""
     before = engine.looks
     task = asyncio.create_task(engine.claim(tuple(map(wanted, queues)), "waiter", 60, wait_seconds=LONG))
     await until(lambda: engine.looks > before)
@@ -93,14 +93,14 @@ async def woken(task: "asyncio.Task[tuple[Job, ...]]") -> list[str]:
         return [job.id for job in await task]
 
 
-# The words --------------------------------------------------------------------------------------------------------------
+# Patterns ---------------------------------------------------------------------------------------------------------------
 
 
 TEXTS = st.text("ab/* ", max_size=4)
 
 
 @given(TEXTS, TEXTS, TEXTS)
-def test_a_queue_is_among_those_of_its_tenant_of_its_name_and_of_its_kind(kind: str, tenant: str, name: str) -> None:
+def test_a_queue_matches_the_patterns_of_its_tenant_its_name_and_its_kind(kind: str, tenant: str, name: str) -> None:
     meant = all_with(Queue(kind, tenant, name))
     assert meant == (Queues(kind, tenant), Queues(kind, None, name), Queues(kind))
     assert all(each.has(Queue(kind, tenant, name)) for each in meant)
@@ -109,7 +109,7 @@ def test_a_queue_is_among_those_of_its_tenant_of_its_name_and_of_its_kind(kind: 
     assert not any(each.has(Queue(kind + "x", tenant, name)) for each in meant)
 
 
-def test_a_queue_of_a_single_node_is_among_no_others() -> None:
+def test_a_queue_of_a_single_node_matches_no_pattern() -> None:
     own = Queue("k", "acme", "render", "node-1")
     assert all_with(own) == ()
     assert not any(each.has(own) for each in all_with(own.shared))
@@ -120,7 +120,7 @@ def test_a_queue_of_a_single_node_is_among_no_others() -> None:
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-async def test_a_pattern_finds_what_it_means_and_nothing_else(engine: Engine, pattern: str) -> None:
+async def test_a_pattern_claims_only_from_the_queues_that_it_matches(engine: Engine, pattern: str) -> None:
     [wanted] = await put(engine, "k/acme/render")
     others = await put(engine, *[other for other in OTHERS if not means(pattern, other)])
     assert [job.id for job in await claim(engine, pattern, limit=50)] == [wanted]
@@ -177,7 +177,7 @@ async def test_a_tenant_that_comes_later_is_served_next(engine: Engine) -> None:
     assert (await claim(engine, "k/*/*"))[0].tenant == "late"
 
 
-async def test_one_claim_for_several_deals_to_the_tenants_in_turn(engine: Engine) -> None:
+async def test_one_claim_of_several_jobs_serves_the_tenants_in_turn(engine: Engine) -> None:
     for tenant, count in [("a", 50), ("b", 2), ("c", 50)]:
         await put(engine, *[f"k/{tenant}/render"] * count)
     found = await claim(engine, "k/*/*", limit=12)
@@ -186,8 +186,8 @@ async def test_one_claim_for_several_deals_to_the_tenants_in_turn(engine: Engine
     assert sorted((counts["a"], counts["c"])) == [5, 5]
 
 
-async def test_many_claimers_share_what_there_is_between_the_tenants(engine: Engine) -> None:
-    """Claims that run side by side do not all go to the same tenant."""
+async def test_parallel_claims_serve_the_tenants_evenly(engine: Engine) -> None:
+    """Parallel claims do not all go to the same tenant."""
     for tenant in ("a", "b", "c", "d"):
         await put(engine, *[f"k/{tenant}/render"] * 20)
     found = await asyncio.gather(*[claim(engine, "k/*/render") for _ in range(40)])
@@ -195,7 +195,7 @@ async def test_many_claimers_share_what_there_is_between_the_tenants(engine: Eng
     assert counts == [10] * 4
 
 
-async def test_a_claim_takes_as_many_as_it_asked_for_even_if_others_take_some_first(engine: Engine) -> None:
+async def test_a_claim_gets_as_many_jobs_as_it_wants_although_others_take_some_first(engine: Engine) -> None:
     for tenant in ("a", "b"):
         await put(engine, *[f"k/{tenant}/render"] * 30)
     found = await asyncio.gather(*[claim(engine, "k/*/*", limit=10) for _ in range(6)])
@@ -207,7 +207,7 @@ async def test_a_claim_takes_as_many_as_it_asked_for_even_if_others_take_some_fi
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-async def test_a_pattern_that_waits_is_woken_by_what_it_means(engine: LookingEngine, pattern: str) -> None:
+async def test_a_waiting_pattern_is_woken_by_a_job_that_it_matches(engine: LookingEngine, pattern: str) -> None:
     task = await waiting(engine, pattern)
     await put(engine, *[other for other in OTHERS if not means(pattern, other)])
     assert not task.done()
@@ -217,7 +217,9 @@ async def test_a_pattern_that_waits_is_woken_by_what_it_means(engine: LookingEng
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("back", ["retry", "park", "requeue", "resume", "room"])
-async def test_a_pattern_that_waits_is_woken_by_what_comes_back(engine: LookingEngine, pattern: str, back: str) -> None:
+async def test_a_waiting_pattern_is_woken_by_a_job_that_comes_back(
+    engine: LookingEngine, pattern: str, back: str
+) -> None:
     name = "k/acme/render"
     ids = await put(engine, name, max_attempts=2)
     [job] = await claim(engine, name)
@@ -244,7 +246,7 @@ async def test_a_pattern_that_waits_is_woken_by_what_comes_back(engine: LookingE
     assert await woken(task) == ids
 
 
-async def test_one_job_wakes_one_of_those_who_wait_for_it_by_name_or_pattern(engine: LookingEngine) -> None:
+async def test_one_job_wakes_one_claim_that_waits_by_name_or_pattern(engine: LookingEngine) -> None:
     tasks = [await waiting(engine, each) for each in ("k/acme/render", *PATTERNS)]
     for left in (3, 2, 1, 0):
         await put(engine, "k/acme/render")
@@ -253,13 +255,15 @@ async def test_one_job_wakes_one_of_those_who_wait_for_it_by_name_or_pattern(eng
     assert all(len(task.result()) == 1 for task in tasks)
 
 
-async def test_news_that_a_pattern_did_not_need_is_for_the_next(engine: LookingEngine, store: Store) -> None:
+async def test_a_wake_up_that_a_cancelled_pattern_did_not_use_goes_to_the_next(
+    engine: LookingEngine, store: Store
+) -> None:
     wide, narrow = await waiting(engine, "k/*/*"), await waiting(engine, "k/acme/*")
     job = in_queue("k/acme/render")
     await store.write(job)
     engine.wakeups.wake(job.queue)
     assert engine.wakeups.waiting == 1
-    narrow.cancel()  # the one that was woken goes before it can look
+    narrow.cancel()  # the claim that was woken is cancelled before it can look
     assert await woken(wide) == [job.id]
     await asyncio.gather(narrow, return_exceptions=True)
 
@@ -284,8 +288,8 @@ async def test_a_delayed_job_from_before_is_found_by_polling(store_url: str, pat
             assert await woken(task) == [job_id]
 
 
-async def test_looking_wakes_as_many_as_there_are_jobs(store: Store, clock: Clock) -> None:
-    """Jobs that nobody told of, as another node's may be: only the look finds them."""
+async def test_polling_wakes_as_many_claims_as_there_are_jobs(store: Store, clock: Clock) -> None:
+    """Jobs without a wake-up, as another node's may be: only polling finds them."""
     engine = LookingEngine(store, policy=POLICY, random=Random(0), now=clock)
     tasks = [await waiting(engine, pattern) for pattern in (*PATTERNS, "k/acme/render", "k/other/*")]
     for text in ("k/acme/render", "k/acme/render", "k/other/send"):
@@ -294,14 +298,12 @@ async def test_looking_wakes_as_many_as_there_are_jobs(store: Store, clock: Cloc
         await engine.look_for_due()
         await asyncio.sleep(0)
     await until(lambda: sum(task.done() for task in tasks) == 3)
-    await until(lambda: engine.wakeups.waiting == 2)  # who was woken for nothing lines up again
+    await until(lambda: engine.wakeups.waiting == 2)  # a claim that was woken and found nothing waits again
     engine.drain()
     assert sum(len(jobs) for jobs in await asyncio.gather(*tasks)) == 3
 
 
-async def test_looking_for_patterns_finds_each_queue_that_is_meant_once_and_no_other(
-    store: Store, clock: Clock
-) -> None:
+async def test_polling_for_patterns_finds_each_matching_queue_once_and_no_other(store: Store, clock: Clock) -> None:
     engine = LookingEngine(store, policy=POLICY, random=Random(0), now=clock)
     await put(engine, "k/acme/render", "k/acme/send", "k/other/send", delay_seconds=5)
     due = await due_queues(store, [*map(wanted, ("k/*/render", "k/acme/*", "k/acme/render"))], 10)
@@ -315,18 +317,18 @@ async def test_looking_for_patterns_finds_each_queue_that_is_meant_once_and_no_o
 async def test_a_job_at_one_node_wakes_a_pattern_at_another(postgres_url: str, pattern: str) -> None:
     async with AsyncExitStack() as stack:
         a, b = [an_engine(await stack.enter_async_context(opened(postgres_url))) for _ in range(2)]
-        async with asyncio.timeout(5):  # a hint before both listen is lost, and nobody polls here
+        async with asyncio.timeout(5):  # a hint before both listen is lost, and nothing polls here
             while (await sql(postgres_url, LISTENERS))[0][0] < 2:
                 pass
         task = await waiting(b, pattern)
         assert await put(a, "k/acme/render") == await woken(task)
 
 
-# Leaving ----------------------------------------------------------------------------------------------------------------
+# Cancelling -------------------------------------------------------------------------------------------------------------
 
 
 class StuckStore:
-    """A store whose claims after the first few hang, or fail, as when the database goes away in between."""
+    """A store whose first claims succeed and later ones hang or fail, as if the database went away."""
 
     def __init__(self, store: Store, good: int, error: Exception | None = None) -> None:
         self._store = store
@@ -347,7 +349,7 @@ class StuckStore:
         return await asyncio.get_running_loop().create_future()
 
 
-async def test_a_claimer_that_leaves_in_the_middle_of_its_turns_keeps_nothing(store: Store, clock: Clock) -> None:
+async def test_a_claim_cancelled_between_two_tenants_gives_its_jobs_back(store: Store, clock: Clock) -> None:
     stuck = StuckStore(store, good=2)
     engine = LookingEngine(stuck, policy=POLICY, now=clock)  # type: ignore[arg-type]
     ids = await put(engine, "k/a/x", "k/b/x", "k/c/x")
@@ -360,7 +362,7 @@ async def test_a_claimer_that_leaves_in_the_middle_of_its_turns_keeps_nothing(st
     assert [(job.state, job.attempt) for job in jobs] == [(State.QUEUED, 0)] * 3
 
 
-async def test_a_claim_that_fails_in_the_middle_of_its_turns_gives_what_it_has(store: Store, clock: Clock) -> None:
+async def test_a_claim_that_fails_between_two_tenants_returns_the_jobs_that_it_has(store: Store, clock: Clock) -> None:
     stuck = StuckStore(store, good=2, error=StoreUnavailable("gone"))
     engine = LookingEngine(stuck, policy=POLICY, now=clock)  # type: ignore[arg-type]
     await put(engine, "k/a/x", "k/b/x", "k/c/x")
@@ -369,7 +371,7 @@ async def test_a_claim_that_fails_in_the_middle_of_its_turns_gives_what_it_has(s
         await claim(engine, "k/*/*", limit=3)
 
 
-async def test_lines_for_patterns_are_counted_right_whoever_comes_and_goes() -> None:
+async def test_waiting_patterns_are_counted_right() -> None:
     wakeups = Wakeups()
     for texts in [("k/a/*",), ("k/a/*", "k/*/b"), ("k/a/b", "k/*/*")] * 2:
         queues = tuple(map(wanted, texts))
@@ -387,7 +389,7 @@ async def test_lines_for_patterns_are_counted_right_whoever_comes_and_goes() -> 
 
 
 class ItsOwn:
-    """Says to everything: again in 7 seconds."""
+    """Decides to retry everything in 7 seconds."""
 
     def __init__(self) -> None:
         self.decided: list[Broke | Lapsed] = []
@@ -421,7 +423,7 @@ async def test_a_door_decides_about_its_own_jobs_and_no_others(
     assert decider.decided == [outcome]
 
 
-async def test_a_beat_that_came_after_the_decision_keeps_the_job(engine: Engine, clock: Clock) -> None:
+async def test_a_beat_after_the_decision_keeps_the_job(engine: Engine, clock: Clock) -> None:
     decider = ItsOwn()
     engine.decide_by("k", decider)
     await put(engine, "k/acme/render")

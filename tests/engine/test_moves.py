@@ -37,7 +37,7 @@ def test_every_state_can_be_reached_from_the_queue() -> None:
     assert reached == set(State)
 
 
-def test_from_every_state_there_is_a_way_on_except_from_success() -> None:
+def test_every_state_but_success_has_a_move_out_of_it() -> None:
     assert {state for move in TABLE for state in move.source} == set(State) - {SUCCEEDED}
     assert {move.name for move in TABLE if move.source & FINAL} == {"requeue"}
 
@@ -52,30 +52,30 @@ def test_only_a_claim_counts_an_attempt_and_only_parking_gives_one_back() -> Non
     assert counted == {"claim": Attempt.UP, "park": Attempt.DOWN, "requeue": Attempt.RESET}
 
 
-def test_every_row_says_what_it_means() -> None:
+def test_every_row_has_a_description() -> None:
     assert all(move.meaning for move in TABLE)
 
 
 # decide -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_broken_attempt_is_tried_again_while_attempts_are_left() -> None:
+def test_a_broken_attempt_is_retried_while_attempts_are_left() -> None:
     moves = [decide(a_running_job(attempt, 3), Broke("no"), POLICY, Random(0)).move for attempt in (1, 2, 3, 4)]
     assert moves == ["retry", "retry", "fail", "fail"]
 
 
-def test_what_cannot_get_better_fails_at_once() -> None:
+def test_a_final_error_fails_the_job_at_once() -> None:
     change = decide(a_running_job(1, 3), Broke("bad image", "write", final=True), POLICY, Random(0))
     assert (change.move, change.error, change.failed_step, change.level) == ("fail", "bad image", "write", "error")
 
 
-def test_a_change_is_guarded_by_the_lease_that_was_seen() -> None:
+def test_a_change_is_guarded_by_the_lease_that_was_read() -> None:
     for outcome in (Broke("no"), Broke("no", final=True), Lapsed()):
         change = decide(a_running_job(), outcome, POLICY, Random(0))
         assert (change.guard, change.result) == (Guard.held(a_running_job()), None)
 
 
-def test_a_lapsed_lease_is_an_outcome_like_any_other() -> None:
+def test_a_lapsed_lease_is_decided_like_a_broken_attempt() -> None:
     again, end = (decide(a_running_job(attempt, 2), Lapsed(), POLICY, Random(0)) for attempt in (1, 2))
     assert (again.move, end.move) == ("retry", "fail")
     for change in (again, end):
@@ -110,12 +110,12 @@ def test_the_message_says_which_attempt_of_how_many_and_why(outcome: Broke) -> N
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(90, "90"), (0.001, "0.001"), (2.5, "2.5"), (315_360_000, "315360000")])
-def test_an_expired_job_says_how_long_it_had(seconds: float, said: str) -> None:
+def test_the_error_of_an_expired_job_names_its_deadline(seconds: float, said: str) -> None:
     job = msgspec.structs.replace(a_running_job(), created_at=SECOND, deadline_at=SECOND + int(seconds * SECOND))
     assert expire(job).error == f"the deadline of {said} s passed"
 
 
-def test_an_expired_job_says_what_it_was_doing() -> None:
+def test_the_message_of_an_expired_job_names_its_state() -> None:
     job = msgspec.structs.replace(a_running_job(), created_at=0, deadline_at=SECOND)
     running = expire(msgspec.structs.replace(job, stage="loading"))
     waiting = expire(msgspec.structs.replace(job, state=QUEUED, waiting_for="target"))

@@ -1,4 +1,4 @@
-"""In-process workers: what a handler's end becomes, and who stops it when the job is no longer its own."""
+"""In-process workers: how the outcome of a handler is stored, and when a handler is stopped."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -40,7 +40,7 @@ async def running(
 
 
 class Stuck:
-    """A handler that never ends by itself, and knows how it was ended."""
+    """A handler that never ends by itself, and records how it was stopped."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
@@ -71,7 +71,7 @@ async def submitted(engine: Engine, **fields: Any) -> str:
 # outcomes ---------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_handler_that_is_done_gives_the_result(engine: Engine) -> None:
+async def test_the_result_of_a_handler_is_stored(engine: Engine) -> None:
     job_id = await submitted(engine)
     async with running(engine, returning(Done(b'{"answer": 42}'))):
         await event(engine, job_id, "succeed")
@@ -80,7 +80,7 @@ async def test_a_handler_that_is_done_gives_the_result(engine: Engine) -> None:
     assert IN_PROCESS + "test" in (await engine.jobs.list_events(job_id))[1].message
 
 
-async def test_a_handler_that_broke_is_tried_again_after_a_backoff(engine: Engine, clock: Clock) -> None:
+async def test_a_job_whose_handler_broke_is_retried_after_a_backoff(engine: Engine, clock: Clock) -> None:
     job_id = await submitted(engine, max_attempts=2)
     async with running(engine, returning(Broke("no power", "boot"))):
         await event(engine, job_id, "retry")
@@ -115,7 +115,7 @@ async def test_an_exception_is_a_broken_attempt_and_the_runner_goes_on(engine: E
 
 
 async def test_a_handler_that_cancels_itself_is_a_broken_attempt(engine: Engine) -> None:
-    """Something it awaited was cancelled: nobody took the job away, so nobody else writes down how it ended."""
+    """Something it awaited was cancelled, but the job still belongs to it: so nobody else stores an outcome."""
 
     async def handler(job: Job, hand: Hand) -> Outcome:
         raise asyncio.CancelledError
@@ -125,7 +125,7 @@ async def test_a_handler_that_cancels_itself_is_a_broken_attempt(engine: Engine)
         await event(engine, job_id, "fail", AT_ONCE)
 
 
-async def test_an_outcome_that_the_store_refuses_does_not_end_the_runner(engine: Engine) -> None:
+async def test_an_outcome_that_the_store_refuses_does_not_stop_the_runner(engine: Engine) -> None:
     async def handler(job: Job, hand: Hand) -> Outcome:
         return Broke("no", delay_seconds=float("inf")) if job.payload == b"bad" else Done(b"{}")
 
@@ -136,7 +136,7 @@ async def test_an_outcome_that_the_store_refuses_does_not_end_the_runner(engine:
         assert not runner.done()
 
 
-async def test_a_handler_may_tell_how_far_it_is(engine: Engine) -> None:
+async def test_a_handler_may_advance_the_stage_of_its_job(engine: Engine) -> None:
     async def handler(job: Job, hand: Hand) -> Outcome:
         await hand.advance("loading", "half way")
         await hand.advance("working")
@@ -175,9 +175,9 @@ async def test_a_handler_may_write_into_the_log_of_the_job_it_holds(engine: Engi
         (Broke("no", delay_seconds=1, data=b"[3]"), "retry", "attempt 1 of 2 broke, again in 1.0 s: no"),
         (Broke("no", final=True, data=b"[3]"), "fail", "failed on attempt 1 of 2: no"),
     ],
-    ids=["done", "parked", "parked without a word", "broke", "broke for good"],
+    ids=["done", "parked", "parked without a message", "broke", "broke for good"],
 )
-async def test_an_outcome_may_say_more_than_how_it_ended(
+async def test_an_outcome_may_have_a_message_and_data(
     engine: Engine, outcome: Outcome, move: str, message: str
 ) -> None:
     job_id = await submitted(engine, max_attempts=2)
@@ -186,7 +186,7 @@ async def test_an_outcome_may_say_more_than_how_it_ended(
     assert (end.message, end.data) == (message, b"[3]")
 
 
-async def test_as_many_handlers_run_at_once_as_are_allowed(engine: Engine) -> None:
+async def test_as_many_handlers_run_at_once_as_the_concurrency_allows(engine: Engine) -> None:
     stuck = Stuck()
     for _ in range(5):
         await submitted(engine)
@@ -205,20 +205,20 @@ async def test_a_waiting_runner_takes_a_job_as_soon_as_there_is_one(engine: Engi
 
 
 async def held(engine: Engine, handler: Handler) -> "asyncio.Task[None]":
-    """The hold of a job that was claimed by whoever decides what runs when."""
+    """Claim a job without a runner and return the task that holds it."""
     holder = Holder(engine, "scheduler", LONG)
     [job] = await engine.claim((a_queue("q"),), holder.owner, holder.lease_seconds)
     assert job.lease_owner == holder.owner == IN_PROCESS + "scheduler"
     return asyncio.create_task(holder.hold(job, handler))
 
 
-async def test_whoever_claims_by_itself_may_leave_the_rest_to_a_holder(engine: Engine) -> None:
+async def test_a_caller_that_claims_a_job_itself_may_hold_it_without_a_runner(engine: Engine) -> None:
     job_id = await submitted(engine)
     await (await held(engine, returning(Done(b"{}"))))
     assert await log(engine, job_id) == ["submit", "claim", "succeed"]
 
 
-async def test_a_hold_that_is_cancelled_stops_its_handler_and_hands_the_job_back(engine: Engine) -> None:
+async def test_a_cancelled_hold_stops_its_handler_and_gives_the_job_back(engine: Engine) -> None:
     stuck = Stuck()
     job_id = await submitted(engine)
     holding = await held(engine, stuck)
@@ -239,7 +239,7 @@ async def test_a_hold_ends_when_its_job_is_taken_away(engine: Engine) -> None:
     assert stuck.stopped.is_set()
 
 
-# whose job it is --------------------------------------------------------------------------------------------------------
+# losing a job -----------------------------------------------------------------------------------------------------------
 
 
 async def _cancel(engine: Engine, job: Job) -> None:
@@ -270,8 +270,8 @@ async def test_a_handler_is_stopped_as_soon_as_its_job_is_taken_away(
     assert (await engine.get(job_id)).state in (State.CANCELLED, State.FAILED)
 
 
-async def test_a_handler_does_not_outlive_the_deadline_of_its_job(store_url: str) -> None:
-    """In real time: the chore finds it, and the beat does not keep it."""
+async def test_a_handler_is_stopped_at_the_deadline_of_its_job(store_url: str) -> None:
+    """In real time: the chore finds the deadline, and a beat does not extend it."""
     stuck = Stuck()
     async with opened(store_url) as store:
         engine = an_engine(store)
@@ -284,7 +284,7 @@ async def test_a_handler_does_not_outlive_the_deadline_of_its_job(store_url: str
             assert await log(engine, job_id) == ["submit", "claim", "expire"]
 
 
-async def test_a_lease_lost_behind_the_engine_is_noticed_with_the_next_beat(engine: Engine, store: Store) -> None:
+async def test_a_lease_that_another_node_ended_is_noticed_with_the_next_beat(engine: Engine, store: Store) -> None:
     stuck = Stuck()
     job_id = await submitted(engine)
     async with running(engine, stuck, lease_seconds=0.3):
@@ -295,7 +295,7 @@ async def test_a_lease_lost_behind_the_engine_is_noticed_with_the_next_beat(engi
 
 
 async def stubborn(job: Job, hand: Hand) -> Outcome:
-    """Takes no hint: ends as if nothing had been said."""
+    """Ignores the cancellation and ends with its outcome."""
     with suppress(asyncio.CancelledError):
         await asyncio.get_running_loop().create_future()
     return Done(b"late")
@@ -312,7 +312,7 @@ async def test_the_outcome_of_a_job_that_was_taken_away_is_dropped(engine: Engin
 
 
 async def test_beats_keep_a_short_lease_alive_through_long_work(store_url: str) -> None:
-    """In real time, while somebody looks for lapsed leases all along."""
+    """In real time, while a chore looks for lapsed leases."""
 
     async def slow(job: Job, hand: Hand) -> Outcome:
         await asyncio.sleep(2)
@@ -330,7 +330,7 @@ async def test_beats_keep_a_short_lease_alive_through_long_work(store_url: str) 
 # stopping ---------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_stopped_runner_hands_its_jobs_back_and_the_attempt_does_not_count(engine: Engine) -> None:
+async def test_a_stopped_runner_gives_its_jobs_back_without_counting_the_attempt(engine: Engine) -> None:
     stuck = Stuck()
     job_ids = [await submitted(engine) for _ in range(2)]
     async with running(engine, stuck, concurrency=2) as runner:
@@ -343,7 +343,7 @@ async def test_a_stopped_runner_hands_its_jobs_back_and_the_attempt_does_not_cou
         assert await log(engine, job_id) == ["submit", "claim", "park"]
 
 
-async def test_a_handler_may_clean_up_before_its_job_is_handed_back(engine: Engine) -> None:
+async def test_a_handler_may_clean_up_before_its_job_is_given_back(engine: Engine) -> None:
     started = asyncio.Event()
 
     async def tidy(job: Job, hand: Hand) -> Outcome:
@@ -361,7 +361,7 @@ async def test_a_handler_may_clean_up_before_its_job_is_handed_back(engine: Engi
     assert await log(engine, job_id) == ["submit", "claim", "advance", "park"]
 
 
-async def test_a_runner_stops_even_if_its_handler_takes_no_hint(engine: Engine) -> None:
+async def test_a_runner_stops_even_if_its_handler_ignores_the_cancellation(engine: Engine) -> None:
     job_id = await submitted(engine)
     async with running(engine, stubborn) as runner:
         await event(engine, job_id, "claim")
@@ -370,7 +370,7 @@ async def test_a_runner_stops_even_if_its_handler_takes_no_hint(engine: Engine) 
         assert runner.done()
 
 
-async def test_a_draining_runner_finishes_what_it_has_and_takes_nothing_more(engine: Engine) -> None:
+async def test_a_draining_runner_finishes_its_jobs_and_claims_nothing_more(engine: Engine) -> None:
     go_on = asyncio.Event()
 
     async def handler(job: Job, hand: Hand) -> Outcome:
@@ -401,7 +401,7 @@ async def test_a_runner_survives_a_store_that_is_away_for_a_moment(postgres_url:
 
 
 async def test_an_outcome_is_reported_as_soon_as_the_store_is_back(postgres_url: str, tmp_path: Path) -> None:
-    """The work is done and the lease is held: nobody should have to do it again."""
+    """The work is done and the lease is held, so the work need not be repeated."""
     go_on = asyncio.Event()
 
     async def handler(job: Job, hand: Hand) -> Outcome:
@@ -418,23 +418,25 @@ async def test_an_outcome_is_reported_as_soon_as_the_store_is_back(postgres_url:
             with pytest.raises(StoreUnavailable):
                 await engine.get(job_id)
             with pytest.raises(StoreUnavailable):
-                await engine.cancel(seen(job_id))  # behind the outcome, one group at a time: that was refused as well
+                await engine.cancel(
+                    seen(job_id)
+                )  # queued after the outcome, and groups are committed one at a time: it was refused too
             await cable.mend()
             await event(engine, job_id, "succeed")
         assert (await engine.get(job_id)).result == b"precious"
 
 
 async def accepted(engine: Engine) -> str:
-    """As a caller does it that is told to try again."""
+    """Submit a job, and retry while the store is away."""
     while True:
         with suppress(StoreUnavailable):
             return await submitted(engine)
 
 
-# ── rest, and cancelling with care ────────────────────────────────────────────────────────────────────────────────────
+# ── resting jobs, and other cancels ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_job_that_is_handed_back_to_rest_shows_callers_what_they_saw_before(store: Store, clock: Clock) -> None:
+async def test_a_resting_job_shows_callers_the_same_status_as_before(store: Store, clock: Clock) -> None:
     engine, handler = an_engine(store, clock), Stuck()
     await engine.submit(a_job(id="1"))
     runner = Runner(engine, "test", (a_queue("q"),), handler, lease_seconds=LONG, resting_stage="resting")
@@ -461,7 +463,7 @@ async def test_a_job_that_continues_after_a_rest_announces_nothing_a_second_time
     assert again.seq > told.seq
 
 
-async def test_of_two_who_saw_the_same_stage_one_moves_the_job(store: Store, clock: Clock) -> None:
+async def test_only_one_of_two_changes_from_the_same_stage_moves_the_job(store: Store, clock: Clock) -> None:
     engine = an_engine(store, clock)
     await engine.submit(a_job(id="1"))
     [job] = await engine.claim((a_queue("q"),), "one", LONG)
@@ -485,7 +487,7 @@ async def test_a_handler_may_decide_on_the_move_that_ends_its_job(engine: Engine
     assert (await engine.get("1")).state is State.CANCELLED
 
 
-async def test_a_door_may_have_its_own_way_of_cancelling(engine: Engine) -> None:
+async def test_a_door_may_register_its_own_cancel(engine: Engine) -> None:
     asked: list[tuple[str, str]] = []
 
     async def cancel(job: Job, message: str) -> Moved:
@@ -499,7 +501,7 @@ async def test_a_door_may_have_its_own_way_of_cancelling(engine: Engine) -> None
     assert (await engine.get("1")).error == "gently"
 
 
-async def test_a_runner_claims_no_more_than_its_handlers_can_take(engine: Engine) -> None:
+async def test_a_runner_claims_no_more_jobs_than_it_has_free_handlers(engine: Engine) -> None:
     handler = Stuck()
     for number in range(5):
         await engine.submit(a_job(id=str(number)))

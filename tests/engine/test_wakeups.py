@@ -1,4 +1,4 @@
-"""Who is woken, and that no news is lost on somebody who has just left."""
+"""Which waiter is woken, and that no wake-up is lost with a cancelled waiter."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ LONG = 30.0
 
 
 async def waiting(wakeups: Wakeups, *queues: str, timeout: float = LONG) -> "asyncio.Task[bool]":
-    """Somebody who waits by now."""
+    """Return a waiter that waits."""
     before = wakeups.waiting
     task = asyncio.create_task(wakeups.wait(tuple(map(a_queue, queues or ("q",))), timeout))
     await asyncio.sleep(0)
@@ -23,13 +23,13 @@ async def waiting(wakeups: Wakeups, *queues: str, timeout: float = LONG) -> "asy
 
 
 async def settled(*tasks: "asyncio.Task[bool]") -> list[bool]:
-    """Who has been woken after everything that could run has run."""
+    """Return which waiters were woken, after everything that could run has run."""
     for _ in range(10):
         await asyncio.sleep(0)
     return [task.done() and not task.cancelled() and task.result() for task in tasks]
 
 
-async def test_whoever_waits_longest_is_woken_first_and_the_others_sleep_on() -> None:
+async def test_only_the_waiter_that_waited_longest_is_woken() -> None:
     wakeups = Wakeups()
     tasks = [await waiting(wakeups) for _ in range(3)]
     wakeups.wake(a_queue("q"))
@@ -48,7 +48,7 @@ async def test_a_job_in_another_queue_wakes_nobody() -> None:
     assert await settled(task) == [True]
 
 
-async def test_whoever_waits_for_several_queues_is_woken_once() -> None:
+async def test_a_waiter_for_several_queues_is_woken_once() -> None:
     wakeups = Wakeups()
     both, other = await waiting(wakeups, "a", "b"), await waiting(wakeups, "b")
     wakeups.wake(a_queue("a"))
@@ -56,13 +56,13 @@ async def test_whoever_waits_for_several_queues_is_woken_once() -> None:
     assert await settled(both, other) == [True, True]
 
 
-async def test_waiting_ends_with_its_time() -> None:
+async def test_waiting_ends_after_its_timeout() -> None:
     wakeups = Wakeups()
     assert await wakeups.wait((a_queue("q"),), 0.01) is False
     assert wakeups.waiting == 0
 
 
-async def test_a_wake_up_for_a_waiter_who_leaves_goes_to_the_next() -> None:
+async def test_a_wake_up_for_a_cancelled_waiter_goes_to_the_next() -> None:
     wakeups = Wakeups()
     leaving, staying = await waiting(wakeups), await waiting(wakeups)
     leaving.cancel()
@@ -70,7 +70,7 @@ async def test_a_wake_up_for_a_waiter_who_leaves_goes_to_the_next() -> None:
     assert await settled(staying) == [True]
 
 
-async def test_a_wake_up_that_a_leaving_waiter_did_not_use_goes_to_the_next() -> None:
+async def test_a_wake_up_that_a_waiter_did_not_use_goes_to_the_next() -> None:
     wakeups = Wakeups()
     leaving, staying = await waiting(wakeups), await waiting(wakeups)
     wakeups.wake(a_queue("q"))
@@ -83,8 +83,8 @@ async def test_a_wake_up_that_comes_just_after_the_timeout_goes_to_the_next() ->
     late = await waiting(wakeups, timeout=0.01)
     staying = await waiting(wakeups)
     asyncio.get_running_loop().call_later(0.011, wakeups.wake, a_queue("q"))
-    time.sleep(0.03)  # noqa: ASYNC251 - so that both are due in the same turn of the loop
-    assert await settled(staying) == [True] or await late, "somebody must hear of it"
+    time.sleep(0.03)  # noqa: ASYNC251 - so that both are due in the same iteration of the loop
+    assert await settled(staying) == [True] or await late, "one of them must be woken"
 
 
 async def test_closing_ends_all_waiting() -> None:
