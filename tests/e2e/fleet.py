@@ -224,7 +224,7 @@ class Fleet:
 
         await eventually(ended, SOON, lambda: f"{left[-1].name}: complete")
         await eventually(
-            lambda: all("complete" in self.told(metal) for metal in self.metals), SOON, "all ends are told"
+            lambda: all("complete" in self.told(metal) for metal in self.metals), SOON, "all ends are reported"
         )
         jobs = {metal.name: await self.job(server, metal) for metal in self.metals}
         wrong = [

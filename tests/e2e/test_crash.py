@@ -294,7 +294,7 @@ def webhooks_tell_the_log(receiver: Receiver, jobs: dict[str, Record], told: set
     for delivery in receiver.received:
         ids[delivery.job_id, delivery.sequence].add(delivery.webhook_id)
         agrees(delivery, jobs[delivery.job_id].events[delivery.sequence - 1])
-    assert ids.keys() == told, "something was told that did not happen"
+    assert ids.keys() == told, "the webhooks differ from the announced events"
     assert all(len(each) == 1 for each in ids.values()), ids
     assert len(set.union(*ids.values())) == len(ids)
 

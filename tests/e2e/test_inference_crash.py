@@ -68,7 +68,7 @@ async def told(receiver: Receiver, job_id: str, last: str) -> list[dict[str, Any
         return any(f'"state":"{last}"'.encode() in body for each in bodies().values() for body in each)
 
     await eventually(has_ended, SOON, lambda: f"{last} is told, not only {bodies()}")
-    assert all(len(copies) == 1 for copies in bodies().values()), "the same event was told in two ways"
+    assert all(len(copies) == 1 for copies in bodies().values()), "an event was sent with two different bodies"
     return [msgspec.json.decode(body) for _, [body] in sorted(bodies().items())]
 
 
@@ -84,7 +84,7 @@ async def all_told(caller: Caller, receiver: Receiver, job_id: str) -> list[dict
     def complete() -> bool:
         return {d.sequence for d in receiver.taken if d.job_id == job_id} == {e["sequence"] for e in events}
 
-    await eventually(complete, SOON, "every event is told")
+    await eventually(complete, SOON, "every event was sent")
     bodies = await told(receiver, job_id, "done")
     assert chain(bodies) == [(event["state"], event["previous_state"], event["attempt"]) for event in events]
     assert [body["timestamp"] for body in bodies] == [event["at"] for event in events]
@@ -188,7 +188,7 @@ async def test_a_stopping_server_lets_an_answer_finish(server: Server, caller: C
             except aiohttp.ClientError:
                 return True
 
-        await eventually(is_closed, 5, "nobody is let in any more")
+        await eventually(is_closed, 5, "no connection is accepted any more")
         hold.set()
         body, ended = unchunked(got + await line.rest())
         assert ended

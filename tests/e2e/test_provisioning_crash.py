@@ -63,7 +63,7 @@ def both(name: str, point: Point, **fields: Any) -> list[Wish]:
     """Return two cases: killed before the BMC carries out the request, and after it but before the answer."""
     return [
         Wish(f"{name}, not yet done", point, **fields),
-        Wish(f"{name}, done and not told", replace(point, done=True), **fields),
+        Wish(f"{name}, done and not answered", replace(point, done=True), **fields),
     ]
 
 
@@ -79,7 +79,7 @@ CASES = [
     *both("reset", Point("POST", RESET), stops_before="boot", habits=ON),
     *both("reset, mute", Point("POST", RESET), stops_before="boot", habits=MUTE),
     Wish("reset, blind, not yet done", Point("POST", RESET), "boot", BLIND, ends="redfish.reset"),
-    Wish("reset, blind, done and not told", Point("POST", RESET, done=True), "boot", BLIND),
+    Wish("reset, blind, done and not answered", Point("POST", RESET, done=True), "boot", BLIND),
     Wish("poll", Point("GET", SYSTEM, since="reset"), "boot", ON),
     Wish("between boot and wait", Point("DELETE", SESSION), "boot"),
     Wish("wait, before the machine works", None, "partition.service"),
@@ -181,7 +181,7 @@ async def test_a_controller_that_is_killed_while_building_media_builds_them_agai
     ):
         await room.register(server)
         await room.submit(server)
-        held = await eventually(lambda: _opened(image), SOON, "somebody looks at the image")
+        held = await eventually(lambda: _opened(image), SOON, "the controller reads the image")
         await server.kill()
         os.close(held)
         image.unlink()

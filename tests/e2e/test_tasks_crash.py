@@ -205,7 +205,7 @@ class Load:
                     self._keep(each["result"])
 
     def _keep(self, record: dict[str, Any]) -> None:
-        assert record["taskId"] not in self.results, "two were told that theirs is the result"
+        assert record["taskId"] not in self.results, "two results were accepted for one task"
         self.results[record["taskId"]] = record
 
     async def _all_ended(self) -> bool:

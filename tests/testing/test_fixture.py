@@ -1,4 +1,4 @@
-"""The pytest fixture `chargehand_server`, in test suites of others."""
+"""The pytest fixture `chargehand_server`, as other test suites use it."""
 
 import os
 import signal
@@ -61,10 +61,10 @@ def test_that_fails(chargehand_server):
 """
 
 
-def test_each_test_gets_a_server_and_a_failed_wait_shows_what_came(
+def test_each_test_gets_its_own_server_and_a_failed_wait_shows_the_received_webhooks(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # ours take seconds to load
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # our plugins take seconds to load
     pytester.makeconftest('pytest_plugins = ["chargehand.testing"]')
     pytester.makepyfile(SUITE)
     ended = pytester.runpytest_subprocess("-W", "error")
@@ -74,12 +74,12 @@ def test_each_test_gets_a_server_and_a_failed_wait_shows_what_came(
     assert running == []
 
 
-def test_the_plugin_is_loaded_only_where_it_is_named() -> None:
-    """pytest finds its plugins by these."""
+def test_the_plugin_is_loaded_only_if_it_is_named() -> None:
+    """pytest finds plugins by these entry points."""
     assert [each for each in entry_points(group="pytest11") if each.value.startswith("chargehand")] == []
 
 
-def test_a_server_that_is_stopped_or_killed_comes_back_with_what_it_had(tmp_path: Path) -> None:
+def test_a_stopped_or_killed_server_restarts_with_its_data(tmp_path: Path) -> None:
     with ChargehandServer(tmp_path) as server:
         url, made = server.url, server.client.engine.submit("q", {"n": 1})
         server.kill()
@@ -102,9 +102,9 @@ def test_an_unknown_setting_is_refused_in_one_line(tmp_path: Path) -> None:
         _ = server.url
 
 
-def test_a_server_that_never_starts_ends_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_never_starts_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chargehand.testing.server.START_SECONDS", 3)
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # a database that takes connections and says nothing
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # a database that accepts connections and never answers
         url = f"postgresql://nobody:x@127.0.0.1:{silent.getsockname()[1]}/x"
         with (
             pytest.raises(RuntimeError, match="did not start within 3 s"),

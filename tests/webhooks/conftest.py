@@ -10,7 +10,7 @@ from tests.conftest import Clock
 from tests.webhooks.desk import Desk, OpenDesk
 from tests.webhooks.receiver import Receiver, receiving
 
-ON_BOTH_LOOPS = {"test_exchange.py", "test_pool.py"}  # what is nearest to the sockets
+ON_BOTH_LOOPS = {"test_exchange.py", "test_pool.py"}  # the tests close to the sockets
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -163,7 +163,7 @@ async def test_a_url_is_called_as_it_was_given(open_desk: OpenDesk, receiver: Re
     assert [hook.target for hook in receiver.hooks] == [target]
 
 
-# ── tried again ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── retries ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_delivery_is_retried_with_full_jitter_until_it_is_accepted(
@@ -225,7 +225,7 @@ async def test_retry_after_pauses_the_whole_endpoint_and_no_other(open_desk: Ope
 @on_sqlite
 @pytest.mark.parametrize("value", ["Wed, 21 Oct 2026 07:28:00 GMT", "soon", "-1", "\u00b2", "9" * 5000])
 @pytest.mark.parametrize("status", [200, 503])
-async def test_a_retry_after_that_is_no_number_of_seconds_changes_nothing(
+async def test_a_retry_after_that_is_not_a_number_of_seconds_is_ignored(
     open_desk: OpenDesk, receiver: Receiver, status: int, value: str
 ) -> None:
     desk = open_desk(backoff_base_seconds=0)
