@@ -11,26 +11,22 @@ from urllib.parse import quote
 import msgspec
 
 from chargehand.client.errors import JobFailed, NotDone
-from chargehand.client.transport.calls import Calls, decode, given, instant, key_header
-from chargehand.client.transport.job_log import Away, Back, JobLog, ignore
+from chargehand.client.transport.calls import decode, given, instant, key_header, path_of
+from chargehand.client.transport.job_log import JobCalls, JobLog
 from chargehand.client.types.engine import (
     Event,
-    ExtendedLease,
     Job,
     LeasedJob,
-    LeasedJobs,
     ListedJob,
-    ListedJobs,
     MovedJob,
     QueueStatus,
-    QueueStatuses,
     State,
     SubmittedJob,
     Webhook,
 )
 
 
-class EngineCalls(Calls):
+class EngineCalls(JobCalls[Event, Job]):
     base = "/engine"
 
     async def submit(
@@ -61,22 +57,14 @@ class EngineCalls(Calls):
         return await self._call("POST", "/jobs", SubmittedJob, body, safe=True, headers=key_header(idempotency_key))
 
     async def job(self, job_id: str, *, retries: int | None = None) -> Job:
-        return await self._get(_job(job_id), Job, retries=retries)
+        return await self._get(path_of("jobs", job_id), Job, retries=retries)
 
-    async def jobs(
-        self,
-        *,
-        state: State | None = None,
-        kind: str = "",
-        queue: str = "",
-        before: str = "",
-        limit: int | None = None,
+    def jobs(
+        self, *, state: State | None = None, kind: str = "", queue: str = "", before: str = "", limit: int | None = None
     ) -> AsyncGenerator[ListedJob, None]:
         """Newest first, of all doors unless `kind` names one. Without a limit: all; stop reading when you have enough."""
         by = {"state": state, "kind": kind, "queue": queue}
-        async for page in self._pages("/jobs", ListedJobs, by, before=before, limit=limit):
-            for job in page.jobs:
-                yield job
+        return self._items("/jobs", "jobs", list[ListedJob], by, before=before, limit=limit)
 
     async def wait(self, job_id: str, *, timeout: float | None = None) -> Job:
         """Return the job once it has succeeded. JobFailed if it did not, NotDone if it has not ended in time."""
@@ -87,16 +75,6 @@ class EngineCalls(Calls):
         if job.state != "succeeded":
             raise JobFailed(job, job.error or job.state)
         return job
-
-    def events(self, job_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
-        """The events until now."""
-        return self._log(job_id).read(after)
-
-    def watch(
-        self, job_id: str, after: int = 0, *, away: Away = ignore, back: Back = ignore
-    ) -> AsyncGenerator[Event, None]:
-        """The events as they happen, each once and in order, until the job has ended. Waits while the server is away."""
-        return self._log(job_id).watch(after, away, back)
 
     async def cancel(self, job_id: str) -> MovedJob:
         return await self._move(job_id, "cancel", {})
@@ -121,12 +99,12 @@ class EngineCalls(Calls):
         body = {"queues": list(queues), "limit": limit, **given(wishes)}
         timeout = self._http.timeout + wait_seconds
         status, reply = await self._http.call("POST", f"{self.base}/claims", body, safe=False, timeout=timeout)
-        return [] if status == 204 else decode(reply, LeasedJobs).jobs
+        return [] if status == 204 else decode(reply, list[LeasedJob], "jobs")
 
     async def beat(self, job_id: str, lease: int, lease_seconds: float | None = None) -> str:
         """Extend the lease; return until when it holds."""
         body = {"lease": lease, **given({"lease_seconds": lease_seconds})}
-        return (await self._call("POST", _job(job_id, "/beat"), ExtendedLease, body, safe=True)).lease_until
+        return await self._call("POST", path_of("jobs", job_id, "/beat"), str, body, safe=True, member="lease_until")
 
     async def advance(self, job_id: str, lease: int, stage: str, message: str = "") -> MovedJob:
         return await self._move(job_id, "advance", {"lease": lease, "stage": stage, "message": message})
@@ -137,7 +115,7 @@ class EngineCalls(Calls):
         """Add a line to the job's log."""
         extra = {} if data is msgspec.UNSET else {"data": data}
         body = {"lease": lease, "message": message, "level": level, "step": step, **extra}
-        await self._http.call("POST", self.base + _job(job_id, "/note"), body, safe=False)
+        await self._http.call("POST", self.base + path_of("jobs", job_id, "/note"), body, safe=False)
 
     async def succeed(self, job_id: str, lease: int, result: Any = None) -> MovedJob:
         return await self._move(job_id, "succeed", {"lease": lease, "result": result})
@@ -162,7 +140,7 @@ class EngineCalls(Calls):
     # for operators
 
     async def queues(self) -> list[QueueStatus]:
-        return (await self._get("/queues", QueueStatuses)).queues
+        return await self._get("/queues", list[QueueStatus], member="queues")
 
     async def set_queue(
         self, queue: str, *, kind: str = "job", paused: bool = False, max_running: int | None = None
@@ -173,11 +151,9 @@ class EngineCalls(Calls):
         return await self._call("PUT", path, QueueStatus, body, safe=True)
 
     async def _move(self, job_id: str, move: str, body: Any) -> MovedJob:
-        return await self._call("POST", _job(job_id, f"/{move}"), MovedJob, body, safe=False)
+        return await self._call("POST", path_of("jobs", job_id, f"/{move}"), MovedJob, body, safe=False)
 
     def _log(self, job_id: str) -> JobLog[Event, Job]:
-        return JobLog(self._http, self.base + _job(job_id, "/events"), Event, lambda: self.job(job_id, retries=0))
-
-
-def _job(job_id: str, verb: str = "") -> str:
-    return f"/jobs/{quote(job_id, safe='')}{verb}"
+        return JobLog(
+            self._http, self.base + path_of("jobs", job_id, "/events"), Event, lambda: self.job(job_id, retries=0)
+        )

@@ -9,18 +9,16 @@ import msgspec
 
 from chargehand.client.answer import StreamedAnswer
 from chargehand.client.errors import JobFailed, NotDone
-from chargehand.client.transport.calls import Calls, given, instant, key_header
-from chargehand.client.transport.job_log import Away, Back, JobLog, Reconnected, TokenLine, ignore
+from chargehand.client.transport.calls import given, instant, key_header, path_of
+from chargehand.client.transport.job_log import Away, Back, JobCalls, JobLog, Reconnected, TokenLine, ignore
 from chargehand.client.types.engine import SubmittedJob
 from chargehand.client.types.inference import (
     Event,
     Job,
     JobState,
     ListedInferenceJob,
-    ListedInferenceJobs,
     Messages,
     ModelTarget,
-    ModelTargets,
     State,
     Token,
     Wish,
@@ -29,7 +27,7 @@ from chargehand.client.types.inference import (
 )
 
 
-class InferenceCalls(Calls):
+class InferenceCalls(JobCalls[Event, Job]):
     async def submit(
         self, model: str, messages: Messages | None = None, *, prompt: str | None = None, **wishes: Unpack[Wishes]
     ) -> SubmittedJob:
@@ -52,16 +50,14 @@ class InferenceCalls(Calls):
         return await self.wait(made.job_id, timeout=timeout)
 
     async def job(self, job_id: str, *, retries: int | None = None) -> Job:
-        return await self._get(_job(job_id), Job, retries=retries)
+        return await self._get(path_of("jobs", job_id), Job, retries=retries)
 
-    async def jobs(
+    def jobs(
         self, *, state: State | None = None, model: str = "", before: str = "", limit: int | None = None
     ) -> AsyncGenerator[ListedInferenceJob, None]:
         """Newest first. Without a limit: all; stop reading when you have enough."""
         by = {"state": state, "model": model}
-        async for page in self._pages("/jobs", ListedInferenceJobs, by, before=before, limit=limit):
-            for job in page.jobs:
-                yield job
+        return self._items("/jobs", "jobs", list[ListedInferenceJob], by, before=before, limit=limit)
 
     async def wait(self, job_id: str, *, timeout: float | None = None) -> Job:
         """Return the job once it is done. JobFailed if it failed, NotDone if it has not ended in time. Nothing is polled."""
@@ -96,38 +92,30 @@ class InferenceCalls(Calls):
             async for each in news:
                 yield _token(each) if isinstance(each, TokenLine) else each
 
-    def events(self, job_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
-        """The events until now."""
-        return self._log(job_id).read(after)
-
-    def watch(
-        self, job_id: str, after: int = 0, *, away: Away = ignore, back: Back = ignore
-    ) -> AsyncGenerator[Event, None]:
-        """The events as they happen, each once and in order, until the job has ended. Waits while the server is away."""
-        return self._log(job_id).watch(after, away, back)
-
     async def cancel(self, job_id: str) -> JobState:
         """Cancel a job; the target stops a running one."""
-        return await self._call("DELETE", _job(job_id), JobState, safe=False)
+        return await self._call("DELETE", path_of("jobs", job_id), JobState, safe=False)
 
     async def cancel_batch(self, job_id: str) -> None:
         """Cancel a batch, by the id of its job: what stands after `batch_` in the batch's own id."""
-        await self._http.call("POST", f"/v1/batches/batch_{quote(job_id, safe='')}/cancel", safe=False)
+        await self._http.call("POST", f"/v1{path_of('batches', f'batch_{job_id}', '/cancel')}", safe=False)
 
     async def retry(self, job_id: str) -> JobState:
         """Give a failed job all its attempts again."""
-        return await self._call("POST", _job(job_id, "/retry"), JobState, safe=False)
+        return await self._call("POST", path_of("jobs", job_id, "/retry"), JobState, safe=False)
 
     async def artifact(self, job_id: str, name: str) -> bytes:
         """The bytes of a file that the job kept."""
-        path = _job(job_id, f"/artifacts/{quote(name, safe='')}")
+        path = path_of("jobs", job_id, f"/artifacts/{quote(name, safe='')}")
         return (await self._http.call("GET", path, safe=True))[1]
 
     async def targets(self) -> list[ModelTarget]:
-        return (await self._get("/targets", ModelTargets)).targets
+        return await self._get("/targets", list[ModelTarget], member="targets")
 
     def _log(self, job_id: str, *, tokens: bool = False) -> JobLog[Event, Job]:
-        return JobLog(self._http, _job(job_id, "/events"), Event, lambda: self.job(job_id, retries=0), tokens=tokens)
+        return JobLog(
+            self._http, path_of("jobs", job_id, "/events"), Event, lambda: self.job(job_id, retries=0), tokens=tokens
+        )
 
 
 def _good(job: Job) -> Job:
@@ -159,7 +147,3 @@ def _token(line: TokenLine) -> Token:
         return token_of(msgspec.json.decode(line.data))
     except msgspec.DecodeError:
         return Token()
-
-
-def _job(job_id: str, verb: str = "") -> str:
-    return f"/jobs/{quote(job_id, safe='')}{verb}"

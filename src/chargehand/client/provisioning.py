@@ -11,21 +11,16 @@ a recipe.
 
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
 from chargehand.client.errors import JobFailed, NotDone
-from chargehand.client.transport.calls import Calls, key_header
-from chargehand.client.transport.job_log import Away, Back, JobLog, ignore
+from chargehand.client.transport.calls import filled, key_header, path_of
+from chargehand.client.transport.job_log import JobCalls, JobLog
 from chargehand.client.types.provisioning import (
     Event,
     Job,
     ListedProvisioningJob,
-    ListedProvisioningJobs,
-    ListedServers,
-    NewProvisioningJob,
-    NewServer,
     ProbeReport,
     RegisteredServer,
     StatusWebhook,
@@ -35,7 +30,7 @@ from chargehand.client.types.provisioning import (
 PROBE_SECONDS = 180.0  # a BMC may be slow
 
 
-class ProvisioningCalls(Calls):
+class ProvisioningCalls(JobCalls[Event, Job]):
     base = "/api/v1"
 
     # servers ------------------------------------------------------------------------------------------------------------
@@ -54,33 +49,34 @@ class ProvisioningCalls(Calls):
         labels: Mapping[str, str] = {},
     ) -> RegisteredServer:
         """Register a server, or replace all of its record but a password that is not given."""
-        new = NewServer(
-            bmc_address=bmc_address,
-            bmc_username=username,
-            bmc_password=password,
-            system_uuid=system_uuid,
-            vendor=vendor,
-            tls=tls,
-            unidentified=unidentified,
-            labels=dict(labels),
-        )
-        return await self._call("PUT", _server(serial), RegisteredServer, new, safe=True)
+        record = {
+            "bmc_address": bmc_address,
+            "bmc_username": username,
+            "bmc_password": password,
+            "system_uuid": system_uuid,
+            "vendor": vendor,
+            "tls": tls,
+            "unidentified": unidentified,
+            "labels": labels,
+        }
+        new = {name: value for name, value in record.items() if value is not None}
+        return await self._call("PUT", path_of("servers", serial), RegisteredServer, new, safe=True)
 
     async def server(self, serial: str) -> RegisteredServer:
-        return await self._call("GET", _server(serial), RegisteredServer, safe=True)
+        return await self._get(path_of("servers", serial), RegisteredServer)
 
-    async def servers(self) -> AsyncGenerator[RegisteredServer, None]:
+    def servers(self) -> AsyncGenerator[RegisteredServer, None]:
         """All servers, by serial."""
-        async for page in self._pages("/servers", ListedServers, {}, cursor="after"):
-            for server in page.servers:
-                yield server
+        return self._items("/servers", "servers", list[RegisteredServer], {}, cursor="after")
 
     async def remove_server(self, serial: str) -> None:
-        await self._http.call("DELETE", self.base + _server(serial), safe=False)
+        await self._http.call("DELETE", self.base + path_of("servers", serial), safe=False)
 
     async def probe(self, serial: str) -> ProbeReport:
         """Ask the BMC what it is and can do. Nothing changes at the machine. `ok` is False if the BMC could not be asked."""
-        return await self._call("POST", _server(serial, "/probe"), ProbeReport, safe=True, timeout=PROBE_SECONDS)
+        return await self._call(
+            "POST", path_of("servers", serial, "/probe"), ProbeReport, safe=True, timeout=PROBE_SECONDS
+        )
 
     # recipes ------------------------------------------------------------------------------------------------------------
 
@@ -89,7 +85,7 @@ class ProvisioningCalls(Calls):
         await self._http.call("POST", f"{self.base}/recipes/validate", _raw(recipe), safe=True)
 
     async def recipe_schema(self) -> dict[str, Any]:
-        return await self._call("GET", "/recipe-schema", dict[str, Any], safe=True)
+        return await self._get("/recipe-schema", dict[str, Any])
 
     # jobs ---------------------------------------------------------------------------------------------------------------
 
@@ -104,28 +100,22 @@ class ProvisioningCalls(Calls):
         idempotency_key: str = "",
     ) -> SubmittedProvisioningJob:
         """Submit a job for a server. Bytes are taken for the recipe's JSON."""
-        new = NewProvisioningJob(
-            server_serial=serial,
-            recipe=_raw(recipe),
-            webhook=StatusWebhook(webhook) if isinstance(webhook, str) else webhook,
-            priority=priority,
-            metadata=dict(metadata),
-        )
+        hook = StatusWebhook(webhook) if isinstance(webhook, str) else webhook
+        wishes = filled({"webhook": hook, "priority": priority, "metadata": metadata})
+        new = {"server_serial": serial, "recipe": _raw(recipe), **wishes}
         return await self._call(
             "POST", "/jobs", SubmittedProvisioningJob, new, safe=True, headers=key_header(idempotency_key)
         )
 
     async def job(self, job_id: str, *, retries: int | None = None) -> Job:
-        return await self._call("GET", _job(job_id), Job, safe=True, retries=retries)
+        return await self._get(path_of("jobs", job_id), Job, retries=retries)
 
-    async def jobs(
+    def jobs(
         self, *, status: str = "", serial: str = "", before: str = "", limit: int | None = None
     ) -> AsyncGenerator[ListedProvisioningJob, None]:
         """Newest first. Without a limit: all; stop reading when you have enough."""
         by = {"status": status, "server_serial": serial}
-        async for page in self._pages("/jobs", ListedProvisioningJobs, by, before=before, limit=limit):
-            for job in page.jobs:
-                yield job
+        return self._items("/jobs", "jobs", list[ListedProvisioningJob], by, before=before, limit=limit)
 
     async def wait(self, job_id: str, *, timeout: float | None = None) -> Job:
         """Return the job once it is complete and has succeeded. JobFailed if it did not, NotDone if it is not complete in time."""
@@ -139,34 +129,18 @@ class ProvisioningCalls(Calls):
 
     async def cancel(self, job_id: str) -> ListedProvisioningJob:
         """Cancel a job. Its media are ejected before it is complete."""
-        return await self._call("POST", _job(job_id, "/cancel"), ListedProvisioningJob, safe=False)
+        return await self._call("POST", path_of("jobs", job_id, "/cancel"), ListedProvisioningJob, safe=False)
 
     async def retry(self, job_id: str) -> ListedProvisioningJob:
         """Start a job that failed or was cancelled again, from the beginning."""
-        return await self._call("POST", _job(job_id, "/retry"), ListedProvisioningJob, safe=False)
-
-    def events(self, job_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
-        """The events until now."""
-        return self._log(job_id).read(after)
-
-    def watch(
-        self, job_id: str, after: int = 0, *, away: Away = ignore, back: Back = ignore
-    ) -> AsyncGenerator[Event, None]:
-        """The events as they happen, each once and in order, until the job is complete. Waits while the server is away."""
-        return self._log(job_id).watch(after, away, back)
+        return await self._call("POST", path_of("jobs", job_id, "/retry"), ListedProvisioningJob, safe=False)
 
     def _log(self, job_id: str) -> JobLog[Event, Job]:
-        return JobLog(self._http, self.base + _job(job_id, "/events"), Event, lambda: self.job(job_id, retries=0))
+        return JobLog(
+            self._http, self.base + path_of("jobs", job_id, "/events"), Event, lambda: self.job(job_id, retries=0)
+        )
 
 
 def _raw(recipe: Any) -> Any:
     """Send JSON as it was written, so that the server can see a name that occurs twice."""
     return msgspec.Raw(recipe) if isinstance(recipe, bytes) else recipe
-
-
-def _server(serial: str, verb: str = "") -> str:
-    return f"/servers/{quote(serial, safe='')}{verb}"
-
-
-def _job(job_id: str, verb: str = "") -> str:
-    return f"/jobs/{quote(job_id, safe='')}{verb}"

@@ -11,7 +11,7 @@ and calls that name a lease.
 import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -21,20 +21,17 @@ import msgspec
 from chargehand.client.errors import ClientError, NotDone
 from chargehand.client.task_stream import TaskStream
 from chargehand.client.transport.backoff import pause
-from chargehand.client.transport.calls import Calls, Reply, decode, instant, last_read, new_key
+from chargehand.client.transport.calls import Calls, Reply, decode, filled, instant, last_read, new_key, path_of
 from chargehand.client.transport.job_log import Away, Back, JobLog, ignore
 from chargehand.client.types.tasks import (
     ClaimedTasks,
     Created,
-    CreatedTasks,
     Ended,
     Event,
-    ListedTasks,
     Nacked,
     NewResult,
     NewTask,
     ReportedResult,
-    ReportedResults,
     Result,
     Task,
     WorkerSubscription,
@@ -66,17 +63,8 @@ class TaskCalls(Calls):
     ) -> Task:
         """Create a task for the workers of a command. The same idempotency key again returns the task that it made; without
         one the client makes a key, so that it can repeat a request whose answer is lost without a second task."""
-        new = NewTask(
-            command,
-            payload,
-            priority,
-            webhook,
-            max_attempts,
-            idempotency_key or new_key(),
-            unique_key,
-            instant(run_at),
-            delay_seconds,
-        )
+        key, at = idempotency_key or new_key(), instant(run_at)
+        new = NewTask(command, payload, priority, webhook, max_attempts, key, unique_key, at, delay_seconds)
         return await self._post("/tasks", new, Task, safe=True)
 
     async def create_many(self, tasks: Iterable[NewTask]) -> list[Created]:
@@ -88,29 +76,28 @@ class TaskCalls(Calls):
                 new if new.idempotency_key else msgspec.structs.replace(new, idempotency_key=new_key())
                 for new in wanted[start : start + MAX_BATCH]
             ]
-            made += (await self._post("/tasks/batch", {"tasks": part}, CreatedTasks, safe=True)).results
+            made += await self._post("/tasks/batch", {"tasks": part}, list[Created], safe=True, member="results")
         return made
 
     async def get(self, task_id: str, *, retries: int | None = None) -> Task:
-        return await self._get(_task(task_id), Task, retries=retries)
+        return await self._get(path_of("tasks", task_id), Task, retries=retries)
 
-    async def find(
+    def find(
         self, *, command: str = "", status: str = "", before: str = "", limit: int | None = None
     ) -> AsyncGenerator[Task, None]:
         """Newest first, without payloads. Without a limit: all; stop reading when you have enough."""
         by = {"command": command, "status": status}
-        async for page in self._pages("/tasks", ListedTasks, by, before=before, limit=limit):
-            for task in page.tasks:
-                yield task
+        return self._items("/tasks", "tasks", list[Task], by, before=before, limit=limit)
 
     async def result(
         self, task_id: str, wait_seconds: float = 0, *, retries: int | None = None
     ) -> tuple[Task, Result] | None:
         """The task and its result; None: it has not ended. The server waits 60 seconds at most."""
         query = {"waitSeconds": str(math.ceil(wait_seconds))} if wait_seconds > 0 else {}
-        path = _task(task_id, "/result")
+        path = path_of("tasks", task_id, "/result")
         try:
-            ended = await self._get(path, Ended, query, timeout=self._http.timeout + wait_seconds, retries=retries)
+            timeout = self._http.timeout + wait_seconds
+            ended = await self._get(path, Ended, query=query, timeout=timeout, retries=retries)
         except ClientError as error:
             if error.status == 404 and error.text == "result not found":
                 return None
@@ -129,26 +116,23 @@ class TaskCalls(Calls):
         task = await last_read(self.get(task_id, retries=0)) or Task(id=task_id, status="UNKNOWN")
         raise NotDone(task, task_id, task.status)
 
-    async def events(self, task_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
+    def events(self, task_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
         """The events until now, progress too."""
-        async for event in self._log(task_id).read(after):
-            yield event
+        return self._log(task_id).read(after)
 
-    async def watch(
+    def watch(
         self, task_id: str, after: int = 0, *, away: Away = ignore, back: Back = ignore
     ) -> AsyncGenerator[Event, None]:
         """The events as they happen, each once and in order, until the task has ended. Waits while the server is away."""
-        async with aclosing(self._log(task_id).watch(after, away, back)) as events:
-            async for event in events:
-                yield event
+        return self._log(task_id).watch(after, away, back)
 
     async def artifact(self, task_id: str, name: str) -> bytes:
         """The bytes of a file of its result."""
-        path = _task(task_id, f"/artifacts/{quote(name, safe='')}")
+        path = path_of("tasks", task_id, f"/artifacts/{quote(name, safe='')}")
         return (await self._http.call("GET", self.base + path, safe=True))[1]
 
     async def cancel(self, task_id: str) -> Task:
-        return await self._post(_task(task_id, "/cancel"), {}, Task, safe=False)
+        return await self._post(path_of("tasks", task_id, "/cancel"), {}, Task, safe=False)
 
     # for workers
 
@@ -164,7 +148,7 @@ class TaskCalls(Calls):
         body = {"commands": commands, "leaseSeconds": math.ceil(lease_seconds), "waitSeconds": math.ceil(wait_seconds)}
         timeout = self._http.timeout + wait_seconds
         status, reply = await self._http.call(
-            "POST", f"{self.base}/tasks/claim", _given(body), safe=False, timeout=timeout, retries=retries
+            "POST", f"{self.base}/tasks/claim", filled(body), safe=False, timeout=timeout, retries=retries
         )
         return None if status == 204 else decode(reply, Task)
 
@@ -174,7 +158,7 @@ class TaskCalls(Calls):
         """Claim up to ten tasks, without waiting for any."""
         body = {"count": min(count, MAX_CLAIM), "commands": commands, "leaseSeconds": math.ceil(lease_seconds)}
         status, reply = await self._http.call(
-            "POST", f"{self.base}/tasks/claim/batch", _given(body), safe=False, retries=retries
+            "POST", f"{self.base}/tasks/claim/batch", filled(body), safe=False, retries=retries
         )
         return [] if status == 204 else decode(reply, ClaimedTasks).tasks
 
@@ -186,7 +170,7 @@ class TaskCalls(Calls):
         breaks, with or without a ClientError: then open it again."""
         body = {"commands": commands, "leaseSeconds": math.ceil(lease_seconds), "maxInFlight": max_in_flight}
         path = f"{self.base}/tasks/claim/stream"
-        async with self._http.stream(path, _given(body), SILENCE_SECONDS) as answer:
+        async with self._http.stream(path, filled(body), SILENCE_SECONDS) as answer:
             name = answer.headers.get("x-chargehand-stream", "")
 
             async def close() -> None:
@@ -198,12 +182,14 @@ class TaskCalls(Calls):
         self, task_id: str, extend_seconds: float, *, lease: int = 0, retries: int | None = None
     ) -> None:
         body = {"extendSeconds": math.ceil(extend_seconds), **_lease(lease)}
-        await self._http.call("POST", self.base + _task(task_id, "/heartbeat"), body, safe=True, retries=retries)
+        await self._http.call(
+            "POST", self.base + path_of("tasks", task_id, "/heartbeat"), body, safe=True, retries=retries
+        )
 
     async def abandon(self, task_id: str, *, lease: int = 0, retries: int | None = None) -> None:
         """Put the task back into its queue as if nobody had claimed it."""
         await self._http.call(
-            "POST", self.base + _task(task_id, "/abandon"), _lease(lease), safe=bool(lease), retries=retries
+            "POST", self.base + path_of("tasks", task_id, "/abandon"), _lease(lease), safe=bool(lease), retries=retries
         )
 
     async def nack(
@@ -218,7 +204,7 @@ class TaskCalls(Calls):
         """Have the task tried again later, if it has attempts left. Without a delay the server's backoff decides."""
         delay = {} if delay_seconds is None else {"delaySeconds": math.ceil(delay_seconds)}
         body = {"reason": reason, **delay, **_lease(lease)}
-        return await self._post(_task(task_id, "/nack"), body, Nacked, safe=bool(lease), retries=retries)
+        return await self._post(path_of("tasks", task_id, "/nack"), body, Nacked, safe=bool(lease), retries=retries)
 
     async def complete(self, task_id: str, result: Any, *, artifacts: Sequence[Any] = (), lease: int = 0) -> Result:
         return await self.submit(task_id, NewResult("COMPLETED", result, artifacts=tuple(artifacts), lease=lease))
@@ -228,13 +214,16 @@ class TaskCalls(Calls):
         return await self.submit(task_id, NewResult("FAILED", error=error, artifacts=tuple(artifacts), lease=lease))
 
     async def submit(self, task_id: str, outcome: NewResult, *, retries: int | None = None) -> Result:
-        return await self._post(_task(task_id, "/result"), outcome, Result, safe=bool(outcome.lease), retries=retries)
+        return await self._post(
+            path_of("tasks", task_id, "/result"), outcome, Result, safe=bool(outcome.lease), retries=retries
+        )
 
     async def submit_many(self, outcomes: Sequence[NewResult], *, retries: int | None = None) -> list[ReportedResult]:
         """Report up to 100 results, each with its `task_id`; the replies are in the same order. codeQ ignores artifacts here."""
         safe = all(outcome.lease for outcome in outcomes)
         path = "/tasks/batch/results"
-        return (await self._post(path, {"results": outcomes}, ReportedResults, safe=safe, retries=retries)).results
+        body = {"results": outcomes}
+        return await self._post(path, body, list[ReportedResult], safe=safe, retries=retries, member="results")
 
     async def progress(
         self,
@@ -250,7 +239,9 @@ class TaskCalls(Calls):
         body = {name: value for name, value in fields.items() if value is not None} | _lease(lease)
         if data is not msgspec.UNSET:
             body["data"] = data
-        await self._http.call("POST", self.base + _task(task_id, "/progress"), body, safe=True, retries=retries)
+        await self._http.call(
+            "POST", self.base + path_of("tasks", task_id, "/progress"), body, safe=True, retries=retries
+        )
 
     async def subscribe(
         self,
@@ -271,17 +262,22 @@ class TaskCalls(Calls):
             "groupId": group_id,
             "minIntervalSeconds": min_interval_seconds,
         }
-        return await self._post("/workers/subscriptions", _given(body), WorkerSubscription, safe=False)
+        return await self._post("/workers/subscriptions", filled(body), WorkerSubscription, safe=False)
 
     async def renew(self, subscription_id: str, ttl_seconds: int = 0) -> WorkerSubscription:
-        body = _given({"ttlSeconds": ttl_seconds})
-        return await self._post(f"{_subscription(subscription_id)}/heartbeat", body, WorkerSubscription, safe=True)
+        path, body = (
+            path_of("workers/subscriptions", subscription_id, "/heartbeat"),
+            filled({"ttlSeconds": ttl_seconds}),
+        )
+        return await self._post(path, body, WorkerSubscription, safe=True)
 
     async def unsubscribe(self, subscription_id: str) -> None:
-        await self._http.call("DELETE", self.base + _subscription(subscription_id), safe=True)
+        await self._http.call("DELETE", self.base + path_of("workers/subscriptions", subscription_id), safe=True)
 
-    async def _post(self, path: str, body: Any, kind: type[Reply], *, safe: bool, retries: int | None = None) -> Reply:
-        return await self._call("POST", path, kind, body, safe=safe, retries=retries)
+    async def _post(
+        self, path: str, body: Any, kind: type[Reply], *, safe: bool, retries: int | None = None, member: str = ""
+    ) -> Reply:
+        return await self._call("POST", path, kind, body, safe=safe, retries=retries, member=member)
 
     async def _ended(self, task_id: str) -> tuple[Task, Result]:
         failures = 0
@@ -300,19 +296,9 @@ class TaskCalls(Calls):
                 await asyncio.sleep(0.1)  # a server that stops answers before its wait is over
 
     def _log(self, task_id: str) -> JobLog[Event, Task]:
-        return JobLog(self._http, self.base + _task(task_id, "/events"), Event, lambda: self.get(task_id, retries=0))
-
-
-def _task(task_id: str, verb: str = "") -> str:
-    return f"/tasks/{quote(task_id, safe='')}{verb}"
-
-
-def _subscription(subscription_id: str) -> str:
-    return f"/workers/subscriptions/{quote(subscription_id, safe='')}"
-
-
-def _given(body: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in body.items() if value}
+        return JobLog(
+            self._http, self.base + path_of("tasks", task_id, "/events"), Event, lambda: self.get(task_id, retries=0)
+        )
 
 
 def _lease(lease: int) -> dict[str, Any]:

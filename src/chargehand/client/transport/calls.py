@@ -4,28 +4,20 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from datetime import datetime
-from typing import Any, ClassVar, Protocol, TypeVar
+from functools import cache
+from typing import Any, ClassVar, TypeVar, Unpack
+from urllib.parse import quote
 
 import msgspec
 
 from chargehand.client.errors import ClientError, refused
-from chargehand.client.transport.http import HttpTransport
+from chargehand.client.transport.http import CallOptions, HttpTransport
 
 PAGE = 100
 LARGEST_PAGE = 500  # that a server gives
 LAST_READ_SECONDS = 2.0
 
 Reply = TypeVar("Reply")
-
-
-class Page(Protocol):
-    """A page of any list: its items have a name of their own, `next` is the cursor of the next page; None: this is the last."""
-
-    @property
-    def next(self) -> str | None: ...
-
-
-AnyPage = TypeVar("AnyPage", bound=Page)
 
 
 class Calls:
@@ -44,54 +36,61 @@ class Calls:
         body: Any = None,
         *,
         safe: bool,
-        query: Mapping[str, str] = {},
-        headers: Mapping[str, str] = {},
-        timeout: float | None = None,
-        retries: int | None = None,
+        member: str = "",
+        **options: Unpack[CallOptions],
     ) -> Reply:
-        _, reply = await self._http.call(
-            method, self.base + path, body, safe=safe, query=query, headers=headers, timeout=timeout, retries=retries
-        )
-        return decode(reply, kind)
+        """Return the reply, or with `member` the only member of it that is read."""
+        _, reply = await self._http.call(method, self.base + path, body, safe=safe, **options)
+        return decode(reply, kind, member)
 
-    async def _get(
+    async def _get(self, path: str, kind: type[Reply], *, member: str = "", **options: Unpack[CallOptions]) -> Reply:
+        return await self._call("GET", path, kind, safe=True, member=member, **options)
+
+    async def _items(
         self,
         path: str,
-        kind: type[Reply],
-        query: Mapping[str, str] = {},
-        *,
-        timeout: float | None = None,
-        retries: int | None = None,
-    ) -> Reply:
-        return await self._call("GET", path, kind, safe=True, query=query, timeout=timeout, retries=retries)
-
-    async def _pages(
-        self,
-        path: str,
-        kind: type[AnyPage],
+        member: str,
+        kind: type[list[Reply]],
         by: Mapping[str, Any],
         *,
         before: str = "",
         limit: int | None = None,
         cursor: str = "cursor",
-    ) -> AsyncGenerator[AnyPage, None]:
-        """Fetch a page when the caller asks for it, until there is no other or `limit` items were asked for."""
+    ) -> AsyncGenerator[Reply, None]:
+        """Yield the items of a list, which are the `member` of each page. Fetch a page when the caller asks for an item of it, until
+        there is no other or `limit` items were asked for."""
         query = {name: str(value) for name, value in by.items() if value}
         after: str | None = before
         left = limit
         while after is not None and (left is None or left > 0):
             size = PAGE if left is None else min(left, LARGEST_PAGE)
-            page = await self._get(path, kind, {**query, "limit": str(size), **({cursor: after} if after else {})})
-            yield page
+            asked = {**query, "limit": str(size), **({cursor: after} if after else {})}
+            page = await self._get(path, _object(member, kind), query=asked)
+            for item in getattr(page, member):
+                yield item
             after = page.next
             left = None if left is None else left - size
 
 
-def decode(reply: bytes, kind: type[Reply]) -> Reply:
+def decode(reply: bytes, kind: type[Reply], member: str = "") -> Reply:
+    whole: Any = kind
     try:
-        return msgspec.json.decode(reply, type=kind)
+        if not member:
+            return msgspec.json.decode(reply, type=kind)
+        value: Reply = getattr(msgspec.json.decode(reply, type=_object(member, whole)), member)
+        return value
     except msgspec.DecodeError as error:
         raise refused(502, "this is not an answer of a Chargehand server", str(error)) from None
+
+
+@cache
+def _object(member: str, kind: Any) -> Any:
+    """The type of a reply of which one member is read, and `next`, the cursor of the next page; None: this is the last."""
+    return msgspec.defstruct("Reply", [(member, kind), ("next", str | None, None)])
+
+
+def path_of(things: str, name: str, verb: str = "") -> str:
+    return f"/{things}/{quote(name, safe='')}{verb}"
 
 
 async def last_read(reading: Awaitable[Reply]) -> Reply | None:
@@ -119,6 +118,11 @@ def new_key() -> str:
 def given(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that the caller gave a value; the server has defaults for the others."""
     return {name: value for name, value in fields.items() if value is not None and value != "" and value != ()}
+
+
+def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are neither empty nor zero nor false, where these are the defaults."""
+    return {name: value for name, value in fields.items() if value}
 
 
 def instant(at: datetime | str) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypedDict
 
 import aiohttp
 import msgspec
@@ -17,17 +17,20 @@ MAX_ANSWER = 256 << 20  # more than any server sends; a broken one must not fill
 MAX_REFUSAL = 1 << 20
 
 
+class CallOptions(TypedDict, total=False):
+    """What a call may have besides its body. Without `timeout` and `retries`, or with None, those of the client hold."""
+
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    timeout: float | None
+    retries: int | None
+
+
 class HttpTransport:
     """The connections of one client. The first call opens the session, so that it belongs to the loop of the calls."""
 
     def __init__(
-        self,
-        url: str,
-        token: str,
-        *,
-        timeout: float = 30.0,
-        retries: int = 4,
-        chance: Random = random.random,
+        self, url: str, token: str, *, timeout: float = 30.0, retries: int = 4, chance: Random = random.random
     ) -> None:
         self._url = url.rstrip("/")
         token = token.strip()  # a token from a file ends with a line break
@@ -65,12 +68,14 @@ class HttpTransport:
         """Return status and body of a good answer, else raise ClientError. `safe`: this may be sent twice."""
         left = self._retries if retries is None else retries
         data = None if body is None else msgspec.json.encode(body)
+        limits = aiohttp.ClientTimeout(total=timeout or self.timeout, sock_connect=10)
         failures, unsure, changes = 0, False, method != "GET"
         while True:
             try:
-                answer = await self._once(method, path, data, query, headers, timeout or self.timeout, safe)
+                async with self._answer(method, path, data, limits, query, headers, safe) as answer:
+                    content = await _bounded(answer, MAX_ANSWER)
                 self.may_have_changed = self.may_have_changed or changes
-                return answer
+                return answer.status, content
             except ClientError as error:
                 sent_before = unsure
                 unsure = unsure or (changes and may_have_been_done(error))
@@ -81,20 +86,6 @@ class HttpTransport:
                     raise
                 await asyncio.sleep(pause(failures, self._chance, asked=error.retry_after_seconds))
                 failures += 1
-
-    async def _once(
-        self,
-        method: str,
-        path: str,
-        data: bytes | None,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        timeout: float,
-        safe: bool,
-    ) -> tuple[int, bytes]:
-        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=10)
-        async with self._answer(method, path, data, limits, query, headers, safe) as answer:
-            return answer.status, await _bounded(answer, MAX_ANSWER)
 
     @asynccontextmanager
     async def stream(

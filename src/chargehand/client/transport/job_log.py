@@ -10,7 +10,7 @@ import msgspec
 
 from chargehand.client.errors import ClientError, refused
 from chargehand.client.transport.backoff import pause
-from chargehand.client.transport.calls import decode, last_read
+from chargehand.client.transport.calls import Calls, decode, last_read
 from chargehand.client.transport.http import HttpTransport
 from chargehand.client.transport.sse import EventParser, ServerEvent, TooLong
 
@@ -42,10 +42,6 @@ class TokenLine(NamedTuple):
 
 class Reconnected(NamedTuple):
     """There is a new connection, which repeats the running attempt's tokens from the first on."""
-
-
-class _RawEvents(msgspec.Struct):
-    events: list[msgspec.Raw]
 
 
 def ignore(_: ClientError | None = None) -> None:
@@ -162,9 +158,26 @@ class JobLog(Generic[AnyEvent, AnyJob]):
     async def _page(self, after: int, retries: int | None = None) -> list[AnyEvent]:
         _, reply = await self._http.call("GET", self._path, safe=True, query={"after": str(after)}, retries=retries)
         try:
-            return [self._decoder.decode(raw) for raw in decode(reply, _RawEvents).events]
+            return [self._decoder.decode(raw) for raw in decode(reply, list[msgspec.Raw], "events")]
         except msgspec.DecodeError as error:
             raise refused(502, "this is not the log of a job", str(error)) from None
+
+
+class JobCalls(Calls, Generic[AnyEvent, AnyJob]):
+    """The calls that follow a job: the same for every door but for their types."""
+
+    def _log(self, job_id: str) -> JobLog[AnyEvent, AnyJob]:
+        raise NotImplementedError
+
+    def events(self, job_id: str, after: int = 0) -> AsyncGenerator[AnyEvent, None]:
+        """The events until now."""
+        return self._log(job_id).read(after)
+
+    def watch(
+        self, job_id: str, after: int = 0, *, away: Away = ignore, back: Back = ignore
+    ) -> AsyncGenerator[AnyEvent, None]:
+        """The events as they happen, each once and in order, until the job has ended. Waits while the server is away."""
+        return self._log(job_id).watch(after, away, back)
 
 
 async def _within(seconds: float, reading: Awaitable[bytes]) -> bytes:

@@ -64,17 +64,3 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     breaker: str = "closed"  # or open, or half open, at the node that answered
     breaker_until: str | None = None
     hour: DeliveryHour = DeliveryHour()
-
-
-class ReplayCount(msgspec.Struct, frozen=True):
-    replayed: int
-
-
-class ListedDeliveries(msgspec.Struct, frozen=True):
-    deliveries: list[Delivery]
-    next: str | None = None
-
-
-class ListedEndpoints(msgspec.Struct, frozen=True):
-    endpoints: list[Endpoint]
-    next: str | None = None

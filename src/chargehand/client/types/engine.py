@@ -98,20 +98,3 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
     oldest_at: str | None = None
     paused: bool = False
     max_running: int | None = None
-
-
-class ExtendedLease(msgspec.Struct, frozen=True):
-    lease_until: str
-
-
-class ListedJobs(msgspec.Struct, frozen=True):
-    jobs: list[ListedJob]
-    next: str | None = None
-
-
-class LeasedJobs(msgspec.Struct, frozen=True):
-    jobs: list[LeasedJob]
-
-
-class QueueStatuses(msgspec.Struct, frozen=True):
-    queues: list[QueueStatus]

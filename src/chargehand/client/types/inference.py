@@ -185,15 +185,6 @@ class ModelTarget(msgspec.Struct, frozen=True, kw_only=True):
     seen: tuple[TargetChange, ...] = ()  # in the last day, oldest first
 
 
-class ListedInferenceJobs(msgspec.Struct, frozen=True):
-    jobs: list[ListedInferenceJob]
-    next: str | None = None
-
-
-class ModelTargets(msgspec.Struct, frozen=True):
-    targets: list[ModelTarget]
-
-
 def token_of(line: Any) -> Token:
     """The piece of the answer in a line of a model server, in the shape of `/api/chat` or of `/api/generate`."""
     if not isinstance(line, dict):

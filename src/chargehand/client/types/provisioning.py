@@ -133,40 +133,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     data: Any = None
 
 
-class ListedServers(msgspec.Struct, frozen=True):
-    servers: list[RegisteredServer]
-    next: str | None = None
-
-
-class ListedProvisioningJobs(msgspec.Struct, frozen=True):
-    jobs: list[ListedProvisioningJob]
-    next: str | None = None
-
-
 class StatusWebhook(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where the server reports the changes of a job: those to the statuses in `on`, or all of them."""
 
     url: str
     on: tuple[Status, ...] = ()
-
-
-class NewServer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    bmc_address: str
-    bmc_username: str = ""
-    bmc_password: str | None = None  # None: the server keeps the one it has
-    system_uuid: str | None = None
-    vendor: str | None = None
-    tls: str = "verify"
-    unidentified: bool = False
-    labels: dict[str, str] = {}
-
-    def __repr__(self) -> str:
-        return f"NewServer(bmc_address={self.bmc_address!r}, bmc_username={self.bmc_username!r})"
-
-
-class NewProvisioningJob(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    server_serial: str
-    recipe: Any
-    webhook: StatusWebhook | None = None
-    priority: int = 0
-    metadata: dict[str, Any] = {}

@@ -144,18 +144,5 @@ class WorkerSubscription(msgspec.Struct, frozen=True, rename="camel"):
     expires_at: str = ""
 
 
-class CreatedTasks(msgspec.Struct, frozen=True):
-    results: list[Created]
-
-
 class ClaimedTasks(msgspec.Struct, frozen=True):
     tasks: list[Task] = []
-
-
-class ReportedResults(msgspec.Struct, frozen=True):
-    results: list[ReportedResult]
-
-
-class ListedTasks(msgspec.Struct, frozen=True):
-    tasks: list[Task]
-    next: str | None = None
