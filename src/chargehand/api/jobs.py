@@ -6,16 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from chargehand.api.views import (
-    KIND,
-    EventView,
-    JobSummary,
-    JobView,
-    QueueName,
-    event_view,
-    job_summary,
-    job_view,
-)
+from chargehand.api.views import KIND, EventView, JobSummary, JobView, QueueName, event_view, job_summary, job_view
 from chargehand.config import Config
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, NewJob, Report, State

@@ -52,8 +52,7 @@ Token = Annotated[
     ),
 ]
 Json = Annotated[
-    bool,
-    typer.Option("--json", help="For programs; refusals too, as one object on stderr.", callback=for_programs),
+    bool, typer.Option("--json", help="For programs; refusals too, as one object on stderr.", callback=for_programs)
 ]
 JobId = Annotated[
     str,

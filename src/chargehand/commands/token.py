@@ -17,8 +17,7 @@ def token(
     name: Annotated[str, typer.Option(help="Who it is for; shown in logs and as the owner of leases.")] = "token",
     tenant: Annotated[str, typer.Option(help="Whose jobs it may see.")] = "default",
     scope: Annotated[
-        list[str] | None,
-        typer.Option(help=f"{', '.join(SCOPES)}, or * for all; may be repeated. [*]"),
+        list[str] | None, typer.Option(help=f"{', '.join(SCOPES)}, or * for all; may be repeated. [*]")
     ] = None,
     event_type: Annotated[
         list[str] | None, typer.Option(help="A command that a worker of tasks may claim; may be repeated. [*]")

@@ -31,9 +31,7 @@ class Setting(NamedTuple):
 
 
 def load_config(
-    file: Path | None = None,
-    environ: Mapping[str, str] = os.environ,
-    overrides: Mapping[str, Any] = {},
+    file: Path | None = None, environ: Mapping[str, str] = os.environ, overrides: Mapping[str, Any] = {}
 ) -> Config:
     """Return the merged settings, or raise a ConfigError that says which one is wrong and where it was set.
 

@@ -134,10 +134,7 @@ class Holder:
         with contextlib.suppress(Conflict, NotFound, StoreError):
             await asyncio.shield(
                 self._engine.park(
-                    Guard.held(job),
-                    "",
-                    message="handed back: the server is stopping",
-                    stage=self._resting_stage,
+                    Guard.held(job), "", message="handed back: the server is stopping", stage=self._resting_stage
                 )
             )
 

@@ -55,10 +55,7 @@ def configure_logs(level: str = "info", format: Format = "auto", stream: TextIO 
     )
     handler = _Routed(_Lines(stream, HANDLER))
     handler.setFormatter(
-        ProcessorFormatter(
-            foreign_pre_chain=enrich,
-            processors=[ProcessorFormatter.remove_processors_meta, *finish],
-        )
+        ProcessorFormatter(foreign_pre_chain=enrich, processors=[ProcessorFormatter.remove_processors_meta, *finish])
     )
     root = logging.getLogger()
     root.handlers[:] = [other for other in root.handlers if other.name != HANDLER] + [handler]

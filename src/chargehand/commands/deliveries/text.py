@@ -11,15 +11,7 @@ SHOWN_ANSWER = 300
 def deliveries_table(deliveries: Sequence[Delivery]) -> list[str]:
     rows = [("DELIVERY", "JOB", "STATE", "TRIES", "CREATED", "URL", "NOTE")]
     rows += [
-        (
-            each.id,
-            each.job_id,
-            each.state,
-            str(each.tries),
-            ago(each.created_at),
-            each.url,
-            _note(each),
-        )
+        (each.id, each.job_id, each.state, str(each.tries), ago(each.created_at), each.url, _note(each))
         for each in deliveries
     ]
     return table(rows)
@@ -66,15 +58,7 @@ def delivery_lines(delivery: DeliveryWithTries) -> list[str]:
 def endpoints_table(endpoints: Sequence[Endpoint]) -> list[str]:
     rows = [("ENDPOINT", "STATE", "DUE", "DEAD", "OLDEST DUE", "URL", "NOTE")]
     rows += [
-        (
-            each.id,
-            each.state,
-            str(each.pending),
-            str(each.dead),
-            ago(each.oldest_due_at),
-            each.url,
-            each.reason,
-        )
+        (each.id, each.state, str(each.pending), str(each.dead), ago(each.oldest_due_at), each.url, each.reason)
         for each in endpoints
     ]
     return table(rows)

@@ -35,8 +35,7 @@ def submit(
     watch: Watch = False,
     webhook: Annotated[str | None, typer.Option(metavar="URL", help="Told of every change of status.")] = None,
     idempotency_key: Annotated[
-        str,
-        typer.Option(help="The same key with the same recipe gives the same job: a script may safely run twice."),
+        str, typer.Option(help="The same key with the same recipe gives the same job: a script may safely run twice.")
     ] = "",
     url: Url = DEFAULT_URL,
     token: Token = "",
