@@ -12,7 +12,6 @@ may share a client, and a forked process may go on using it.
 
 import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from chargehand.client.client import AsyncClient
@@ -172,7 +171,5 @@ class Client(Blocking[AsyncClient]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -12,7 +12,6 @@ one that the client makes. Any other call is repeated only if the server did not
 """
 
 import os
-from types import TracebackType
 from typing import Self
 
 from chargehand.client.deliveries import DeliveryCalls
@@ -47,9 +46,7 @@ class AsyncClient(InferenceCalls):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -8,7 +8,6 @@ import re
 import threading
 import traceback
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
@@ -50,9 +49,7 @@ class Span:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _frames: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _frames: object) -> None:
         pass
 
     def set(self, key: str, value: Value) -> None:
@@ -128,9 +125,7 @@ class _Recorded(Span):
         )
         self._span = span
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _frames: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _frames: object) -> None:
         if isinstance(error, Exception):  # a cancelled task has not failed
             self.fail(error)
         self._span.end()

@@ -8,7 +8,6 @@ and the outbox retries anyway.
 import asyncio
 from collections.abc import Mapping
 from functools import lru_cache
-from types import TracebackType
 from typing import Self
 
 from chargehand import __version__
@@ -45,9 +44,7 @@ class ConnectionPool:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _frames: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None

@@ -1,7 +1,6 @@
 """A live picture of a job on a terminal: its steps with their times, the steps to come, and the last events."""
 
 from collections import deque
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
@@ -36,9 +35,7 @@ class Screen:
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def heard(self, event: Event) -> None:
