@@ -5,11 +5,11 @@ again, and the reader of a pipe has no use for half an answer before the whole o
 """
 
 import sys
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from chargehand.client import ClientError, Token
+from chargehand.client import Token
 from chargehand.client.answer import StreamedAnswer
 from chargehand.client.types.inference import Job, token_of
 from chargehand.commands.doors import AnyEvent, Door, JobEnding, Seen
@@ -17,42 +17,29 @@ from chargehand.commands.text import clean, clock, paint
 from chargehand.commands.watch.notices import AwayNotices
 
 
-class Show(Protocol):
-    def event(self, event: AnyEvent, seen: Seen) -> None: ...
+class Show(AwayNotices):
+    """One way to show a job. It need not show tokens, nor why a job waits."""
 
-    def token(self, token: Token) -> None: ...
-
-    def reconnected(self) -> None:
-        """The tokens of the running attempt come again from the first on."""
-
-    def waits(self, why: str) -> None: ...
-
-    def away(self, error: ClientError) -> None: ...
-
-    def back(self) -> None: ...
-
-    def end(self, door: Door, job_id: str, end: JobEnding) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class _QuietLines(AwayNotices):
-    """What plain lines and JSON leave out."""
+    def event(self, event: AnyEvent, seen: Seen) -> None:
+        raise NotImplementedError
 
     def token(self, token: Token) -> None:
         pass
 
     def reconnected(self) -> None:
-        pass
+        """The tokens of the running attempt come again from the first on."""
 
     def waits(self, why: str) -> None:
         pass
+
+    def end(self, door: Door, job_id: str, end: JobEnding) -> None:
+        raise NotImplementedError
 
     def close(self) -> None:
         pass
 
 
-class PlainLines(_QuietLines):
+class PlainLines(Show):
     """For pipes and logs."""
 
     def event(self, event: AnyEvent, seen: Seen) -> None:
@@ -65,7 +52,7 @@ class PlainLines(_QuietLines):
         print(last_line(door, job_id, end), file=sys.stderr, flush=True)
 
 
-class JsonLines(_QuietLines):
+class JsonLines(Show):
     """An object a line, each with its `type`: event, token, end."""
 
     def __init__(self) -> None:

@@ -10,13 +10,14 @@ from rich.text import Text
 from chargehand.client import ClientError, Token
 from chargehand.commands.doors import AnyEvent, Door, JobEnding, Seen
 from chargehand.commands.text import OF_WORDS, clean, clean_lines, lasted, paint
-from chargehand.commands.watch.show import answer_of, dim, event_line, last_line
+from chargehand.commands.watch.show import Show, answer_of, dim, event_line, last_line
 
 ANSWERING = "working"  # the state of a chat whose model writes its answer
 
 
-class Terminal:
+class Terminal(Show):
     def __init__(self) -> None:
+        super().__init__()
         self._console = Console(stderr=True, highlight=False)
         self._status: Status | None = None
         self._began = time.monotonic()
