@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -79,6 +80,14 @@ def show_json(value: Any) -> None:
     import msgspec
 
     typer.echo(msgspec.json.encode(value).decode())
+
+
+def show_found(value: Any, json: bool, lines: Callable[[], Iterable[str]]) -> None:
+    """Print what a command found: for programs the value, for people the lines."""
+    if json:
+        show_json(value)
+    else:
+        typer.echo("\n".join(lines()))
 
 
 def called(file: str) -> str:

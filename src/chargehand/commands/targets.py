@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from chargehand.commands.connection import connected
-from chargehand.commands.options import DEFAULT_URL, Json, Token, Url, show_json
+from chargehand.commands.options import DEFAULT_URL, Json, Token, Url, show_found
 from chargehand.commands.text import ago, clean, paint, table
 
 if TYPE_CHECKING:
@@ -24,15 +24,12 @@ def targets(url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> No
     """
     with connected(url, token) as client:
         found = client.targets()
-    if json:
-        show_json({"targets": found})
-    elif found:
-        typer.echo("\n".join(target_lines(found)))
-    else:
-        typer.echo("There are none: start the server with `chargehand serve --target http://127.0.0.1:11434`")
+    show_found({"targets": found}, json, lambda: target_lines(found))
 
 
 def target_lines(targets: "Sequence[ModelTarget]") -> list[str]:
+    if not targets:
+        return ["There are none: start the server with `chargehand serve --target http://127.0.0.1:11434`"]
     rows = [("TARGET", "STATE", "SINCE", "VERSION", "IN MEMORY", "URL")]
     rows += [(each.name, each.state, ago(each.since), each.version or "-", _memory(each), each.url) for each in targets]
     lines = table(rows)

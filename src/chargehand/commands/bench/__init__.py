@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chargehand.commands.options import DEFAULT_URL, Json, Token, Url, show_json
+from chargehand.commands.options import DEFAULT_URL, Json, Token, Url, show_found
 from chargehand.commands.refusals import interruptible
 
 if TYPE_CHECKING:
@@ -52,7 +52,4 @@ def bench(
             say("")
             explain(error, url, token)
     say("")
-    if json:
-        show_json(report)
-    else:
-        typer.echo("\n".join(lines(report)))
+    show_found(report, json, lambda: lines(report))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chargehand.commands.connection import connected
-from chargehand.commands.options import DEFAULT_URL, Json, Token, Url, one_of, show_json
+from chargehand.commands.options import DEFAULT_URL, Json, Token, Url, one_of, show_found, show_json
 from chargehand.commands.refusals import each_of, job_id_of, refuse
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 STATES: "tuple[DeliveryState, ...]" = ("pending", "delivered", "dead")
 HOW_TO_LIST = "chargehand deliveries list"
 HOW_TO_LIST_ENDPOINTS = "chargehand deliveries endpoints"
+NONE_YET = "There are none yet: give a job a receiver with `chargehand submit --webhook URL`"
 
 app = typer.Typer(
     help="Webhooks: what was told to whom, what was given up, and once more please.", no_args_is_help=True
@@ -59,11 +60,7 @@ def list_deliveries(
         if following:
             typer.echo(f"There may be more: --before {following}, or a higher --limit.", err=True)
     else:
-        typer.echo(
-            "There are none."
-            if state or endpoint or job or before
-            else "There are none yet: give a job a receiver with `chargehand submit --webhook URL`"
-        )
+        typer.echo("There are none." if state or endpoint or job or before else NONE_YET)
 
 
 @app.command("show")
@@ -82,10 +79,7 @@ def show(
     delivery_id = _id_of(delivery)
     with connected(url, token, how_to_list=HOW_TO_LIST) as client:
         found = client.deliveries.get(delivery_id)
-    if json:
-        show_json(found)
-    else:
-        typer.echo("\n".join(delivery_lines(found)))
+    show_found(found, json, lambda: delivery_lines(found))
 
 
 @app.command("replay")
@@ -140,12 +134,7 @@ def endpoints(url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> 
 
     with connected(url, token) as client:
         found = list(client.deliveries.endpoints())
-    if json:
-        show_json({"endpoints": found})
-    elif found:
-        typer.echo("\n".join(endpoints_table(found)))
-    else:
-        typer.echo("There are none yet: give a job a receiver with `chargehand submit --webhook URL`")
+    show_found({"endpoints": found}, json, lambda: endpoints_table(found) if found else [NONE_YET])
 
 
 @app.command("pause")
@@ -169,10 +158,7 @@ def resume(endpoint: EndpointName, url: Url = DEFAULT_URL, token: Token = "", js
 
 
 def _show_state(endpoint: "Endpoint", json: bool) -> None:
-    if json:
-        show_json(endpoint)
-    else:
-        typer.echo(f"{endpoint.url} is {endpoint.state}.")
+    show_found(endpoint, json, lambda: [f"{endpoint.url} is {endpoint.state}."])
 
 
 def _id_of(delivery: str) -> str:

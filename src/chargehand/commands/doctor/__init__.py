@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chargehand.commands.exit_codes import FAILED
-from chargehand.commands.options import Json, Token, show_json
+from chargehand.commands.options import Json, Token, show_found
 
 if TYPE_CHECKING:
     from chargehand.commands.doctor.finding import Finding
@@ -44,10 +44,7 @@ def doctor(
     overrides = {"server.listen": listen, "store.url": store, "server.data_dir": data}
     findings = asyncio.run(examine(config, overrides, url, token))
     well = not any(finding.state == "failed" for finding in findings)
-    if json:
-        show_json({"ok": well, "findings": findings})
-    else:
-        typer.echo("\n".join(_lines(findings)))
+    show_found({"ok": well, "findings": findings}, json, lambda: _lines(findings))
     raise typer.Exit(0 if well else FAILED)
 
 

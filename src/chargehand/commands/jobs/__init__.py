@@ -17,6 +17,7 @@ from chargehand.commands.options import (
     Url,
     Watch,
     one_of,
+    show_found,
     show_json,
 )
 from chargehand.commands.refusals import each_of, job_id_of, refuse
@@ -102,10 +103,8 @@ def show(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = Fal
         own = own_job(client, door, found)
         events = list(islice(client.engine.events(job_id), MAX_EVENTS))
         deliveries = list(client.deliveries.find(job=job_id, limit=SHOWN_DELIVERIES))
-    if json:
-        show_json({**msgspec.to_builtins(found), "events": events, "deliveries": deliveries, "door": own})
-    else:
-        typer.echo("\n".join(job_lines(found, own, events, deliveries)))
+    whole = {**msgspec.to_builtins(found), "events": events, "deliveries": deliveries, "door": own}
+    show_found(whole, json, lambda: job_lines(found, own, events, deliveries))
 
 
 @app.command("cancel")
@@ -120,11 +119,8 @@ def cancel(jobs: JobIds, url: Url = DEFAULT_URL, token: Token = "", json: Json =
 
     def one(job_id: str) -> None:
         _, found = _changed(do, job_id, url, token)
-        if json:
-            show_json(found)
-        else:
-            done = "cancelled" if found.state == "cancelled" else f"being cancelled, and still {found.state}"
-            typer.echo(f"{found.id} is {done}.")
+        done = "cancelled" if found.state == "cancelled" else f"being cancelled, and still {found.state}"
+        show_found(found, json, lambda: [f"{found.id} is {done}."])
 
     each_of([job_id_of(each) for each in jobs], one)
 

@@ -17,6 +17,7 @@ from chargehand.commands.options import (
     called,
     one_of,
     read_file,
+    show_found,
     show_json,
 )
 from chargehand.commands.provision.connection import provisioning
@@ -105,16 +106,10 @@ def list_jobs(
         jobs = list(client.provisioning.jobs(status=status, serial=server, limit=limit))
         if server and not jobs:
             client.provisioning.server(server)  # refuses an unknown server; a server that was removed may have jobs
-    if json:
-        show_json(jobs)
-    elif jobs:
-        from chargehand.commands.provision.job_text import jobs_table
+    from chargehand.commands.provision.job_text import jobs_table
 
-        typer.echo("\n".join(jobs_table(jobs)))
-    else:
-        typer.echo(
-            "There are none." if status or server else "There are none yet: chargehand provision submit SERIAL FILE"
-        )
+    none = "There are none." if status or server else "There are none yet: chargehand provision submit SERIAL FILE"
+    show_found(jobs, json, lambda: jobs_table(jobs) if jobs else [none])
 
 
 @app.command("show")
@@ -126,12 +121,9 @@ def show(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = Fal
     job_id = job_id_of(job)
     with provisioning(url, token) as client:
         found = client.provisioning.job(job_id)
-    if json:
-        show_json(found)
-        return
     from chargehand.commands.provision.job_text import job_lines
 
-    typer.echo("\n".join(job_lines(found)))
+    show_found(found, json, lambda: job_lines(found))
 
 
 @app.command("cancel")
@@ -145,11 +137,8 @@ def cancel(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = F
     job_id = job_id_of(job)
     with provisioning(url, token, in_doubt=_to_look(job_id)) as client:
         found = client.provisioning.cancel(job_id)
-    if json:
-        show_json(found)
-    else:
-        done = "cancelled" if found.status == "complete" else "cancelled; its media are being ejected"
-        typer.echo(f"{found.job_id} is {done}.")
+    done = "cancelled" if found.status == "complete" else "cancelled; its media are being ejected"
+    show_found(found, json, lambda: [f"{found.job_id} is {done}."])
 
 
 @app.command("retry")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from chargehand.commands.options import Json, called, read_file, show_json
+from chargehand.commands.options import Json, called, read_file, show_found
 from chargehand.commands.provision.refusals import not_valid
 
 app = typer.Typer(help="Check recipes before anything is submitted.", no_args_is_help=True)
@@ -29,19 +29,12 @@ def validate(
     try:
         recipe = check(given)
     except ProvisioningRefused as error:
-        if json:
-            show_json({"valid": False, "schema_id": Recipe.schema_id, "details": error.details})
-        else:
-            typer.echo(f"{not_valid(called(file), len(error.details))}:")
-            for detail in error.details:
-                typer.echo(f"  {clean(detail.path) or '/'}: {clean(detail.message)}")
+        wrong = [f"  {clean(detail.path) or '/'}: {clean(detail.message)}" for detail in error.details]
+        found = {"valid": False, "schema_id": Recipe.schema_id, "details": error.details}
+        show_found(found, json, lambda: [f"{not_valid(called(file), len(wrong))}:", *wrong])
         raise typer.Exit(1) from None
-    if json:
-        show_json({"valid": True, "schema_id": Recipe.schema_id, "details": []})
-    else:
-        typer.echo(
-            f"{called(file)} is valid: {recipe.target}, after success {recipe.on_success}, after failure {recipe.on_failure}"
-        )
+    told = f"{called(file)} is valid: {recipe.target}, after success {recipe.on_success}, after failure {recipe.on_failure}"
+    show_found({"valid": True, "schema_id": Recipe.schema_id, "details": []}, json, lambda: [told])
 
 
 @app.command("schema")

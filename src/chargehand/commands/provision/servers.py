@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chargehand.commands.options import DEFAULT_URL, Json, Token, Url, show_json
+from chargehand.commands.options import DEFAULT_URL, Json, Token, Url, show_found, show_json
 from chargehand.commands.provision import options
 from chargehand.commands.provision.connection import provisioning
 from chargehand.commands.refusals import interruptible, refuse
@@ -104,14 +104,10 @@ def list_servers(url: Url = DEFAULT_URL, token: Token = "", json: Json = False) 
     """
     with provisioning(url, token) as client:
         servers = list(client.provisioning.servers())
-    if json:
-        show_json(servers)
-    elif servers:
-        from chargehand.commands.provision.server_text import servers_table
+    from chargehand.commands.provision.server_text import servers_table
 
-        typer.echo("\n".join(servers_table(servers)))
-    else:
-        typer.echo("There are none yet: chargehand provision server add SERIAL --bmc URL --user NAME")
+    none = "There are none yet: chargehand provision server add SERIAL --bmc URL --user NAME"
+    show_found(servers, json, lambda: servers_table(servers) if servers else [none])
 
 
 @app.command("show")
@@ -122,12 +118,9 @@ def show(serial: Serial, url: Url = DEFAULT_URL, token: Token = "", json: Json =
     """
     with provisioning(url, token, serial=serial) as client:
         server = client.provisioning.server(serial)
-    if json:
-        show_json(server)
-        return
     from chargehand.commands.provision.server_text import server_lines
 
-    typer.echo("\n".join(server_lines(server)))
+    show_found(server, json, lambda: server_lines(server))
 
 
 @app.command("probe")
@@ -166,10 +159,7 @@ def remove(
             raise typer.Exit(1)
     with provisioning(url, token, serial=serial) as client:
         client.provisioning.remove_server(serial)
-    if json:
-        show_json({"server_serial": serial, "removed": True})
-    else:
-        typer.echo(f"{serial} is forgotten.")
+    show_found({"server_serial": serial, "removed": True}, json, lambda: [f"{serial} is forgotten."])
 
 
 def _probed(serial: str, url: str, token: str) -> "ProbeReport":
