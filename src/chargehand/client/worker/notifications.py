@@ -6,13 +6,14 @@ claim; with the secret of the server's webhooks only the server can.
 
 import asyncio
 import logging
+from contextlib import suppress
 
 from aiohttp import web
 
 from chargehand.client.errors import ClientError
 from chargehand.client.types.tasks import Task
 from chargehand.client.webhook import verify_webhook
-from chargehand.client.worker.sources import ClaimSource, claim_now, owned
+from chargehand.client.worker.sources import ClaimSource, claim_now, owned, until_one_ends
 from chargehand.webhooks.signature import Dialect, SignatureError
 
 log = logging.getLogger("chargehand.client")
@@ -37,22 +38,12 @@ class NotifiedClaims:
         app.router.add_post("/{path:.*}", self._receive)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
-        keeping: asyncio.Task[None] | None = None
         try:
             site = web.TCPSite(runner, self._host, self._port)
             await site.start()
             port = runner.addresses[0][1]
             host = f"[{self._host}]" if ":" in self._host else self._host
-            keeping = asyncio.create_task(self._keep_subscribed(self._url or f"http://{host}:{port}/"))
-            claiming = asyncio.create_task(self._claim())
-            try:
-                done, _ = await asyncio.wait({keeping, claiming}, return_when=asyncio.FIRST_COMPLETED)
-                for ended in done:
-                    ended.result()
-            finally:
-                keeping.cancel()
-                claiming.cancel()
-                await asyncio.gather(keeping, claiming, return_exceptions=True)
+            await until_one_ends(self._keep_subscribed(self._url or f"http://{host}:{port}/"), self._claim())
         finally:
             await self._unsubscribe()
             await runner.cleanup()
@@ -111,11 +102,9 @@ class NotifiedClaims:
             for task in tasks:
                 self._source.pool.start(task)
             if not tasks:
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(CLAIM_SECONDS):
                         await self._notified.wait()
-                except TimeoutError:
-                    pass
 
     async def _claimed(self) -> list[Task]:
         free = await self._source.pool.room()

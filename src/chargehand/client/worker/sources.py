@@ -65,15 +65,7 @@ class StreamedClaims:
         self._limits: dict[object, int] = {}  # of the open streams
 
     async def run(self) -> None:
-        lanes = [asyncio.create_task(self._lane()) for _ in range(2)]
-        try:
-            done, _ = await asyncio.wait(lanes, return_when=asyncio.FIRST_COMPLETED)
-            for lane in done:
-                lane.result()
-        finally:
-            for lane in lanes:
-                lane.cancel()
-            await asyncio.gather(*lanes, return_exceptions=True)
+        await until_one_ends(self._lane(), self._lane())
 
     async def _lane(self) -> None:
         failures = 0
@@ -144,6 +136,19 @@ class PolledClaims:
         )
         self._more = task is not None
         return [] if task is None else [task]
+
+
+async def until_one_ends(*works: Coroutine[Any, Any, object]) -> None:
+    """Raise what the first to end raises, and cancel the others."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def owned(pool: TaskPool, claim: Coroutine[Any, Any, list[Task]]) -> list[Task]:

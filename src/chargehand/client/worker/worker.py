@@ -28,7 +28,7 @@ from chargehand.client.worker.functions import TaskFunction
 from chargehand.client.worker.notifications import NotifiedClaims
 from chargehand.client.worker.pool import TaskPool
 from chargehand.client.worker.presence import ServerPresence
-from chargehand.client.worker.sources import ClaimSource, NoStreams, PolledClaims, StreamedClaims
+from chargehand.client.worker.sources import ClaimSource, NoStreams, PolledClaims, StreamedClaims, until_one_ends
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -107,18 +107,11 @@ class Worker:
         commands = [handler.command for handler in self._handlers.values()]
         source = ClaimSource(self._client.tasks, presence, pool, commands, shortest)
         with _signals(self.stop):
-            claiming = asyncio.create_task(self._claim(source))
-            stopping = asyncio.create_task(self._stop.wait())
             try:
-                await asyncio.wait({claiming, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                await until_one_ends(self._claim(source), self._stop.wait())
             finally:
-                for task in (claiming, stopping):
-                    task.cancel()
-                await asyncio.gather(claiming, stopping, return_exceptions=True)
                 await pool.drain(self._grace_seconds, self._hurry)
                 await self._client.close()
-        if not claiming.cancelled() and (error := claiming.exception()) is not None:
-            raise error
 
     @contextmanager
     def running(self) -> Iterator[None]:
