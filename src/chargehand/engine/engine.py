@@ -5,7 +5,6 @@ the outbox. A lost race is an error with a name, never a silent overwrite.
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
@@ -37,7 +36,7 @@ from chargehand.engine.queue import Queue, Wanted
 from chargehand.engine.reads import JobFilter, JobReads
 from chargehand.engine.records import Records
 from chargehand.engine.store import Claim, Claimed, FinishedJobs, KeptJobs, OldDeliveries, OldJobs, Store
-from chargehand.engine.wakeups import Wakeups
+from chargehand.engine.wakeups import Wakeups, wait_within
 from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease, StoreError
 
 MAX_TEXT = 10_000  # characters of an error or a message; longer ones are cut
@@ -322,9 +321,7 @@ class Engine:
                     job = await self._store.get_job(job_id, tenant)
                     if job is None or (job.state in FINAL and job.seq <= after):
                         return
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(WATCH_POLL_SECONDS):
-                            await news.wait()
+                    await wait_within(news, WATCH_POLL_SECONDS)
         finally:
             stop()
 

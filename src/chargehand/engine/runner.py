@@ -12,6 +12,7 @@ from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, Level
 from chargehand.engine.moves import Broke, Change, Note
 from chargehand.engine.queue import Wanted
+from chargehand.engine.wakeups import wait_within
 from chargehand.errors import BadRequest, Conflict, NotFound, StoreError
 from chargehand.observability.logs import get_logger
 
@@ -145,9 +146,7 @@ class Holder:
         beat_at = time.monotonic() + self.lease_seconds / 3
         try:
             while True:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(max(0.0, beat_at - time.monotonic())):
-                        await news.wait()
+                await wait_within(news, max(0.0, beat_at - time.monotonic()))
                 news.clear()
                 try:
                     if time.monotonic() < beat_at:
