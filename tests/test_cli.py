@@ -16,7 +16,7 @@ import requests
 
 from chargehand import __version__
 from chargehand.config import load_config
-from chargehand.http.credentials import hash_token, verify_password
+from chargehand.http.credentials import PasswordHash, hash_token
 from chargehand.webhooks.signature import standard_secret
 
 COMMAND = str(Path(sys.executable).with_name("chargehand"))
@@ -116,7 +116,7 @@ def test_the_printed_configuration_can_be_loaded(tmp_path: Path, arguments: list
 def test_the_password_of_a_user_is_read_and_hashed() -> None:
     user = made("--user", "--name", "operator")
     assert user["user"] == "operator"
-    assert verify_password("open sesame", user["password_hash"])
+    assert PasswordHash.parse(user["password_hash"]).matches("open sesame")
 
 
 def test_a_webhook_secret_is_one_that_libraries_accept() -> None:

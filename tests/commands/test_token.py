@@ -7,7 +7,7 @@ from asyncio.subprocess import PIPE
 
 import pytest
 
-from chargehand.http.credentials import verify_password
+from chargehand.http.credentials import PasswordHash
 from tests.api.serving import until
 from tests.commands.running import chargehand, ended, invoked, running
 from tests.commands.terminal import own_the_terminal, terminal
@@ -29,13 +29,13 @@ async def test_the_password_is_asked_for_twice_and_stdout_has_only_json() -> Non
                 await until(lambda: not termios.tcgetattr(pipes["stdin"])[3] & termios.ECHO, 30)
                 write(b"open sesame\n")
             told = (await ended(process)).good()
-    assert verify_password("open sesame", json.loads(told.out)["password_hash"])
+    assert PasswordHash.parse(json.loads(told.out)["password_hash"]).matches("open sesame")
     assert b"open sesame" not in b"".join(seen)
 
 
 async def test_a_password_line_may_end_with_crlf() -> None:
     told = (await chargehand("", "token", "--user", "--json", stdin=b"open sesame\r\n")).good()
-    assert verify_password("open sesame", told.json["password_hash"])
+    assert PasswordHash.parse(told.json["password_hash"]).matches("open sesame")
 
 
 @pytest.mark.parametrize("stdin", [b"", b"\n", b"\r\n"])

@@ -201,19 +201,9 @@ def job_view(job: Job, now: int) -> JobView:
 
 def event_view(e: Event) -> EventView:
     return EventView(
-        e.seq,
-        rfc3339(e.at),
-        e.level,
-        e.move,
-        e.state,
-        e.stage,
-        e.previous,
-        e.attempt,
-        e.step,
-        e.message,
-        e.error,
+        e.seq, rfc3339(e.at), e.level, e.move, e.state, e.stage, e.previous, e.attempt, e.step, e.message, e.error,
         json_or_none(e.data),
-    )
+    )  # fmt: skip
 
 
 def delivery_view(d: Delivery, subject: Subject) -> DeliveryView:
@@ -241,21 +231,9 @@ _encoder = msgspec.json.Encoder()
 def render(outgoing: Outgoing) -> bytes:
     """Return the body of a webhook. It is the same for every try: events do not change."""
     event, job = outgoing.event, outgoing.job
-    body = WebhookBody(
-        f"job.{event.state}",
-        rfc3339(event.at),
-        WebhookData(
-            job.id,
-            job.queue.name,
-            event.state,
-            event.stage,
-            event.previous,
-            event.seq,
-            event.attempt,
-            event.error,
-            event.message,
-            json_or_none(job.metadata),
-            json_or_none(job.result) if event.state == "succeeded" else None,
-        ),
-    )
-    return _encoder.encode(body)
+    result = json_or_none(job.result) if event.state == "succeeded" else None
+    data = WebhookData(
+        job.id, job.queue.name, event.state, event.stage, event.previous, event.seq, event.attempt, event.error,
+        event.message, json_or_none(job.metadata), result,
+    )  # fmt: skip
+    return _encoder.encode(WebhookBody(f"job.{event.state}", rfc3339(event.at), data))

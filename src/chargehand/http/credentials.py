@@ -90,10 +90,6 @@ def hash_password(password: str) -> str:
     return PasswordHash.of(password).stored()
 
 
-def verify_password(password: str, stored: str) -> bool:
-    return PasswordHash.parse(stored).matches(password)
-
-
 def _scrypt(password: str, n: int, r: int, p: int, salt: bytes, size: int) -> bytes:
     # OpenSSL counts some of its own blocks against maxmem, so the bound is twice what parse() accepts.
     return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, dklen=size, maxmem=2 * _MAX_MEMORY)

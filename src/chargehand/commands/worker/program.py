@@ -29,7 +29,6 @@ import msgspec
 from chargehand.client import ClientError, Fail, Held, Retry, TaskEnded, Worker
 from chargehand.errors import ConfigError
 
-TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h
 MAX_OBJECT = 8 << 20  # a longer result is kept as text, not as an object
 MAX_TEXT = 1 << 20
 MAX_REASON = 4 << 10
