@@ -58,13 +58,13 @@ PROMISES = {
         ['"status":"COMPLETED"', '"eventType":"resize_image"'],
     ),
     "docs/command-line.md": (
-        ["answer\n  ", '"name": "fox"', "is cancelled.", "exit code 3", "is queued again.", "delivered", "None was dead.", "embedded  up",
+        ["answer\n  ", '"name": "fox"', "is cancelled.", "exit code 3", "is queued again.", "delivered", "No delivery was dead.", "embedded  up",
          " failed\n", "a second (", '"outcome":"succeeded"', '"next":'],
         ["queued", "working", "done"],
     ),
     "docs/provisioning.md": (
         ["two drives: the maintenance image goes into Cd", "did you mean target_disk?", "failed at  workflow.partition", "exit code 1",
-         "TOUR-1 is complete, succeeded", "exit code 0", "is cancelled", "TOUR-1 is forgotten."],
+         "TOUR-1 is complete, succeeded", "exit code 0", "is cancelled", "TOUR-1 is removed."],
         ['"status":"queued"', '"status":"provisioning"', '"outcome":"failed"', '"status":"complete"'],
     ),
 }  # fmt: skip

@@ -60,7 +60,7 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback(
-    epilog="Exit codes: 0 well, 1 failed, 2 refused, 3 cancelled, 4 perhaps done, 130 Ctrl-C. docs/command-line.md goes on from here."
+    epilog="Exit codes: 0 succeeded, 1 failed, 2 refused, 3 cancelled, 4 may have been done, 130 Ctrl-C. See docs/command-line.md."
 )
 def _options(
     version: Annotated[

@@ -44,7 +44,7 @@ async def test_dead_deliveries_are_listed_shown_and_sent_again(store_url: str) -
         told = (await invoked(url, "deliveries", "replay", "--endpoint", hook, "--json")).good()
         assert told.json == {"replayed": 2}
         await api.deliveries("state=delivered", 3)
-        assert (await invoked(url, "deliveries", "replay", "--endpoint", hook)).good().out == "None was dead.\n"
+        assert (await invoked(url, "deliveries", "replay", "--endpoint", hook)).good().out == "No delivery was dead.\n"
 
 
 @on_sqlite
@@ -82,8 +82,8 @@ async def test_an_endpoint_is_paused_and_resumed_by_its_url_or_id(store_url: str
 async def test_an_unknown_id_names_the_command_that_lists(store_url: str) -> None:
     async with serving(store_url) as server:
         unknown = (await invoked(server.url, "deliveries", "show", "01M7HYHB0CBN67BKJPQJM86ZZZ")).good(2)
-        assert unknown.err.endswith("to see what there is: chargehand deliveries list\n")
+        assert unknown.err.endswith("to list what exists: chargehand deliveries list\n")
         nowhere = (await invoked(server.url, "deliveries", "pause", "http://nowhere/")).good(2)
-        assert nowhere.err.endswith("to see which there are: chargehand deliveries endpoints\n")
+        assert nowhere.err.endswith("to list the endpoints: chargehand deliveries endpoints\n")
         both = (await invoked(server.url, "deliveries", "replay")).good(2)
-        assert "say which" in both.err
+        assert "give either ids" in both.err

@@ -62,9 +62,9 @@ def is_found(finding: Finding, state: str, text: str) -> None:
 async def test_before_the_first_start_nothing_is_wrong_and_nothing_is_made(tmp_path: Path) -> None:
     found = await examined(tmp_path / "data")
     assert {each.state for each in found.values()} <= {"ok", "warning"}
-    is_found(found["store"], "ok", "will be made at the first start")
+    is_found(found["store"], "ok", "will be created at the first start")
     is_found(found["disk"], "ok", "GB free at")
-    is_found(found["targets"], "warning", "there is none")
+    is_found(found["targets"], "warning", "there are no targets")
     is_found(found["signatures"], "warning", "webhooks.secret")
     assert not (tmp_path / "data").exists()
 
@@ -91,7 +91,7 @@ async def test_another_user_is_advised_to_run_doctor_as_the_user_that_serves(tmp
     with somebody_else(folder):
         found = await examined(folder)
     is_found(found["store"], "failed", "Permission denied")
-    assert found["store"].advice == "run it as the user that serves"
+    assert found["store"].advice == "run the command as the user that runs the server"
     is_found(found["disk"], "ok", "GB free at")
 
 
@@ -132,7 +132,7 @@ async def test_a_running_server_is_checked(store_url: str, tmp_path: Path) -> No
         receiver.otherwise = answer(500)
         await api.submit(webhook={"url": receiver.url()})
         await api.deliveries("state=dead")
-        is_found((await examined(tmp_path, server__listen=listen))["deliveries"], "warning", "1 were given up")
+        is_found((await examined(tmp_path, server__listen=listen))["deliveries"], "warning", "1 delivery given up")
         receiver.otherwise = answer(410)
         await api.submit(webhook={"url": receiver.url()})
         await api.deliveries("state=dead", 2)
@@ -185,7 +185,7 @@ async def test_the_server_is_recognised_by_its_certificate_whatever_name_it_has(
         found = await examined(tmp_path, server__listen=listen, **of(other))
         is_found(found["server"], "failed", "it has another certificate than server.tls_certificate")
         named = (await invoked(server.url, "doctor", "--data", str(tmp_path))).good(1)
-        assert "set SSL_CERT_FILE to the file of its authority, or mend --url" in named.out
+        assert "set SSL_CERT_FILE to the file of its authority, or correct --url" in named.out
     async with serving(store_url) as server:
         listen = server.url.removeprefix("http://")
         found = await examined(tmp_path, server__listen=listen, **of(own))
@@ -197,7 +197,7 @@ async def test_a_server_that_wants_a_token_says_so(store_url: str, tmp_path: Pat
     reader = {"name": "reader", "hash": hash_token("ch_reader"), "scopes": ["jobs:read"]}
     async with serving(store_url, {"auth.tokens": [reader]}) as server:
         listen = server.url.removeprefix("http://")
-        is_found((await examined(tmp_path, server__listen=listen))["deliveries"], "warning", "wants a token")
+        is_found((await examined(tmp_path, server__listen=listen))["deliveries"], "warning", "requires a token")
         assert "deliveries" not in await examined(tmp_path, token="ch_reader", server__listen=listen)
 
 
@@ -212,7 +212,7 @@ async def test_a_port_in_use_is_found(tmp_path: Path) -> None:
     is_found((await examined(tmp_path, server__listen=listen))["server"], "ok", "is free")
     async with OllamaTarget(MODELS) as other:
         found = await examined(tmp_path, server__listen=other.url.removeprefix("http://"))
-        is_found(found["server"], "failed", "answered by something else")
+        is_found(found["server"], "failed", "another program answers at")
 
 
 async def test_listening_beyond_loopback_without_a_token_is_a_failure(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ UNKNOWN = "01M7HYHB0CBN67BKJPQJM86ZZZ"
 @on_sqlite
 async def test_jobs_are_listed_by_state_kind_and_queue_page_by_page(store_url: str) -> None:
     async with serving(store_url) as server, talking(server) as api:
-        assert "There are none yet: chargehand submit --help" in (await invoked(server.url, "jobs", "list")).good().out
+        assert "No jobs yet: chargehand submit --help" in (await invoked(server.url, "jobs", "list")).good().out
         ids = [await api.submit(payload=number) for number in range(3)]
         (await api.post("/v1/codeq/tasks", {"command": "resize", "payload": 1})).good(202)
         await api.move(await api.claim(), "fail", error="no such\nfile \033[31m")
@@ -39,7 +39,7 @@ async def test_jobs_are_listed_by_state_kind_and_queue_page_by_page(store_url: s
         tasks = (await invoked(server.url, "jobs", "list", "--kind", "task", "--queue", "Resize", "--json")).good().json
         assert [job["queue"] for job in tasks["jobs"]] == ["resize"]
         none = (await invoked(server.url, "jobs", "list", "--kind", "batch")).good()
-        assert none.out == "There are none.\n"
+        assert none.out == "No job matches.\n"
 
 
 @on_sqlite
@@ -70,7 +70,7 @@ async def test_a_refused_id_does_not_stop_the_others(store_url: str) -> None:
         assert (await api.job(first))["state"] == "queued", "all ids are looked at before anything is done"
         told = (await invoked(server.url, "jobs", "cancel", first, UNKNOWN, second)).good(1)
         assert told.out == f"{first} is cancelled.\n{second} is cancelled.\n"
-        assert told.err == f"chargehand: there is no job {UNKNOWN}; to see what there is: chargehand jobs list\n"
+        assert told.err == f"chargehand: there is no job {UNKNOWN}; to list what exists: chargehand jobs list\n"
         again = (await invoked(server.url, "jobs", "retry", UNKNOWN, first, second, "--json")).good(1)
         assert [job["id"] for job in again.objects] == [first, second]
         assert json.loads(again.err)["job_id"] == UNKNOWN
@@ -112,7 +112,7 @@ async def test_an_unknown_job_names_the_command_that_lists(store_url: str) -> No
     async with serving(store_url) as server:
         for words in (("watch",), ("jobs", "show"), ("jobs", "cancel"), ("jobs", "retry")):
             refused = (await invoked(server.url, *words, UNKNOWN)).good(2)
-            told = f"chargehand: there is no job {UNKNOWN}; to see what there is: chargehand jobs list\n"
+            told = f"chargehand: there is no job {UNKNOWN}; to list what exists: chargehand jobs list\n"
             assert refused.err == told
             assert "is not the id of a job" in (await invoked(server.url, *words, "123")).good(2).err
 
@@ -155,7 +155,7 @@ async def test_a_batch_is_shown_and_cancelled_as_any_job_and_cannot_be_retried(t
         assert json.loads(told.out)["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
         refused = (await invoked(place.url, "jobs", "cancel", batch)).good(2)
         assert refused.err == f"chargehand: the batch {batch} has ended; there is nothing to cancel\n"
-        assert "its file is submitted again instead" in (await invoked(place.url, "jobs", "retry", batch)).good(2).err
+        assert "submit its file again" in (await invoked(place.url, "jobs", "retry", batch)).good(2).err
 
 
 @on_sqlite
@@ -163,4 +163,4 @@ async def test_without_targets_the_command_says_how_to_add_one(store_url: str) -
     async with serving(store_url) as server:
         assert "chargehand serve --target http" in (await invoked(server.url, "targets")).good().out
     async with serving(store_url, {"inference.enabled": False}) as server:
-        assert "is that door switched on" in (await invoked(server.url, "targets")).good(2).err
+        assert "is the door enabled" in (await invoked(server.url, "targets")).good(2).err

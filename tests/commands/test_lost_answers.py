@@ -27,7 +27,7 @@ async def test_a_submit_whose_answer_is_lost_can_be_repeated_with_the_printed_ke
         line.loses, line.ends = b"POST /engine/jobs ", then_gone
         words = ("submit", "--queue", "q", "1")
         told = (await invoked(line.url, *words)).good(UNSURE)
-        assert "it may have been done all the same" in told.err
+        assert "the server may have done what was asked" in told.err
         assert told.out == ""
         key = KEY.search(told.err)
         assert key is not None
@@ -53,7 +53,7 @@ async def test_a_cancel_whose_answer_is_lost_names_the_command_that_shows_the_jo
         job_id = await api.submit()
         line.loses, line.since = lost, b"POST "
         told = (await invoked(line.url, "jobs", "cancel", job_id)).good(UNSURE)
-        assert told.err.endswith(f"to look: chargehand jobs show {job_id}\n")
+        assert told.err.endswith(f"to check: chargehand jobs show {job_id}\n")
         assert (await api.job(job_id))["state"] == "cancelled"
 
 

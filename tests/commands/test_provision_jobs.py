@@ -147,7 +147,7 @@ async def test_ctrl_c_ends_the_watch_and_not_the_job(store_url: str, tmp_path: P
             watching.send_signal(signal.SIGINT)
             told = await ended(watching)
             assert told.code == 130
-            assert f"Job {job_id} goes on." in told.err
+            assert f"Job {job_id} continues." in told.err
             assert "Traceback" not in told.err
             assert (await room.job(job_id))["outcome"] is None
 

@@ -41,11 +41,11 @@ async def test_refusals_are_short_and_say_what_to_do(store_url: str, tmp_path: P
         assert "does not know this token" in wrong.good(2).err
         assert "[[auth.tokens]]" in wrong.err
         token = {"CHARGEHAND_TOKEN": "ch_reader"}
-        assert "There are none yet" in (await provision(url, "list", environ=token)).good().out
+        assert "No jobs yet" in (await provision(url, "list", environ=token)).good().out
         told = await provision(url, "submit", SERIAL, recipe, environ=token)
         assert "provision:write" in told.good(2).err
         assert "there is no" in (await provision(url, "watch", "0" * 26, environ=token)).good(2).err
-        assert "say one of queued" in (await provision(url, "list", "--status", "gone", environ=token)).good(2).err
+        assert "must be one of queued" in (await provision(url, "list", "--status", "gone", environ=token)).good(2).err
         (tmp_path / "no.json").write_text("{")
         assert "is not JSON" in (await provision(url, "submit", SERIAL, str(tmp_path / "no.json"))).good(2).err
         gone = await provision(url, "list", "--server", "NOPE", environ=token)
@@ -82,12 +82,11 @@ async def test_an_untrusted_certificate_and_a_wrong_scheme_are_refused_with_advi
         assert "set SSL_CERT_FILE to the file of its authority" in told.err
         trusting = {"SSL_CERT_FILE": str(own.authority.certificate_path)}
         # A process is needed: it reads the trusted authorities when it starts.
-        assert "There are none yet" in (await chargehand(url, "provision", "list", environ=trusting)).good().out
-        assert "does it speak HTTPS?" in (await provision(url.replace("https", "http"), "list")).good(2).err
+        assert "No jobs yet" in (await chargehand(url, "provision", "list", environ=trusting)).good().out
+        assert "if it speaks HTTPS" in (await provision(url.replace("https", "http"), "list")).good(2).err
     async with lab(store_url, tmp_path) as room:
         assert (
-            "does it speak plain HTTP?"
-            in (await provision(room.server.url.replace("http", "https"), "list")).good(2).err
+            "if it speaks plain HTTP" in (await provision(room.server.url.replace("http", "https"), "list")).good(2).err
         )
 
 
@@ -116,7 +115,7 @@ async def test_a_recipe_that_the_server_refuses_is_explained_field_by_field(stor
         (("--uuid", "1234"), "groups of 8, 4, 4, 4 and 12"),
         (("--label", "rack"), "NAME=VALUE"),
         (("--label", "rack=" + "x" * 201), "at most 200 characters"),
-        (("--keep-password", "--password-stdin"), "say one of them"),
+        (("--keep-password", "--password-stdin"), "give only one of them"),
     ],
 )
 def test_invalid_arguments_are_refused_before_a_server_is_called(words: tuple[str, ...], why: str) -> None:

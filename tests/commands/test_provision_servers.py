@@ -47,8 +47,11 @@ async def test_a_server_is_added_shown_listed_probed_and_removed(store_url: str,
         assert (await provision(url, "server", "probe", SERIAL, "--json")).good().json["ok"]
 
         refused = await provision(url, "server", "remove", SERIAL)
-        assert (refused.code, refused.err) == (2, "chargehand: nobody is there to be asked; say --yes\n")
-        assert (await provision(url, "server", "remove", SERIAL, "--yes")).good().out == f"{SERIAL} is forgotten.\n"
+        assert (refused.code, refused.err) == (
+            2,
+            "chargehand: standard input is no terminal, so nobody can confirm this: add --yes\n",
+        )
+        assert (await provision(url, "server", "remove", SERIAL, "--yes")).good().out == f"{SERIAL} is removed.\n"
         gone = await provision(url, "server", "show", SERIAL)
         assert gone.code == 2
         assert (
@@ -171,7 +174,7 @@ async def test_a_password_comes_from_stdin_or_the_environment_and_never_from_an_
     assert "standard input has no line" in (await provision(url, *words, "--password-stdin")).good(2).err
     told = await provision(url, *words, environ={"CHARGEHAND_BMC_PASSWORD": PASSWORD})
     [line] = told.good(2).err.splitlines()
-    assert line.startswith(f"chargehand: {url} gives no answer")
+    assert line.startswith(f"chargehand: {url} cannot be reached")
     assert "chargehand serve" in line
 
 

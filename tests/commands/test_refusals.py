@@ -14,25 +14,25 @@ NOWHERE = "http://127.0.0.1:9"
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("submit", "hello"), "say what it is: --model M for a chat, --command C for a task"),
-        (("submit", "-m", "a", "-c", "b", "x"), "--model and --command: say one of them"),
+        (("submit", "hello"), "give one of --model M for a chat, --command C for a task"),
+        (("submit", "-m", "a", "-c", "b", "x"), "--model and --command: give only one of them"),
         (("submit", "-c", "b", "hello"), "the payload is not JSON"),
         (("submit", "-c", "b", "hello"), "text needs quotes: '\"hello\"'"),
         (("submit", "-c", "b", "{oops"), "the payload is not JSON"),
         (("submit", "-c", "b", "@/no/such.json"), "/no/such.json cannot be read: No such file or directory"),
         (("submit", "-m", "a", " "), "the prompt is empty"),
         (("submit", "-m", "a", "x", "--option", "oops"), "write it as NAME=VALUE"),
-        (("submit", "-c", "a", "1", "--system", "x"), "--system is for chats: with --model"),
+        (("submit", "-c", "a", "1", "--system", "x"), "--system is for chats only: give --model"),
         (("submit", "--server", "SN-1", "/dev/null"), "/dev/null is not JSON"),
-        (("submit", "--server", "SN-1", "/dev/null", "--delay", "3"), "a recipe is begun when its server is free"),
+        (("submit", "--server", "SN-1", "/dev/null", "--delay", "3"), "a recipe starts when its server is free"),
         (("submit", "--server", "no serial", __file__), "is not JSON"),
-        (("jobs", "list", "--state", "done"), "say one of queued, running, succeeded, failed, cancelled"),
-        (("jobs", "list", "--kind", "chat"), "say one of inference, task, provision, batch, job"),
-        (("jobs", "list", "--queue", "q"), "say of which kind, too"),
-        (("deliveries", "list", "--state", "lost"), "say one of pending, delivered, dead"),
+        (("jobs", "list", "--state", "done"), "must be one of queued, running, succeeded, failed, cancelled"),
+        (("jobs", "list", "--kind", "chat"), "must be one of inference, task, provision, batch, job"),
+        (("jobs", "list", "--queue", "q"), "needs the kind of the queue too"),
+        (("deliveries", "list", "--state", "lost"), "must be one of pending, delivered, dead"),
         (
             ("jobs", "list"),
-            "gives no answer (connection refused); start a server with `chargehand serve`, or name yours",
+            "cannot be reached (connection refused); start a server with `chargehand serve`, or give the URL of yours",
         ),
         (("jobs", "list", "--url", "nonsense"), "'nonsense' is not a URL"),
         (("bench",), "start a server with `chargehand serve`"),
@@ -53,7 +53,7 @@ async def test_a_caller_without_the_scope_is_told_which_one_to_get(store_url: st
     reader = {"name": "reader", "hash": hash_token("ch_reader"), "scopes": ["jobs:read"]}
     async with serving(store_url, {"auth.tokens": [reader]}) as server:
         nobody = (await invoked(server.url, "jobs", "list")).good(2)
-        assert "set CHARGEHAND_TOKEN to a token (`chargehand token` makes one)" in nobody.err
+        assert "set CHARGEHAND_TOKEN to one (`chargehand token` makes one)" in nobody.err
         wrong = (await invoked(server.url, "jobs", "list", "--token", "ch_other")).good(2)
         assert "the server does not know this token" in wrong.err
         assert "ch_other" not in wrong.err
@@ -78,7 +78,7 @@ async def test_with_json_a_refusal_has_the_stable_code(store_url: str) -> None:
 async def test_a_usage_error_is_one_line_too() -> None:
     for words, told in (
         (("submit", "--modl", "x"), "no such option: --modl"),
-        (("jbs",), "did you mean 'jobs'? `chargehand --help` says more"),
+        (("jbs",), "did you mean 'jobs'? see `chargehand --help`"),
     ):
         refused = (await chargehand(NOWHERE, *words)).good(2)
         assert refused.err.startswith("chargehand: ")

@@ -161,7 +161,7 @@ async def test_ctrl_c_ends_the_watch_and_not_the_job(store_url: str) -> None:
             assert b"queued" in await process.stderr.readline()
             process.send_signal(signal.SIGINT)
             told = (await ended(process)).good(130)
-        assert f"Job {job_id} goes on. To see it again: chargehand watch {job_id}" in told.err
+        assert f"Job {job_id} continues. To watch it again: chargehand watch {job_id}" in told.err
         assert (await api.job(job_id))["state"] == "queued"
 
 

@@ -115,7 +115,7 @@ def cancel(client: Client, job_id: str) -> tuple[Door, engine.Job]:
 def retry(client: Client, job_id: str) -> tuple[Door, engine.Job]:
     door, _ = find(client, job_id)
     if door.retry is None:
-        refuse(f"{job_id} is a batch: its file is submitted again instead, and lines that succeeded need not be in it")
+        refuse(f"{job_id} is a batch, which cannot be retried: submit its file again, without the lines that succeeded")
     door.retry(client)(job_id)
     return find(client, job_id)
 

@@ -8,12 +8,12 @@ UNSURE = 4
 INTERRUPTED = 130
 
 MEANINGS = {
-    SUCCEEDED: "it went well; of a job that was watched: it succeeded",
-    FAILED: "it did not: the job failed, a check of `doctor` failed, a BMC could not be asked, a recipe is not valid, of several some were refused",
+    SUCCEEDED: "the command succeeded; if it watched a job, the job succeeded",
+    FAILED: "the command failed: the job failed, a check of `doctor` failed, a BMC could not be asked, a recipe is not valid, or some of several ids were refused",
     REFUSED: "nothing was done: the command was not understood, or the server refused or could not be reached; stderr says why",
     CANCELLED: "the job that was watched was cancelled",
-    UNSURE: "it may have been done: it was sent, and the answer was lost or the server broke; stderr says how to find out, or to repeat it safely",
-    INTERRUPTED: "Ctrl-C ended the command; what the server does goes on",
+    UNSURE: "the server may have done it: the request was sent, and the answer was lost or the server failed; stderr says how to check, or how to repeat it safely",
+    INTERRUPTED: "Ctrl-C ended the command; the server continues its work",
 }
 
 OF_OUTCOMES = {"succeeded": SUCCEEDED, "failed": FAILED, "cancelled": CANCELLED}

@@ -45,15 +45,20 @@ def job_ids(incomplete: str) -> list[tuple[str, str]]:
         return []
 
 
-Url = Annotated[str, typer.Option("--url", help="The server.", envvar="CHARGEHAND_URL", show_envvar=True)]
+Url = Annotated[str, typer.Option("--url", help="The URL of the server.", envvar="CHARGEHAND_URL", show_envvar=True)]
 Token = Annotated[
     str,
     typer.Option(
-        "--token", help="Your token. Safer in the environment: arguments can be seen.", envvar="CHARGEHAND_TOKEN"
+        "--token",
+        help="Your token. The environment is safer: other users can see arguments.",
+        envvar="CHARGEHAND_TOKEN",
     ),
 ]
 Json = Annotated[
-    bool, typer.Option("--json", help="For programs; refusals too, as one object on stderr.", callback=for_programs)
+    bool,
+    typer.Option(
+        "--json", help="Print JSON for programs, and a refusal as one JSON object on stderr.", callback=for_programs
+    ),
 ]
 JobId = Annotated[
     str,
@@ -63,7 +68,7 @@ JobIds = Annotated[
     list[str],
     typer.Argument(metavar="JOB…", help="Ids of jobs, as `submit` and `jobs list` show them.", autocompletion=job_ids),
 ]
-Watch = Annotated[bool, typer.Option("--watch", help="Stay and show what happens, as `watch` does.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Show what happens to the job until it ends, as `watch` does.")]
 
 
 def one_of(option: str, given: str, allowed: tuple[T, ...]) -> T | None:
@@ -72,7 +77,7 @@ def one_of(option: str, given: str, allowed: tuple[T, ...]) -> T | None:
         if given == each:
             return each
     if given:
-        refuse(f"{option} {given}: say one of {', '.join(allowed)}")
+        refuse(f"{option} {given} is not known: it must be one of {', '.join(allowed)}")
     return None
 
 

@@ -20,7 +20,7 @@ MISUNDERSTOOD: type[Exception] = typer.BadParameter.__mro__[
     1
 ]  # the base of typer's usage errors, which has no public name
 USAGE = "usage"  # the `error` of a refusal by the command itself
-LOOK = "look before you do it again"
+LOOK = "check whether it was done before you repeat it"
 
 _for_programs: ContextVar[bool] = ContextVar("for_programs", default=False)
 
@@ -73,7 +73,7 @@ def misunderstood(error: Any, as_json: bool) -> int:
     command = error.ctx.command_path if error.ctx else "chargehand"
     message = error.format_message().strip().rstrip(".").replace("\n", " ")
     try:
-        refuse(f"{message[:1].lower()}{message[1:]}{'' if message.endswith('?') else ';'} `{command} --help` says more")
+        refuse(f"{message[:1].lower()}{message[1:]}{'' if message.endswith('?') else ';'} see `{command} --help`")
     except typer.Exit as exit:
         return exit.exit_code
 
@@ -103,7 +103,7 @@ def job_id_of(text: str, what: str = "a job", how_to_list: str = "chargehand job
     """The id, checked. OpenAI's clients write `batch_` before the id of a batch's job."""
     found = text.removeprefix("batch_").upper()
     if not ID.fullmatch(found):
-        refuse(f"{text[:80]!r} is not the id of {what}: it has 26 characters, as `{how_to_list}` shows them")
+        refuse(f"{text[:80]!r} is not the id of {what}: an id has 26 characters; `{how_to_list}` shows the ids")
     return found
 
 
@@ -129,12 +129,12 @@ def explain(
     elif error.status == 401:
         told = unknown_caller(told, token)
     elif error.status == 403:
-        told = f"{told}; your token needs that scope: `chargehand token --help` lists them"
+        told = f"{told}; your token needs that scope: `chargehand token --help` lists the scopes"
     elif error.status == 404 and not _by_a_door(error):
-        why = "is it a Chargehand, and is that door switched on (`enabled` in its section of the settings)?"
-        told = f"{url} knows nothing of this ({told}): {why}"
+        why = "is it a Chargehand server, and is the door enabled (`enabled` in its section of the settings)?"
+        told = f"{url} has nothing at this path ({told}): {why}"
     elif error.status == 404 and how_to_list:
-        told = f"{told}; to see what there is: {how_to_list}"
+        told = f"{told}; to list what exists: {how_to_list}"
     refuse(told, key, error.details if len(error.details) > 1 else (), facts=facts)
 
 
@@ -157,21 +157,22 @@ def no_answer(error: "ClientError", url: str) -> str:
     if error.cause == UNTRUSTED:
         return f"{url}: its certificate is not trusted{why}: set SSL_CERT_FILE to the file of its authority"
     if error.cause == NO_TLS:
-        return f"{url} does not answer as HTTPS does{why}; does it speak plain HTTP? Then it is http://…"
+        return f"{url} does not speak HTTPS{why}; if it speaks plain HTTP, its URL begins with http://"
     if error.cause == CUT and url.startswith("http://"):
-        return f"{url} ended the connection without an answer; does it speak HTTPS? Then it is https://…"
+        return f"{url} closed the connection without an answer; if it speaks HTTPS, its URL begins with https://"
     if error.sent:
-        return f"{url} took the request and gave no answer{why}; its log may say why"
-    return f"{url} gives no answer{why}; start a server with `chargehand serve`, or name yours: --url or CHARGEHAND_URL"
+        return f"{url} received the request and sent no answer{why}; the server's log may say why"
+    return f"{url} cannot be reached{why}; start a server with `chargehand serve`, or give the URL of yours: --url or CHARGEHAND_URL"
 
 
 def perhaps_done(error: "ClientError", url: str, in_doubt: str) -> str:
     from chargehand.client.errors import CUT
 
     why = _why(error.detail) or error.text
-    told = f"{url} was asked and gave no good answer ({f'{error.status}: {why}' if error.status else why})"
-    hint = " (or does it speak HTTPS? Then it is https://…)" if error.cause == CUT and url.startswith("http://") else ""
-    return f"{told}: it may have been done all the same{hint}; {in_doubt}"
+    told = f"{url} received the request and sent no good answer ({f'{error.status}: {why}' if error.status else why})"
+    perhaps_https = error.cause == CUT and url.startswith("http://")
+    hint = " (if it speaks HTTPS, its URL begins with https://)" if perhaps_https else ""
+    return f"{told}: the server may have done what was asked{hint}; {in_doubt}"
 
 
 def same_again(key: str) -> str:
@@ -185,7 +186,7 @@ def _why(detail: str) -> str:
 
 def unknown_caller(told: str, token: str) -> str:
     if not token:
-        return "the server wants to know who you are: set CHARGEHAND_TOKEN to a token (`chargehand token` makes one)"
+        return "the server requires a token: set CHARGEHAND_TOKEN to one (`chargehand token` makes one)"
     if "JWT" in told:
         return told
     return (

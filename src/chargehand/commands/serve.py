@@ -24,13 +24,13 @@ def serve(
     store: Annotated[str | None, typer.Option(metavar="URL", help="sqlite:///file.db or postgresql://…")] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where files are kept. [./data]")] = None,
     target: Annotated[
-        list[str] | None, typer.Option(metavar="URL", help="An Ollama server to put behind this one; may be repeated.")
+        list[str] | None, typer.Option(metavar="URL", help="An Ollama server that runs models; may be repeated.")
     ] = None,
     embedded_model: Annotated[
         bool | None,
         typer.Option(
             "--embedded-model/--no-embedded-model",
-            help="A small real model in a process of its own. Default: when no target is set.",
+            help="Run the small model that comes with Chargehand, in a process of its own. Default: if no target is set.",
         ),
     ] = None,
     json: Json = False,

@@ -29,7 +29,7 @@ def targets(url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> No
 
 def target_lines(targets: "Sequence[ModelTarget]") -> list[str]:
     if not targets:
-        return ["There are none: start the server with `chargehand serve --target http://127.0.0.1:11434`"]
+        return ["No targets: start the server with `chargehand serve --target http://127.0.0.1:11434`"]
     rows = [("TARGET", "STATE", "SINCE", "VERSION", "IN MEMORY", "URL")]
     rows += [(each.name, each.state, ago(each.since), each.version or "-", _memory(each), each.url) for each in targets]
     lines = table(rows)

@@ -15,7 +15,7 @@ app = typer.Typer()
 @app.command()
 def token(
     name: Annotated[str, typer.Option(help="Who it is for; shown in logs and as the owner of leases.")] = "token",
-    tenant: Annotated[str, typer.Option(help="Whose jobs it may see.")] = "default",
+    tenant: Annotated[str, typer.Option(help="The tenant whose jobs it may see.")] = "default",
     scope: Annotated[
         list[str] | None, typer.Option(help=f"{', '.join(SCOPES)}, or * for all; may be repeated. [*]")
     ] = None,
@@ -31,7 +31,7 @@ def token(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Make a token, a user or a webhook secret. Nothing is stored: the config gets the hash, you keep the rest.
+    """Make a token, a user or a webhook secret. Nothing is stored: add what is printed to the configuration file.
 
     Example: chargehand token --name ci --scope jobs:read --scope jobs:write
 

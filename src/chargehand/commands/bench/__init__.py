@@ -16,8 +16,8 @@ app = typer.Typer()
 
 @app.command("bench")
 def bench(
-    seconds: Annotated[float, typer.Option(min=0.1, max=60, help="How long jobs are submitted.")] = 3.0,
-    connections: Annotated[int, typer.Option(min=1, max=256, help="Callers at once.")] = 16,
+    seconds: Annotated[float, typer.Option(min=0.1, max=60, help="For how many seconds it submits jobs.")] = 3.0,
+    connections: Annotated[int, typer.Option(min=1, max=256, help="How many callers submit at once.")] = 16,
     model: Annotated[
         str, typer.Option(help="The model whose first token is timed. [one that is in memory, else the first there is]")
     ] = "",
@@ -25,7 +25,7 @@ def bench(
     token: Token = "",
     json: Json = False,
 ) -> None:
-    """Measure a running server for some seconds: how fast it accepts jobs, has them done, tells of them, and a model answers.
+    """Measure a running server for some seconds: how fast it accepts jobs, finishes them, sends webhooks, and how fast a model answers.
 
     It submits real jobs to a queue of its own, and claims and finishes all of them, or cancels them if it cannot: they stay,
     finished, until retention removes them. Run it where callers are; on the server's own machine the two share its cores.
@@ -45,7 +45,7 @@ def bench(
         if sys.stderr.isatty():
             typer.echo(f"\r\033[K{what} …" if what else "\r\033[K", err=True, nl=False)
 
-    with interruptible("Ended. Its jobs are cancelled; what could not be is here: chargehand jobs list --kind job"):
+    with interruptible("Stopped. Its jobs are cancelled; to check that: chargehand jobs list --kind job"):
         try:
             report: BenchReport = asyncio.run(run(url, token, seconds, connections, model, say))
         except ClientError as error:

@@ -15,25 +15,23 @@ if TYPE_CHECKING:
 STATES: "tuple[DeliveryState, ...]" = ("pending", "delivered", "dead")
 HOW_TO_LIST = "chargehand deliveries list"
 HOW_TO_LIST_ENDPOINTS = "chargehand deliveries endpoints"
-NONE_YET = "There are none yet: give a job a receiver with `chargehand submit --webhook URL`"
+NONE_YET = "No webhooks yet: give a job a receiver with `chargehand submit --webhook URL`"
 
-app = typer.Typer(
-    help="Webhooks: what was told to whom, what was given up, and once more please.", no_args_is_help=True
-)
+app = typer.Typer(help="Webhooks: list and repeat deliveries; list, pause and resume endpoints.", no_args_is_help=True)
 
-EndpointName = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Its id, or its URL.")]
+EndpointName = Annotated[str, typer.Argument(metavar="ENDPOINT", help="The endpoint's id, or its URL.")]
 
 
 @app.command("list")
 def list_deliveries(
     state: Annotated[
-        str, typer.Option(metavar="|".join(STATES), help="Only those.", autocompletion=lambda: STATES)
+        str, typer.Option(metavar="|".join(STATES), help="Only in this state.", autocompletion=lambda: STATES)
     ] = "",
-    endpoint: Annotated[str, typer.Option(metavar="ENDPOINT", help="Only those to it: its id, or its URL.")] = "",
-    job: Annotated[str, typer.Option(metavar="JOB", help="Only those about this job.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many.")] = 20,
+    endpoint: Annotated[str, typer.Option(metavar="ENDPOINT", help="Only to this endpoint: its id or URL.")] = "",
+    job: Annotated[str, typer.Option(metavar="JOB", help="Only deliveries about this job.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many at most.")] = 20,
     before: Annotated[
-        str, typer.Option(metavar="DELIVERY", help="Only those older than this one: the next page.")
+        str, typer.Option(metavar="DELIVERY", help="Only deliveries older than this one: the next page.")
     ] = "",
     url: Url = DEFAULT_URL,
     token: Token = "",
@@ -60,17 +58,17 @@ def list_deliveries(
         if following:
             typer.echo(f"There may be more: --before {following}, or a higher --limit.", err=True)
     else:
-        typer.echo("There are none." if state or endpoint or job or before else NONE_YET)
+        typer.echo("No delivery matches." if state or endpoint or job or before else NONE_YET)
 
 
 @app.command("show")
 def show(
-    delivery: Annotated[str, typer.Argument(metavar="DELIVERY", help="Its id, which is the `webhook-id` too.")],
+    delivery: Annotated[str, typer.Argument(metavar="DELIVERY", help="The id, which is its `webhook-id` too.")],
     url: Url = DEFAULT_URL,
     token: Token = "",
     json: Json = False,
 ) -> None:
-    """Show a delivery and every try: when, which status, how long it took, what the receiver said.
+    """Show a delivery and every try: when, which status, how long it took, what the receiver answered.
 
     Example: chargehand deliveries show 01K8Z4T5Y6M7QW3RX2B9VN0HCD
     """
@@ -86,22 +84,22 @@ def show(
 def replay(
     deliveries: Annotated[list[str] | None, typer.Argument(metavar="DELIVERY…", help="Ids of deliveries.")] = None,
     endpoint: Annotated[
-        str, typer.Option(metavar="ENDPOINT", help="Instead: all dead ones of this endpoint, by its id or its URL.")
+        str, typer.Option(metavar="ENDPOINT", help="All dead deliveries of this endpoint instead: its id or URL.")
     ] = "",
     url: Url = DEFAULT_URL,
     token: Token = "",
     json: Json = False,
 ) -> None:
-    """Send deliveries once more, dead or delivered. Each keeps its id, so that a receiver knows it again.
+    """Send deliveries again, dead or delivered. Each keeps its id, by which a receiver recognises it.
 
-    One that is refused does not keep the others: exit code 1 if only some are sent.
+    If one is refused, the command goes on with the others: exit code 1 if only some are sent.
 
     Example: chargehand deliveries replay 01K8Z4T5Y6M7QW3RX2B9VN0HCD
 
     Example: chargehand deliveries replay --endpoint http://127.0.0.1:9000/stories
     """
     if bool(deliveries) == bool(endpoint):
-        refuse("say which: ids of deliveries, or --endpoint for all dead ones of one")
+        refuse("give either ids of deliveries, or --endpoint for all dead deliveries of an endpoint")
     from chargehand.commands.text import plural
 
     counts: list[int] = []
@@ -121,12 +119,12 @@ def replay(
         if counts and json:
             show_json({"replayed": count})
         elif counts:
-            typer.echo(f"{plural(count, 'delivery')} will be sent once more." if count else "None was dead.")
+            typer.echo(f"{plural(count, 'delivery')} will be sent once more." if count else "No delivery was dead.")
 
 
 @app.command("endpoints")
 def endpoints(url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
-    """List the receivers of webhooks, with what is due and what is dead.
+    """List the receivers of webhooks, with how many of their deliveries are due and dead.
 
     Example: chargehand deliveries endpoints
     """
@@ -139,7 +137,7 @@ def endpoints(url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> 
 
 @app.command("pause")
 def pause(endpoint: EndpointName, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
-    """Send nothing to an endpoint until it is resumed. What is due to it waits.
+    """Send nothing to an endpoint until it is resumed. Its deliveries wait.
 
     Example: chargehand deliveries pause http://127.0.0.1:9000/stories
     """
@@ -171,4 +169,4 @@ def _endpoint(client: "Client", name: str) -> "Endpoint":
     for each in client.deliveries.endpoints():
         if name == each.id or plain == each.url.rstrip("/"):
             return each
-    return refuse(f"there is no endpoint {name}; to see which there are: {HOW_TO_LIST_ENDPOINTS}", "not_found")
+    return refuse(f"there is no endpoint {name}; to list the endpoints: {HOW_TO_LIST_ENDPOINTS}", "not_found")

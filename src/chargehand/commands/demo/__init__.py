@@ -11,7 +11,7 @@ app = typer.Typer()
 
 @app.command()
 def demo(json: Json = False) -> None:
-    """Half a minute of a real server with a real model: a job and its webhooks, a target that goes away, a batch.
+    """Run a real server with a real model for half a minute: a job and its webhooks, a target that goes away, a batch.
 
     Example: chargehand demo
     """

@@ -41,7 +41,7 @@ async def in_time(what: str) -> AsyncIterator[None]:
         async with asyncio.timeout(PATIENCE_SECONDS):
             yield
     except TimeoutError:
-        advice = "this machine may be too slow or too busy for it; `chargehand doctor` looks at the rest"
+        advice = "this machine may be too slow or too busy for it; `chargehand doctor` checks the rest"
         raise GaveUp(f"the demo has waited {PATIENCE_SECONDS:g} s for {what}: {advice}") from None
 
 
@@ -155,7 +155,7 @@ class Demo:
     async def run(self) -> None:
         began = time.monotonic()
         model = await self._model()
-        self._say("step", f"1. A job for {model}, told by webhooks", server=self._server.url)
+        self._say("step", f"1. A job for {model}, reported by webhooks", server=self._server.url)
         await self._one_job(model)
         self._say("step", "2. The target goes away in the middle of a job, and comes back")
         await self._away(model)

@@ -16,20 +16,19 @@ app = typer.Typer()
 
 @app.command("doctor")
 def doctor(
-    config: Annotated[Path | None, typer.Option(help="The file with settings that `serve` is given.")] = None,
-    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="As of `serve`.")] = None,
-    store: Annotated[str | None, typer.Option(metavar="URL", help="As of `serve`.")] = None,
-    data: Annotated[Path | None, typer.Option(metavar="DIR", help="As of `serve`.")] = None,
+    config: Annotated[Path | None, typer.Option(help="The file with settings that you give to `serve`.")] = None,
+    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="As for `serve`.")] = None,
+    store: Annotated[str | None, typer.Option(metavar="URL", help="As for `serve`.")] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="As for `serve`.")] = None,
     url: Annotated[
-        str,
-        typer.Option(help="A server that runs. [where the settings say]", envvar="CHARGEHAND_URL", show_envvar=True),
+        str, typer.Option(help="A running server's URL. [of the settings]", envvar="CHARGEHAND_URL", show_envvar=True)
     ] = "",
     token: Token = "",
     json: Json = False,
 ) -> None:
-    """Check settings, store, disk, files, targets, egress, clock, port and parts, and say what to do about what is not well.
+    """Check settings, store, disk, files, targets, egress, clock, port and parts, and say what to do about each problem.
 
-    Give it what you give `serve`. It changes nothing, and may be run beside a running server or before the first start.
+    Give it the options that you give to `serve`. It changes nothing, and may be run beside a running server or before the first start.
 
     Exit code 0: nothing failed, though there may be warnings; 1: something failed.
 

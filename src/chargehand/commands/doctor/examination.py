@@ -21,11 +21,11 @@ async def examine(file: Path | None, overrides: Mapping[str, Any], url: str, tok
         config = load_config(file, overrides=overrides)
     except ConfigError as error:
         return [
-            failed("config", error.message, "docs/reference/settings.md has every setting; the rest was not looked at")
+            failed("config", error.message, "docs/reference/settings.md has every setting; nothing else was checked")
         ]
     stored, called = await asyncio.gather(store(config), network(config, url, token))
     findings = [
-        ok("config", f"{file} can be used" if file else "defaults and environment can be used"),
+        ok("config", f"{file} is valid" if file else "the defaults and the environment are valid"),
         settings.access(config),
         settings.certificate(config),
         *stored,

@@ -110,14 +110,14 @@ async def _server(session: aiohttp.ClientSession, url: str, token: str, config: 
         if named:
             trust, start = "set SSL_CERT_FILE to the file of its authority", "start it with `chargehand serve`"
             advice = trust if isinstance(alive, NoTls) else start
-            return [failed("server", f"{url}: {alive}", f"{advice}, or mend --url")]
+            return [failed("server", f"{url}: {alive}", f"{advice}, or correct --url")]
         if isinstance(alive, NoTls):
-            advice = "a server takes up a new certificate within a minute; end anything else that has the port"
+            advice = "a server loads a new certificate within a minute; stop any other program that uses the port"
             return [failed("server", f"{url}: {alive}", advice)]
         return [_port(config.server.host, config.server.port)]
     version = alive.body.get("version") if isinstance(alive.body, dict) else None
     if alive.status != 200 or version is None:
-        return [failed("server", f"{url} is answered by something else", "end it, or choose another server.listen")]
+        return [failed("server", f"another program answers at {url}", "stop it, or choose another server.listen")]
     findings = _clock("the server", alive.apart_seconds)
     ready = await call(session, f"{url}/readyz")
     if isinstance(ready, str) or ready.status != 200:
@@ -140,8 +140,8 @@ def _port(host: str, port: int) -> Finding:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except OSError as error:
-        text = f"{host}:{port} cannot be listened on: {error.strerror}"
-        return failed("server", text, "end what has it, or choose another server.listen")
+        text = f"the server cannot listen on {host}:{port}: {error.strerror}"
+        return failed("server", text, "stop the program that uses it, or choose another server.listen")
     return ok("server", f"not running; {host}:{port} is free: start it with `chargehand serve`")
 
 
@@ -151,7 +151,7 @@ async def _chores(session: aiohttp.ClientSession, url: str, token: str) -> list[
         return []  # that the token does not allow it is a finding of `_endpoints`, which needs the same scope
     chores = answer.body["chores"]
     troubled = [finding for each in chores if (finding := chore_finding(each)) is not None]
-    return troubled or [ok("chores", f"{len(chores)} run in time")]
+    return troubled or [ok("chores", f"all {len(chores)} run in time")]
 
 
 def chore_finding(chore: dict[str, Any]) -> Finding | None:
@@ -168,7 +168,7 @@ async def _endpoints(session: aiohttp.ClientSession, url: str, token: str) -> li
     answer = await call(session, f"{url}/engine/endpoints?limit=500", token)
     if isinstance(answer, str) or answer.status != 200 or not isinstance(answer.body, dict):
         if not isinstance(answer, str) and answer.status in (401, 403):
-            text = "not looked at: the server wants a token with the scope jobs:read"
+            text = "not checked: the server requires a token with the scope jobs:read"
             return [warning("deliveries", text, "set CHARGEHAND_TOKEN")]
         return []
     endpoints = answer.body["endpoints"]
@@ -176,11 +176,11 @@ async def _endpoints(session: aiohttp.ClientSession, url: str, token: str) -> li
     idle = [each for each in endpoints if each["state"] != "active"]
     if idle:
         text = f"{idle[0]['url']} is {idle[0]['state']}" + (f", and {len(idle) - 1} more" if len(idle) > 1 else "")
-        return [warning("deliveries", text, "`chargehand deliveries resume URL` has it called again")]
+        return [warning("deliveries", text, "`chargehand deliveries resume URL` makes the server send to it again")]
     if dead:
         advice = "`chargehand deliveries list --state dead` shows them, `deliveries replay` sends them again"
-        return [warning("deliveries", f"{dead} were given up", advice)]
-    return [ok("deliveries", f"none was given up, {len(endpoints)} endpoints")] if endpoints else []
+        return [warning("deliveries", f"{plural(dead, 'delivery')} given up", advice)]
+    return [ok("deliveries", f"no delivery was given up, {len(endpoints)} endpoints")] if endpoints else []
 
 
 # targets ----------------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ async def _targets(session: aiohttp.ClientSession, config: Config) -> list[Findi
     if not settings.targets:
         if settings.embedded != "off":
             return []
-        text = "there is none: jobs for models wait"
+        text = "there are no targets: jobs for models wait"
         return [warning("targets", text, "set inference.targets to an Ollama, or inference.embedded to on")]
     found = await asyncio.gather(*(_target(session, target) for target in settings.targets))
     return [finding for findings in found for finding in findings]
@@ -208,7 +208,7 @@ async def _target(session: aiohttp.ClientSession, target: TargetConfig) -> Seque
         if target.wake_mac or target.wake_command:
             return [ok(name, f"{text}; it is woken when work waits for it")]
         return [
-            warning(name, text, "its jobs wait, and run when it is back; start it, or tell how to wake it (wake_mac)")
+            warning(name, text, "its jobs wait, and run when it is back; start it, or set wake_mac to have it woken")
         ]
     if answer.status in (401, 403):
         return [failed(name, f"{url} answered {answer.status}", "set its api_key in [[inference.targets]]")]
@@ -226,4 +226,4 @@ def _clock(whose: str, apart_seconds: float | None) -> list[Finding]:
         return []
     which = "ahead of" if apart_seconds > 0 else "behind"
     text = f"{whose} clock is {abs(apart_seconds):.0f} s {which} this machine's"
-    return [warning("clock", text, "have both follow NTP: signatures and tokens are good for minutes only")]
+    return [warning("clock", text, "synchronise both with NTP: signatures and tokens are valid for minutes only")]

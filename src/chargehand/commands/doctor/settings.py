@@ -39,17 +39,15 @@ def certificate(config: Config, now: datetime | None = None) -> Finding | None:
         Tls.of(config.server)
         expires = x509.load_pem_x509_certificates(path.read_bytes())[0].not_valid_after_utc
     except (ConfigError, OSError, ValueError) as error:
-        return failed("certificate", str(error), "mend server.tls_certificate and server.tls_key")
+        return failed("certificate", str(error), "correct server.tls_certificate and server.tls_key")
     days = (expires - (now or datetime.now(UTC))).days
     if days < 0:
-        return failed(
-            "certificate", f"{path} has expired", "renew it: a running server takes up the new file by itself"
-        )
+        return failed("certificate", f"{path} has expired", "renew it: a running server loads the new file by itself")
     if days < EXPIRES_DAYS:
         return warning(
-            "certificate", f"{path} expires in {days} days", "renew it: a running server takes up the new file"
+            "certificate", f"{path} expires in {days} days", "renew it: a running server loads the new file by itself"
         )
-    return ok("certificate", f"{path} is good for {days} days")
+    return ok("certificate", f"{path} is valid for {days} days")
 
 
 def egress(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
@@ -58,7 +56,7 @@ def egress(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator[
     if not webhooks.secret and not webhooks.tenants:
         yield warning(
             "signatures",
-            "no webhooks.secret is set: receivers cannot tell our webhooks from others",
+            "no webhooks.secret is set: receivers cannot check who sent a webhook",
             "`chargehand token --webhook-secret` makes one; receivers check it as docs/webhooks.md shows",
         )
     else:
@@ -66,8 +64,8 @@ def egress(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator[
     if proxies := [name for name in PROXIES if environ.get(name)]:
         yield warning(
             "proxy",
-            f"{', '.join(proxies)}: webhooks and targets are called directly, whatever that says",
-            "see to it that this machine reaches them without the proxy",
+            f"{', '.join(proxies)}: the server does not use a proxy for webhooks and targets",
+            "make sure that this machine reaches them without the proxy",
         )
 
 
@@ -108,7 +106,7 @@ def embedded_model(config: Config) -> Finding | None:
         return found("embedded model", f"cannot run: {reason}", fix)
     names = [model.name for model in find_models()]
     if SMOLLM2 not in names:
-        text = f"only the toy is installed: {', '.join(names)}"
+        text = f"only the toy model is installed: {', '.join(names)}"
         return warning("embedded model", text, f"run `make setup` where there is a network, to get {SMOLLM2}")
     return ok("embedded model", ", ".join(names))
 

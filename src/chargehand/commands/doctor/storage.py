@@ -36,8 +36,8 @@ async def store(config: Config) -> list[Finding]:
 def _how_to_mend(url: str) -> str:
     if url.startswith("sqlite:"):
         if not os.access(sqlite_path(url), os.R_OK):
-            return "run it as the user that serves"
-        return "docs/operations.md says how a backup is put back; another file is named with store.url or --data"
+            return "run the command as the user that runs the server"
+        return "docs/operations.md shows how to restore a backup; store.url or --data chooses another file"
     return "check that the database runs, and user, password, host and database in store.url"
 
 
@@ -45,8 +45,8 @@ def _place(name: str, url: str, found: Checkup) -> Finding:
     if found.schema is None and url.startswith("sqlite:"):
         folder = _existing(Path(name))
         if not os.access(folder, os.W_OK | os.X_OK):
-            return failed("store", f"{name} cannot be made: {folder} may not be written", "name another with --data")
-        return ok("store", f"{name} will be made at the first start")
+            return failed("store", f"{name} cannot be created: {folder} is not writable", "choose another --data")
+        return ok("store", f"{name} will be created at the first start")
     return ok("store", f"{name} can be read" if found.schema is not None else f"{name} is there, and empty")
 
 
@@ -57,7 +57,7 @@ def _schema(found: Checkup) -> Finding:
         return failed("schema", text, "start the newer Chargehand that made it, or name another store")
     if version < newest:
         text = f"version {version} of {newest}"
-        return warning("schema", text, "the next start brings it up to date; make a backup before (docs/operations.md)")
+        return warning("schema", text, "the next start migrates it; make a backup before (docs/operations.md)")
     return ok("schema", f"version {version}, current")
 
 
@@ -65,12 +65,12 @@ def _clock(found: Checkup, now: float) -> Iterator[Finding]:
     if found.now is not None:
         apart = found.now / SECOND - now
         if abs(apart) > APART_SECONDS:
-            text = f"the database's is {abs(apart):.0f} s {'ahead of' if apart > 0 else 'behind'} this machine's"
-            yield warning("clock", text, "have both follow NTP: signatures and dates are made with this machine's")
+            text = f"the database's clock is {abs(apart):.0f} s {'ahead of' if apart > 0 else 'behind'} this machine's"
+            yield warning("clock", text, "synchronise both with NTP: signatures and dates are made with this machine's")
     if found.newest_job and is_ulid(found.newest_job) and made_at(found.newest_job) > now + AHEAD_SECONDS:
         ahead = made_at(found.newest_job) - now
         text = f"the newest job was made {ahead:.0f} s in the future: this machine's clock was set back"
-        yield warning("clock", text, "have it follow NTP")
+        yield warning("clock", text, "synchronise it with NTP")
 
 
 def disks(config: Config) -> list[Finding]:
@@ -88,7 +88,7 @@ def disks(config: Config) -> list[Finding]:
 def _space(folder: Path) -> Finding:
     usage = shutil.disk_usage(folder)
     text = f"{usage.free / 1e9:.1f} of {usage.total / 1e9:.0f} GB free at {folder}"
-    advice = "make room: a full disk stops every job; retention.finished_seconds says how long finished ones are kept"
+    advice = "free space: a full disk stops every job; retention.finished_seconds says how long finished ones are kept"
     if usage.free < NONE_LEFT_BYTES:
         return failed("disk", text, advice)
     return warning("disk", text, advice) if usage.free < SCARCE_BYTES else ok("disk", text)

@@ -33,7 +33,7 @@ SHOWN_DELIVERIES = 50
 STATES: "tuple[State, ...]" = ("queued", "running", "succeeded", "failed", "cancelled")
 KINDS = ("inference", "task", "provision", "batch", "job")
 
-app = typer.Typer(help="Jobs of all doors: list them, look at one, cancel it, try it again.", no_args_is_help=True)
+app = typer.Typer(help="Jobs of all doors: list, show, cancel and retry them.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -47,9 +47,9 @@ def list_jobs(
     queue: Annotated[
         str, typer.Option(help="Only jobs of this queue: a model, a command, a server's serial or a name; with --kind.")
     ] = "",
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many at most.")] = 20,
     before: Annotated[
-        str, typer.Option(metavar="JOB", help="Only those older than this one: the next page, as `next` names it.")
+        str, typer.Option(metavar="JOB", help="Only jobs older than this one: the next page, as `next` names it.")
     ] = "",
     url: Url = DEFAULT_URL,
     token: Token = "",
@@ -64,7 +64,7 @@ def list_jobs(
     by_state = one_of("--state", state, STATES)
     one_of("--kind", kind, KINDS)
     if queue and not kind:
-        refuse(f"--queue {queue}: say of which kind, too: --kind {'|'.join(KINDS)}")
+        refuse(f"--queue {queue} needs the kind of the queue too: --kind {'|'.join(KINDS)}")
     from chargehand.commands.jobs.text import jobs_table
 
     name = queue.strip().lower() if kind == "task" else queue  # commands are the same in any case
@@ -77,7 +77,7 @@ def list_jobs(
         show_json({"jobs": found, "next": following})
         return
     if not found:
-        typer.echo("There are none." if state or kind or before else "There are none yet: chargehand submit --help")
+        typer.echo("No job matches." if state or kind or before else "No jobs yet: chargehand submit --help")
         return
     typer.echo("\n".join(jobs_table(found)))
     if following:
@@ -86,7 +86,7 @@ def list_jobs(
 
 @app.command("show")
 def show(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
-    """Show a job: where it is, why it waits, what was asked and what came of it, and what happened when.
+    """Show a job: its state, why it waits, its request, its result, and its events.
 
     With --json: the job as the engine has it, with its `events`, and under `door` as its door shows it.
 
@@ -109,9 +109,9 @@ def show(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = Fal
 
 @app.command("cancel")
 def cancel(jobs: JobIds, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
-    """Cancel jobs. What runs is stopped; of a server its media are ejected first.
+    """Cancel jobs. A running job is stopped; a provisioning job ejects its media first.
 
-    One that is refused does not keep the others: exit code 1 if only some were cancelled.
+    If one is refused, the command goes on with the others: exit code 1 if only some were cancelled.
 
     Example: chargehand jobs cancel 01K8Z4T5Y6M7QW3RX2B9VN0HCD
     """
@@ -129,14 +129,14 @@ def cancel(jobs: JobIds, url: Url = DEFAULT_URL, token: Token = "", json: Json =
 def retry(jobs: JobIds, watch: Watch = False, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
     """Give jobs that failed or were cancelled all their attempts again.
 
-    One that is refused does not keep the others: exit code 1 if only some are tried again.
+    If one is refused, the command goes on with the others: exit code 1 if only some are tried again.
 
     Example: chargehand jobs retry 01K8Z4T5Y6M7QW3RX2B9VN0HCD --watch
     """
     from chargehand.commands.doors import retry as do
 
     if watch and len(jobs) > 1:
-        refuse("--watch: one job can be watched at a time")
+        refuse("--watch: only one job can be watched at a time")
 
     def one(job_id: str) -> None:
         door, found = _changed(do, job_id, url, token)
@@ -151,7 +151,7 @@ def retry(jobs: JobIds, watch: Watch = False, url: Url = DEFAULT_URL, token: Tok
 
 
 def _changed(do: "Callable[[Client, str], tuple[Door, Job]]", job_id: str, url: str, token: str) -> "tuple[Door, Job]":
-    look = f"to look: chargehand jobs show {job_id}"
+    look = f"to check: chargehand jobs show {job_id}"
     facts = {"job_id": job_id}
     with connected(url, token, how_to_list=HOW_TO_LIST_JOBS, in_doubt=look, facts=facts) as client:
         return do(client, job_id)

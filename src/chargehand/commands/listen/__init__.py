@@ -12,9 +12,7 @@ app = typer.Typer()
 
 @app.command()
 def listen(
-    port: Annotated[
-        int, typer.Option(help="Where to listen on 127.0.0.1; 0 takes any free port.", min=0, max=65535)
-    ] = 9000,
+    port: Annotated[int, typer.Option(help="The port on 127.0.0.1; 0 takes any free port.", min=0, max=65535)] = 9000,
     secret: Annotated[
         str,
         typer.Option(help="webhooks.secret of the server, to check signatures.", envvar="CHARGEHAND_WEBHOOKS_SECRET"),

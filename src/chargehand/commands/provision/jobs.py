@@ -34,7 +34,7 @@ def submit(
     serial: Annotated[str, typer.Argument(metavar="SERIAL", help="The server, by its serial.")],
     recipe: Annotated[str, typer.Argument(metavar="FILE", help="The recipe, a JSON file; - is standard input.")],
     watch: Watch = False,
-    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Told of every change of status.")] = None,
+    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Gets every change of status.")] = None,
     idempotency_key: Annotated[
         str, typer.Option(help="The same key with the same recipe gives the same job: a script may safely run twice.")
     ] = "",
@@ -42,7 +42,7 @@ def submit(
     token: Token = "",
     json: Json = False,
 ) -> None:
-    """Provision a server by a recipe. Prints the job's id when the job is safe on the server's disk.
+    """Provision a server by a recipe. Prints the job's id when the job is on the server's disk.
 
     Example: chargehand provision submit SN-1 linux.json --watch
     """
@@ -58,7 +58,7 @@ def submit(
     in_doubt, facts = same_again(key), {"idempotency_key": key}
 
     with (
-        interruptible(f"It may have been submitted; {in_doubt}"),
+        interruptible(f"The job may have been submitted; {in_doubt}"),
         provisioning(url, token, serial=serial, file=name, in_doubt=in_doubt, facts=facts) as client,
     ):
         made = client.provisioning.submit(serial, given, webhook=webhook, idempotency_key=key)
@@ -69,7 +69,7 @@ def submit(
     else:
         typer.echo(made.job_id)
         if sys.stdout.isatty():
-            typer.echo(f"see it happen: chargehand provision watch {made.job_id}", err=True)
+            typer.echo(f"to watch it: chargehand provision watch {made.job_id}", err=True)
     if watch:
         _watch(made.job_id, url, token, json)
 
@@ -78,9 +78,9 @@ def submit(
 def watch_job(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
     """Show a job step by step until it is complete: live on a terminal, else a line for each event; --json: an object a line.
 
-    What happens goes to stderr, and what came of it to stdout. With --json: lines whose `type` is event or end.
+    Events go to stderr, and the outcome to stdout. With --json: lines whose `type` is event or end.
 
-    Exit code 0: succeeded; 1: failed; 3: cancelled. A server that restarts meanwhile is waited for. Ctrl-C leaves the job
+    Exit code 0: succeeded; 1: failed; 3: cancelled. The command waits for a server that restarts. Ctrl-C leaves the job
     running.
 
     Example: chargehand provision watch 01K8Z4T5Y6M7QW3RX2B9VN0HCD
@@ -92,7 +92,7 @@ def watch_job(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json 
 def list_jobs(
     status: Annotated[str, typer.Option(metavar="|".join(STATUSES), help="Only jobs with this status.")] = "",
     server: Annotated[str, typer.Option(metavar="SERIAL", help="Only jobs of this server.")] = "",
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 50,
+    limit: Annotated[int, typer.Option(help="How many at most.", min=1)] = 50,
     url: Url = DEFAULT_URL,
     token: Token = "",
     json: Json = False,
@@ -108,13 +108,13 @@ def list_jobs(
             client.provisioning.server(server)  # refuses an unknown server; a server that was removed may have jobs
     from chargehand.commands.provision.job_text import jobs_table
 
-    none = "There are none." if status or server else "There are none yet: chargehand provision submit SERIAL FILE"
+    none = "No job matches." if status or server else "No jobs yet: chargehand provision submit SERIAL FILE"
     show_found(jobs, json, lambda: jobs_table(jobs) if jobs else [none])
 
 
 @app.command("show")
 def show(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
-    """Show a job: where it is, its steps with their times, and of one that failed why, and what to do.
+    """Show a job: its status, its steps with their times, and if it failed, why and what to do.
 
     Example: chargehand provision show 01K8Z4T5Y6M7QW3RX2B9VN0HCD
     """
@@ -161,9 +161,7 @@ def retry(job: JobId, watch: Watch = False, url: Url = DEFAULT_URL, token: Token
 @app.command("events")
 def events(
     job: JobId,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with what happens, until the job is complete.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Print new events too, until the job is complete.")] = False,
     url: Url = DEFAULT_URL,
     token: Token = "",
     json: Json = False,
@@ -177,7 +175,7 @@ def events(
     from chargehand.commands.watch.notices import AwayNotices
 
     notices = AwayNotices()
-    with interruptible(f"The job goes on: chargehand provision watch {job_id}"), provisioning(url, token) as client:
+    with interruptible(f"The job continues: chargehand provision watch {job_id}"), provisioning(url, token) as client:
         calls = client.provisioning
         found = calls.watch(job_id, away=notices.away, back=notices.back) if follow else calls.events(job_id)
         for event in found:
@@ -185,7 +183,7 @@ def events(
 
 
 def _to_look(job_id: str) -> str:
-    return f"to look: chargehand provision show {job_id}"
+    return f"to check: chargehand provision show {job_id}"
 
 
 def _watch(job_id: str, url: str, token: str, json: bool) -> None:
@@ -196,7 +194,7 @@ def _watch(job_id: str, url: str, token: str, json: bool) -> None:
         watch_to_the_end(job_id, url, token, json, TABLE["provision"])
     from chargehand.commands.provision.watch import watch
 
-    ending = f"Job {job_id} goes on. To see it again: chargehand provision watch {job_id}; to end it: chargehand provision cancel {job_id}"
+    ending = f"Job {job_id} continues. To watch it again: chargehand provision watch {job_id}; to cancel it: chargehand provision cancel {job_id}"
     with interruptible(ending), provisioning(url, token) as client:
         outcome = watch(client, job_id)
     raise typer.Exit(OF_OUTCOMES.get(outcome or "", FAILED))

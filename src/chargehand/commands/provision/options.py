@@ -62,7 +62,7 @@ def label(text: str) -> tuple[str, str]:
 def password(user: str | None, from_stdin: bool, keep: bool) -> str | None:
     """The BMC's password; None: the server keeps the one it has."""
     if keep:
-        return refuse("--keep-password and --password-stdin: say one of them") if from_stdin else None
+        return refuse("--keep-password and --password-stdin: give only one of them") if from_stdin else None
     if from_stdin:
         line = sys.stdin.readline().rstrip("\r\n")
         return line or _no_line()

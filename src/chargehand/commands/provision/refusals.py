@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # only commands that call a server load the client
 
 SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}")
 
-_SCOPES = "provision:read to look, provision:write for jobs, provision:servers for servers"
+_SCOPES = "provision:read to read, provision:write for jobs, provision:servers for servers"
 _SCHEMA = "validation.schema"
 _RECIPE = "/recipe"  # the pointer to the recipe in a request
 
@@ -59,9 +59,7 @@ def explain(error: "ClientError", about: About, *, in_doubt: str = "", facts: Ma
     if error.status == 403:
         refuse(f"{told}; your token needs the right scope: {_SCOPES}", key)
     if error.status == 404 and not error.detail:
-        why = (
-            f"{about.url} knows nothing of provisioning ({told}): is it a Chargehand with provisioning.enabled = true?"
-        )
+        why = f"{about.url} does not serve provisioning ({told}): is it a Chargehand server with provisioning.enabled = true?"
         refuse(why, key)
     if error.status == 404 and (about.serial or key == "validation.server"):
         refuse(_unknown_server(about.serial), key)

@@ -66,7 +66,7 @@ def _failed(probe: ProbeReport, serial: str) -> list[str]:
         WRONG_PASSWORD: f"to change them: {change} --user NAME",
         NOT_TRUSTED: f"to trust this one: {change} --tls sha256:HEX, its fingerprint; --tls insecure trusts every one",
         OTHER_MACHINE: f"is this the right BMC? If it is, register it by the serial that it shows; if not: {change} --bmc URL",
-    }.get(kind, "look at the BMC itself; what it said stands above")
+    }.get(kind, "look at the BMC itself; what it answered is shown above")
     if nameless := _NAMELESS.search(probe.problem):
         advice = f"add --uuid {nameless[1]}, which the BMC shows: {change} --uuid {nameless[1]}"
     elif "--unidentified" in in_our_words(probe.problem):

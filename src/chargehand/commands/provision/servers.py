@@ -23,13 +23,13 @@ Serial = Annotated[
 @app.command("add")
 def add(
     serial: Serial,
-    bmc: Annotated[str | None, typer.Option(metavar="URL", help="Where its BMC is, such as https://10.0.0.5.")] = None,
+    bmc: Annotated[str | None, typer.Option(metavar="URL", help="Its BMC's URL, such as https://10.0.0.5.")] = None,
     user: Annotated[str | None, typer.Option(help="The BMC's user. Its password is asked for.")] = None,
     password_stdin: Annotated[
         bool, typer.Option("--password-stdin", help="Read the BMC's password from standard input, one line.")
     ] = False,
     keep_password: Annotated[
-        bool, typer.Option("--keep-password", help="Of a server that is known: leave the password as it is.")
+        bool, typer.Option("--keep-password", help="Of a registered server: leave the password as it is.")
     ] = False,
     tls: Annotated[
         str | None,
@@ -41,7 +41,7 @@ def add(
     uuid: Annotated[str | None, typer.Option(help="The system's UUID, where the BMC reports no serial.")] = None,
     vendor: Annotated[str | None, typer.Option(help="dell, hpe, supermicro …, where the BMC does not say it.")] = None,
     label: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="May be repeated. NAME= takes one away.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label; may be repeated. NAME= removes it.")
     ] = None,
     unidentified: Annotated[
         bool | None,
@@ -79,9 +79,9 @@ def add(
     with provisioning(url, token, serial=serial) as client:
         before = registration.known(client.provisioning, serial)
     if before is None and keep_password:
-        refuse(f"--keep-password: {serial} is not registered yet, so that there is none to keep")
+        refuse(f"--keep-password: {serial} is not registered yet, so there is no password to keep")
     if before is None and bmc is None:
-        refuse(f"{serial} is not registered yet: say where its BMC is with --bmc URL")
+        refuse(f"{serial} is not registered yet: give its BMC with --bmc URL")
     if before is not None and given.password is None and (what := registration.asks_again(before, given)):
         given = given._replace(password=options.asked_for(user or before.bmc_username, f"{what} changes: "))
 
@@ -106,7 +106,7 @@ def list_servers(url: Url = DEFAULT_URL, token: Token = "", json: Json = False) 
         servers = list(client.provisioning.servers())
     from chargehand.commands.provision.server_text import servers_table
 
-    none = "There are none yet: chargehand provision server add SERIAL --bmc URL --user NAME"
+    none = "No servers yet: chargehand provision server add SERIAL --bmc URL --user NAME"
     show_found(servers, json, lambda: servers_table(servers) if servers else [none])
 
 
@@ -145,21 +145,21 @@ def remove(
     token: Token = "",
     json: Json = False,
 ) -> None:
-    """Forget a server. Its jobs stay; the machine is not touched. Not while a job is active for it.
+    """Remove a server. Its jobs stay; the machine is not touched. Not while a job is active for it.
 
     Example: chargehand provision server remove SN-1 --yes
     """
     if not yes:
         if not sys.stdin.isatty():
-            refuse("nobody is there to be asked; say --yes")
+            refuse("standard input is no terminal, so nobody can confirm this: add --yes")
         with interruptible("Nothing was done."):
-            sure = typer.confirm(f"Forget {serial} and its BMC's password?", err=True)
+            sure = typer.confirm(f"Remove {serial} and its BMC's password?", err=True)
         if not sure:
             typer.echo("Nothing was done.", err=True)
             raise typer.Exit(1)
     with provisioning(url, token, serial=serial) as client:
         client.provisioning.remove_server(serial)
-    show_found({"server_serial": serial, "removed": True}, json, lambda: [f"{serial} is forgotten."])
+    show_found({"server_serial": serial, "removed": True}, json, lambda: [f"{serial} is removed."])
 
 
 def _probed(serial: str, url: str, token: str) -> "ProbeReport":

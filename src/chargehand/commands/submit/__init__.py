@@ -28,15 +28,15 @@ def submit(
     ],
     model: Annotated[str, typer.Option("--model", "-m", metavar="MODEL", help="A chat with this model.")] = "",
     command: Annotated[
-        str, typer.Option("--command", "-c", metavar="COMMAND", help="A task for whoever works on this command.")
+        str, typer.Option("--command", "-c", metavar="COMMAND", help="A task for the workers of this command.")
     ] = "",
     server: Annotated[str, typer.Option("--server", metavar="SERIAL", help="A recipe for this server.")] = "",
     queue: Annotated[
-        str, typer.Option("--queue", metavar="QUEUE", help="A job for whoever claims from this queue of the engine.")
+        str, typer.Option("--queue", metavar="QUEUE", help="A job for the workers of this queue of the engine.")
     ] = "",
     watch: Watch = False,
     webhook: Annotated[
-        str, typer.Option(metavar="URL", help="Told of every change of state; of a task: its end.")
+        str, typer.Option(metavar="URL", help="Gets every change of state as a webhook; of a task, its end.")
     ] = "",
     system: Annotated[str, typer.Option(metavar="TEXT", help="Of a chat: the system prompt.")] = "",
     option: Annotated[
@@ -46,7 +46,7 @@ def submit(
         ),
     ] = None,
     priority: Annotated[int | None, typer.Option(min=0, max=9, help="9 goes first.")] = None,
-    delay: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Not before so many seconds.")] = 0.0,
+    delay: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Start after so many seconds.")] = 0.0,
     max_attempts: Annotated[
         int | None, typer.Option(min=1, max=1000, help="Attempts before it fails for good.")
     ] = None,
@@ -57,7 +57,7 @@ def submit(
     token: Token = "",
     json: Json = False,
 ) -> None:
-    """Submit a job, and print its id when it is safe on the server's disk. One of --model, --command, --server, --queue says what.
+    """Submit a job, and print its id when it is on the server's disk. Give one of --model, --command, --server, --queue.
 
     Example: chargehand submit --model tiny-stories "Tell me a story about a fox." --watch
 
@@ -70,14 +70,14 @@ def submit(
     chosen = [name for name, value in (("--model", model), ("--command", command), ("--server", server), ("--queue", queue)) if value]  # fmt: skip
     if len(chosen) != 1:
         refuse(
-            f"{' and '.join(chosen)}: say one of them"
+            f"{' and '.join(chosen)}: give only one of them"
             if chosen
-            else "say what it is: --model M for a chat, --command C for a task, --server SERIAL for a recipe, --queue Q for a job"
+            else "give one of --model M for a chat, --command C for a task, --server SERIAL for a recipe and --queue Q for a job"
         )
     if not model and (system or option):
-        refuse(f"{'--system' if system else '--option'} is for chats: with --model")
+        refuse(f"{'--system' if system else '--option'} is for chats only: give --model")
     if server and (delay or max_attempts):
-        refuse(f"{'--delay' if delay else '--max-attempts'}: a recipe is begun when its server is free, and once")
+        refuse(f"{'--delay' if delay else '--max-attempts'}: a recipe starts when its server is free, and runs once")
     from chargehand.commands.submit import requests
 
     asked = requests.SubmitOptions(
@@ -114,7 +114,7 @@ def _send(made: "Submission", serial: str, file: str, key: str, url: str, token:
     in_doubt, facts = same_again(name), {"idempotency_key": name}
     refusals = provisioning_refusals(url, token, serial, file, facts) if made.kind == "provision" else None
     with (
-        interruptible(f"It may have been submitted; {in_doubt}"),
+        interruptible(f"The job may have been submitted; {in_doubt}"),
         connected(url, token, in_doubt=in_doubt, facts=facts, explain_otherwise=refusals) as client,
     ):
         job_id = made.send(client, name)
@@ -125,6 +125,6 @@ def _send(made: "Submission", serial: str, file: str, key: str, url: str, token:
     else:
         typer.echo(job_id)
         if sys.stdout.isatty():
-            typer.echo(f"see it happen: chargehand watch {job_id}", err=True)
+            typer.echo(f"to watch it: chargehand watch {job_id}", err=True)
     if watch:
         watch_to_the_end(job_id, url, token, json, TABLE[made.kind])

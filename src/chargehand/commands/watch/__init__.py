@@ -19,7 +19,7 @@ app = typer.Typer()
 def watch(job: JobId, url: Url = DEFAULT_URL, token: Token = "", json: Json = False) -> None:
     """Show a job of any door as it happens, until it ends: its states, its steps, a chat's answer word by word.
 
-    States go to stderr and the result to stdout, so that it can be piped. A server that restarts meanwhile is waited for;
+    States go to stderr and the result to stdout, so that it can be piped. The command waits for a server that restarts;
     Ctrl-C leaves the job running. With --json: an object a line, whose `type` is event, token or end; a token that is
     `restarted` takes the place of all before it.
 
@@ -37,9 +37,7 @@ def watch_to_the_end(job_id: str, url: str, token: str, json: bool, door: "Door 
     from chargehand.commands.doors import find
     from chargehand.commands.watch.follow import follow
 
-    goes_on = (
-        f"Job {job_id} goes on. To see it again: chargehand watch {job_id}; to end it: chargehand jobs cancel {job_id}"
-    )
+    goes_on = f"Job {job_id} continues. To watch it again: chargehand watch {job_id}; to cancel it: chargehand jobs cancel {job_id}"
     with interruptible(goes_on), connected(url, token, how_to_list=HOW_TO_LIST_JOBS) as client:
         outcome = follow(client, door or find(client, job_id)[0], job_id, as_json=json)
     raise typer.Exit(OF_OUTCOMES.get(outcome, FAILED))

@@ -15,25 +15,25 @@ def worker(
     program: Annotated[
         list[str],
         typer.Argument(
-            metavar="PROGRAM…", help="What does a task, and its arguments. Payload on stdin, result on stdout."
+            metavar="PROGRAM…", help="A program and its arguments: the payload is its stdin, the result its stdout."
         ),
     ],
-    command: Annotated[list[str], typer.Option(help="The command to work on; may be repeated.")],
-    concurrency: Annotated[int, typer.Option(help="How many tasks at once.", min=1, max=1000)] = 1,
+    command: Annotated[list[str], typer.Option(help="The command whose tasks it does; may be repeated.")],
+    concurrency: Annotated[int, typer.Option(help="How many tasks run at once.", min=1, max=1000)] = 1,
     lease: Annotated[
         float, typer.Option(help="Seconds after which the task of a worker that died goes to another.", min=1)
     ] = 60,
-    timeout: Annotated[float | None, typer.Option(help="Seconds that a try may take; else no limit.", min=0.01)] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that a try may take. [no limit]", min=0.01)] = None,
     fail_on: Annotated[
         list[int] | None,
-        typer.Option(help="An exit code after which there is no other try; may be repeated.", min=1, max=255),
+        typer.Option(help="An exit code that fails the task without another try; may be repeated.", min=1, max=255),
     ] = None,
     grace: Annotated[float, typer.Option(help="Seconds that running tasks have after SIGTERM or Ctrl-C.", min=0)] = 30,
     url: Url = DEFAULT_URL,
     token: Token = "",
     json: Json = False,
 ) -> None:
-    """Have tasks done by a program: exit code 0 completes one, any other makes it be tried again.
+    """Run a program for each task: exit code 0 completes the task, after any other the task is tried again.
 
     Example: chargehand worker --command resize -- ./resize.sh
 
