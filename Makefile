@@ -78,6 +78,9 @@ test-vm: dev maintenance-iso ## install whole machines in QEMU, by BIOS and UEFI
 	$(BIN)/python -m tests.vm.target
 	$(BIN)/pytest -m vm tests/vm -n 3 --maxschedchunk 1 -rs --durations 20
 
+test-ha: dev ## three nodes on a PostgreSQL cluster (Patroni, etcd) survive fifteen faults without losing anything
+	$(BIN)/pytest -m ha tests/ha --durations 0 --durations-min 30
+
 check: dev ## format, lint, types, import directions
 	$(BIN)/ruff format --check src tests bench tools maintenance docs/examples
 	$(BIN)/ruff check src tests bench tools maintenance docs/examples
@@ -89,7 +92,7 @@ docs: dev ## write the reference pages from the code
 	$(BIN)/python -m tools.reference
 
 chaos: dev ## kill the server, a node and the database again and again (100 rounds)
-	CHARGEHAND_CHAOS_ROUNDS=100 $(BIN)/pytest tests/e2e/test_crash.py tests/e2e/test_tasks_crash.py tests/e2e/test_provisioning_crash.py tests/e2e/test_provisioning_chaos.py --timeout 3600 -rP
+	CHARGEHAND_CHAOS_ROUNDS=100 $(BIN)/pytest tests/e2e/test_crash.py tests/e2e/test_tasks_crash.py tests/e2e/test_provisioning_crash.py tests/e2e/test_provisioning_chaos.py tests/e2e/test_database_faults.py --timeout 3600 -rP
 
 bench: dev $(VENV)/.setup-bench ## measure; prints ratios, writes bench/results/*.json
 	$(BIN)/python -m bench
@@ -109,4 +112,4 @@ format: dev ## let ruff format and fix what it can
 clean: ## remove the virtual environment and caches (not ./data)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: maintenance-iso test-vm test-ui help setup dev run test test-real test-root test-tools test-deploy check docs chaos bench lock format clean
+.PHONY: maintenance-iso test-vm test-ha test-ui help setup dev run test test-real test-root test-tools test-deploy check docs chaos bench lock format clean

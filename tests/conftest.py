@@ -8,6 +8,7 @@ import tempfile
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from random import Random, randrange
 
 import asyncpg
 import hypothesis
@@ -87,6 +88,14 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+@pytest.fixture
+def random() -> Random:
+    """To repeat a run, set CHARGEHAND_CHAOS_SEED to what the failed run printed."""
+    seed = int(os.environ.get("CHARGEHAND_CHAOS_SEED", randrange(1_000_000)))
+    print(f"CHARGEHAND_CHAOS_SEED={seed}")
+    return Random(seed)
 
 
 @pytest.fixture(scope="session")

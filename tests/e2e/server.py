@@ -207,6 +207,30 @@ class Database:
         """Send SIGQUIT, like `pg_ctl stop -m immediate`: no checkpoint, the next start recovers."""
         await self._end(signal.SIGQUIT)
 
+    async def freeze(self, seconds: float) -> None:
+        """Stop all its processes for a while, as a machine does that has no memory left. Connections stay open."""
+        assert self._process is not None, "not started"
+        head = psutil.Process(self._process.pid)
+        head.suspend()  # first, so that it starts no others
+        frozen = [head, *head.children(recursive=True)]
+        try:
+            for process in frozen[1:]:
+                process.suspend()
+            await asyncio.sleep(seconds)
+        finally:
+            for process in frozen:
+                process.resume()
+
+    async def terminate_connections(self) -> None:
+        connection = await asyncpg.connect(self.url)
+        try:
+            await connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            )
+        finally:
+            await connection.close()
+
     async def _end(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(number)

@@ -1,0 +1,47 @@
+"""The cluster, which is started once and healed before every fault, and the table at the end of the run."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from .cluster import Cluster
+from .programs import give_away, missing
+from .trial import Measured
+
+ROWS = pytest.StashKey[list[tuple[str, Measured]]]()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    if lacking := missing():
+        pytest.fail(lacking, pytrace=False)
+    # Not below pytest's folders, which only their owner can enter.
+    with TemporaryDirectory(prefix="chargehand-ha-") as folder:
+        give_away(Path(folder))
+        cluster = Cluster(Path(folder))
+        try:
+            asyncio.run(cluster.start())
+            yield cluster
+        finally:
+            cluster.stop()
+
+
+@pytest.fixture
+def report(pytestconfig: pytest.Config) -> Callable[[str, Measured], None]:
+    """Add a line to the table at the end."""
+    rows = pytestconfig.stash.setdefault(ROWS, [])
+    return lambda fault, measured: rows.append((fault, measured))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if rows := config.stash.get(ROWS, []):
+        terminalreporter.section("faults, times in seconds")
+        line = "{:<66} {:>5} {:>10} {:>8} {:>8}".format
+        terminalreporter.write_line(line("fault", "jobs", "first job", "settled", "longest"))
+        terminalreporter.write_line(line("", "", "after", "after", "wait"))
+        for fault, measured in rows:
+            seconds = (f"{each:.1f}" for each in measured[1:])
+            terminalreporter.write_line(line(fault, measured.jobs, *seconds))

@@ -1,0 +1,68 @@
+"""Three nodes on a cluster of three PostgreSQLs lose nothing, whatever fails. `make test-ha` runs this.
+
+CHARGEHAND_CHAOS_SEED repeats a run's random choices (a failure prints its seed).
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.e2e.receiver import Receiver
+from tests.e2e.server import SECRET, Server
+from tests.inference.conformance import Model, OllamaTarget
+
+from .cluster import Cluster
+from .faults import FAULTS, Fault, Scene
+from .load import MODEL, SETTINGS
+from .relay import Relay
+from .trial import Measured, survive
+
+SETTLED_WITHIN = 120.0
+WAITED_AT_MOST = 65.0  # the patience of the callers
+NODES = ("one", "two", "three")
+
+pytestmark = [pytest.mark.ha, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with Receiver(SECRET) as receiver:
+        yield receiver
+
+
+@pytest.fixture
+async def target() -> AsyncIterator[OllamaTarget]:
+    async with OllamaTarget({MODEL: Model()}) as target:
+        yield target
+
+
+@pytest.fixture
+async def scene(cluster: Cluster, tmp_path: Path, target: OllamaTarget) -> AsyncIterator[Scene]:
+    """A whole cluster, with three nodes on an empty database in it. The last node reaches it through relays."""
+    await cluster.heal()
+    database = await cluster.create_database()
+    settings = {**SETTINGS, "server_data_dir": tmp_path, "inference_targets": target.url}
+    async with contextlib.AsyncExitStack() as stack:
+        relays = [await stack.enter_async_context(Relay(member.port)) for member in cluster.members]
+        urls = [*[cluster.url(database)] * 2, cluster.url(database, [relay.port for relay in relays])]
+        nodes = [
+            await stack.enter_async_context(Server(url, tmp_path, name, **settings))
+            for url, name in zip(urls, NODES, strict=True)
+        ]
+        yield Scene(cluster, nodes, relays)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.what for fault in FAULTS])
+async def test_nothing_is_lost_when(
+    fault: Fault, scene: Scene, receiver: Receiver, random: Random, report: Callable[[str, Measured], None]
+) -> None:
+    measured = await survive(
+        scene.nodes, receiver, random, partial(fault.happen, scene), within=SETTLED_WITHIN, models=True
+    )
+    report(fault.what, measured)
+    assert measured.settled <= SETTLED_WITHIN
+    assert measured.longest <= WAITED_AT_MOST
