@@ -21,6 +21,7 @@ from .receiver import Receiver
 from .server import SECRET, Database, Server
 
 ROUNDS = int(os.environ.get("CHARGEHAND_CHAOS_ROUNDS", "3"))
+JOBS = 20  # before the first fault, and after the last
 WITHIN = 60.0
 FROZEN_SECONDS = 2.0
 
@@ -63,6 +64,6 @@ async def test_nothing_is_lost_when_the_database_is_killed_freezes_or_terminates
             Server(database.url, tmp_path, "one", **settings) as one,
             Server(database.url, tmp_path, "two", **settings) as two,
         ):
-            print(await survive([one, two], receiver, random, storm, within=WITHIN))
+            print(await survive([one, two], receiver, random, storm, jobs=JOBS, within=WITHIN))
     finally:
         await database.kill()

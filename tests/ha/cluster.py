@@ -85,7 +85,7 @@ class Cluster:
     # databases --------------------------------------------------------------------------------------------------------
 
     def url(self, database: str, ports: Iterable[int] = (), user: str = ROLE) -> str:
-        """Return the URL that names all members, or what listens on other ports in their place."""
+        """Return the URL that names all members in their order, or what listens on these ports in their place."""
         hosts = ",".join(f"127.0.0.1:{port}" for port in ports or (member.port for member in self.members))
         return f"postgresql://{user}:{self._password}@{hosts}/{database}?target_session_attrs=read-write"
 

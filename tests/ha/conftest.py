@@ -39,9 +39,9 @@ def report(pytestconfig: pytest.Config) -> Callable[[str, Measured], None]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if rows := config.stash.get(ROWS, []):
         terminalreporter.section("faults, times in seconds")
-        line = "{:<66} {:>5} {:>10} {:>8} {:>8}".format
-        terminalreporter.write_line(line("fault", "jobs", "first job", "settled", "longest"))
-        terminalreporter.write_line(line("", "", "after", "after", "wait"))
+        line = "{:<66} {:>5} {:>8} {:>8} {:>8}".format
+        terminalreporter.write_line(line("", "", "longest", "settled", "longest"))
+        terminalreporter.write_line(line("fault", "jobs", "pause", "after", "wait"))
         for fault, measured in rows:
             seconds = (f"{each:.1f}" for each in measured[1:])
             terminalreporter.write_line(line(fault, measured.jobs, *seconds))

@@ -18,7 +18,7 @@ from .member import MAX_CONNECTIONS, TIMES
 from .relay import Relay
 
 AWHILE = 5.0  # how long something is away that comes back by itself
-FROZEN = TIMES["ttl"] + 10.0  # long enough for Patroni to make another primary
+FROZEN = TIMES["ttl"] * 2.0  # long enough for Patroni to make another primary, and for nodes to find it
 
 
 @dataclass
@@ -103,7 +103,8 @@ async def kill_node(scene: Scene, *, number: int) -> None:
     node = scene.nodes[number]
     await node.kill()
     await asyncio.sleep(AWHILE)
-    await node.start()
+    await node.spawn()
+    await node.ready(within=60)
 
 
 async def cut_off_node(scene: Scene) -> None:

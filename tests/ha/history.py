@@ -126,6 +126,12 @@ class History:
                 case Read():
                     self.read.append(entry)
 
+    def about(self, job_id: str) -> list[Entry]:
+        """Return all that is known of a job, for whoever looks into an anomaly."""
+        known: list[Entry] = [*self.created, *self.granted, *self.renewed, *self.returned]
+        known += [*self.completed, *self.told, *self.read]
+        return [entry for entry in known if not isinstance(entry, Call) and entry.job_id == job_id]
+
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> "History":
         history = cls()

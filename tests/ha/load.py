@@ -69,7 +69,7 @@ class Load:
         self._producing = True
 
     @contextlib.asynccontextmanager
-    async def running(self, producers: int = 2, workers: int = 6) -> AsyncIterator[None]:
+    async def running(self, producers: int = 6, workers: int = 6) -> AsyncIterator[None]:
         """Produce and work until the end of the block, which should `drain` at its end."""
         timeout = aiohttp.ClientTimeout(total=PATIENCE_SECONDS)
         connector = aiohttp.TCPConnector(limit=0)
@@ -157,7 +157,7 @@ class Load:
             answer = await self._insist("POST", f"{BASE}/tasks", body)
             assert answer.status == 202, answer
             self.history.add(Created(key, answer.body["id"], answer.began, answer.ended))
-            await asyncio.sleep(self._random.uniform(0.02, 0.15))
+            await asyncio.sleep(self._random.uniform(0.1, 0.4))
 
     async def _ask_models(self) -> None:
         count = 0

@@ -21,6 +21,7 @@ from .load import MODEL, SETTINGS
 from .relay import Relay
 from .trial import Measured, survive
 
+JOBS = 100  # before a fault, and again after it
 SETTLED_WITHIN = 120.0
 WAITED_AT_MOST = 65.0  # the patience of the callers
 NODES = ("one", "two", "three")
@@ -42,17 +43,25 @@ async def target() -> AsyncIterator[OllamaTarget]:
 
 @pytest.fixture
 async def scene(cluster: Cluster, tmp_path: Path, target: OllamaTarget) -> AsyncIterator[Scene]:
-    """A whole cluster, with three nodes on an empty database in it. The last node reaches it through relays."""
+    """A whole cluster, with three nodes on an empty database in it. The last node reaches it through relays.
+
+    The primary is the first in the URLs. So if it does not answer, it stands in the way to the others.
+    """
     await cluster.heal()
     database = await cluster.create_database()
+    primary = await cluster.primary()
+    members = sorted(cluster.members, key=lambda member: member is not primary)
     settings = {**SETTINGS, "server_data_dir": tmp_path, "inference_targets": target.url}
     async with contextlib.AsyncExitStack() as stack:
-        relays = [await stack.enter_async_context(Relay(member.port)) for member in cluster.members]
-        urls = [*[cluster.url(database)] * 2, cluster.url(database, [relay.port for relay in relays])]
-        nodes = [
-            await stack.enter_async_context(Server(url, tmp_path, name, **settings))
-            for url, name in zip(urls, NODES, strict=True)
-        ]
+        relays = [await stack.enter_async_context(Relay(member.port)) for member in members]
+        direct = cluster.url(database, [member.port for member in members])
+        urls = [direct, direct, cluster.url(database, [relay.port for relay in relays])]
+        nodes = [Server(url, tmp_path, name, **settings) for url, name in zip(urls, NODES, strict=True)]
+        for node in nodes:
+            stack.push_async_exit(node)
+            await node.spawn()
+        for node in nodes:
+            await node.ready(within=60)
         yield Scene(cluster, nodes, relays)
 
 
@@ -60,9 +69,8 @@ async def scene(cluster: Cluster, tmp_path: Path, target: OllamaTarget) -> Async
 async def test_nothing_is_lost_when(
     fault: Fault, scene: Scene, receiver: Receiver, random: Random, report: Callable[[str, Measured], None]
 ) -> None:
-    measured = await survive(
-        scene.nodes, receiver, random, partial(fault.happen, scene), within=SETTLED_WITHIN, models=True
-    )
+    happen = partial(fault.happen, scene)
+    measured = await survive(scene.nodes, receiver, random, happen, jobs=JOBS, within=SETTLED_WITHIN, models=True)
     report(fault.what, measured)
     assert measured.settled <= SETTLED_WITHIN
     assert measured.longest <= WAITED_AT_MOST
