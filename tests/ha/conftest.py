@@ -1,6 +1,7 @@
 """The cluster, which is started once and healed before every fault, and the table at the end of the run."""
 
 import asyncio
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,10 +15,16 @@ from .trial import Measured
 ROWS = pytest.StashKey[list[tuple[str, Measured]]]()
 
 
+def _interrupt(_number: int, _frame: object) -> None:
+    """Let a SIGTERM end the run as a Ctrl-C does, so that nothing of the cluster is left behind."""
+    raise KeyboardInterrupt
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     if lacking := missing():
         pytest.fail(lacking, pytrace=False)
+    before = signal.signal(signal.SIGTERM, _interrupt)
     # Not below pytest's folders, which only their owner can enter.
     with TemporaryDirectory(prefix="chargehand-ha-") as folder:
         give_away(Path(folder))
@@ -27,6 +34,7 @@ def cluster() -> Iterator[Cluster]:
             yield cluster
         finally:
             cluster.stop()
+            signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
