@@ -423,6 +423,7 @@ async def test_a_database_or_user_that_does_not_exist_is_named(postgres_url: str
         await open_store(postgres_url.replace("postgres:@", "nobody:@"))
 
 
+@pytest.mark.xdist_group("hba_file")  # which both tests change
 async def test_a_wrong_password_is_refused_and_not_repeated(postgres_url: str) -> None:
     [(rules,)] = await sql(postgres_url, "SHOW hba_file")
     user = f"user_{new_id().lower()}"
@@ -434,6 +435,31 @@ async def test_a_wrong_password_is_refused_and_not_repeated(postgres_url: str) -
         assert PASSWORD not in str(caught.value)
         async with opened(postgres_url.replace("postgres:@", f"{user}:another@")) as store:
             await store.check()
+    await sql(postgres_url, "SELECT pg_reload_conf()")
+
+
+@pytest.mark.xdist_group("hba_file")
+async def test_a_new_password_is_read_from_the_password_file_for_the_next_connection(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    [(rules,)] = await sql(postgres_url, "SHOW hba_file")
+    user, passwords = f"user_{new_id().lower()}", tmp_path / "pgpass"
+
+    async def rotate(password: str) -> None:
+        await sql(postgres_url, f"ALTER ROLE {user} PASSWORD '{password}'")
+        passwords.write_text(f"*:*:*:{user}:{password}\n")
+        passwords.chmod(0o600)
+
+    await sql(postgres_url, f"CREATE ROLE {user} LOGIN SUPERUSER")
+    await rotate("first")
+    with password_needed(Path(rules), user):
+        await sql(postgres_url, "SELECT pg_reload_conf()")
+        async with opened(postgres_url.replace("postgres:@", f"{user}@") + f"&passfile={passwords}") as store:
+            await rotate("second")
+            await sql(postgres_url, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{user}'")
+            with suppress(StoreUnavailable):
+                await submit(store)  # on a connection that has just been closed
+            assert await get(store, await submit(store))
     await sql(postgres_url, "SELECT pg_reload_conf()")
 
 

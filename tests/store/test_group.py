@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from chargehand.engine.job import QueueSettings, SetQueue
 from chargehand.engine.moves import Submitted
 from chargehand.errors import BadRequest, StoreFull, StoreUnavailable
-from chargehand.store.group import Group
+from chargehand.store.group import Group, GroupsByKind
 from chargehand.store.operations import GROUP_BYTES, Answer, AnyOperation, Rejected
 from tests.store.given import a_job, opened, sql, submit
 
@@ -69,14 +70,50 @@ async def test_operations_that_arrive_during_a_commit_go_into_the_next_one() -> 
     assert ledger.commits == [["1"], ["2", "3", "4"]]
 
 
-@pytest.mark.parametrize("lanes", [1, 3])
-async def test_the_size_of_a_group_and_the_number_of_parallel_commits_are_bounded(lanes: int) -> None:
+async def test_a_group_has_its_size_and_no_more_and_commits_one_at_a_time() -> None:
     ledger = Ledger()
     names = [str(number) for number in range(25)]
-    answers = await outcomes(Group(ledger.commit, size=4, lanes=lanes), *names)
+    answers = await outcomes(Group(ledger.commit, size=4), *names)
     assert [answer.job_id for answer in answers if isinstance(answer, Submitted)] == names
     assert [len(commit) for commit in ledger.commits] == [4, 4, 4, 4, 4, 4, 1]
-    assert ledger.most_side_by_side == lanes
+    assert ledger.most_side_by_side == 1
+
+
+async def test_operations_of_two_kinds_are_committed_side_by_side_and_never_together() -> None:
+    commits: list[set[str]] = []
+    both = asyncio.Event()
+
+    async def commit(operations: Sequence[AnyOperation]) -> Sequence[Answer | Rejected]:
+        commits.append({type(operation).__name__ for operation in operations})
+        if len(commits) == 2:
+            both.set()
+        await both.wait()  # for ever, if one commit had to end before the other begins
+        return [None] * len(operations)
+
+    groups = GroupsByKind(lambda: Group(commit, size=10))
+    setting = SetQueue(QueueSettings(a_job().queue))
+    await asyncio.gather(groups.put(a_job()), groups.put(setting), groups.put(a_job()))
+    assert commits == [{"NewJob"}, {"SetQueue"}]
+    await groups.close(StoreUnavailable("stopping"))
+    with pytest.raises(StoreUnavailable):
+        await groups.put(a_job())
+
+
+async def test_callers_of_a_commit_that_hangs_are_failed_and_served_again_when_it_ends() -> None:
+    hanging = asyncio.Event()
+
+    async def commit(operations: Sequence[AnyOperation]) -> Sequence[Answer | Rejected]:
+        await hanging.wait()
+        return [Submitted("late", True, None) for _ in operations]
+
+    group = Group(commit, size=1, patience_seconds=0.01)
+    behind = outcomes(group, "under way", "waiting")
+    assert [type(error) for error in await behind] == [StoreUnavailable] * 2
+    assert [type(error) for error in await outcomes(group, "next")] == [StoreUnavailable]
+    hanging.set()
+    assert group._running is not None
+    await group._running
+    assert [type(answer) for answer in await outcomes(group, "again")] == [Submitted]
 
 
 async def test_a_group_is_bounded_in_bytes_too() -> None:

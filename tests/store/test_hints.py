@@ -55,7 +55,19 @@ async def stranger(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
 async def node(postgres_url: str) -> AsyncIterator[tuple[Server, Api, str]]:
     async with serving(postgres_url, {"engine.poll_seconds": 0.2}) as server, talking(server) as api:
         assert isinstance(server.store, PostgresStore)
-        yield server, api, server.store._channel
+        yield server, api, server.store._hints._channel
+
+
+async def meet_another(server: Server, connection: asyncpg.Connection, channel: str) -> None:
+    """Say hello as another node would: a node that is alone has nobody to send hints to."""
+    assert isinstance(server.store, PostgresStore)
+    hints = server.store._hints
+
+    async def met() -> bool:
+        await connection.execute("SELECT pg_notify($1, $2)", channel, NODE + "{}")
+        return bool(hints._peers)
+
+    await until(met)
 
 
 async def works(server: Server, api: Api) -> None:
@@ -129,9 +141,10 @@ async def test_forged_hints_break_nothing_and_change_nothing_and_take_no_memory(
 async def test_a_hint_is_small_and_contains_no_payload(postgres_url: str) -> None:
     """Whatever names callers choose. PostgreSQL accepts at most 8,000 bytes."""
     connection = await asyncpg.connect(postgres_url)
-    async with node(postgres_url) as (_, api, channel):
+    async with node(postgres_url) as (server, api, channel):
         heard: list[str] = []
         await connection.add_listener(channel, lambda *said: heard.append(str(said[-1])))
+        await meet_another(server, connection, channel)
         secret = "a secret of the payload"
         webhook = {"url": "http://127.0.0.1:9/?token=a-secret-of-the-query", "on": ["succeeded"]}
         names = [f"{number:03}" + "\u20ac" * 60 for number in range(120)]
@@ -143,4 +156,22 @@ async def test_a_hint_is_small_and_contains_no_payload(postgres_url: str) -> Non
         await until(lambda: any(last in text for text in heard))
         assert max(len(text.encode()) for text in heard) < 8000
         assert not [text for text in heard if "secret" in text]
+    await connection.close()
+
+
+async def test_a_node_that_is_alone_sends_no_hints_and_begins_when_another_comes(postgres_url: str) -> None:
+    connection = await asyncpg.connect(postgres_url)
+    async with node(postgres_url) as (server, api, channel):
+        heard: list[str] = []
+        await connection.add_listener(channel, lambda *said: heard.append(str(said[-1])))
+        alone = await api.submit(queue="other")
+        await until(lambda: len(heard) >= 2)  # hellos, which come every second
+        assert not any(alone in text for text in heard)
+        async with node(postgres_url) as (other, _, _):
+            assert isinstance(server.store, PostgresStore)
+            assert isinstance(other.store, PostgresStore)
+            hints = server.store._hints, other.store._hints
+            await until(lambda: all(each._peers for each in hints))
+            job_id = await api.submit(queue="other")
+            await until(lambda: any(job_id in text for text in heard))
     await connection.close()

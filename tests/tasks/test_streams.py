@@ -20,6 +20,7 @@ from chargehand.engine.moves import Moved
 from chargehand.store.postgres.store import PostgresStore
 from tests.api.serving import Answer, on_sqlite, until
 from tests.engine.given import Cable
+from tests.store.test_hints import meet_another
 from tests.tasks.calling import Caller, Shop, calling
 
 SOON = 5.0
@@ -313,7 +314,9 @@ async def test_an_impossible_stream_name_is_not_sent_to_other_nodes(postgres_url
     connection = await asyncpg.connect(postgres_url)
     async with calling(postgres_url) as shop:
         assert isinstance(shop.server.store, PostgresStore)
-        await connection.add_listener(shop.server.store._channel, lambda *said: heard.append(str(said[-1])))
+        channel = shop.server.store._hints._channel
+        await connection.add_listener(channel, lambda *said: heard.append(str(said[-1])))
+        await meet_another(shop.server, connection, channel)
         for each in (name, "0" * 32):
             assert (await shop.worker.delete(f"/tasks/claim/stream/{each}")).status == 204
         await until(lambda: any("0" * 32 in text for text in heard))

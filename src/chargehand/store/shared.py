@@ -29,7 +29,7 @@ from chargehand.engine.reads import (
 )
 from chargehand.engine.record import Record
 from chargehand.engine.store import FinishedJobs, KeptJobs, Old, OldFiles, OldJobs
-from chargehand.store.group import Group
+from chargehand.store.group import Group, GroupsByKind
 from chargehand.store.operations import AnyOperation, GiveUp
 from chargehand.store.queries import columns, queue_from
 
@@ -93,7 +93,7 @@ class SharedStore(ABC):
     `_point` is for a row or a few by key; `_scan` for what may read many rows and must not hold anybody up.
     """
 
-    _group: Group
+    _group: Group | GroupsByKind
 
     @abstractmethod
     async def _point(self, query_name: str, /, **values: Any) -> Sequence[Row]: ...

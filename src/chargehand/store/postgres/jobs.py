@@ -1,7 +1,10 @@
 """Jobs in PostgreSQL: submit, claim, change, beat and note, each for all operations of its kind in a group."""
 
 import sys
-from typing import cast
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from itertools import chain, islice
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -12,52 +15,59 @@ from chargehand.engine.moves import Attempt, Beat, Change, Lease, Move, Moved, N
 from chargehand.engine.queue import Queue
 from chargehand.engine.store import Claim, Claimed
 from chargehand.store.operations import Answer
-from chargehand.store.postgres.transaction import Transaction, arrays
+from chargehand.store.postgres.transaction import Blobs, Transaction, as_json, delivery_rows
 from chargehand.store.queries import columns, queue_from
 from chargehand.store.shared import job_from, settings_from
 
 new_id = UlidMaker()
-GUARD = ("job_id", "tenant", "kind", "lease", "owner")
-CHANGE = (
-    "move", "stage", "waiting_for", "error", "failed_step", "lease_until", "deadline_at", "result", "level", "step", "message",
-    "data", "payload", "seen_stage",
-)  # fmt: skip
 SPARES = (16, 256, 4096)  # candidates beyond those wanted, if others are taking the first
 
 
-async def submit(tx: Transaction, jobs: list[NewJob]) -> list[Answer]:
+async def submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Answer]:
     # Sorted by key, so that two groups with the same keys wait for each other instead of for each other's other key.
     order = sorted(jobs, key=lambda job: (job.idempotency_key or "", job.unique_key or "", job.queue, job.id))
     reports = {job.id: encode_reports(job.reports) for job in jobs}
-    rows = await tx.fetch(
-        "submit_jobs",
-        **arrays(order, "id", "queue", "payload", "run_at", "fingerprint", "traceparent", "tracestate", "unique_key"),
-        priorities=[job.priority for job in order],
-        max_attempts=[job.max_attempts for job in order],
-        delays=[int(job.delay_seconds * SECOND) for job in order],
-        keys=[job.idempotency_key for job in order],
-        reports=[reports[job.id] for job in order],
-        metadata=[job.metadata for job in order],
-        deadlines=[None if job.deadline_seconds is None else int(job.deadline_seconds * SECOND) for job in order],
-        keeps=[None if job.keep_seconds is None else int(job.keep_seconds * SECOND) for job in order],
-    )
+    told = {job.id: announce(new_id, job.tenant, job.id, 1, "queued", reports[job.id]) for job in jobs if job.reports}
+    blobs = Blobs()
+    values: dict[str, Any] = {"rows": as_json([_new_row(job, reports[job.id], blobs) for job in order]), "blobs": blobs}
+    if told:
+        deliveries = delivery_rows(chain.from_iterable(told.values()))
+        rows = await tx.fetch("submit_reporting_jobs", **values, deliveries=deliveries)
+    else:
+        rows = await tx.fetch("submit_jobs", **values)
     inserted = {row[0]: row for row in rows}
-    deliveries: list[NewDelivery] = []
     answers: list[Answer] = []
     for job in jobs:
         if (row := inserted.get(job.id)) is None:
             answers.append(await _known(tx, job))
             continue
-        told = announce(new_id, job.tenant, job.id, 1, "queued", reports[job.id])
-        deliveries += told
         _, run_at, at = row
         moved = Moved(
             job.id, job.queue, "submit", State.QUEUED, "", 0, 1, run_at, at, at,
-            tuple(d.endpoint_id for d in told),
+            tuple(delivery.endpoint_id for delivery in told.get(job.id, ())),
         )  # fmt: skip
         answers.append(Submitted(job.id, True, job.fingerprint, moved))
-    await tx.deliver(deliveries)
     return answers
+
+
+def _new_row(job: NewJob, reports: str, blobs: Blobs) -> dict[str, Any]:
+    return columns(job.queue) | {
+        "id": job.id,
+        "payload": blobs.number(job.payload),
+        "priority": job.priority,
+        "max_attempts": job.max_attempts,
+        "run_at": job.run_at,
+        "delay": int(job.delay_seconds * SECOND),
+        "idempotency_key": job.idempotency_key,
+        "fingerprint": job.fingerprint,
+        "traceparent": job.traceparent,
+        "tracestate": job.tracestate,
+        "reports": reports,
+        "metadata": blobs.number(job.metadata),
+        "deadline": None if job.deadline_seconds is None else int(job.deadline_seconds * SECOND),
+        "unique_key": job.unique_key,
+        "keep": None if job.keep_seconds is None else int(job.keep_seconds * SECOND),
+    }
 
 
 async def _known(tx: Transaction, job: NewJob) -> Answer:
@@ -73,49 +83,81 @@ async def _known(tx: Transaction, job: NewJob) -> Answer:
     return (await submit(tx, [job]))[0]
 
 
-async def claim(tx: Transaction, claims: list[Claim]) -> list[Answer]:
+async def claim(tx: Transaction, claims: Sequence[Claim]) -> list[Answer]:
     """Pick the jobs of all claims for the same queues together, then deal them out in the order the claims came."""
     together: dict[tuple[Queue, ...], list[int]] = {}
     for place, claim in enumerate(claims):
         together.setdefault(claim.queues, []).append(place)
     answers: list[Answer] = [None] * len(claims)
     for queues, places in together.items():
-        slots = [place for place in places for _ in range(claims[place].limit)]
-        jobs: dict[int, list[Job]] = {place: [] for place in places}
-        told: dict[int, list[NewDelivery]] = {place: [] for place in places}
-        for spare in SPARES:
-            picked, more = await _pick(tx, queues, [claims[place] for place in slots], spare)
-            for place, (job, visible_now) in zip(slots, picked, strict=False):
-                jobs[place].append(job)
-                if visible_now:
-                    told[place] += announce(new_id, job.tenant, job.id, job.seq, job.topic, job.reports)
-            slots = slots[len(picked) :]
-            if not slots or not more:
-                break
-        await tx.deliver([delivery for place in places for delivery in told[place]])
-        for place in places:
-            answers[place] = Claimed(tuple(jobs[place]), tuple(d.endpoint_id for d in told[place]))
+        wanted = [claims[place] for place in places]
+        done = await _claim_at_once(tx, queues, wanted)
+        if done is None:
+            async with tx.atomic():
+                done = await _claim_in_rooms(tx, queues, wanted)
+        for place, claimed in zip(places, done, strict=True):
+            tx.silent.note(claimed.jobs)
+            answers[place] = claimed
     return answers
 
 
+async def _claim_at_once(tx: Transaction, queues: tuple[Queue, ...], claims: list[Claim]) -> list[Claimed] | None:
+    """Claim in one statement. Return None if that cannot be: a queue is limited, jobs report, or others were quicker."""
+    slots = [claim for claim in claims for _ in range(claim.limit)]
+    picked = await _pick(tx, dict.fromkeys(queues), slots, SPARES[0], delivers=False)
+    if picked.refused or (not picked.jobs and picked.more):
+        return None
+    jobs = iter(job for job, _ in picked.jobs)
+    return [Claimed(tuple(islice(jobs, claim.limit)), ()) for claim in claims]
+
+
+async def _claim_in_rooms(tx: Transaction, queues: tuple[Queue, ...], claims: list[Claim]) -> list[Claimed]:
+    slots = [number for number, claim in enumerate(claims) for _ in range(claim.limit)]
+    jobs: list[list[Job]] = [[] for _ in claims]
+    told: list[list[NewDelivery]] = [[] for _ in claims]
+    for spare in SPARES:
+        picked = await _pick(tx, await _rooms(tx, queues), [claims[number] for number in slots], spare, delivers=True)
+        for number, (job, visible_now) in zip(slots, picked.jobs, strict=False):
+            jobs[number].append(job)
+            if visible_now:
+                told[number] += announce(new_id, job.tenant, job.id, job.seq, job.topic, job.reports)
+        slots = slots[len(picked.jobs) :]
+        if not slots or not picked.more:
+            break
+    await tx.deliver([delivery for each in told for delivery in each])
+    return [Claimed(tuple(mine), tuple(d.endpoint_id for d in of)) for mine, of in zip(jobs, told, strict=True)]
+
+
+class _Picked(NamedTuple):
+    jobs: list[tuple[Job, bool]]  # one for each slot while there are any, with whether callers see a change
+    more: bool  # other candidates may help
+    refused: bool  # nothing was picked: a queue has settings and its room is not known, or a job reports
+
+
 async def _pick(
-    tx: Transaction, queues: tuple[Queue, ...], slots: list[Claim], spare: int
-) -> tuple[list[tuple[Job, bool]], bool]:
-    """Return a job for each slot while there are any, whether callers see a change, and whether more candidates may help."""
-    rooms = await _rooms(tx, queues)
+    tx: Transaction, rooms: Mapping[Queue, int | None], slots: list[Claim], spare: int, *, delivers: bool
+) -> _Picked:
+    asked = enumerate(rooms.items())
     rows = await tx.fetch(
         "claim_jobs",
-        queues=list(rooms),
-        rooms=list(rooms.values()),
+        rooms=as_json([columns(queue) | {"room": room, "number": number} for number, (queue, room) in asked]),
         limit=len(slots),
         spare=spare,
-        owners=[claim.owner for claim in slots],
-        lengths=[int(claim.lease_seconds * SECOND) for claim in slots],
-        stages=[claim.stage for claim in slots],
-        lease_randoms=[claim.lease_random for claim in slots],
+        slots=as_json([_slot_row(number, claim) for number, claim in enumerate(slots, 1)]),
+        delivers=delivers or not any(claim.stage for claim in slots),
     )
-    picked = [(job_from(tuple(row), row[-4]), row[-3] == row["seq"]) for row in rows if row["id"] is not None]
-    return picked, rows[0][-1] == len(slots) + spare
+    jobs = [(job_from(row, row[-5]), row[-4] == row["seq"]) for row in rows if row["id"] is not None]
+    return _Picked(jobs, rows[0][-2] == len(slots) + spare, rows[0][-1])
+
+
+def _slot_row(number: int, claim: Claim) -> dict[str, Any]:
+    return {
+        "number": number,
+        "owner": claim.owner,
+        "length": int(claim.lease_seconds * SECOND),
+        "stage": claim.stage,
+        "lease_random": claim.lease_random,
+    }
 
 
 async def _rooms(tx: Transaction, queues: tuple[Queue, ...]) -> dict[Queue, int]:
@@ -129,7 +171,15 @@ async def _rooms(tx: Transaction, queues: tuple[Queue, ...]) -> dict[Queue, int]
     return rooms | {each.queue: 0 for each in settings if each.paused}
 
 
-async def change(tx: Transaction, changes: list[Change]) -> list[Answer]:
+async def change(tx: Transaction, changes: Sequence[Change]) -> list[Answer]:
+    alone = all(c.guard.job_id in tx.silent and c.successor is None for c in changes)
+    if alone and len({c.guard.job_id for c in changes}) == len(changes):
+        return await _change(tx, changes)
+    async with tx.atomic():
+        return await _change(tx, changes)
+
+
+async def _change(tx: Transaction, changes: Sequence[Change]) -> list[Answer]:
     answers: list[Answer] = [None] * len(changes)
     waiting = list(enumerate(changes))
     while waiting:
@@ -150,19 +200,12 @@ async def change(tx: Transaction, changes: list[Change]) -> list[Answer]:
 async def _change_each_once(tx: Transaction, changes: list[tuple[int, Change]]) -> list[tuple[int, Moved]]:
     asked = [change for _, change in changes]
     moves = [Move.by_name[change.move] for change in asked]
+    blobs = Blobs()
     rows = await tx.fetch(
         "change_jobs",
-        **arrays([change.guard for change in asked], *GUARD),
-        **arrays(asked, *CHANGE),
-        delays=[int(change.delay_seconds * SECOND) for change in asked],
-        sources=[" ".join(move.source) for move in moves],
-        states=[str(move.to) for move in moves],
-        topics=[topic_of(move.to, change.stage) for move, change in zip(moves, asked, strict=True)],
-        visibles=[visible(move.to, change.stage) for move, change in zip(moves, asked, strict=True)],
-        resets=[move.attempt is Attempt.RESET for move in moves],
-        deltas=[-1 if move.attempt is Attempt.DOWN else 0 for move in moves],
-        kepts=[move.lease is Lease.KEEP for move in moves],
-        finals=[move.to in FINAL for move in moves],
+        rows=as_json([_change_row(change, move, blobs) for change, move in zip(asked, moves, strict=True)]),
+        job_ids=[change.guard.job_id for change in asked],
+        blobs=blobs,
     )
     moved_rows = {row[0]: row for row in rows}
     successors = [c.successor for _, c in changes if c.successor is not None and c.guard.job_id in moved_rows]
@@ -173,6 +216,8 @@ async def _change_each_once(tx: Transaction, changes: list[tuple[int, Change]]) 
     for (place, change), move in zip(changes, moves, strict=True):
         if (row := moved_rows.get(change.guard.job_id)) is None:
             continue
+        if move.to in FINAL:
+            tx.silent.forget(change.guard.job_id)
         attempt, seq, run_at, created_at, at, topic, topic_seq, reports = row[5:]
         job_id, queue = row[0], queue_from(row, 1)
         told = announce(new_id, queue.tenant, job_id, seq, topic, reports) if topic_seq == seq else []
@@ -191,12 +236,41 @@ async def _change_each_once(tx: Transaction, changes: list[tuple[int, Change]]) 
     return moved
 
 
-async def beat(tx: Transaction, beats: list[Beat]) -> list[Answer]:
+def _change_row(change: Change, move: Move, blobs: Blobs) -> dict[str, Any]:
+    return msgspec.structs.asdict(change.guard) | {
+        "move": change.move,
+        "source": " ".join(move.source),
+        "state": move.to,
+        "stage": change.stage,
+        "topic": topic_of(move.to, change.stage),
+        "visible": visible(move.to, change.stage),
+        "reset": move.attempt is Attempt.RESET,
+        "delta": -1 if move.attempt is Attempt.DOWN else 0,
+        "delay": int(change.delay_seconds * SECOND),
+        "kept": move.lease is Lease.KEEP,
+        "final": move.to in FINAL,
+        "waiting_for": change.waiting_for,
+        "error": change.error,
+        "failed_step": change.failed_step,
+        "lease_until": change.lease_until,
+        "deadline_at": change.deadline_at,
+        "seen_stage": change.seen_stage,
+        "level": change.level,
+        "step": change.step,
+        "message": change.message,
+        "result": blobs.number(change.result),
+        "data": blobs.number(change.data),
+        "payload": blobs.number(change.payload),
+    }
+
+
+async def beat(tx: Transaction, beats: Sequence[Beat]) -> list[Answer]:
     guards = [beat.guard for beat in beats]
+    lengths = [{"length": int(beat.lease_seconds * SECOND)} for beat in beats]
     rows = await tx.fetch(
         "beat_jobs",
-        **arrays(guards, *GUARD),
-        lengths=[int(beat.lease_seconds * SECOND) for beat in beats],
+        rows=as_json([msgspec.structs.asdict(guard) | each for guard, each in zip(guards, lengths, strict=True)]),
+        job_ids=[guard.job_id for guard in guards],
     )
     extended = {row[0]: row[1:] for row in rows}
     answers: list[Answer] = []
@@ -208,10 +282,11 @@ async def beat(tx: Transaction, beats: list[Beat]) -> list[Answer]:
     return answers
 
 
-async def note(tx: Transaction, notes: list[Note]) -> list[Answer]:
+async def note(tx: Transaction, notes: Sequence[Note]) -> list[Answer]:
     answers: list[Answer] = []
-    for n in notes:
-        guard = msgspec.structs.asdict(n.guard)
-        rows = await tx.fetch("note_job", **guard, level=n.level, step=n.step, message=n.message, data=n.data)
-        answers.append(rows[0][0] if rows else None)
+    async with tx.atomic() if len(notes) > 1 else nullcontext():
+        for n in notes:
+            guard = msgspec.structs.asdict(n.guard)
+            rows = await tx.fetch("note_job", **guard, level=n.level, step=n.step, message=n.message, data=n.data)
+            answers.append(rows[0][0] if rows else None)
     return answers

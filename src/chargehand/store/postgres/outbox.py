@@ -1,12 +1,15 @@
 """Deliveries in PostgreSQL: take and settle, each for all operations of its kind in a group."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from chargehand.engine.delivery import Settle, Take, Taken
 from chargehand.engine.job import SECOND
 from chargehand.store.operations import Answer
-from chargehand.store.postgres.transaction import Transaction, arrays
+from chargehand.store.postgres.transaction import Transaction, as_json
 
 
-async def take(tx: Transaction, takes: list[Take]) -> list[Answer]:
+async def take(tx: Transaction, takes: Sequence[Take]) -> list[Answer]:
     """Take the deliveries of all takes for the same endpoint together, then deal them out in the order the takes came."""
     counts: dict[str, int] = {}
     for take in takes:
@@ -14,9 +17,9 @@ async def take(tx: Transaction, takes: list[Take]) -> list[Answer]:
     lengths = {take.endpoint_id: int(take.lease_seconds * SECOND) for take in takes}
     rows = await tx.fetch(
         "take_deliveries",
-        endpoint_ids=list(counts),
-        counts=list(counts.values()),
-        lengths=[lengths[endpoint] for endpoint in counts],
+        rows=as_json(
+            [{"endpoint_id": each, "count": count, "length": lengths[each]} for each, count in counts.items()]
+        ),
     )
     taken: dict[str, list[tuple[str, int]]] = {endpoint: [] for endpoint in counts}
     for delivery_id, lease, endpoint in sorted(tuple(row) for row in rows):
@@ -32,15 +35,26 @@ async def take(tx: Transaction, takes: list[Take]) -> list[Answer]:
     return answers
 
 
-async def settle(tx: Transaction, settles: list[Settle]) -> list[Answer]:
+async def settle(tx: Transaction, settles: Sequence[Settle]) -> list[Answer]:
     rows = await tx.fetch(
         "settle_deliveries",
-        **arrays(settles, "delivery_id", "lease", "reason", "error", "answer"),
-        states=[str(s.state) for s in settles],
-        retry_lengths=[int(s.retry_seconds * SECOND) for s in settles],
-        statuses=[s.status for s in settles],
-        durations=[s.duration_seconds for s in settles],
-        gones=[s.disable_endpoint for s in settles],
+        rows=as_json([_settle_row(settle) for settle in settles]),
+        delivery_ids=[settle.delivery_id for settle in settles],
     )
     settled = {row[0] for row in rows}
     return [s.delivery_id in settled for s in settles]
+
+
+def _settle_row(settle: Settle) -> dict[str, Any]:
+    return {
+        "delivery_id": settle.delivery_id,
+        "lease": settle.lease,
+        "state": settle.state,
+        "retry_length": int(settle.retry_seconds * SECOND),
+        "reason": settle.reason,
+        "status": settle.status,
+        "duration": settle.duration_seconds,
+        "error": settle.error,
+        "answer": settle.answer,
+        "gone": settle.disable_endpoint,
+    }

@@ -2,14 +2,13 @@
 
 import asyncio
 import contextlib
-import os
 import secrets
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import asyncpg
-import msgspec
 
 from chargehand.engine.hint import Hint
 from chargehand.engine.moves import Change
@@ -25,18 +24,21 @@ from chargehand.errors import (
     StoreTooNew,
     StoreUnavailable,
 )
-from chargehand.store.group import Group, bad_operation
+from chargehand.store.group import Group, GroupsByKind, bad_operation
 from chargehand.store.operations import Answer, AnyOperation, Rejected
-from chargehand.store.postgres.transaction import Connection
+from chargehand.store.postgres.connecting import Connection, connect
+from chargehand.store.postgres.connections import Connections
+from chargehand.store.postgres.hints import Hints
+from chargehand.store.postgres.transaction import Silent, Transaction
 from chargehand.store.postgres.writer import apply
 from chargehand.store.queries import load_migrations, load_queries
 from chargehand.store.shared import Row, SharedStore
 
 CHANNEL = "chargehand_"  # and a secret that is kept in the database
-NOTIFY_BYTES = 7_500  # PostgreSQL takes up to 8,000
-UNTOLD_STREAMS = 100
-UNTOLD_JOBS = 200  # in one message; more are found by polling
-NOTIFY_EVERY_SECONDS = 0.005  # hints of a busy moment travel together
+CHECK_SECONDS = 0.9  # a readiness probe waits no longer
+CLOSE_SECONDS = 1.0
+PATIENCE_SECONDS = 4.5  # of callers that wait for a commit
+MIGRATION_SECONDS = 24 * 3600.0  # of one statement
 _BAD = (asyncpg.PostgresError, ValueError, OverflowError, TypeError)
 _AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _GONE = (
@@ -86,40 +88,34 @@ def _error(rejected: Rejected) -> ChargehandError:
 
 
 class PostgresStore(SharedStore):
-    _pool: "asyncpg.Pool[asyncpg.Record]"
-    _channel: str
+    _hints: Hints
 
-    def __init__(self, url: str, clock: Callable[[], int] | None, group_size: int, lanes: int) -> None:
-        self._url = url
+    def __init__(self, url: str, clock: Callable[[], int] | None, pool_size: int, group_size: int) -> None:
         self._clock = clock
         self._queries = load_queries("postgres")
-        self._group = Group(self._commit, group_size, lanes, _error)
-        self._node = os.urandom(6).hex()
-        self._heard: list[Callable[[Hint], None]] = []
-        self._untold: dict[str, tuple[str, ...]] = {}
-        self._untold_queues: dict[Queue, int] = {}
-        self._untold_streams: set[str] = set()
-        self._tell_soon = asyncio.Event()
+        self._connect = partial(connect, url)
+        # One connection is for hints; of the others, half may commit while the rest read.
+        writers = max(1, (pool_size - 1) // 2)
+        self._writers = Connections(partial(connect, url, planned_once=True), writers)
+        self._readers = Connections(self._connect, max(1, pool_size - 1 - writers))
+        self._group = GroupsByKind(lambda: Group(self._commit, group_size, _error, patience_seconds=PATIENCE_SECONDS))
+        self._silent = Silent()
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
     async def open(
         cls, url: str, *, pool_size: int = 6, group_size: int = 256, clock: Callable[[], int] | None = None
     ) -> "PostgresStore":
-        # One connection is for hints; of the others, half may commit while the rest read.
-        store = cls(url, clock, group_size, lanes=max(1, (pool_size - 1) // 2))
+        store = cls(url, clock, pool_size, group_size)
         try:
             with translated():
-                store._pool = await asyncpg.create_pool(
-                    url, min_size=1, max_size=pool_size, command_timeout=60, timeout=10, init=_prepare
-                )
                 await store._migrate()
-            store._channel = await store._shared_channel()
+            channel = await store._shared_channel()
         except StoreError:
-            await store._close_pool()
+            await store._close_connections()
             raise
         except asyncpg.PostgresError as error:
-            await store._close_pool()
+            await store._close_connections()
             raise StoreUnavailable(f"PostgreSQL: {error}; the database is left as it was") from None
         except ValueError:
             # Without the driver's text: where it cannot parse the URL, it quotes the password.
@@ -127,7 +123,8 @@ class PostgresStore(SharedStore):
                 "store.url: not a URL of PostgreSQL; it looks like postgresql://user:password@host:5432/database, "
                 "with special characters in user and password percent-encoded"
             ) from None
-        store._tasks.append(asyncio.create_task(store._keep_listening()))
+        store._hints = Hints(channel, store._connect, store._drop, store._restore)
+        store._tasks.append(asyncio.create_task(store._hints.run()))
         return store
 
     # writing ----------------------------------------------------------------------------------------------------------
@@ -156,8 +153,8 @@ class PostgresStore(SharedStore):
     async def _transact(self, operations: Sequence[AnyOperation]) -> list[Answer]:
         for patience in (2, 1, 0):
             try:
-                async with self._pool.acquire() as connection, connection.transaction():
-                    return await apply(connection, self._queries, self._now(), operations)
+                async with self._writers.use() as connection:
+                    return await apply(Transaction(connection, self._queries, self._now(), self._silent), operations)
             except _AGAIN:
                 if not patience:
                     raise
@@ -168,7 +165,8 @@ class PostgresStore(SharedStore):
     async def _point(self, query_name: str, /, **values: Any) -> Sequence[Row]:
         query = self._queries[query_name]
         with translated(), _asked():
-            return [tuple(row) for row in await self._pool.fetch(query.sql, *query.bind(**values))]
+            async with self._readers.use() as connection:
+                return [tuple(row) for row in await connection.fetch(query.sql, *query.bind(**values))]
 
     _scan = _point
 
@@ -176,10 +174,17 @@ class PostgresStore(SharedStore):
         return self._clock() if self._clock else None
 
     async def now(self) -> int:
-        return int((await self._point("now", now=self._now()))[0][0])
+        """Return the database's time: read, or as far ahead of ours as it was a second ago. Nothing is decided by it."""
+        if self._clock is not None:
+            return self._clock()
+        if self._hints.ahead is not None:
+            return time.time_ns() // 1000 + self._hints.ahead
+        return int((await self._point("now", now=None))[0][0])
 
     async def check(self) -> None:
-        version = (await self._point("schema_version"))[0][0]
+        with translated():
+            async with asyncio.timeout(CHECK_SECONDS):
+                version = (await self._point("schema_version"))[0][0]
         if version > self.schema_version:
             raise StoreTooNew(f"PostgreSQL: schema version {version}; this version knows up to {self.schema_version}")
 
@@ -194,10 +199,11 @@ class PostgresStore(SharedStore):
         """Migrate under the lock of a row, so that nodes can start together on anything that speaks PostgreSQL."""
         migrations = load_migrations("postgres")
         self.schema_version = migrations[-1].version
-        async with self._pool.acquire() as connection:
+        async with self._readers.use() as connection:
             await _make_migration_table(connection)
             async with connection.transaction():
-                await connection.fetch(self._queries["schema_lock"].sql)
+                await connection.execute("SET LOCAL statement_timeout = 0")  # a large database takes its time
+                await connection.fetch(self._queries["schema_lock"].sql, timeout=MIGRATION_SECONDS)
                 version = await connection.fetchval(self._queries["schema_version"].sql)
                 if version > self.schema_version:
                     raise StoreTooNew(
@@ -207,7 +213,7 @@ class PostgresStore(SharedStore):
                 for migration in migrations:
                     if migration.version > version:
                         for statement in migration.statements:
-                            await connection.execute(statement)
+                            await connection.execute(statement, timeout=MIGRATION_SECONDS)
                         record = self._queries["record_migration"]
                         values = record.bind(version=migration.version, name=migration.name, now=None)
                         await connection.execute(record.sql, *values)
@@ -223,7 +229,7 @@ class PostgresStore(SharedStore):
         raise StoreError("PostgreSQL: the name of the channel for hints was removed; start again")
 
     def listen(self, heard: Callable[[Hint], None]) -> None:
-        self._heard.append(heard)
+        self._hints.listen(heard)
 
     def notify(
         self,
@@ -233,88 +239,25 @@ class PostgresStore(SharedStore):
         endpoints: tuple[str, ...] = (),
         stream: str = "",
     ) -> None:
-        if queue is not None:
-            self._untold_queues[queue] = min(run_at, self._untold_queues.get(queue, sys.maxsize))
-        if job_id and len(self._untold) < UNTOLD_JOBS:
-            self._untold[job_id] = endpoints
-        if stream and len(self._untold_streams) < UNTOLD_STREAMS:
-            self._untold_streams.add(stream)
-        self._tell_soon.set()
-
-    async def _keep_listening(self) -> None:
-        """Send and receive hints. While the connection is down, the other nodes find by polling what was done here."""
-        while True:
-            with contextlib.suppress(asyncpg.PostgresError, *_GONE):
-                async with self._listener() as connection:
-                    while not connection.is_closed():
-                        await self._tell_soon.wait()
-                        self._tell_soon.clear()
-                        for text in self._texts():
-                            await connection.execute("SELECT pg_notify($1, $2)", self._channel, text)
-                        await asyncio.sleep(NOTIFY_EVERY_SECONDS)
-            self._untold.clear()
-            self._untold_queues.clear()
-            self._untold_streams.clear()
-            await asyncio.sleep(1)
-
-    @contextlib.asynccontextmanager
-    async def _listener(self) -> "AsyncIterator[Connection]":
-        connection = await asyncpg.connect(self._url, timeout=10, command_timeout=10)
-        try:
-            connection.add_termination_listener(lambda _: self._tell_soon.set())
-            await connection.add_listener(self._channel, self._on_notify)
-            yield connection
-        finally:
-            try:
-                await connection.close(timeout=1)
-            except (*_GONE, asyncpg.PostgresError):
-                connection.terminate()
-
-    def _texts(self) -> list[str]:
-        """Return the pending hints in as few messages as fit; what does not fit is found by polling."""
-        queues, self._untold_queues = tuple(self._untold_queues.items()), {}
-        untold, self._untold = self._untold, {}
-        jobs = tuple(untold)
-        endpoints = tuple(dict.fromkeys(endpoint for told in untold.values() for endpoint in told))
-        streams, self._untold_streams = self._untold_streams, set()
-        # Nobody polls for streams, so they have a message of their own.
-        texts = [self._text(Hint(streams=tuple(streams)))] if streams else []
-        # Jobs are many and their watchers poll anyway; queues and endpoints are what somebody waits for at once.
-        for hint in (Hint(queues, jobs, endpoints), Hint(queues, (), endpoints)):
-            text = self._text(hint)
-            if len(text.encode()) <= NOTIFY_BYTES:
-                return [*texts, text]
-        return texts
-
-    def _text(self, hint: Hint) -> str:
-        return self._node + msgspec.json.encode(hint).decode()
-
-    def _on_notify(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
-        text = str(payload)
-        if text.startswith(self._node):
-            return
-        with contextlib.suppress(msgspec.DecodeError, RecursionError):
-            hint = msgspec.json.decode(text[12:], type=Hint)
-            for heard in self._heard:
-                heard(hint)
+        self._hints.notify(queue, run_at, job_id, endpoints, stream)
 
     async def close(self) -> None:
         await self._group.close(StoreUnavailable("the server is stopping"))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._close_pool()
+        await self._close_connections()
 
-    async def _close_pool(self) -> None:
-        with contextlib.suppress(StoreError, AttributeError), translated():
-            async with asyncio.timeout(5):
-                await self._pool.close()
+    async def _close_connections(self) -> None:
+        await asyncio.gather(self._writers.close(CLOSE_SECONDS), self._readers.close(CLOSE_SECONDS))
 
+    def _drop(self, reason: str) -> None:
+        self._writers.drop(reason)
+        self._readers.drop(reason)
 
-async def _prepare(connection: Connection) -> None:
-    """Make the session acknowledge a commit only when it is on disk, whatever the database's default is."""
-    if await connection.fetchval("SHOW synchronous_commit") == "off":
-        await connection.execute("SET synchronous_commit = on")
+    def _restore(self) -> None:
+        self._writers.restore()
+        self._readers.restore()
 
 
 async def _make_migration_table(connection: Connection) -> None:

@@ -1,30 +1,78 @@
 """A transaction in PostgreSQL, and the statements that operations of several kinds need."""
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias, cast
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, cast
 
-import asyncpg
-from asyncpg.pool import PoolConnectionProxy
+import msgspec
 
 from chargehand.engine.announce import NewDelivery
 from chargehand.engine.delivery import shown_url
+from chargehand.engine.job import Job
 from chargehand.store.operations import Answer
+from chargehand.store.postgres.connecting import Connection
 from chargehand.store.queries import Query
 from chargehand.store.steps import Steps
 
-Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
+SILENT_JOBS = 100_000
+
+_encoder = msgspec.json.Encoder()
 
 
-def arrays(values: Sequence[object], *names: str) -> dict[str, list[Any]]:
-    """Return an attribute of all values as an array, for each name, under the plural that the statements use."""
-    return {f"{name}s": [getattr(value, name) for value in values] for name in names}
+def as_json(rows: Sequence[Mapping[str, Any]]) -> str:
+    return _encoder.encode(rows).decode()
+
+
+class Blobs(list[bytes]):
+    """Bytes that travel beside rows of JSON, which have their numbers."""
+
+    def number(self, value: bytes | None) -> int | None:
+        if value is None:
+            return None
+        self.append(value)
+        return len(self)
+
+
+def delivery_rows(deliveries: Iterable[NewDelivery]) -> str:
+    return as_json([each._asdict() | {"shown_url": shown_url(each.url)} for each in deliveries])
+
+
+class Silent:
+    """Jobs claimed here that report to nobody: no delivery follows when they move, so the move is one statement.
+
+    Where a job reports to never changes, so this can be incomplete but never wrong.
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[str, None] = {}
+
+    def note(self, jobs: Iterable[Job]) -> None:
+        self._ids |= {job.id: None for job in jobs if not job.reports}
+        while len(self._ids) > SILENT_JOBS:
+            del self._ids[next(iter(self._ids))]
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._ids
+
+    def forget(self, job_id: str) -> None:
+        self._ids.pop(job_id, None)
 
 
 class Transaction:
-    def __init__(self, connection: Connection, queries: dict[str, Query], now: int | None) -> None:
+    def __init__(self, connection: Connection, queries: dict[str, Query], now: int | None, silent: Silent) -> None:
         self._connection = connection
         self._queries = queries
         self._now = now
+        self.silent = silent
+
+    @contextlib.asynccontextmanager
+    async def atomic(self) -> AsyncIterator[None]:
+        """Begin a transaction, unless one has begun. Whoever runs one statement needs none."""
+        if self._connection.is_in_transaction():
+            yield
+        else:
+            async with self._connection.transaction():
+                yield
 
     async def fetch(self, query_name: str, /, **values: Any) -> Sequence[Any]:
         query = self._queries[query_name]
@@ -40,15 +88,5 @@ class Transaction:
             return cast(Answer, ended.value)
 
     async def deliver(self, deliveries: Sequence[NewDelivery]) -> None:
-        if not deliveries:
-            return
-        endpoints = {d.endpoint_id: d for d in deliveries}
-        await self.fetch(
-            "ensure_endpoints",
-            ids=list(endpoints),
-            tenants=[d.tenant for d in endpoints.values()],
-            urls=[shown_url(d.url) for d in endpoints.values()],
-        )
-        columns = [list(column) for column in zip(*deliveries, strict=True)]
-        names = ("ids", "tenants", "job_ids", "seqs", "endpoint_ids", "urls", "dialects")
-        await self.fetch("insert_deliveries", **dict(zip(names, columns, strict=True)))
+        if deliveries:
+            await self.fetch("insert_deliveries", deliveries=delivery_rows(deliveries))

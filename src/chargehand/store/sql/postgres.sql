@@ -1,33 +1,61 @@
--- PostgreSQL: a round trip costs more than the work, so operations of one kind travel as arrays in one statement, and the
--- statement writes the events too.
+-- PostgreSQL: a round trip costs more than the work, so operations of one kind travel in one statement, which writes the events
+-- too. They travel as rows of JSON: an array for each column costs the driver five times as much, and the database no less. Bytes
+-- travel beside them in one array, and a row has the number of its own.
 
--- name: submit_jobs
+-- part: submit
 WITH n AS (
-  SELECT *, :now AS at FROM UNNEST(
-    :ids::TEXT[], :queues_kind::TEXT[], :queues_tenant::TEXT[], :queues_queue::TEXT[], :queues_node::TEXT[],
-    :payloads::BYTEA[], :priorities::INTEGER[],
-    :max_attempts::INTEGER[], :run_ats::BIGINT[], :delays::BIGINT[], :keys::TEXT[], :fingerprints::TEXT[],
-    :traceparents::TEXT[], :tracestates::TEXT[], :reports::TEXT[], :metadata::BYTEA[],
-    :deadlines::BIGINT[], :unique_keys::TEXT[], :keeps::BIGINT[]
-  ) AS n(id, kind, tenant, queue, node, payload, priority, max_attempts, run_at, delay, idempotency_key, fingerprint,
-         traceparent, tracestate, reports, metadata, deadline, unique_key, keep)
+  SELECT *, :now AS at FROM json_to_recordset(:rows::JSON) AS n(
+    id TEXT, kind TEXT, tenant TEXT, queue TEXT, node TEXT, payload INTEGER, priority INTEGER, max_attempts INTEGER,
+    run_at BIGINT, delay BIGINT, idempotency_key TEXT, fingerprint TEXT, traceparent TEXT, tracestate TEXT, reports TEXT,
+    metadata INTEGER, deadline BIGINT, unique_key TEXT, keep BIGINT)
 ), inserted AS (
   INSERT INTO jobs (id, kind, tenant, queue, node, state, stage, topic, previous, topic_seq, priority, run_at, attempt,
                     max_attempts, lease, waiting_for, idempotency_key, fingerprint, traceparent, tracestate, reports,
                     metadata, deadline_at, unique_key, keep, seq, created_at, updated_at)
   SELECT n.id, n.kind, n.tenant, n.queue, n.node, 'queued', '', 'queued', '', 1, n.priority,
          GREATEST(n.at, COALESCE(n.run_at, 0)) + n.delay, 0, n.max_attempts, 0, '', n.idempotency_key, n.fingerprint,
-         n.traceparent, n.tracestate, n.reports, n.metadata, n.at + n.deadline, n.unique_key, n.keep, 1, n.at, n.at
+         n.traceparent, n.tracestate, n.reports, (:blobs::BYTEA[])[n.metadata], n.at + n.deadline, n.unique_key, n.keep, 1, n.at, n.at
   FROM n
   ON CONFLICT DO NOTHING
   RETURNING id, run_at, created_at
 ), payloads AS (
-  INSERT INTO job_payloads (job_id, payload) SELECT n.id, n.payload FROM n JOIN inserted i ON i.id = n.id
+  INSERT INTO job_payloads (job_id, payload) SELECT n.id, (:blobs::BYTEA[])[n.payload] FROM n JOIN inserted i ON i.id = n.id
 ), events AS (
   INSERT INTO job_events (job_id, seq, at, level, move, state, stage, previous, attempt, step, message)
   SELECT i.id, 1, i.created_at, 'info', 'submit', 'queued', '', '', 0, '', '' FROM inserted i
 )
+
+-- name: submit_jobs
+{part submit}
 SELECT i.id, i.run_at, i.created_at FROM inserted i;
+
+-- part: new_deliveries
+json_to_recordset(:deliveries::JSON) AS n(
+    id TEXT, tenant TEXT, job_id TEXT, seq INTEGER, endpoint_id TEXT, url TEXT, dialect TEXT, shown_url TEXT)
+
+-- Endpoints in the order of their ids, so that two groups with the same ones wait for each other instead of for ever.
+-- part: deliver
+ensured AS (
+  INSERT INTO endpoints (id, tenant, url, state, reason, created_at, updated_at)
+  SELECT DISTINCT ON (d.endpoint_id) d.endpoint_id, d.tenant, d.shown_url, 'active', '', d.at, d.at
+  FROM d ORDER BY d.endpoint_id
+  ON CONFLICT (id) DO NOTHING
+), delivered AS (
+  INSERT INTO deliveries (id, tenant, job_id, seq, endpoint_id, url, dialect, state, attempt, tries, lease, due_at,
+                          since_at, reason, created_at, updated_at)
+  SELECT d.id, d.tenant, d.job_id, d.seq, d.endpoint_id, d.url, d.dialect, 'pending', 0, 0, 0, d.at, d.at, '', d.at, d.at
+  FROM d
+)
+
+-- name: submit_reporting_jobs
+{part submit}, d AS MATERIALIZED (
+  SELECT n.*, i.created_at AS at FROM {part new_deliveries} JOIN inserted i ON i.id = n.job_id
+), {part deliver}
+SELECT i.id, i.run_at, i.created_at FROM inserted i;
+
+-- name: insert_deliveries
+WITH d AS MATERIALIZED (SELECT n.*, :now AS at FROM {part new_deliveries}), {part deliver}
+SELECT COUNT(*) FROM d;
 
 -- name: job_by_key
 SELECT j.id, j.fingerprint FROM jobs j
@@ -50,16 +78,20 @@ FOR UPDATE;
 SELECT q.kind, q.tenant, q.queue, q.node, (SELECT COUNT(*) FROM jobs j WHERE j.state = 'running' AND {same j q})
 FROM {each queue of queues as q};
 
+-- A room is how many jobs the queue may take; where it is NULL, it was not read, and nothing is claimed if there are settings. Nor
+-- is anything claimed if deliveries must be made with a claim, and the caller will not make them in the same transaction.
 -- Candidates are found without locks, one seek for each queue and priority; then only what is taken is locked. The spare
 -- candidates are for those that another node is taking; the last column says whether there may be more behind them. MATERIALIZED keeps the planner from running the locking part
 -- more often than LIMIT allows; ANY(ARRAY(…)) tells it that few rows are meant, where it would guess a tenth of the table;
 -- `|| ''` keeps it off the index of queued jobs, where it would look for an id from end to end.
 -- name: claim_jobs
-WITH found AS (
+WITH asked AS MATERIALIZED (
+  SELECT q.*, q.room IS NULL AND EXISTS (SELECT 1 FROM queue_settings s WHERE {same s q}) AS limited
+  FROM json_to_recordset(:rooms::JSON) AS q(kind TEXT, tenant TEXT, queue TEXT, node TEXT, room BIGINT, number INTEGER)
+), found AS (
   SELECT c.id, c.priority, c.run_at, q.room,
          ROW_NUMBER() OVER (PARTITION BY q.number ORDER BY c.priority DESC, c.run_at, c.id) AS place
-  FROM UNNEST(:queues_kind::TEXT[], :queues_tenant::TEXT[], :queues_queue::TEXT[], :queues_node::TEXT[], :rooms::BIGINT[])
-    WITH ORDINALITY AS q(kind, tenant, queue, node, room, number)
+  FROM (SELECT * FROM asked WHERE NOT EXISTS (SELECT 1 FROM asked a WHERE a.limited)) q
   CROSS JOIN (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p(priority)
   CROSS JOIN LATERAL (
     SELECT j.id, j.priority, j.run_at FROM jobs j
@@ -68,9 +100,9 @@ WITH found AS (
     LIMIT :limit::INTEGER + :spare::INTEGER
   ) c
 ), candidates AS MATERIALIZED (
-  SELECT f.id FROM found f WHERE f.place <= f.room ORDER BY f.priority DESC, f.run_at, f.id LIMIT :limit::INTEGER + :spare::INTEGER
+  SELECT f.id FROM found f WHERE f.room IS NULL OR f.place <= f.room ORDER BY f.priority DESC, f.run_at, f.id LIMIT :limit::INTEGER + :spare::INTEGER
 ), picked AS MATERIALIZED (
-  SELECT j.id, j.priority, j.run_at FROM jobs j
+  SELECT j.id, j.priority, j.run_at, j.reports FROM jobs j
   WHERE j.id = ANY(ARRAY(SELECT c.id FROM candidates c)) AND j.state || '' = 'queued'
   ORDER BY j.priority DESC, j.run_at, j.id
   LIMIT :limit
@@ -78,8 +110,7 @@ WITH found AS (
 ), dealt AS (
   SELECT p.id, s.owner, s.length, s.stage, s.lease_random, s.number, :now AS at
   FROM (SELECT p.id, ROW_NUMBER() OVER (ORDER BY p.priority DESC, p.run_at, p.id) AS number FROM picked p) p
-  JOIN UNNEST(:owners::TEXT[], :lengths::BIGINT[], :stages::TEXT[], :lease_randoms::BIGINT[]) WITH ORDINALITY
-    AS s(owner, length, stage, lease_random, number)
+  JOIN json_to_recordset(:slots::JSON) AS s(number INTEGER, owner TEXT, length BIGINT, stage TEXT, lease_random BIGINT)
     ON s.number = p.number
 ), claimed AS (
   UPDATE jobs
@@ -91,6 +122,7 @@ WITH found AS (
       topic = CASE WHEN d.stage <> '' THEN 'running:' || d.stage ELSE topic END
   FROM dealt d
   WHERE jobs.id = d.id AND jobs.id = ANY(ARRAY(SELECT p.id FROM picked p))
+    AND (:delivers::BOOLEAN OR NOT EXISTS (SELECT 1 FROM picked p WHERE p.reports <> ''))
   RETURNING jobs.*, d.number
 ), events AS (
   INSERT INTO job_events (job_id, seq, at, level, move, state, stage, previous, attempt, step, message)
@@ -98,8 +130,12 @@ WITH found AS (
          CASE WHEN c.topic_seq = c.seq THEN c.previous ELSE c.topic END, c.attempt, '', 'claimed by ' || c.lease_owner
   FROM claimed c
 )
-SELECT {job c}, p.payload, c.topic_seq, c.number, k.count
-FROM (SELECT COUNT(*) AS count FROM candidates) k
+SELECT {job c}, p.payload, c.topic_seq, c.number, k.count, k.refused
+FROM (
+  SELECT (SELECT COUNT(*) FROM candidates) AS count,
+         EXISTS (SELECT 1 FROM asked a WHERE a.limited)
+         OR (NOT :delivers AND EXISTS (SELECT 1 FROM picked p WHERE p.reports <> '')) AS refused
+) k
 LEFT JOIN claimed c ON TRUE
 LEFT JOIN job_payloads p ON p.job_id = c.id
 ORDER BY c.number;
@@ -107,15 +143,11 @@ ORDER BY c.number;
 -- The one statement that writes every move of a single job; a job stands in it at most once.
 -- name: change_jobs
 WITH c AS (
-  SELECT *, :now AS at FROM UNNEST(
-    :job_ids::TEXT[], :moves::TEXT[], :sources::TEXT[], :states::TEXT[], :stages::TEXT[], :topics::TEXT[],
-    :visibles::BOOLEAN[], :resets::BOOLEAN[], :deltas::INTEGER[], :delays::BIGINT[], :kepts::BOOLEAN[],
-    :waiting_fors::TEXT[], :errors::TEXT[], :failed_steps::TEXT[], :finals::BOOLEAN[], :leases::BIGINT[],
-    :lease_untils::BIGINT[], :deadline_ats::BIGINT[], :tenants::TEXT[], :results::BYTEA[], :levels::TEXT[], :steps::TEXT[],
-    :messages::TEXT[], :datas::BYTEA[], :owners::TEXT[], :payloads::BYTEA[], :kinds::TEXT[], :seen_stages::TEXT[]
-  ) AS c(job_id, move, source, state, stage, topic, visible, reset, delta, delay, kept, waiting_for, error, failed_step,
-         final, lease, lease_until, deadline_at, tenant, result, level, step, message, data, owner, payload, kind,
-         seen_stage)
+  SELECT *, :now AS at FROM json_to_recordset(:rows::JSON) AS c(
+    job_id TEXT, tenant TEXT, kind TEXT, lease BIGINT, owner TEXT, move TEXT, source TEXT, state TEXT, stage TEXT, topic TEXT,
+    visible BOOLEAN, reset BOOLEAN, delta INTEGER, delay BIGINT, kept BOOLEAN, final BOOLEAN, waiting_for TEXT, error TEXT,
+    failed_step TEXT, lease_until BIGINT, deadline_at BIGINT, seen_stage TEXT, level TEXT, step TEXT, message TEXT,
+    result INTEGER, data INTEGER, payload INTEGER)
 ), moved AS (
   UPDATE jobs j
   SET state = c.state, stage = c.stage,
@@ -131,7 +163,7 @@ WITH c AS (
       topic_seq = CASE WHEN c.visible AND j.topic <> c.topic THEN j.seq + 1 ELSE j.topic_seq END,
       topic = CASE WHEN c.visible THEN c.topic ELSE j.topic END
   FROM c
-  WHERE j.id = c.job_id AND j.id = ANY(:job_ids) AND STRPOS(c.source, j.state) > 0
+  WHERE j.id = c.job_id AND j.id = ANY(:job_ids::TEXT[]) AND STRPOS(c.source, j.state) > 0
     AND j.kind = c.kind AND (c.tenant IS NULL OR j.tenant = c.tenant)
     AND (c.lease IS NULL OR j.lease = c.lease) AND (c.owner IS NULL OR j.lease_owner = c.owner)
     AND (c.seen_stage IS NULL OR j.stage = c.seen_stage)
@@ -144,16 +176,16 @@ WITH c AS (
   RETURNING j.id, j.kind, j.tenant, j.queue, j.node, j.attempt, j.seq, j.run_at, j.created_at, j.updated_at, j.topic, j.previous,
             j.topic_seq, j.reports
 ), payloads AS (
-  UPDATE job_payloads p SET payload = c.payload FROM c JOIN moved m ON m.id = c.job_id
+  UPDATE job_payloads p SET payload = (:blobs::BYTEA[])[c.payload] FROM c JOIN moved m ON m.id = c.job_id
   WHERE p.job_id = c.job_id AND c.payload IS NOT NULL
 ), results AS (
   INSERT INTO job_results (job_id, result)
-  SELECT c.job_id, c.result FROM c JOIN moved m ON m.id = c.job_id WHERE c.result IS NOT NULL
+  SELECT c.job_id, (:blobs::BYTEA[])[c.result] FROM c JOIN moved m ON m.id = c.job_id WHERE c.result IS NOT NULL
   ON CONFLICT (job_id) DO UPDATE SET result = excluded.result
 ), events AS (
   INSERT INTO job_events (job_id, seq, at, level, move, state, stage, previous, attempt, step, message, error, data)
   SELECT m.id, m.seq, m.updated_at, c.level, c.move, c.state, c.stage,
-         CASE WHEN m.topic_seq = m.seq THEN m.previous ELSE m.topic END, m.attempt, c.step, c.message, c.error, c.data
+         CASE WHEN m.topic_seq = m.seq THEN m.previous ELSE m.topic END, m.attempt, c.step, c.message, c.error, (:blobs::BYTEA[])[c.data]
   FROM c JOIN moved m ON m.id = c.job_id
 )
 SELECT m.id, m.kind, m.tenant, m.queue, m.node, m.attempt, m.seq, m.run_at, m.created_at, m.updated_at, m.topic, m.topic_seq, m.reports
@@ -161,9 +193,8 @@ FROM moved m;
 
 -- name: beat_jobs
 UPDATE jobs j SET lease_until = :now + b.length
-FROM UNNEST(:job_ids::TEXT[], :leases::BIGINT[], :tenants::TEXT[], :owners::TEXT[], :kinds::TEXT[], :lengths::BIGINT[])
-  AS b(job_id, lease, tenant, owner, kind, length)
-WHERE j.id = b.job_id AND j.state = 'running' AND j.kind = b.kind AND (b.tenant IS NULL OR j.tenant = b.tenant)
+FROM json_to_recordset(:rows::JSON) AS b(job_id TEXT, tenant TEXT, kind TEXT, lease BIGINT, owner TEXT, length BIGINT)
+WHERE j.id = b.job_id AND j.id = ANY(:job_ids::TEXT[]) AND j.state = 'running' AND j.kind = b.kind AND (b.tenant IS NULL OR j.tenant = b.tenant)
   AND (b.lease IS NULL OR j.lease = b.lease) AND (b.owner IS NULL OR j.lease_owner = b.owner)
 RETURNING j.id, j.lease, j.tenant, j.lease_owner, j.kind, j.lease_until;
 
@@ -179,28 +210,11 @@ INSERT INTO job_events (job_id, seq, at, level, move, state, stage, previous, at
 SELECT n.id, n.seq, :now, :level, 'note', n.state, n.stage, n.topic, n.attempt, :step, :message, :data FROM noted n
 RETURNING seq;
 
--- name: ensure_endpoints
-INSERT INTO endpoints (id, tenant, url, state, reason, created_at, updated_at)
-SELECT e.id, e.tenant, e.url, 'active', '', :now, :now
-FROM UNNEST(:ids::TEXT[], :tenants::TEXT[], :urls::TEXT[]) AS e(id, tenant, url)
-ORDER BY e.id
-ON CONFLICT (id) DO NOTHING;
-
--- name: insert_deliveries
-INSERT INTO deliveries (id, tenant, job_id, seq, endpoint_id, url, dialect, state, attempt, tries, lease, due_at, since_at,
-                        reason, created_at, updated_at)
-SELECT d.id, d.tenant, d.job_id, d.seq, d.endpoint_id, d.url, d.dialect, 'pending', 0, 0, 0, d.at, d.at, '', d.at, d.at
-FROM (
-  SELECT *, :now AS at FROM UNNEST(
-    :ids::TEXT[], :tenants::TEXT[], :job_ids::TEXT[], :seqs::INTEGER[], :endpoint_ids::TEXT[], :urls::TEXT[],
-    :dialects::TEXT[]) AS d(id, tenant, job_id, seq, endpoint_id, url, dialect)
-) d;
-
 -- Differs because several nodes send: SKIP LOCKED, and many endpoints in one round trip.
 -- name: take_deliveries
 WITH wanted AS (
-  SELECT w.endpoint_id, w.count, w.length FROM UNNEST(:endpoint_ids::TEXT[], :counts::INTEGER[], :lengths::BIGINT[])
-    AS w(endpoint_id, count, length)
+  SELECT w.endpoint_id, w.count, w.length FROM json_to_recordset(:rows::JSON)
+    AS w(endpoint_id TEXT, count INTEGER, length BIGINT)
   LEFT JOIN endpoints e ON e.id = w.endpoint_id
   WHERE COALESCE(e.state, 'active') = 'active'
 ), due AS MATERIALIZED (
@@ -225,16 +239,15 @@ FROM {each endpoint_ids as w} LEFT JOIN endpoints e ON e.id = w.value;
 
 -- name: settle_deliveries
 WITH s AS (
-  SELECT *, :now AS at FROM UNNEST(
-    :delivery_ids::TEXT[], :leases::BIGINT[], :states::TEXT[], :retry_lengths::BIGINT[], :reasons::TEXT[],
-    :statuses::INTEGER[], :durations::DOUBLE PRECISION[], :errors::TEXT[], :answers::TEXT[], :gones::TEXT[]
-  ) AS s(delivery_id, lease, state, retry_length, reason, status, duration, error, answer, gone)
+  SELECT *, :now AS at FROM json_to_recordset(:rows::JSON) AS s(
+    delivery_id TEXT, lease BIGINT, state TEXT, retry_length BIGINT, reason TEXT, status INTEGER,
+    duration DOUBLE PRECISION, error TEXT, answer TEXT, gone TEXT)
 ), settled AS (
   UPDATE deliveries d
   SET state = s.state, attempt = d.attempt + 1, tries = d.tries + 1, lease_until = NULL, due_at = s.at + s.retry_length,
       reason = s.reason, updated_at = s.at
   FROM s
-  WHERE d.id = s.delivery_id AND d.lease = s.lease AND d.state = 'pending'
+  WHERE d.id = s.delivery_id AND d.id = ANY(:delivery_ids::TEXT[]) AND d.lease = s.lease AND d.state = 'pending'
   RETURNING d.id, d.tries
 ), logged AS (
   INSERT INTO delivery_tries (delivery_id, number, at, status, duration_seconds, error, answer)

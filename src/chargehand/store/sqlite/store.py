@@ -64,6 +64,8 @@ def sqlite_path(url: str) -> Path:
 
 
 class SqliteStore(SharedStore):
+    _group: Group
+
     def __init__(self, path: Path, clock: Callable[[], int] | None, group_size: int) -> None:
         self._path = path
         self._clock = clock or now

@@ -1,0 +1,82 @@
+"""How a connection to PostgreSQL is made: to which of several hosts, within what time, and with which settings."""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import asyncpg
+from asyncpg.connect_utils import SessionAttribute
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+CONNECT_SECONDS = 2.0  # a host that is frozen accepts a connection and never answers on it
+STATEMENT_SECONDS = 30  # of any statement but a migration's: a lock that is held for ever must not hold us for ever
+IDLE_SECONDS = 10  # within a transaction: then the database ends it, and with it the locks of a node that froze
+_SETTINGS = {
+    "jit": "off",
+    "statement_timeout": f"{STATEMENT_SECONDS}s",
+    "idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s",
+}
+# A write is the same statement for any group. Its plan would be made anew for the values of each, and that costs more than to run
+# it. A plan that is made while the tables are empty must serve when they are not, so it must not read them whole. Reads keep
+# PostgreSQL's own choice: how many rows are wanted changes their plans.
+_PLANNED_ONCE = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
+_SET = """
+SELECT set_config(s.name, w.value, false)
+FROM UNNEST($1::TEXT[], $2::TEXT[]) AS w(name, value) JOIN pg_settings s ON s.name = w.name
+UNION ALL
+SELECT set_config(s.name, 'on', false) FROM pg_settings s WHERE s.name = 'synchronous_commit' AND s.setting = 'off'
+"""
+_HOSTS = re.compile(r"(?P<scheme>\w+://(?:[^/?#]*@)?)(?P<hosts>[^/?#@]*)(?P<rest>.*)", re.DOTALL)
+
+
+async def connect(url: str, *, planned_once: bool = False) -> Connection:
+    """Connect to the first host of the URL that answers and takes writes. All are asked at once, since one may be frozen."""
+    urls = each_host(url)
+    settings = _SETTINGS | (_PLANNED_ONCE if planned_once else {})
+    if len(urls) == 1:
+        return await _connect(url, settings)
+    trying = [asyncio.ensure_future(_connect(each, settings, writable=True)) for each in urls]
+    try:
+        return await _first(trying)
+    finally:
+        for each in trying:
+            each.cancel()
+
+
+def each_host(url: str) -> list[str]:
+    """Return a URL for each host that the URL names."""
+    parts = _HOSTS.fullmatch(url)
+    if parts is None:
+        return [url]
+    return [f"{parts['scheme']}{host}{parts['rest']}" for host in parts["hosts"].split(",")]
+
+
+async def _first(trying: Sequence[asyncio.Future[Connection]]) -> Connection:
+    """Return the first connection that succeeds; raise the last error if none does."""
+    waiting, failed = set(trying), list[asyncio.Future[Connection]]()
+    while waiting:
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        made = [each.result() for each in done if each.exception() is None]
+        for spare in made[1:]:
+            spare.terminate()
+        if made:
+            return made[0]
+        failed += done
+    return failed[-1].result()
+
+
+async def _connect(url: str, settings: Mapping[str, str], *, writable: bool = False) -> Connection:
+    connection = await asyncpg.connect(
+        url,
+        timeout=CONNECT_SECONDS,
+        command_timeout=STATEMENT_SECONDS + 5,
+        target_session_attrs=SessionAttribute.read_write if writable else None,
+    )
+    try:
+        await connection.execute(_SET, list(settings), list(settings.values()), timeout=CONNECT_SECONDS)
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
