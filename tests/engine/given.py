@@ -14,6 +14,7 @@ from chargehand.engine.job import Event, Job
 from chargehand.engine.moves import RetryPolicy
 from chargehand.engine.queue import Queue
 from chargehand.engine.store import Claim, Store
+from chargehand.store.postgres.store import PostgresStore
 from tests.store.given import a_queue
 
 POLICY = RetryPolicy(backoff_base_seconds=5, backoff_max_seconds=60)
@@ -56,6 +57,12 @@ async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not true():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.001)
+
+
+async def until_met(*stores: Store) -> None:
+    """Wait until each of two nodes knows of the other: before that they send no hints."""
+    hints = [store._hints for store in stores if isinstance(store, PostgresStore)]
+    await until(lambda: all(each._peers for each in hints))
 
 
 async def event(engine: Engine, job_id: str, move: str, seconds: float = 5.0) -> Event:

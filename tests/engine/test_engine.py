@@ -28,6 +28,7 @@ from tests.engine.given import (
     kept_up,
     log,
     until,
+    until_met,
 )
 from tests.store.given import a_job, a_queue, a_report, job_in, opened, seen, sql, submit, until_held_up
 
@@ -541,18 +542,16 @@ async def test_draining_ends_watching(engine: Engine) -> None:
 async def two_engines(url: str) -> AsyncIterator[tuple[CountingEngine, CountingEngine]]:
     """Yield two engines on one database, each receiving the hints of the other."""
     async with opened(url, pool_size=4) as a, opened(url, pool_size=4) as b:
-        async with asyncio.timeout(5):
-            while await listeners(url) < 2:
-                pass
+        await until_met(a, b)
         yield an_engine(a), an_engine(b)
 
 
-async def listeners(url: str) -> int:
-    [(count,)] = await sql(url, LISTENERS.format("COUNT(*)"))
-    return int(count)
+async def listeners(url: str) -> set[int]:
+    """Return the processes of the connections for hints."""
+    return {pid for (pid,) in await sql(url, LISTENERS.format("pid"))}
 
 
-LISTENERS = "SELECT {} FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+LISTENERS = "SELECT {} FROM pg_stat_activity WHERE datname = current_database() AND query SIMILAR TO '(LISTEN|SELECT pg_notify)%'"
 
 
 async def test_a_job_submitted_at_one_node_wakes_a_claim_at_another(postgres_url: str) -> None:
@@ -596,9 +595,10 @@ async def test_a_job_whose_hint_was_lost_is_found_by_polling(postgres_url: str) 
 
 async def test_hints_arrive_again_after_the_connection_was_lost(postgres_url: str) -> None:
     async with two_engines(postgres_url) as (a, b):
+        lost = await listeners(postgres_url)
         await sql(postgres_url, LISTENERS.format("pg_terminate_backend(pid)"))
         async with asyncio.timeout(10):
-            while await listeners(postgres_url) < 2:
+            while len(await listeners(postgres_url) - lost) < 2:
                 pass
         waiter = await claiming(b)
         await a.submit(a_job())

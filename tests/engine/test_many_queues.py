@@ -21,11 +21,10 @@ from chargehand.engine.store import Claim, Store
 from chargehand.engine.wakeups import Wakeups
 from chargehand.errors import StoreUnavailable
 from tests.conftest import Clock
-from tests.engine.given import AT_ONCE, LONG, POLICY, kept_up, until
-from tests.store.given import a_job, opened, sql
+from tests.engine.given import AT_ONCE, LONG, POLICY, kept_up, until, until_met
+from tests.store.given import a_job, opened
 
 PATTERNS = ("k/acme/*", "k/*/render", "k/*/*")
-LISTENERS = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
 OTHERS = ("k/other/send", "k/acme2/send", "other/acme/render", "kk/acme/render")
 
 
@@ -316,10 +315,9 @@ async def test_polling_for_patterns_finds_each_matching_queue_once_and_no_other(
 @pytest.mark.parametrize("pattern", PATTERNS)
 async def test_a_job_at_one_node_wakes_a_pattern_at_another(postgres_url: str, pattern: str) -> None:
     async with AsyncExitStack() as stack:
-        a, b = [an_engine(await stack.enter_async_context(opened(postgres_url))) for _ in range(2)]
-        async with asyncio.timeout(5):  # a hint before both listen is lost, and nothing polls here
-            while (await sql(postgres_url, LISTENERS))[0][0] < 2:
-                pass
+        stores = [await stack.enter_async_context(opened(postgres_url)) for _ in range(2)]
+        a, b = map(an_engine, stores)
+        await until_met(*stores)  # a hint before that is lost, and nothing polls here
         task = await waiting(b, pattern)
         assert await put(a, "k/acme/render") == await woken(task)
 
