@@ -18,6 +18,7 @@ from chargehand.engine.store import OldJobs, Store
 from chargehand.errors import BadRequest, ChargehandError, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 from chargehand.store import open_store
 from chargehand.store.sqlite.store import SqliteStore
+from tests.api.serving import until
 from tests.conftest import Clock
 from tests.store.given import (
     KILL,
@@ -457,9 +458,14 @@ async def test_a_new_password_is_read_from_the_password_file_for_the_next_connec
         async with opened(postgres_url.replace("postgres:@", f"{user}@") + f"&passfile={passwords}") as store:
             await rotate("second")
             await sql(postgres_url, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{user}'")
-            with suppress(StoreUnavailable):
-                await submit(store)  # on a connection that has just been closed
-            assert await get(store, await submit(store))
+
+            async def works() -> bool:
+                try:
+                    return await get(store, await submit(store)) is not None
+                except StoreUnavailable:  # on a connection that has just been closed
+                    return False
+
+            await until(works)
     await sql(postgres_url, "SELECT pg_reload_conf()")
 
 

@@ -37,13 +37,13 @@ class Hints:
         self,
         channel: str,
         connect: Callable[[], Awaitable[Connection]],
-        lost: Callable[[str], None],
-        found: Callable[[], None],
+        silent: Callable[[str], None],
+        answering: Callable[[], None],
     ) -> None:
         self._channel = channel
         self._connect = connect
-        self._lost = lost
-        self._found = found
+        self._silent = silent
+        self._answering = answering
         self._node = os.urandom(_NODE_CHARACTERS // 2).hex()
         self._heard: list[Callable[[Hint], None]] = []
         self._peers: dict[str, float] = {}  # other nodes, and when each was last heard
@@ -73,12 +73,12 @@ class Hints:
         while True:
             try:
                 async with self._listening() as connection:
-                    self._found()
+                    self._answering()
                     await self._talk(connection)
-            except _Frozen as frozen:
-                self._lost(str(frozen))
-            except _FAULTS as error:
-                self._lost(str(error) or type(error).__name__)
+            except TimeoutError:
+                self._silent(f"the database has not answered for {ANSWER_SECONDS:.0f} s")
+            except _FAULTS:
+                self._answering()  # if only with a refusal: whoever needs a connection hears the reason at once
                 await asyncio.sleep(AGAIN_SECONDS)
             self._forget()
 
@@ -105,6 +105,8 @@ class Hints:
                 said_at = time.monotonic()
                 try:
                     await self._say(connection, text)
+                except TimeoutError:
+                    raise
                 except _FAULTS:
                     return
             await asyncio.sleep(NOTIFY_EVERY_SECONDS)
@@ -118,7 +120,7 @@ class Hints:
         done, _ = await asyncio.wait({saying}, timeout=ANSWER_SECONDS)
         if not done:
             saying.add_done_callback(asyncio.Future.exception)  # the end of the connection is no news
-            raise _Frozen(f"the database has not answered for {ANSWER_SECONDS:.0f} s")
+            raise TimeoutError
         [(_, at)] = saying.result()
         self.ahead = at - time.time_ns() // 1000
 
@@ -175,7 +177,3 @@ class Hints:
         self._jobs.clear()
         self._queues.clear()
         self._streams.clear()
-
-
-class _Frozen(Exception):
-    pass
