@@ -209,10 +209,11 @@ class Load:
         self.results[record["taskId"]] = record
 
     async def _all_ended(self) -> bool:
-        answer = await self.call("GET", f"{BASE}/admin/queues")
+        # All counts of one moment: codeQ's page reads the pending tasks apart, and one may be claimed in between.
+        answer = await self.call("GET", "/engine/queues")
         if answer is None:
             return False
-        return not any(count for label, count in answer[1].items() if not label.endswith(":dlq"))
+        return not any(queue["ready"] + queue["delayed"] + queue["running"] for queue in answer[1]["queues"])
 
 
 # The results ------------------------------------------------------------------------------------------------------------
