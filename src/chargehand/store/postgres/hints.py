@@ -115,6 +115,7 @@ class Hints:
                     await self._soon.wait()
 
     async def _say(self, connection: Connection, text: str) -> None:
+        before = time.time_ns() // 1000
         saying = asyncio.ensure_future(connection.fetch(_SAY, self._channel, text))
         # Not a timeout around the call: if this process was held up, the answer may be there, and the wait still counts it.
         done, _ = await asyncio.wait({saying}, timeout=ANSWER_SECONDS)
@@ -122,7 +123,7 @@ class Hints:
             saying.add_done_callback(asyncio.Future.exception)  # the end of the connection is no news
             raise TimeoutError
         [(_, at)] = saying.result()
-        self.ahead = at - time.time_ns() // 1000
+        self.ahead = at - before  # not too little: what was written before must not seem to be in the future
 
     def _texts(self) -> list[str]:
         """Return the pending hints in as few messages as fit; what does not fit is found by polling."""
