@@ -53,7 +53,9 @@ run: setup ## start the server on 127.0.0.1:8484 with SQLite under ./data
 	@$(BIN)/chargehand serve
 
 test: dev ## all tests, on SQLite and on a real PostgreSQL
-	$(BIN)/pytest -n 3 --dist loadgroup
+	@$(BIN)/pytest -n 3 --dist loadgroup || { code=$$?; [ $$code -eq 1 ] || exit $$code; \
+	echo "These failed while others ran beside them. They run again, alone; one that fails again has failed:"; \
+	$(BIN)/pytest --last-failed --last-failed-no-failures none --maxfail 5 -vv; }
 
 test-real: dev ## the contract of a target on SmolLM2, and on a real Ollama at CHARGEHAND_E2E_OLLAMA_URL
 	@[ -n "$$CHARGEHAND_E2E_OLLAMA_URL" ] || echo "CHARGEHAND_E2E_OLLAMA_URL is not set: without a real Ollama."

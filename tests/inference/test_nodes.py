@@ -7,6 +7,7 @@ import pytest
 
 from chargehand.app import Server
 from tests.api.serving import Api, serving, talking, until
+from tests.engine.given import until_met
 from tests.inference.conformance import Model, OllamaTarget
 
 Nodes = tuple[Api, Api]
@@ -29,6 +30,7 @@ async def nodes(postgres_url: str, target: OllamaTarget) -> AsyncIterator[Nodes]
         talking(other) as other_api,
     ):
         await until(lambda: all(is_there(node) for node in (one, other)))
+        await until_met(one.store, other.store)
         yield api, other_api
 
 

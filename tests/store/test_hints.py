@@ -175,3 +175,44 @@ async def test_a_node_that_is_alone_sends_no_hints_and_begins_when_another_comes
             job_id = await api.submit(queue="other")
             await until(lambda: any(job_id in text for text in heard))
     await connection.close()
+
+
+async def test_a_node_that_knows_no_other_still_tells_which_stream_ended(postgres_url: str) -> None:
+    """The other node may have come a moment ago, and nobody polls for streams."""
+    connection = await asyncpg.connect(postgres_url)
+    async with node(postgres_url) as (server, _, channel):
+        heard: list[str] = []
+        await connection.add_listener(channel, lambda *said: heard.append(str(said[-1])))
+        assert isinstance(server.store, PostgresStore)
+        server.store.notify(stream="the stream")
+        await until(lambda: any("the stream" in text for text in heard))
+    await connection.close()
+
+
+async def test_a_server_ends_if_what_watches_its_database_breaks(postgres_url: str) -> None:
+    """Without it a database that freezes would not be noticed."""
+    connection = await asyncpg.connect(postgres_url)
+    async with node(postgres_url) as (server, _, _):
+        assert isinstance(server.store, PostgresStore)
+        hints = server.store._hints
+        await until(lambda: hints.ahead is not None)
+        waiting = asyncio.create_task(server.wait(asyncio.Event()))
+
+        async def broken() -> asyncpg.Connection:
+            raise ArithmeticError("a fault of ours")
+
+        hints._connect = broken
+        listening = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_notify%' AND pid <> pg_backend_pid()"
+        await connection.execute(listening + " AND datname = current_database()")
+        assert "a fault of ours" in await asyncio.wait_for(waiting, 10)
+    await connection.close()
+
+
+async def test_the_time_of_the_database_is_its_time_even_if_one_answer_was_slow(postgres_url: str) -> None:
+    async with node(postgres_url) as (server, _, _):
+        assert isinstance(server.store, PostgresStore)
+        hints = server.store._hints
+        await until(lambda: hints.ahead is not None)
+        hints._clocks.append(2_000_000)  # a question that was on its way for two seconds
+        assert hints.ahead is not None
+        assert hints.ahead < 1_000_000

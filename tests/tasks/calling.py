@@ -12,6 +12,7 @@ from typing import Any, cast
 from chargehand.app import Server
 from chargehand.doors.tasks.names import BASE
 from tests.api.serving import Answer, Api, serving, talking
+from tests.engine.given import until_met
 from tests.tasks.subscribing import a_token
 
 WORK = "codeq:claim codeq:heartbeat codeq:abandon codeq:nack codeq:result codeq:subscribe"
@@ -102,6 +103,13 @@ async def calling(store_url: str, settings: Mapping[str, Any] = {}) -> AsyncIter
     auth = {"auth.tokens": TOKENS, "auth.jwt_secret": SECRET}
     async with serving(store_url, {**auth, **settings}) as server, talking(server) as api:
         yield Shop(server, api)
+
+
+@asynccontextmanager
+async def two_nodes(store_url: str) -> AsyncIterator[tuple[Shop, Shop]]:
+    async with calling(store_url) as one, calling(store_url) as other:
+        await until_met(one.server.store, other.server.store)
+        yield one, other
 
 
 def a_jwt(sub: str = "robot", secret: str = SECRET, **claims: Any) -> str:

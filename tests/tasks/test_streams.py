@@ -21,7 +21,7 @@ from chargehand.store.postgres.store import PostgresStore
 from tests.api.serving import Answer, on_sqlite, until
 from tests.engine.given import Cable
 from tests.store.test_hints import meet_another
-from tests.tasks.calling import Caller, Shop, calling
+from tests.tasks.calling import Caller, Shop, calling, two_nodes
 
 SOON = 5.0
 
@@ -378,7 +378,7 @@ async def test_a_client_that_does_not_read_gets_no_more_tasks_than_it_asked_for(
 
 
 async def test_a_stream_can_be_closed_at_any_node(postgres_url: str) -> None:
-    async with calling(postgres_url) as one, calling(postgres_url) as other, streaming(one.worker) as stream:
+    async with two_nodes(postgres_url) as (one, other), streaming(one.worker) as stream:
         assert (await leave(other.worker, stream)).status == 204
         await stream.ends()
 
@@ -387,7 +387,7 @@ async def test_a_stream_can_be_closed_at_any_node(postgres_url: str) -> None:
 async def test_a_task_that_ends_at_another_node_makes_room(
     postgres_url: str, end: Callable[[Shop, dict[str, Any]], Awaitable[None]]
 ) -> None:
-    async with calling(postgres_url) as one, calling(postgres_url) as other:
+    async with two_nodes(postgres_url) as (one, other):
         first, second = await create(other, 2)
         async with streaming(one.worker, maxInFlight=1) as stream:
             task = await stream.task()
@@ -398,7 +398,7 @@ async def test_a_task_that_ends_at_another_node_makes_room(
 
 async def test_results_that_go_to_another_node_do_not_slow_a_stream_down(postgres_url: str) -> None:
     """Looking once a second would take 20 s; the nodes notify each other instead."""
-    async with calling(postgres_url) as one, calling(postgres_url) as other:
+    async with two_nodes(postgres_url) as (one, other):
         ids = await create(other, 20)
         async with asyncio.timeout(8), streaming(one.worker, maxInFlight=1) as stream:
             for task_id in ids:
@@ -407,7 +407,7 @@ async def test_results_that_go_to_another_node_do_not_slow_a_stream_down(postgre
 
 
 async def test_progress_and_heartbeats_at_another_node_make_no_room(postgres_url: str) -> None:
-    async with calling(postgres_url) as one, calling(postgres_url) as other:
+    async with two_nodes(postgres_url) as (one, other):
         await create(other, 2)
         async with streaming(one.worker, maxInFlight=1) as stream:
             task = await stream.task()

@@ -5,6 +5,7 @@ import contextlib
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import asyncpg
@@ -23,6 +24,7 @@ ANSWER_SECONDS = 3.0  # then the database, or the way to it, counts as frozen
 PEER_SECONDS = 10.0  # a node that was not heard for so long counts as gone
 PEERS = 1_000
 AGAIN_SECONDS = 0.5
+CLOCKS = 10  # the latest readings of the database's clock that are kept
 
 _NODE_CHARACTERS = 12
 _FAULTS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -31,7 +33,7 @@ _decoder = msgspec.json.Decoder(Hint)
 
 
 class Hints:
-    """While nobody else is there, nothing is sent but a hello every second, by which a new node is noticed."""
+    """While nobody else is known, only what nobody polls for is sent, and a hello every second, by which a new node is noticed."""
 
     def __init__(
         self,
@@ -52,20 +54,26 @@ class Hints:
         self._streams: set[str] = set()
         self._greeting = True
         self._soon = asyncio.Event()
-        self.ahead: int | None = None  # microseconds of the database's clock before ours, as it was with the last hello
+        self._clocks: deque[int] = deque(maxlen=CLOCKS)
+
+    @property
+    def ahead(self) -> int | None:
+        """Return how many microseconds the database's clock is ahead of ours, or a little more: never less, so that what was
+        written before does not seem to be in the future."""
+        return min(self._clocks, default=None)
 
     def listen(self, heard: Callable[[Hint], None]) -> None:
         self._heard.append(heard)
 
     def notify(self, queue: Queue | None, run_at: int, job_id: str, endpoints: tuple[str, ...], stream: str) -> None:
-        if not self._peers:
+        if not self._peers and not stream:
             return
         if queue is not None:
             self._queues[queue] = min(run_at, self._queues.get(queue, sys.maxsize))
         if job_id and len(self._jobs) < UNTOLD_JOBS:
             self._jobs[job_id] = endpoints
         if stream and len(self._streams) < UNTOLD_STREAMS:
-            self._streams.add(stream)
+            self._streams.add(stream)  # for a node too that has only just come: nobody polls for streams
         self._soon.set()
 
     async def run(self) -> None:
@@ -123,7 +131,7 @@ class Hints:
             saying.add_done_callback(asyncio.Future.exception)  # the end of the connection is no news
             raise TimeoutError
         [(_, at)] = saying.result()
-        self.ahead = at - before  # not too little: what was written before must not seem to be in the future
+        self._clocks.append(at - before)  # too much by the time that the question was on its way
 
     def _texts(self) -> list[str]:
         """Return the pending hints in as few messages as fit; what does not fit is found by polling."""
@@ -134,7 +142,7 @@ class Hints:
         jobs = tuple(told)
         endpoints = tuple(dict.fromkeys(endpoint for each in told.values() for endpoint in each))
         streams, self._streams = self._streams, set()
-        # Nobody polls for streams, so they have a message of their own.
+        # A message of their own, since the other one may not fit.
         texts = [self._text(Hint(streams=tuple(streams)))] if streams else []
         # Jobs are many and their watchers poll anyway; queues and endpoints are what somebody waits for at once.
         for hint in (Hint(queues, jobs, endpoints), Hint(queues, (), endpoints)):
@@ -174,7 +182,7 @@ class Hints:
             self._peers = {node: at for node, at in self._peers.items() if at >= silent_since}
 
     def _forget(self) -> None:
-        self.ahead = None
+        self._clocks.clear()
         self._jobs.clear()
         self._queues.clear()
         self._streams.clear()

@@ -189,9 +189,9 @@ class PostgresStore(SharedStore):
             raise StoreTooNew(f"PostgreSQL: schema version {version}; this version knows up to {self.schema_version}")
 
     async def ended(self) -> str:
-        """Never return: a database that went away may come back."""
-        await asyncio.get_running_loop().create_future()
-        raise AssertionError("unreachable")
+        """Return only if what watches the database broke: one that went away may come back."""
+        await asyncio.wait(self._tasks)
+        return f"what watches PostgreSQL ended: {self._tasks[0].exception()!r}"
 
     # migrations -------------------------------------------------------------------------------------------------------
 
