@@ -74,10 +74,9 @@ class Lifecycle:
         else:
             began_at = run.began_at if run.marks else now  # a run without a step still has its whole budget
             run = msgspec.structs.replace(run, began_at=began_at, taken_at=now, lease=job.lease)
-        # Written at once: from here on the owner before us can write nothing, and so do nothing.
-        version = await self._runs.put(job.tenant, job.id, run, version)
-        await self._ledgers.begin(job.tenant, job.id, run.generation)
         journey = Journey(self._engine, self._runs, self._ledgers, job, serial, recipe, run, version)
+        await journey.save()  # at once: from here on the owner before us can write nothing, and so do nothing
+        await self._ledgers.begin(job.tenant, job.id, run.generation)
         await journey.require()  # an owner that was away must not point the machine's reports at an old job again
         await self._servers.point_at(job.tenant, serial, job.id)
         return journey
