@@ -152,14 +152,16 @@ async def test_a_value_that_cannot_be_looked_up_is_refused(store: Store, text: s
 
 async def test_a_missing_table_is_an_error_of_the_store_and_not_of_the_caller(store: Store, store_url: str) -> None:
     job_id = await submit(store)
-    await sql(store_url, "ALTER TABLE jobs RENAME TO elsewhere")
+    for table in ("jobs", "job_payloads"):
+        await sql(store_url, f"ALTER TABLE {table} RENAME TO {table}_elsewhere")
     with pytest.raises(StoreError):
         await store.get_job(job_id)
     with pytest.raises(StoreError):
         await store.list_jobs(JobFilter())
     with pytest.raises(StoreError):
         await submit(store)
-    await sql(store_url, "ALTER TABLE elsewhere RENAME TO jobs")
+    for table in ("jobs", "job_payloads"):
+        await sql(store_url, f"ALTER TABLE {table}_elsewhere RENAME TO {table}")
     await submit(store)
 
 

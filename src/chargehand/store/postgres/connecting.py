@@ -10,7 +10,7 @@ from asyncpg.connect_utils import SessionAttribute
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
-CONNECT_SECONDS = 2.0  # a host that is frozen accepts a connection and never answers on it
+CONNECT_SECONDS = 3.0  # a host that is frozen accepts a connection and never answers on it
 STATEMENT_SECONDS = 30  # of any statement but a migration's: a lock that is held for ever must not hold us for ever
 IDLE_SECONDS = 10  # within a transaction: then the database ends it, and with it the locks of a node that froze
 _SETTINGS = {

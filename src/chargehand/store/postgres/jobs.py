@@ -24,6 +24,12 @@ SPARES = (16, 256, 4096)  # candidates beyond those wanted, if others are taking
 
 
 async def submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Answer]:
+    # The key of a job that is not taken for its unique key is free again, and that is a statement more.
+    async with tx.atomic() if any(job.idempotency_key and job.unique_key for job in jobs) else nullcontext():
+        return await _submit(tx, jobs)
+
+
+async def _submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Answer]:
     # Sorted by key, so that two groups with the same keys wait for each other instead of for each other's other key.
     order = sorted(jobs, key=lambda job: (job.idempotency_key or "", job.unique_key or "", job.queue, job.id))
     reports = {job.id: encode_reports(job.reports) for job in jobs}
@@ -36,6 +42,9 @@ async def submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Answer]:
     else:
         rows = await tx.fetch("submit_jobs", **values)
     inserted = {row[0]: row for row in rows}
+    refused = [job.id for job in jobs if job.idempotency_key and job.unique_key and job.id not in inserted]
+    if refused:
+        await tx.fetch("free_keys", ids=refused)
     answers: list[Answer] = []
     for job in jobs:
         if (row := inserted.get(job.id)) is None:
@@ -172,7 +181,7 @@ async def _rooms(tx: Transaction, queues: tuple[Queue, ...]) -> dict[Queue, int]
 
 
 async def change(tx: Transaction, changes: Sequence[Change]) -> list[Answer]:
-    alone = all(c.guard.job_id in tx.silent and c.successor is None for c in changes)
+    alone = all(c.guard.job_id in tx.silent and c.successor is None and c.payload is None for c in changes)
     if alone and len({c.guard.job_id for c in changes}) == len(changes):
         return await _change(tx, changes)
     async with tx.atomic():
@@ -202,12 +211,15 @@ async def _change_each_once(tx: Transaction, changes: list[tuple[int, Change]]) 
     moves = [Move.by_name[change.move] for change in asked]
     blobs = Blobs()
     rows = await tx.fetch(
-        "change_jobs",
+        "change_live_jobs" if all(FINAL.isdisjoint(move.source) for move in moves) else "change_jobs",
         rows=as_json([_change_row(change, move, blobs) for change, move in zip(asked, moves, strict=True)]),
         job_ids=[change.guard.job_id for change in asked],
         blobs=blobs,
     )
     moved_rows = {row[0]: row for row in rows}
+    for change in asked:
+        if change.payload is not None and change.guard.job_id in moved_rows:
+            await tx.fetch("change_payload", job_id=change.guard.job_id, payload=change.payload)
     successors = [c.successor for _, c in changes if c.successor is not None and c.guard.job_id in moved_rows]
     submitted = await submit(tx, successors) if successors else []
     succeeding = {each.id: cast(Submitted, answer).moved for each, answer in zip(successors, submitted, strict=True)}
@@ -260,7 +272,6 @@ def _change_row(change: Change, move: Move, blobs: Blobs) -> dict[str, Any]:
         "message": change.message,
         "result": blobs.number(change.result),
         "data": blobs.number(change.data),
-        "payload": blobs.number(change.payload),
     }
 
 

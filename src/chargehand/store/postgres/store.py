@@ -11,10 +11,12 @@ from typing import Any
 import asyncpg
 
 from chargehand.engine.hint import Hint
-from chargehand.engine.moves import Change
+from chargehand.engine.job import SECOND
+from chargehand.engine.moves import Change, Prune
 from chargehand.engine.queue import Queue
 from chargehand.engine.reads import RecordFilter
 from chargehand.engine.record import PutRecord
+from chargehand.engine.store import Old, OldJobs
 from chargehand.errors import (
     BadRequest,
     ChargehandError,
@@ -26,6 +28,7 @@ from chargehand.errors import (
 )
 from chargehand.store.group import Group, GroupsByKind, bad_operation
 from chargehand.store.operations import Answer, AnyOperation, Rejected
+from chargehand.store.postgres import periods
 from chargehand.store.postgres.connecting import Connection, connect
 from chargehand.store.postgres.connections import Connections
 from chargehand.store.postgres.hints import Hints
@@ -159,6 +162,16 @@ class PostgresStore(SharedStore):
                 if not patience:
                     raise
         raise AssertionError("unreachable")
+
+    async def prune(self, old: Old, limit: int) -> int:
+        if isinstance(old, OldJobs):
+            now, age = await self.now(), int(old.age_seconds * SECOND)
+            with translated():
+                async with self._readers.use() as connection:
+                    dropped = await periods.turn(connection, now, age)
+            if dropped:
+                await self.write(Prune((), age))  # the endpoints that nothing goes to any more
+        return await super().prune(old, limit)
 
     # reading ----------------------------------------------------------------------------------------------------------
 

@@ -8,14 +8,19 @@ WITH n AS (
     id TEXT, kind TEXT, tenant TEXT, queue TEXT, node TEXT, payload INTEGER, priority INTEGER, max_attempts INTEGER,
     run_at BIGINT, delay BIGINT, idempotency_key TEXT, fingerprint TEXT, traceparent TEXT, tracestate TEXT, reports TEXT,
     metadata INTEGER, deadline BIGINT, unique_key TEXT, keep BIGINT)
+), keyed AS (
+  INSERT INTO job_keys (tenant, kind, idempotency_key, job_id, fingerprint)
+  SELECT n.tenant, n.kind, n.idempotency_key, n.id, n.fingerprint FROM n WHERE n.idempotency_key IS NOT NULL
+  ON CONFLICT DO NOTHING
+  RETURNING job_id
 ), inserted AS (
-  INSERT INTO jobs (id, kind, tenant, queue, node, state, stage, topic, previous, topic_seq, priority, run_at, attempt,
+  INSERT INTO jobs_live (id, kind, tenant, queue, node, state, stage, topic, previous, topic_seq, priority, run_at, attempt,
                     max_attempts, lease, waiting_for, idempotency_key, fingerprint, traceparent, tracestate, reports,
                     metadata, deadline_at, unique_key, keep, seq, created_at, updated_at)
   SELECT n.id, n.kind, n.tenant, n.queue, n.node, 'queued', '', 'queued', '', 1, n.priority,
          GREATEST(n.at, COALESCE(n.run_at, 0)) + n.delay, 0, n.max_attempts, 0, '', n.idempotency_key, n.fingerprint,
          n.traceparent, n.tracestate, n.reports, (:blobs::BYTEA[])[n.metadata], n.at + n.deadline, n.unique_key, n.keep, 1, n.at, n.at
-  FROM n
+  FROM n WHERE n.idempotency_key IS NULL OR n.id IN (SELECT k.job_id FROM keyed k)
   ON CONFLICT DO NOTHING
   RETURNING id, run_at, created_at
 ), payloads AS (
@@ -41,7 +46,7 @@ ensured AS (
   FROM d ORDER BY d.endpoint_id
   ON CONFLICT (id) DO NOTHING
 ), delivered AS (
-  INSERT INTO deliveries (id, tenant, job_id, seq, endpoint_id, url, dialect, state, attempt, tries, lease, due_at,
+  INSERT INTO deliveries_pending (id, tenant, job_id, seq, endpoint_id, url, dialect, state, attempt, tries, lease, due_at,
                           since_at, reason, created_at, updated_at)
   SELECT d.id, d.tenant, d.job_id, d.seq, d.endpoint_id, d.url, d.dialect, 'pending', 0, 0, 0, d.at, d.at, '', d.at, d.at
   FROM d
@@ -58,13 +63,23 @@ WITH d AS MATERIALIZED (SELECT n.*, :now AS at FROM {part new_deliveries}), {par
 SELECT COUNT(*) FROM d;
 
 -- name: job_by_key
-SELECT j.id, j.fingerprint FROM jobs j
-WHERE j.tenant = :tenant AND j.kind = :kind AND j.idempotency_key = :idempotency_key;
+SELECT k.job_id, k.fingerprint FROM job_keys k
+WHERE k.tenant = :tenant AND k.kind = :kind AND k.idempotency_key = :idempotency_key;
+
+-- name: free_keys
+DELETE FROM job_keys WHERE job_id IN (SELECT i.value FROM {each ids as i});
+
+-- name: find_jobs
+SELECT {job j}
+FROM jobs j
+WHERE j.tenant = :tenant AND j.kind IN (SELECT k.value FROM {each kinds as k}) AND j.id IN (
+  SELECT CAST(:id AS TEXT)
+  UNION SELECT d.job_id FROM deliveries d WHERE d.id = :id
+  UNION SELECT o.job_id FROM job_keys o WHERE o.tenant = :tenant AND o.kind IN (SELECT k.value FROM {each kinds as k}) AND o.idempotency_key = :key)
+ORDER BY j.id DESC;
 
 -- name: job_by_unique_key
-SELECT j.id FROM jobs j
-WHERE {same j :} AND j.unique_key = :unique_key
-  AND j.state IN ('queued', 'running');
+SELECT j.id FROM jobs_live j WHERE {same j :} AND j.unique_key = :unique_key;
 
 -- Locked, so that two nodes cannot both count the running jobs of a limited queue and both find room. A statement of its own:
 -- the next one must see what the other node committed while this one waited.
@@ -75,7 +90,7 @@ ORDER BY s.kind, s.tenant, s.queue, s.node
 FOR UPDATE;
 
 -- name: count_running
-SELECT q.kind, q.tenant, q.queue, q.node, (SELECT COUNT(*) FROM jobs j WHERE j.state = 'running' AND {same j q})
+SELECT q.kind, q.tenant, q.queue, q.node, (SELECT COUNT(*) FROM jobs_live j WHERE j.state = 'running' AND {same j q})
 FROM {each queue of queues as q};
 
 -- A room is how many jobs the queue may take; where it is NULL, it was not read, and nothing is claimed if there are settings. Nor
@@ -94,7 +109,7 @@ WITH asked AS MATERIALIZED (
   FROM (SELECT * FROM asked WHERE NOT EXISTS (SELECT 1 FROM asked a WHERE a.limited)) q
   CROSS JOIN (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p(priority)
   CROSS JOIN LATERAL (
-    SELECT j.id, j.priority, j.run_at FROM jobs j
+    SELECT j.id, j.priority, j.run_at FROM jobs_live j
     WHERE j.state = 'queued' AND {same j q} AND j.priority = p.priority AND j.run_at <= :now
     ORDER BY j.run_at, j.id
     LIMIT :limit::INTEGER + :spare::INTEGER
@@ -102,7 +117,7 @@ WITH asked AS MATERIALIZED (
 ), candidates AS MATERIALIZED (
   SELECT f.id FROM found f WHERE f.room IS NULL OR f.place <= f.room ORDER BY f.priority DESC, f.run_at, f.id LIMIT :limit::INTEGER + :spare::INTEGER
 ), picked AS MATERIALIZED (
-  SELECT j.id, j.priority, j.run_at, j.reports FROM jobs j
+  SELECT j.id, j.priority, j.run_at, j.reports FROM jobs_live j
   WHERE j.id = ANY(ARRAY(SELECT c.id FROM candidates c)) AND j.state || '' = 'queued'
   ORDER BY j.priority DESC, j.run_at, j.id
   LIMIT :limit
@@ -113,7 +128,7 @@ WITH asked AS MATERIALIZED (
   JOIN json_to_recordset(:slots::JSON) AS s(number INTEGER, owner TEXT, length BIGINT, stage TEXT, lease_random BIGINT)
     ON s.number = p.number
 ), claimed AS (
-  UPDATE jobs
+  UPDATE jobs_live j
   SET state = 'running', stage = d.stage, attempt = attempt + 1, lease_owner = d.owner,
       lease = (CASE WHEN lease >> 32 = 0 THEN lease ELSE lease >> 32 END + 1 << 32) + d.lease_random,
       lease_until = d.at + d.length, waiting_for = '', seq = seq + 1, updated_at = d.at,
@@ -121,9 +136,9 @@ WITH asked AS MATERIALIZED (
       topic_seq = CASE WHEN d.stage <> '' THEN seq + 1 ELSE topic_seq END,
       topic = CASE WHEN d.stage <> '' THEN 'running:' || d.stage ELSE topic END
   FROM dealt d
-  WHERE jobs.id = d.id AND jobs.id = ANY(ARRAY(SELECT p.id FROM picked p))
+  WHERE j.id = d.id AND j.id = ANY(ARRAY(SELECT p.id FROM picked p))
     AND (:delivers::BOOLEAN OR NOT EXISTS (SELECT 1 FROM picked p WHERE p.reports <> ''))
-  RETURNING jobs.*, d.number
+  RETURNING j.*, d.number
 ), events AS (
   INSERT INTO job_events (job_id, seq, at, level, move, state, stage, previous, attempt, step, message)
   SELECT c.id, c.seq, c.updated_at, 'info', 'claim', 'running', c.stage,
@@ -140,14 +155,14 @@ LEFT JOIN claimed c ON TRUE
 LEFT JOIN job_payloads p ON p.job_id = c.id
 ORDER BY c.number;
 
--- The one statement that writes every move of a single job; a job stands in it at most once.
--- name: change_jobs
+-- Every move of a single job; a job stands in it at most once.
+-- part: changes
 WITH c AS (
   SELECT *, :now AS at FROM json_to_recordset(:rows::JSON) AS c(
     job_id TEXT, tenant TEXT, kind TEXT, lease BIGINT, owner TEXT, move TEXT, source TEXT, state TEXT, stage TEXT, topic TEXT,
     visible BOOLEAN, reset BOOLEAN, delta INTEGER, delay BIGINT, kept BOOLEAN, final BOOLEAN, waiting_for TEXT, error TEXT,
     failed_step TEXT, lease_until BIGINT, deadline_at BIGINT, seen_stage TEXT, level TEXT, step TEXT, message TEXT,
-    result INTEGER, data INTEGER, payload INTEGER)
+    result INTEGER, data INTEGER)
 ), moved AS (
   UPDATE jobs j
   SET state = c.state, stage = c.stage,
@@ -170,14 +185,11 @@ WITH c AS (
     AND (c.lease_until IS NULL OR j.lease_until = c.lease_until)
     AND (c.deadline_at IS NULL OR j.deadline_at = c.deadline_at)
     AND (NOT c.reset OR j.unique_key IS NULL OR NOT EXISTS (
-      SELECT 1 FROM jobs o
-      WHERE {same o j} AND o.unique_key = j.unique_key
-        AND o.state IN ('queued', 'running')))
+      SELECT 1 FROM jobs_live o WHERE {same o j} AND o.unique_key = j.unique_key))
+
+-- part: changed
   RETURNING j.id, j.kind, j.tenant, j.queue, j.node, j.attempt, j.seq, j.run_at, j.created_at, j.updated_at, j.topic, j.previous,
             j.topic_seq, j.reports
-), payloads AS (
-  UPDATE job_payloads p SET payload = (:blobs::BYTEA[])[c.payload] FROM c JOIN moved m ON m.id = c.job_id
-  WHERE p.job_id = c.job_id AND c.payload IS NOT NULL
 ), results AS (
   INSERT INTO job_results (job_id, result)
   SELECT c.job_id, (:blobs::BYTEA[])[c.result] FROM c JOIN moved m ON m.id = c.job_id WHERE c.result IS NOT NULL
@@ -191,8 +203,18 @@ WITH c AS (
 SELECT m.id, m.kind, m.tenant, m.queue, m.node, m.attempt, m.seq, m.run_at, m.created_at, m.updated_at, m.topic, m.topic_seq, m.reports
 FROM moved m;
 
+-- The states are said, so that only the live jobs are looked at.
+-- name: change_live_jobs
+{part changes} AND j.state IN ('queued', 'running') {part changed}
+
+-- name: change_jobs
+{part changes} {part changed}
+
+-- name: change_payload
+UPDATE job_payloads SET payload = :payload WHERE job_id = :job_id;
+
 -- name: beat_jobs
-UPDATE jobs j SET lease_until = :now + b.length
+UPDATE jobs_live j SET lease_until = :now + b.length
 FROM json_to_recordset(:rows::JSON) AS b(job_id TEXT, tenant TEXT, kind TEXT, lease BIGINT, owner TEXT, length BIGINT)
 WHERE j.id = b.job_id AND j.id = ANY(:job_ids::TEXT[]) AND j.state = 'running' AND j.kind = b.kind AND (b.tenant IS NULL OR j.tenant = b.tenant)
   AND (b.lease IS NULL OR j.lease = b.lease) AND (b.owner IS NULL OR j.lease_owner = b.owner)
@@ -219,21 +241,21 @@ WITH wanted AS (
   WHERE COALESCE(e.state, 'active') = 'active'
 ), due AS MATERIALIZED (
   SELECT d.id, w.length FROM wanted w CROSS JOIN LATERAL (
-    SELECT d.id FROM deliveries d
-    WHERE d.state = 'pending' AND d.endpoint_id = w.endpoint_id AND d.due_at <= :now
+    SELECT d.id FROM deliveries_pending d
+    WHERE d.endpoint_id = w.endpoint_id AND d.due_at <= :now
       AND (d.lease_until IS NULL OR d.lease_until <= :now)
     ORDER BY d.due_at, d.id
     LIMIT w.count
     FOR UPDATE SKIP LOCKED
   ) d
 )
-UPDATE deliveries SET lease = lease + 1, lease_until = :now + due.length
-FROM due WHERE deliveries.id = due.id
-RETURNING deliveries.id, deliveries.lease, deliveries.endpoint_id;
+UPDATE deliveries_pending d SET lease = lease + 1, lease_until = :now + due.length
+FROM due WHERE d.id = due.id
+RETURNING d.id, d.lease, d.endpoint_id;
 
 -- name: next_dues
 SELECT w.value,
-       (SELECT MIN(d.due_at) FROM deliveries d WHERE d.state = 'pending' AND d.endpoint_id = w.value AND d.due_at > :now),
+       (SELECT MIN(d.due_at) FROM deliveries_pending d WHERE d.endpoint_id = w.value AND d.due_at > :now),
        COALESCE(e.state, 'active')
 FROM {each endpoint_ids as w} LEFT JOIN endpoints e ON e.id = w.value;
 
@@ -248,10 +270,10 @@ WITH s AS (
       reason = s.reason, updated_at = s.at
   FROM s
   WHERE d.id = s.delivery_id AND d.id = ANY(:delivery_ids::TEXT[]) AND d.lease = s.lease AND d.state = 'pending'
-  RETURNING d.id, d.tries
+  RETURNING d.id, d.job_id, d.tries
 ), logged AS (
-  INSERT INTO delivery_tries (delivery_id, number, at, status, duration_seconds, error, answer)
-  SELECT s.delivery_id, t.tries, s.at, s.status, s.duration, s.error, s.answer FROM s JOIN settled t ON t.id = s.delivery_id
+  INSERT INTO delivery_tries (job_id, delivery_id, number, at, status, duration_seconds, error, answer)
+  SELECT t.job_id, s.delivery_id, t.tries, s.at, s.status, s.duration, s.error, s.answer FROM s JOIN settled t ON t.id = s.delivery_id
 ), gone AS (
   UPDATE endpoints e SET state = 'disabled', reason = s.reason, updated_at = s.at
   FROM s JOIN settled t ON t.id = s.delivery_id WHERE e.id = s.gone
@@ -261,6 +283,33 @@ SELECT t.id FROM settled t;
 -- Differs because several nodes write: waits for a replay that another one is about to commit; the next statement must see it.
 -- name: lock_deliveries
 SELECT d.id FROM deliveries d WHERE d.job_id IN (SELECT i.value FROM {each ids as i}) ORDER BY d.id FOR UPDATE;
+
+-- What is in a period goes with it; one by one go only those of the rest.
+-- name: prunable_jobs
+SELECT j.id FROM jobs_over_rest j
+WHERE j.finished_at <= :now - :age AND j.prune_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.job_id = j.id AND d.state = 'pending')
+ORDER BY j.finished_at
+LIMIT :limit;
+
+-- part: free_keys_of_gone
+freed AS (DELETE FROM job_keys k USING gone g WHERE k.job_id = g.id) SELECT g.id FROM gone g;
+
+-- name: prune_jobs
+WITH gone AS (
+  DELETE FROM jobs_over j
+  WHERE j.id IN (SELECT i.value FROM {each ids as i}) AND j.finished_at <= :now - :age AND (j.prune_at IS NULL OR j.prune_at <= :now)
+    AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.job_id = j.id AND d.state = 'pending')
+  RETURNING j.id
+), {part free_keys_of_gone}
+
+-- name: purge_jobs
+WITH gone AS (
+  DELETE FROM jobs_over j
+  WHERE j.id IN (SELECT i.value FROM {each ids as i}) AND j.tenant = :tenant AND j.kind = :kind
+    AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.job_id = j.id AND d.state = 'pending')
+  RETURNING j.id
+), {part free_keys_of_gone}
 
 -- name: now
 SELECT :now;
