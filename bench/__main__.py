@@ -19,6 +19,7 @@ from bench.deliveries import deliveries
 from bench.inference import back, inference_jobs, passthrough, swaps
 from bench.jobs import accept, claim, cycle
 from bench.media import media
+from bench.postgres import bloat, both_stores, growth
 from bench.provisioning import status_webhooks
 from bench.report import Row, table
 from bench.stores import Stores, fsync_seconds, postgres_stores, sqlite_stores
@@ -48,6 +49,9 @@ class Name(StrEnum):
     MEDIA = "media"
     STATUS_WEBHOOKS = "status-webhooks"
     TASK_ISO = "task-iso"
+    STORES = "stores"
+    GROWTH = "growth"
+    BLOAT = "bloat"
 
 
 class Store(StrEnum):
@@ -75,6 +79,9 @@ MEASUREMENTS: dict[Name, Callable[[Bench], AsyncIterator[Row]]] = {
     Name.MEDIA: media,
     Name.STATUS_WEBHOOKS: status_webhooks,
     Name.TASK_ISO: task_iso,
+    Name.STORES: both_stores,
+    Name.GROWTH: growth,
+    Name.BLOAT: bloat,
 }
 STORES: dict[Store, Callable[[], AbstractContextManager[Stores]]] = {
     Store.SQLITE: sqlite_stores,

@@ -29,10 +29,12 @@ class Scale:
     wakeups: int
     tries: int  # of each setting of a peer, before it is measured with the best
     machines: int  # with a job each
+    finished: int  # jobs in an old database
+    cycles: int  # after which tables are measured
 
 
-FULL = Scale(5, 3.0, 20_000, 3, 1_000, 1_000_000, 1_000, 10.0, 200, 3, 1_000)
-QUICK = Scale(1, 1.0, 4_000, 1, 1_000, 20_000, 200, 2.0, 50, 1, 50)
+FULL = Scale(5, 3.0, 20_000, 3, 1_000, 1_000_000, 1_000, 10.0, 200, 3, 1_000, 10_000_000, 1_000_000)
+QUICK = Scale(1, 1.0, 4_000, 1, 1_000, 20_000, 200, 2.0, 50, 1, 50, 100_000, 5_000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from chargehand.engine.job import NewJob
 from chargehand.engine.queue import Queue
 from chargehand.store import open_store
 
-GROUP = 5_000
+GROUP = 1_000
 
 
 class Stores(ABC):
