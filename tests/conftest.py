@@ -31,6 +31,7 @@ PACKAGES = {
     "mmdebstrap": "mmdebstrap",
     "mount": "mount",
     "nsenter": "util-linux",
+    "pgbouncer": "pgbouncer",
     "podman": "podman",
     "runc": "runc",
     "sfdisk": "fdisk",

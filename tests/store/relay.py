@@ -1,6 +1,7 @@
-"""A wire to the database that can be frozen: it stays connected, takes new connections, and carries nothing."""
+"""Wires to the database: one that can be frozen, where connections stay, new ones are taken and nothing is carried; one with TLS; a pooler."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Self
@@ -46,17 +47,56 @@ class Relay:
         ends = [near_end]
         with suppress(OSError, asyncio.CancelledError):
             await self._open.wait()
+            await self._greet(near, near_end)
             far, far_end = await asyncio.open_unix_connection(self._socket)
             ends.append(far_end)
-            await asyncio.gather(self._carry(near, far_end), self._carry(far, near_end))
+            await asyncio.gather(self._carry(near, far_end), self._carry_back(far, near_end))
         self._connections.discard(task)
         for end in ends:
             end.transport.abort()
+
+    async def _greet(self, near: asyncio.StreamReader, near_end: asyncio.StreamWriter) -> None:
+        """Do what comes before the first byte for the database."""
+
+    async def _carry_back(self, source: asyncio.StreamReader, end: asyncio.StreamWriter) -> None:
+        await self._carry(source, end)
 
     async def _carry(self, source: asyncio.StreamReader, end: asyncio.StreamWriter) -> None:
         while data := await source.read(65536):
             await self._open.wait()
             end.write(data)
+        end.close()
+
+
+class TlsRelay(Relay):
+    """What the database of the tests cannot do: it is built without TLS."""
+
+    context: ssl.SSLContext
+
+    async def _greet(self, near: asyncio.StreamReader, near_end: asyncio.StreamWriter) -> None:
+        await near.readexactly(8)  # the client's question whether there is TLS
+        near_end.write(b"S")
+        await near_end.start_tls(self.context)
+
+
+class Pooler(Relay):
+    """It looks like a pooler. Unless by session, a notification reaches nobody that is not within a statement."""
+
+    by_session = True
+
+    @property
+    def url(self) -> str:
+        return f"{super().url}?sslmode=disable"
+
+    async def _carry_back(self, source: asyncio.StreamReader, end: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                head = await source.readexactly(5)
+                body = await source.readexactly(int.from_bytes(head[1:]) - 4)
+                if head[:1] == b"K":  # the process id, and the secret to cancel a statement with
+                    body = b"POOL" + body[4:]
+                if self.by_session or head[:1] != b"A":
+                    end.write(head + body)
         end.close()
 
 

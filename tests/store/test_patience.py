@@ -12,6 +12,7 @@ from chargehand.store import open_store
 from chargehand.store.postgres.connecting import CONNECT_SECONDS, connect, each_host
 from chargehand.store.postgres.connections import Connections
 from chargehand.store.postgres.hints import AGAIN_SECONDS, ANSWER_SECONDS, HELLO_EVERY_SECONDS
+from chargehand.store.postgres.store import PostgresStore
 from tests.api.serving import serving, talking, until
 from tests.store.given import a_job, submit
 from tests.store.relay import Relay, url_of
@@ -97,6 +98,10 @@ async def test_a_store_goes_on_with_another_host_when_its_own_freezes(relay: Rel
         other.freeze()
         store = await open_store(url_of(relay, other))
         await submit(store)
+        assert isinstance(store, PostgresStore)
+        await until(
+            lambda: store._hints.ahead is not None
+        )  # by the same way as the others: it is what notices the silence
         other.thaw()
         relay.freeze()
         began = time.monotonic()

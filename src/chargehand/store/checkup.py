@@ -1,12 +1,14 @@
 """Examine a store without changing it: no migration, no writer, no lock. For `chargehand doctor`."""
 
 import asyncio
+from functools import partial
 from typing import NamedTuple
 
 import apsw
 import asyncpg
 
 from chargehand.errors import StoreCorrupt, StoreError, StoreUnavailable
+from chargehand.store.postgres.connecting import require_session
 from chargehand.store.postgres.store import translated
 from chargehand.store.queries import load_migrations, load_queries
 from chargehand.store.sqlite.store import sqlite_path
@@ -56,8 +58,10 @@ async def _postgres(url: str) -> Checkup:
     newest, queries = load_migrations("postgres")[-1].version, load_queries("postgres")
     try:
         with translated():
-            connection = await asyncpg.connect(url, timeout=PATIENCE_SECONDS, command_timeout=PATIENCE_SECONDS)
+            connect = partial(asyncpg.connect, url, timeout=PATIENCE_SECONDS, command_timeout=PATIENCE_SECONDS)
+            connection = await connect()
             try:
+                await require_session(connection, connect)
                 now = await connection.fetchval(queries["now"].sql, None)
                 try:
                     version = await connection.fetchval(queries["schema_version"].sql)

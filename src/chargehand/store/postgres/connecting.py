@@ -1,17 +1,21 @@
-"""How a connection to PostgreSQL is made: to which of several hosts, within what time, and with which settings."""
+"""How a connection to PostgreSQL is made: to which of several hosts, within what time, with which settings, to a session of our own."""
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
+from chargehand.errors import StoreError
+
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 CONNECT_SECONDS = 3.0  # a host that is frozen accepts a connection and never answers on it
 STATEMENT_SECONDS = 30  # of any statement but a migration's: a lock that is held for ever must not hold us for ever
+HEAR_SECONDS = 3.0  # a notification is there within milliseconds
 IDLE_SECONDS = 10  # within a transaction: then the database ends it, and with it the locks of a node that froze
 _SETTINGS = {
     "jit": "off",
@@ -28,6 +32,10 @@ FROM UNNEST($1::TEXT[], $2::TEXT[]) AS w(name, value) JOIN pg_settings s ON s.na
 UNION ALL
 SELECT set_config(s.name, 'on', false) FROM pg_settings s WHERE s.name = 'synchronous_commit' AND s.setting = 'off'
 """
+NO_SESSION = (
+    "PostgreSQL: a pooler lends this connection another session for each transaction or statement, so settings, LISTEN and prepared "
+    "statements do not last: name the database's own address in store.url, or let the pooler pool by session (PgBouncer: pool_mode = session)"
+)
 _HOSTS = re.compile(r"(?P<scheme>\w+://(?:[^/?#]*@)?)(?P<hosts>[^/?#@]*)(?P<rest>.*)", re.DOTALL)
 
 
@@ -43,6 +51,27 @@ async def connect(url: str, *, planned_once: bool = False) -> Connection:
     finally:
         for each in trying:
             each.cancel()
+
+
+async def require_session(connection: Connection, connect: Callable[[], Awaitable[Connection]]) -> None:
+    """Refuse a pooler that does not pool by session. That there is one shows in the process id, which it makes up.
+
+    Such a pooler has nobody to give a notification to: between two statements the session that listens is not ours.
+    """
+    if await connection.fetchval("SELECT pg_backend_pid()") == connection.get_server_pid():
+        return
+    channel, heard = f"chargehand_{secrets.token_hex(16)}", asyncio.Event()
+    await connection.add_listener(channel, hear := lambda *_: heard.set())
+    other = await connect()
+    try:
+        await other.execute(f"NOTIFY {channel}")
+    finally:
+        other.terminate()
+    try:
+        await asyncio.wait_for(heard.wait(), HEAR_SECONDS)
+    except TimeoutError:
+        raise StoreError(NO_SESSION) from None
+    await connection.remove_listener(channel, hear)
 
 
 def each_host(url: str) -> list[str]:

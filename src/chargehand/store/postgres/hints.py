@@ -125,10 +125,11 @@ class Hints:
     async def _say(self, connection: Connection, text: str) -> None:
         before = time.time_ns() // 1000
         saying = asyncio.ensure_future(connection.fetch(_SAY, self._channel, text))
+        # Its error is no news where nobody waits for it any more: the connection was closed.
+        saying.add_done_callback(lambda said: said.cancelled() or said.exception())
         # Not a timeout around the call: if this process was held up, the answer may be there, and the wait still counts it.
         done, _ = await asyncio.wait({saying}, timeout=ANSWER_SECONDS)
         if not done:
-            saying.add_done_callback(asyncio.Future.exception)  # the end of the connection is no news
             raise TimeoutError
         [(_, at)] = saying.result()
         self._clocks.append(at - before)  # too much by the time that the question was on its way

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import secrets
+import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -29,7 +30,7 @@ from chargehand.errors import (
 from chargehand.store.group import Group, GroupsByKind, bad_operation
 from chargehand.store.operations import Answer, AnyOperation, Rejected
 from chargehand.store.postgres import periods
-from chargehand.store.postgres.connecting import Connection, connect
+from chargehand.store.postgres.connecting import NO_SESSION, Connection, connect, require_session
 from chargehand.store.postgres.connections import Connections
 from chargehand.store.postgres.hints import Hints
 from chargehand.store.postgres.transaction import Silent, Transaction
@@ -66,8 +67,17 @@ def translated() -> Iterator[None]:
         raise StoreFull(f"PostgreSQL: {error}; free space on the database's disk", retry_after_seconds=5) from None
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
         raise StoreUnavailable(f"PostgreSQL: {error}; check user, password and database in store.url") from None
+    except (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError):
+        raise StoreError(NO_SESSION) from None
     except asyncpg.SyntaxOrAccessError as error:
         raise StoreError(f"PostgreSQL: {error}; is this database Chargehand's, and may its user use it?") from None
+    except ssl.SSLError as error:
+        text = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else error.reason or str(error)
+        raise StoreUnavailable(
+            f"PostgreSQL: TLS: {text}; check host, sslmode and sslrootcert in store.url, and the server's certificate"
+        ) from None
+    except FileNotFoundError:
+        raise StoreUnavailable("PostgreSQL: store.url names a socket or a file that does not exist") from None
     except _GONE as error:
         text = str(error) or type(error).__name__
         raise StoreUnavailable(
@@ -112,6 +122,8 @@ class PostgresStore(SharedStore):
         store = cls(url, clock, pool_size, group_size)
         try:
             with translated():
+                async with store._readers.use() as connection:
+                    await require_session(connection, store._connect)
                 await store._migrate()
             channel = await store._shared_channel()
         except StoreError:
