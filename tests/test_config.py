@@ -21,6 +21,7 @@ HUSH = "hush-this-must-never-be-shown-to-anybody"
 # By setting: a valid value where its type does not show one, and the other settings that it needs.
 VALUES: dict[str, Any] = {
     "server.listen": "[::1]:0",
+    "server.processes": 4,
     "store.url": f"postgresql://me:{HUSH}@db/jobs",
     "webhooks.tenants": {"acme": {"secret": "one", "previous_secret": "two"}},
     "webhooks.allow_networks": ["10.0.0.0/8", "fd00::/8"],
@@ -40,6 +41,7 @@ VALUES: dict[str, Any] = {
     "tracing.endpoint": "http://localhost:4318/v1/traces",
 }
 COMPANIONS: dict[str, dict[str, str]] = {
+    "server.processes": {"CHARGEHAND_STORE_URL": "postgresql://me@db/jobs"},
     "server.tls_certificate": {"CHARGEHAND_SERVER_TLS_KEY": "key.pem"},
     "server.tls_key": {"CHARGEHAND_SERVER_TLS_CERTIFICATE": "certificate.pem"},
     "server.tls_client_ca": {
@@ -288,7 +290,7 @@ def test_a_bad_number_names_the_setting_its_variable_and_the_range(key: str, tex
 def test_both_ends_of_the_range_are_allowed(key: str, end: int) -> None:
     limit = re.findall(r"[0-9.]+", allowed(SETTINGS[key]))[end]
     together = [key, *(partner for pair in IN_ORDER if key in pair for partner in pair)]
-    config = load_config(environ={variable(each): limit for each in together})
+    config = load_config(environ={variable(each): limit for each in together} | COMPANIONS.get(key, {}))
     assert setting(config, key) == float(limit)
 
 
@@ -335,6 +337,10 @@ def test_tables_that_are_not_json_are_refused(text: str) -> None:
             "engine.backoff_base_seconds must not exceed engine.backoff_max_seconds, 4",
         ),
         ({"engine__lease_seconds": 90_000}, "engine.lease_seconds must not exceed engine.max_lease_seconds, 86400.0"),
+        (
+            {"server__processes": 2},
+            "server.processes must be 1 with SQLite, whose file only one process can use; for more",
+        ),
         ({"store__url": "mysql://host/db"}, "store.url must be sqlite:///PATH or postgresql://"),
         ({"store__url": "sqlite:///"}, "store.url must be sqlite:///PATH or postgresql://"),
         ({"auth__tokens": [{"name": "a", "hash": HASH}] * 2}, "auth.tokens[1].name must be unique: 'a' is taken"),

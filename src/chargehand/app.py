@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ from chargehand.http.application import Application, Observe
 from chargehand.http.auth import Gate
 from chargehand.http.connection import Bounds
 from chargehand.http.kinds import Kinds
+from chargehand.http.listening import url_of
 from chargehand.http.openapi import describe
 from chargehand.http.room import Room
 from chargehand.http.route import Route
@@ -37,6 +39,7 @@ from chargehand.http.server import HttpServer
 from chargehand.http.tls import Tls
 from chargehand.observability.logs import get_logger
 from chargehand.observability.metrics import Metrics
+from chargehand.observability.siblings import Siblings
 from chargehand.observability.supervisor import Supervisor
 from chargehand.observability.tracing import configure_tracing
 from chargehand.private import keep_files_private
@@ -53,7 +56,7 @@ DESCRIPTION = "A durable job server: jobs in, work out, every change of state pu
 class Server:
     """All parts of one process: `await Server.open(config)`, then `start()`, `wait()`, `close()`."""
 
-    def __init__(self, config: Config, store: Store) -> None:
+    def __init__(self, config: Config, store: Store, siblings: Siblings | None = None) -> None:
         self.config = config
         self.store = store
         self.metrics = Metrics()
@@ -93,6 +96,11 @@ class Server:
             self.inference.on_target(self.console.feed.on_target)
         self.http = HttpServer(_bounds(config))
         self._chores = Chores(self.chores(), self.metrics.count_chore)
+        counters = [self.tasks.count] if self.tasks is not None else []
+        self._siblings = siblings
+        self._service = ServiceApi(
+            self.engine, self.outbox, self.metrics, self._chores, self.describe, counters, siblings
+        )
         self._background: list[asyncio.Task[None]] = []
 
     def _open_kinds(self) -> tuple[str, ...]:
@@ -109,7 +117,7 @@ class Server:
         return ProvisioningDoor(self.engine, self.config, self._gate, self.egress, self.tracing, self.metrics)
 
     @classmethod
-    async def open(cls, config: Config) -> "Server":
+    async def open(cls, config: Config, siblings: Siblings | None = None) -> "Server":
         require_safe(config)
         store = await open_store(
             config.store_url,
@@ -117,11 +125,9 @@ class Server:
             pool_size=config.store.pool_size,
             group_size=config.store.group_size,
         )
-        return cls(config, store)
+        return cls(config, store, siblings)
 
     def routes(self) -> list[Route]:
-        counters = [self.tasks.count] if self.tasks is not None else []
-        service = ServiceApi(self.engine, self.outbox, self.metrics, self._chores, self.describe, counters)
         return [
             *JobsApi(self.engine, self.config, self.egress, self.tracing, self.kinds).routes(),
             *WorkApi(self.engine, self.config).routes(),
@@ -132,7 +138,7 @@ class Server:
             *(self.provisioning.routes() if self.provisioning else ()),
             *self.console.routes(),
             *SettingsApi(self.config).routes(),
-            *service.routes(),
+            *self._service.routes(),
         ]
 
     def chores(self) -> list[Chore]:
@@ -172,7 +178,7 @@ class Server:
 
         return observe
 
-    async def start(self, extra_routes: Sequence[Route] = ()) -> None:
+    async def start(self, extra_routes: Sequence[Route] = (), inherited: Sequence[socket.socket] = ()) -> None:
         if self.config.store_url.startswith("sqlite:"):
             # Only one process uses the file, so the runners of the process before hold their leases for nobody.
             await self.engine.lapse_all(IN_PROCESS)
@@ -185,7 +191,9 @@ class Server:
             await self.provisioning.start()
         self._run(self._chores.run())
         server = self.config.server
-        await self.http.start(self.application(extra_routes), server.host, server.port, Tls.of(server))
+        if self._siblings is not None:
+            await self._siblings.listen(self._service.render)
+        await self.http.start(self.application(extra_routes), server.host, server.port, Tls.of(server), inherited)
         if self.provisioning is not None:
             self.provisioning.listening(self.url)
             self._run(self.provisioning.run())
@@ -219,17 +227,22 @@ class Server:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        if self._siblings is not None:
+            self._siblings.close()
         await self.store.close()
         await asyncio.to_thread(self.tracing.shutdown)
 
     @property
     def url(self) -> str:
-        host, port = self.http.addresses[0]
-        scheme = "https" if self.config.server.tls_certificate else "http"
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        return url_of(self.http.addresses[0], tls=bool(self.config.server.tls_certificate))
 
 
-async def serve(config: Config, started: Callable[[Server], None]) -> int:
+async def serve(
+    config: Config,
+    started: Callable[[Server], None],
+    inherited: Sequence[socket.socket] = (),
+    siblings: Siblings | None = None,
+) -> int:
     """Run a server until it is told to stop; return the exit code of the process."""
     keep_files_private()
     stop = asyncio.Event()
@@ -239,16 +252,22 @@ async def serve(config: Config, started: Callable[[Server], None]) -> int:
     supervisor = Supervisor()
     upkeep = [asyncio.create_task(supervisor.keep_alive()), asyncio.create_task(tend_collector())]
     try:
-        return await _serve(config, started, stop, supervisor)
+        server = await Server.open(config, siblings)
+        return await _serve(server, started, inherited, stop, supervisor)
     finally:
         for task in upkeep:
             task.cancel()
 
 
-async def _serve(config: Config, started: Callable[[Server], None], stop: asyncio.Event, supervisor: Supervisor) -> int:
-    server = await Server.open(config)
+async def _serve(
+    server: Server,
+    started: Callable[[Server], None],
+    inherited: Sequence[socket.socket],
+    stop: asyncio.Event,
+    supervisor: Supervisor,
+) -> int:
     try:
-        await server.start()
+        await server.start(inherited=inherited)
         calm_collector()
         started(server)
         supervisor.ready()
@@ -257,7 +276,7 @@ async def _serve(config: Config, started: Callable[[Server], None], stop: asynci
         if reason:
             log.error("the server stops", reason=reason)
         else:
-            log.info("draining", seconds=config.server.drain_seconds)
+            log.info("draining", seconds=server.config.server.drain_seconds)
     finally:
         await server.close()
     return 1 if reason else 0

@@ -16,6 +16,7 @@ from chargehand.http.request import Request
 from chargehand.http.response import Response
 from chargehand.http.route import Route, reply
 from chargehand.observability.metrics import CONTENT_TYPE, Metrics
+from chargehand.observability.siblings import Siblings
 from chargehand.webhooks.outbound import Outbox
 
 GAUGES_SECONDS = 5.0  # the least time between two counts: counting a million jobs takes a moment
@@ -45,6 +46,7 @@ class ServiceApi:
         chores: Chores,
         describe: Callable[[], dict[str, Any]],
         counters: Sequence[Callable[[], Awaitable[None]]] = (),
+        siblings: Siblings | None = None,
     ) -> None:
         self._engine = engine
         self._outbox = outbox
@@ -52,6 +54,7 @@ class ServiceApi:
         self._chores = chores
         self._describe = describe
         self._counters = counters  # of doors: called when metrics are read
+        self._siblings = siblings  # the processes that serve on the same port
         self._description: bytes | None = None
         self._gauges_at = -GAUGES_SECONDS
 
@@ -79,6 +82,11 @@ class ServiceApi:
         reply(resp, Ready("ready", "ok"))
 
     async def get_metrics(self, _req: Request, resp: Response) -> None:
+        resp.content_type = CONTENT_TYPE
+        resp.data = await (self.render() if self._siblings is None else self._siblings.metrics())
+
+    async def render(self) -> bytes:
+        """Return the metrics of this process."""
         self._metrics.waiters.set(self._engine.wakeups.waiting)
         self._metrics.deliveries_in_flight.set(self._outbox.in_flight)
         for chore in self._chores.reports():
@@ -89,8 +97,7 @@ class ServiceApi:
         for count in self._counters:
             with contextlib.suppress(StoreError):
                 await count()
-        resp.content_type = CONTENT_TYPE
-        resp.data = self._metrics.render()
+        return self._metrics.render()
 
     async def _count(self) -> None:
         metrics, jobs = self._metrics, self._engine.jobs

@@ -74,6 +74,9 @@ def rules(config: Config) -> Iterator[tuple[str, bool, str]]:
 
     shape = "HOST:PORT or [IPV6]:PORT with a port from 0 to 65535"
     yield "server.listen", succeeds(host_and_port, server.listen), f"must be {shape}, not {server.listen!r}"
+    shared = server.processes == 1 or not config.store_url.startswith("sqlite:")
+    problem = "must be 1 with SQLite, whose file only one process can use; for more, set store.url to a PostgreSQL"
+    yield "server.processes", shared, problem
     known_store = not store.url or bool(re.match(r"(sqlite:///|postgresql://).", store.url.reveal()))
     yield "store.url", known_store, "must be sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE, or empty"
 

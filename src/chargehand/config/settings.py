@@ -89,6 +89,7 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class ServerConfig(Section, frozen=True, kw_only=True):
     listen: str
+    processes: Annotated[int, Meta(ge=1, le=64)]
     data_dir: Filled
     max_body_bytes: Annotated[int, Meta(ge=1024, le=2**30)]
     max_bodies_bytes: Annotated[int, Meta(ge=1024, le=2**40)]

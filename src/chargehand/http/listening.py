@@ -35,6 +35,11 @@ async def bind(host: str, port: int) -> list[socket.socket]:
     return bound
 
 
+def url_of(bound: tuple[str, int], *, tls: bool) -> str:
+    host, port = bound
+    return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 def _listen(family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> socket.socket:
     listening = socket.socket(family, kind, protocol)
     try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from email.utils import formatdate
 from typing import Any
 
@@ -33,9 +34,12 @@ class HttpServer:
         """Host and port of each socket that was bound."""
         return self._addresses
 
-    async def start(self, app: App, host: str, port: int, tls: Tls | None = None) -> None:
+    async def start(
+        self, app: App, host: str, port: int, tls: Tls | None = None, inherited: Sequence[socket.socket] = ()
+    ) -> None:
+        """Listen on host and port, or on sockets that another process has bound."""
         loop = asyncio.get_running_loop()
-        self._sockets = await bind(host, port)
+        self._sockets = list(inherited) or await bind(host, port)
         self._addresses = tuple(bound.getsockname()[:2] for bound in self._sockets)
         serving = self._serving = Serving(app, self._bounds, date=_date())
         self._sweeping = asyncio.create_task(self._sweep(serving))

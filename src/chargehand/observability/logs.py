@@ -35,8 +35,10 @@ _userinfo = re.compile(r"\b(https?://)[^\s/?#]*@|\b(postgres(?:ql)?://)\S*@", re
 _query = re.compile(r"(\b(?:https?|postgres(?:ql)?)://[^\s?#\"]*)[?#][^\s\"]*", re.IGNORECASE)
 
 
-def configure_logs(level: str = "info", format: Format = "auto", stream: TextIO | None = None) -> None:
-    """Set up all logging of the process; may be called again."""
+def configure_logs(
+    level: str = "info", format: Format = "auto", stream: TextIO | None = None, process: int = 0
+) -> None:
+    """Set up all logging of the process; may be called again. `process` is its number, if it is one of several."""
     stream = stream or sys.stderr
     human = format == "human" or (format == "auto" and stream.isatty())
     number = logging.getLevelNamesMapping()[level.upper()]
@@ -45,6 +47,7 @@ def configure_logs(level: str = "info", format: Format = "auto", stream: TextIO 
         structlog.stdlib.add_logger_name,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+        *([_numbered(process)] if process else []),
     ]
     finish: list[Processor] = [redact, _human(stream.isatty())] if human else [_exception, redact, _json]
     structlog.configure(
@@ -65,6 +68,13 @@ def configure_logs(level: str = "info", format: Format = "auto", stream: TextIO 
 def get_logger(name: str) -> FilteringBoundLogger:
     logger: FilteringBoundLogger = structlog.get_logger(name)
     return logger
+
+
+def _numbered(process: int) -> Processor:
+    def add(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        return {**event, "process": process}
+
+    return add
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

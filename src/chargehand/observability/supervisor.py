@@ -1,4 +1,5 @@
-"""Notify systemd that the server is ready, alive or stopping, if systemd asked for that when it started the server.
+"""Notify systemd that the server is ready, alive or stopping, if systemd asked for that when it started the server. So does the parent
+of several processes (`commands/serve/parent.py`).
 
 Each message is one datagram to the socket that `NOTIFY_SOCKET` names. The event loop sends the watchdog messages: if it hangs, they
 stop, and systemd restarts the server after the unit's `WatchdogSec`. An unreachable database is no reason for that: waiting for it
@@ -41,7 +42,7 @@ class Supervisor:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as to:
                 to.sendto(message.encode(), address)
         except OSError as error:
-            log.warning("systemd could not be notified", message=message, error=error.strerror)
+            log.warning("the supervisor could not be notified", message=message, error=error.strerror)
 
 
 def _beat_seconds(environ: Mapping[str, str], pid: int) -> float:

@@ -3,10 +3,7 @@
 It ends when stdin closes, and so with the test run, however that ends.
 """
 
-import os
-import signal
 import sys
-import threading
 
 import msgspec
 import uvloop
@@ -14,6 +11,7 @@ import uvloop
 from chargehand.app import Server, serve
 from chargehand.config import load_config
 from chargehand.errors import ConfigError
+from chargehand.lifeline import end_with_stdin
 from chargehand.observability.logs import configure_logs
 
 
@@ -23,17 +21,12 @@ def main() -> None:
     except ConfigError as error:
         sys.exit(f"chargehand: {error}")
     configure_logs(config.log.level, "human" if config.log.format == "text" else config.log.format)
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    end_with_stdin()
     sys.exit(uvloop.run(serve(config, _print_url)))
 
 
 def _print_url(server: Server) -> None:
     print(server.url, flush=True)
-
-
-def _end_with_stdin() -> None:
-    sys.stdin.buffer.read()
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

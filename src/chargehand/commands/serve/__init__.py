@@ -13,6 +13,7 @@ from chargehand.commands.refusals import one_line_errors
 
 if TYPE_CHECKING:
     from chargehand.app import Server
+    from chargehand.config import Config
 
 app = typer.Typer()
 
@@ -22,6 +23,9 @@ def serve(
     config: Annotated[Path | None, typer.Option(help="A TOML file with settings; see config.default.toml.")] = None,
     listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen. [127.0.0.1:8484]")] = None,
     store: Annotated[str | None, typer.Option(metavar="URL", help="sqlite:///file.db or postgresql://…")] = None,
+    processes: Annotated[
+        int | None, typer.Option(metavar="N", help="With PostgreSQL: how many processes serve, each on a core. [1]")
+    ] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where files are kept. [./data]")] = None,
     target: Annotated[
         list[str] | None, typer.Option(metavar="URL", help="An Ollama server that runs models; may be repeated.")
@@ -43,9 +47,10 @@ def serve(
 
     Example: chargehand serve --listen 127.0.0.1:9090 --target http://laptop.lan:11434
     """
+    import asyncio
+
     import uvloop
 
-    from chargehand.app import serve as serve_app
     from chargehand.config import load_config
     from chargehand.observability.logs import configure_logs
 
@@ -54,49 +59,59 @@ def serve(
         overrides = {
             "server.listen": listen,
             "store.url": store,
+            "server.processes": processes,
             "server.data_dir": data,
             "inference.embedded": embedded,
         }
         settings = load_config(config, overrides={**overrides, "inference.targets": target or None})
         form = "json" if json else "human" if settings.log.format == "text" else settings.log.format
         configure_logs(settings.log.level, form)
-        raise typer.Exit(uvloop.run(serve_app(settings, _print_ready if json else _print_banner)))
+        say = _print_ready if json else _print_banner
+        if settings.server.processes > 1:
+            from chargehand.commands.serve.parent import run_processes
+
+            code = asyncio.run(run_processes(settings, form, lambda url: say(settings, url), as_json=json))
+        else:
+            from chargehand.app import serve as serve_app
+
+            code = uvloop.run(serve_app(settings, lambda server: say(settings, server.url, server)))
+        raise typer.Exit(code)
 
 
-def _print_ready(server: "Server") -> None:
+def _print_ready(config: "Config", url: str, _server: "Server | None" = None) -> None:
     """For programs, which read the port of --listen HOST:0 here."""
-    auth = server.config.has_auth
-    show_json({"type": "ready", "version": __version__, "url": server.url, "pid": os.getpid(), "auth": auth})
+    show_json({"type": "ready", "version": __version__, "url": url, "pid": os.getpid(), "auth": config.has_auth})
 
 
-def _print_banner(server: "Server") -> None:
+def _print_banner(config: "Config", url: str, server: "Server | None" = None) -> None:
     """For people at a terminal."""
-    config = server.config
     kind = "PostgreSQL" if not config.store_url.startswith("sqlite:") else config.store_url.removeprefix("sqlite:///")
     lines = [
         f"Chargehand {__version__} is running; Ctrl-C stops it.",
-        f"  console  {server.url}/",
-        f"  API      {server.url}/docs",
-        f"  metrics  {server.url}/metrics",
+        f"  console  {url}/",
+        f"  API      {url}/docs",
+        f"  metrics  {url}/metrics",
         f"  store    {kind}",
         f"  auth     {'on' if config.has_auth else 'off: only this machine can connect, and everybody on it may do everything'}",
     ]
-    if server.inference is not None:
+    if server is None:
+        lines.append(f"  nodes    {config.server.processes} processes")
+    elif server.inference is not None:
         targets = server.inference.scheduler.targets.values()
         lines += [f"  target   {target.name} at {target.url}: {target.summary()}" for target in targets]
         if not targets:
             note = server.inference.note or "set inference.targets"
             lines.append(f"  target   none: jobs for models wait until there is one ({note})")
-    lines += _machines(server)
+    lines += _machines(config, url)
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 
-def _machines(server: "Server") -> list[str]:
+def _machines(config: "Config", url: str) -> list[str]:
     """Nothing without a maintenance image: then this server provisions no machines."""
-    settings = server.config.provisioning
+    settings = config.provisioning
     if not settings.enabled or not settings.maintenance_iso:
         return []
     if not Path(settings.maintenance_iso).is_file():
         why = f"provisioning.maintenance_iso is missing: there is no file {settings.maintenance_iso}"
         return [f"  machines none can be provisioned: {why}"]
-    return [f"  machines boot {settings.maintenance_iso} from {settings.public_url or server.url}"]
+    return [f"  machines boot {settings.maintenance_iso} from {settings.public_url or url}"]
