@@ -13,6 +13,7 @@ from chargehand.errors import StoreError
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
+OPEN_SECONDS = 15.0  # for each connection of a start, for which no caller waits
 CONNECT_SECONDS = 3.0  # a host that is frozen accepts a connection and never answers on it
 STATEMENT_SECONDS = 30  # of any statement but a migration's: a lock that is held for ever must not hold us for ever
 HEAR_SECONDS = 3.0  # a notification is there within milliseconds
@@ -39,13 +40,13 @@ NO_SESSION = (
 _HOSTS = re.compile(r"(?P<scheme>\w+://(?:[^/?#]*@)?)(?P<hosts>[^/?#@]*)(?P<rest>.*)", re.DOTALL)
 
 
-async def connect(url: str, *, planned_once: bool = False) -> Connection:
+async def connect(url: str, seconds: float = CONNECT_SECONDS, *, planned_once: bool = False) -> Connection:
     """Connect to the first host of the URL that answers and takes writes. All are asked at once, since one may be frozen."""
     urls = each_host(url)
     settings = _SETTINGS | (_PLANNED_ONCE if planned_once else {})
     if len(urls) == 1:
-        return await _connect(url, settings)
-    trying = [asyncio.ensure_future(_connect(each, settings, writable=True)) for each in urls]
+        return await _connect(url, seconds, settings)
+    trying = [asyncio.ensure_future(_connect(each, seconds, settings, writable=True)) for each in urls]
     try:
         return await _first(trying)
     finally:
@@ -96,15 +97,15 @@ async def _first(trying: Sequence[asyncio.Future[Connection]]) -> Connection:
     return failed[-1].result()
 
 
-async def _connect(url: str, settings: Mapping[str, str], *, writable: bool = False) -> Connection:
+async def _connect(url: str, seconds: float, settings: Mapping[str, str], *, writable: bool = False) -> Connection:
     connection = await asyncpg.connect(
         url,
-        timeout=CONNECT_SECONDS,
+        timeout=seconds,
         command_timeout=STATEMENT_SECONDS + 5,
         target_session_attrs=SessionAttribute.read_write if writable else None,
     )
     try:
-        await connection.execute(_SET, list(settings), list(settings.values()), timeout=CONNECT_SECONDS)
+        await connection.execute(_SET, list(settings), list(settings.values()), timeout=seconds)
     except BaseException:
         connection.terminate()
         raise

@@ -5,7 +5,7 @@ import contextlib
 import secrets
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,14 @@ from chargehand.errors import (
 from chargehand.store.group import Group, GroupsByKind, bad_operation
 from chargehand.store.operations import Answer, AnyOperation, Rejected
 from chargehand.store.postgres import periods
-from chargehand.store.postgres.connecting import NO_SESSION, Connection, connect, require_session
+from chargehand.store.postgres.connecting import (
+    CONNECT_SECONDS,
+    NO_SESSION,
+    OPEN_SECONDS,
+    Connection,
+    connect,
+    require_session,
+)
 from chargehand.store.postgres.connections import Connections
 from chargehand.store.postgres.hints import Hints
 from chargehand.store.postgres.transaction import Silent, Transaction
@@ -106,10 +113,11 @@ class PostgresStore(SharedStore):
     def __init__(self, url: str, clock: Callable[[], int] | None, pool_size: int, group_size: int) -> None:
         self._clock = clock
         self._queries = load_queries("postgres")
-        self._connect = partial(connect, url)
+        self._url = url
+        self._connect_seconds = OPEN_SECONDS
         # One connection is for hints; of the others, half may commit while the rest read.
         writers = max(1, (pool_size - 1) // 2)
-        self._writers = Connections(partial(connect, url, planned_once=True), writers)
+        self._writers = Connections(partial(self._connect, planned_once=True), writers)
         self._readers = Connections(self._connect, max(1, pool_size - 1 - writers))
         self._group = GroupsByKind(lambda: Group(self._commit, group_size, _error, patience_seconds=PATIENCE_SECONDS))
         self._silent = Silent()
@@ -125,6 +133,8 @@ class PostgresStore(SharedStore):
                 async with store._readers.use() as connection:
                     await require_session(connection, store._connect)
                 await store._migrate()
+                async with store._writers.use():
+                    store._connect_seconds = CONNECT_SECONDS
             channel = await store._shared_channel()
         except StoreError:
             await store._close_connections()
@@ -141,6 +151,9 @@ class PostgresStore(SharedStore):
         store._hints = Hints(channel, store._connect, store._drop, store._restore)
         store._tasks.append(asyncio.create_task(store._hints.run()))
         return store
+
+    def _connect(self, *, planned_once: bool = False) -> Awaitable[Connection]:
+        return connect(self._url, self._connect_seconds, planned_once=planned_once)
 
     # writing ----------------------------------------------------------------------------------------------------------
 
