@@ -60,8 +60,17 @@ class Ledger:
 
 
 class Load:
-    def __init__(self, nodes: Sequence[str], receiver_url: str, random: Random) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        receiver_url: str,
+        random: Random,
+        submitters: int = SUBMITTERS,
+        workers: int = WORKERS,
+    ) -> None:
         self.ledger = Ledger()
+        self._submitters = submitters
+        self._workers = workers
         self._nodes = nodes
         self._hooks = [f"{receiver_url}/{name}" for name in ("one", "two", "three")]
         self._random = random
@@ -75,9 +84,9 @@ class Load:
             aiohttp.ClientSession(connector=unbounded, timeout=aiohttp.ClientTimeout(total=10)) as self._http,
             asyncio.TaskGroup() as group,
         ):
-            for number in range(SUBMITTERS):
+            for number in range(self._submitters):
                 group.create_task(self._submit_on(number))
-            for number in range(WORKERS):
+            for number in range(self._workers):
                 group.create_task(self._work_on(f"worker-{number}"))
             for _ in range(MEDDLERS):
                 group.create_task(self._meddle_on())

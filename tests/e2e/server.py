@@ -85,7 +85,7 @@ class Server:
         await self.spawn()
         await self.ready()
 
-    async def ready(self, within: float = 20) -> None:
+    async def ready(self, within: float = 60) -> None:
         async def answers() -> bool:
             assert self.process.returncode is None, f"ended with {self.process.returncode}:\n{self.log[-2000:]}"
             try:

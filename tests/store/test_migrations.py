@@ -13,7 +13,8 @@ from chargehand.engine.reads import JobFilter
 from chargehand.engine.store import Store
 from chargehand.errors import ConfigError, StoreError, StoreLocked, StoreTooNew
 from chargehand.store import open_store
-from chargehand.store.queries import Dialect, load_migrations
+from chargehand.store.queries import Dialect, load_migrations, load_queries
+from tests.e2e.server import eventually
 from tests.store.given import a_queue, a_report, get, move, opened, running, seen, sql, submit, take_one
 
 
@@ -144,6 +145,55 @@ async def test_a_migration_happens_whole_or_not_at_all(store_url: str) -> None:
     await sql(store_url, "DROP TABLE deliveries")
     async with opened(store_url) as store:
         await submit(store)
+
+
+async def an_older_node(url: str) -> asyncpg.Connection:
+    """Make the tables of the first version, and return the connection of a node to them."""
+    await sql(url, "CREATE TABLE schema_migrations (version INTEGER PRIMARY KEY, name TEXT, applied_at BIGINT)")
+    first = load_migrations("postgres")[0]
+    for statement in (*first.statements, f"INSERT INTO schema_migrations VALUES (1, '{first.name}', 0)"):
+        await sql(url, statement)
+    node = await asyncpg.connect(url)
+    assert await node.fetchval(load_queries("postgres")["join_schema"].sql) == 1
+    return node
+
+
+async def test_a_migration_ends_the_sessions_of_older_nodes_and_no_others(postgres_url: str) -> None:
+    """Two Chargehands may share a database and its user, each with a schema of its own."""
+    urls = [f"{postgres_url}&search_path={name}" for name in ("one", "two")]
+    for name in ("one", "two"):
+        await sql(postgres_url, f"CREATE SCHEMA {name}")
+    one, two = [await an_older_node(url) for url in urls]
+    somebody = await asyncpg.connect(urls[0])
+    async with opened(urls[0]) as store:
+        assert one.is_closed()
+        await submit(store)
+        assert await two.fetchval("SELECT MAX(version) FROM schema_migrations") == 1
+        assert await somebody.fetchval("SELECT COUNT(*) FROM jobs") == 1
+        async with opened(urls[1]):
+            assert two.is_closed()
+            await store.check()
+    await somebody.close()
+
+
+async def test_a_node_that_connects_during_a_migration_waits_for_it_and_is_refused(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        await submit(store)
+        newer = await asyncpg.connect(postgres_url)
+        async with newer.transaction():
+            await newer.execute(load_queries("postgres")["lock_schema"].sql)
+            await newer.fetch(load_queries("postgres")["end_sessions"].sql)
+            writing = [asyncio.create_task(submit(store)) for _ in range(3)]
+            waiting = "SELECT COUNT(*) FROM pg_locks WHERE relation = 'schema_migrations'::REGCLASS AND NOT granted"
+            await eventually(lambda: newer.fetchval(waiting), 2, "a connection waits for the migration")
+            await newer.execute("INSERT INTO schema_migrations VALUES (999, 'future', 0)")
+        for refused in (*writing, submit(store), store.list_jobs(JobFilter()), store.check()):
+            with pytest.raises(StoreTooNew, match="schema version 999"):
+                await refused
+        assert await newer.fetchval("SELECT COUNT(*) FROM jobs") == 1
+        await newer.execute("DELETE FROM schema_migrations WHERE version = 999")
+        assert await submit(store), "it goes on when the backup is restored"
+        await newer.close()
 
 
 @pytest.mark.parametrize("_", range(5))  # the race can raise three different errors, each rarely

@@ -13,6 +13,7 @@ import msgspec
 
 from chargehand.engine.hint import Hint
 from chargehand.engine.queue import Queue
+from chargehand.errors import StoreTooNew
 from chargehand.store.postgres.connecting import Connection
 
 NOTIFY_BYTES = 7_500  # PostgreSQL takes up to 8,000
@@ -27,7 +28,14 @@ AGAIN_SECONDS = 0.5
 CLOCKS = 10  # the latest readings of the database's clock that are kept
 
 _NODE_CHARACTERS = 12
-_FAULTS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+_FAULTS = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    StoreTooNew,
+)
 _SAY = "SELECT pg_notify($1, $2), (EXTRACT(EPOCH FROM CLOCK_TIMESTAMP()) * 1000000)::BIGINT"
 _decoder = msgspec.json.Decoder(Hint)
 

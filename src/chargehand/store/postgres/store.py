@@ -5,7 +5,7 @@ import contextlib
 import secrets
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from chargehand.errors import (
     StoreTooNew,
     StoreUnavailable,
 )
+from chargehand.observability.logs import get_logger
 from chargehand.store.group import Group, GroupsByKind, bad_operation
 from chargehand.store.operations import Answer, AnyOperation, Rejected
 from chargehand.store.postgres import periods
@@ -50,6 +51,7 @@ CHECK_SECONDS = 0.9  # a readiness probe waits no longer
 CLOSE_SECONDS = 1.0
 PATIENCE_SECONDS = 4.5  # of callers that wait for a commit
 MIGRATION_SECONDS = 24 * 3600.0  # of one statement
+END_SECONDS = 10.0  # of the session of another node, once it was told to end
 _BAD = (asyncpg.PostgresError, ValueError, OverflowError, TypeError)
 _AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _GONE = (
@@ -63,6 +65,8 @@ _GONE = (
     asyncpg.ObjectNotInPrerequisiteStateError,  # an administrator closed the database for a while
     asyncpg.InternalClientError,
 )
+
+log = get_logger(__name__)
 
 
 @contextlib.contextmanager
@@ -103,7 +107,7 @@ def _asked() -> Iterator[None]:
 def _error(rejected: Rejected) -> ChargehandError:
     if not rejected.code:
         return bad_operation(rejected)
-    kinds = {StoreFull.code: StoreFull, StoreError.code: StoreError}
+    kinds = {kind.code: kind for kind in (StoreFull, StoreError, StoreTooNew)}
     return kinds.get(rejected.code, StoreUnavailable)(rejected.message)
 
 
@@ -111,10 +115,12 @@ class PostgresStore(SharedStore):
     _hints: Hints
 
     def __init__(self, url: str, clock: Callable[[], int] | None, pool_size: int, group_size: int) -> None:
+        self._url = url
         self._clock = clock
         self._queries = load_queries("postgres")
-        self._url = url
         self._connect_seconds = OPEN_SECONDS
+        self._migrations = load_migrations("postgres")
+        self.schema_version = self._migrations[-1].version
         # One connection is for hints; of the others, half may commit while the rest read.
         writers = max(1, (pool_size - 1) // 2)
         self._writers = Connections(partial(self._connect, planned_once=True), writers)
@@ -130,8 +136,6 @@ class PostgresStore(SharedStore):
         store = cls(url, clock, pool_size, group_size)
         try:
             with translated():
-                async with store._readers.use() as connection:
-                    await require_session(connection, store._connect)
                 await store._migrate()
                 async with store._writers.use():
                     store._connect_seconds = CONNECT_SECONDS
@@ -151,9 +155,6 @@ class PostgresStore(SharedStore):
         store._hints = Hints(channel, store._connect, store._drop, store._restore)
         store._tasks.append(asyncio.create_task(store._hints.run()))
         return store
-
-    def _connect(self, *, planned_once: bool = False) -> Awaitable[Connection]:
-        return connect(self._url, self._connect_seconds, planned_once=planned_once)
 
     # writing ----------------------------------------------------------------------------------------------------------
 
@@ -223,8 +224,7 @@ class PostgresStore(SharedStore):
         with translated():
             async with asyncio.timeout(CHECK_SECONDS):
                 version = (await self._point("schema_version"))[0][0]
-        if version > self.schema_version:
-            raise StoreTooNew(f"PostgreSQL: schema version {version}; this version knows up to {self.schema_version}")
+        self._refuse_newer(version)
 
     async def ended(self) -> str:
         """Return only if what watches the database broke: one that went away may come back."""
@@ -233,28 +233,68 @@ class PostgresStore(SharedStore):
 
     # migrations -------------------------------------------------------------------------------------------------------
 
+    async def _connect(self, *, planned_once: bool = False) -> Connection:
+        """Connect, unless the schema is newer than what this version knows. While one is being migrated this waits, then looks."""
+        seconds = self._connect_seconds
+        connection = await connect(self._url, seconds, planned_once=planned_once)
+        try:
+            self._refuse_newer(await connection.fetchval(self._queries["join_schema"].sql, timeout=seconds))
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    def _refuse_newer(self, version: int) -> None:
+        if version > self.schema_version:
+            raise StoreTooNew(
+                f"the database is at schema version {version}; this version knows up to {self.schema_version}: "
+                "start the newer version of chargehand, or use another database with --store"
+            )
+
     async def _migrate(self) -> None:
-        """Migrate under the lock of a row, so that nodes can start together on anything that speaks PostgreSQL."""
-        migrations = load_migrations("postgres")
-        self.schema_version = migrations[-1].version
-        async with self._readers.use() as connection:
+        """Migrate under a lock that every new connection waits for, after the others have ended: no node writes meanwhile, and
+        one of an older version does not afterwards."""
+        connection = await connect(self._url, OPEN_SECONDS)
+        try:
+            await require_session(connection, partial(connect, self._url, OPEN_SECONDS))
+            await connection.execute("SET statement_timeout = 0")  # a large database takes its time
             await _make_migration_table(connection)
-            async with connection.transaction():
-                await connection.execute("SET LOCAL statement_timeout = 0")  # a large database takes its time
-                await connection.fetch(self._queries["schema_lock"].sql, timeout=MIGRATION_SECONDS)
-                version = await connection.fetchval(self._queries["schema_version"].sql)
-                if version > self.schema_version:
-                    raise StoreTooNew(
-                        f"the database is at schema version {version}; this version knows up to {self.schema_version}: "
-                        "start the newer version of chargehand, or use another database with --store"
-                    )
-                for migration in migrations:
-                    if migration.version > version:
-                        for statement in migration.statements:
-                            await connection.execute(statement, timeout=MIGRATION_SECONDS)
-                        record = self._queries["record_migration"]
-                        values = record.bind(version=migration.version, name=migration.name, now=None)
-                        await connection.execute(record.sql, *values)
+            version = await self._version(connection)
+            if version < self.schema_version:
+                async with connection.transaction():
+                    await connection.execute(self._queries["lock_schema"].sql, timeout=MIGRATION_SECONDS)
+                    version = await self._version(connection)  # another node may have been first
+                    if version < self.schema_version:
+                        await self._end_sessions(connection, version)
+                        await self._apply(connection, version)
+            self._refuse_newer(version)
+        finally:
+            await connection.close(timeout=CLOSE_SECONDS)
+
+    async def _version(self, connection: Connection) -> int:
+        return int(await connection.fetchval(self._queries["schema_version"].sql, timeout=MIGRATION_SECONDS))
+
+    async def _end_sessions(self, connection: Connection, version: int) -> None:
+        ended = set[int]()
+        until = time.monotonic() + END_SECONDS
+        while left := await connection.fetch(self._queries["end_sessions"].sql, timeout=MIGRATION_SECONDS):
+            if time.monotonic() > until:
+                raise StoreUnavailable(
+                    f"PostgreSQL: {len(left)} sessions of other nodes did not end within {END_SECONDS:g} s; "
+                    "the database is left as it was: stop the other nodes, then start again"
+                )
+            ended |= {row[0] for row in left}
+            await connection.execute("SELECT pg_stat_clear_snapshot()")  # look anew: some have ended by themselves
+        log.info("migrating the database", schema_version=version, to=self.schema_version, ended_sessions=len(ended))
+
+    async def _apply(self, connection: Connection, version: int) -> None:
+        record = self._queries["record_migration"]
+        for migration in self._migrations:
+            if migration.version > version:
+                for statement in migration.statements:
+                    await connection.execute(statement, timeout=MIGRATION_SECONDS)
+                values = record.bind(version=migration.version, name=migration.name, now=None)
+                await connection.execute(record.sql, *values)
 
     # hints between nodes ----------------------------------------------------------------------------------------------
 
@@ -305,7 +345,6 @@ async def _make_migration_table(connection: Connection) -> None:
                 "CREATE TABLE IF NOT EXISTS schema_migrations "
                 "(version INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, applied_at BIGINT NOT NULL)"
             )
-            await connection.execute("INSERT INTO schema_migrations VALUES (0, 'lock', 0) ON CONFLICT DO NOTHING")
         except (asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateObjectError):
             # Two nodes made the table at the same moment; IF NOT EXISTS does not cover that in PostgreSQL.
             if not patience:

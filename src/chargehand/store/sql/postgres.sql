@@ -314,5 +314,19 @@ WITH gone AS (
 -- name: now
 SELECT :now;
 
--- name: schema_lock
-SELECT m.version FROM schema_migrations m WHERE m.version = 0 FOR UPDATE;
+-- What the sessions of nodes are called. Two Chargehands with two schemas may share a database and a user.
+-- part: session_name
+('chargehand ' || (SELECT c.relnamespace FROM pg_class c WHERE c.oid = 'schema_migrations'::REGCLASS))
+
+-- What every connection begins with. It waits for lock_schema, and lock_schema waits for it: so a migration either finds the
+-- session under its name, or the session finds the migrated schema.
+-- name: join_schema
+SELECT COALESCE(MAX(m.version), 0), set_config('application_name', {part session_name}, false) FROM schema_migrations m;
+
+-- name: lock_schema
+LOCK TABLE schema_migrations IN ACCESS EXCLUSIVE MODE;
+
+-- Waits a second for each to end: until then a commit under way may still happen.
+-- name: end_sessions
+SELECT a.pid, pg_terminate_backend(a.pid, 1000) FROM pg_stat_activity a
+WHERE a.datname = current_database() AND a.application_name = {part session_name};
