@@ -88,7 +88,8 @@ def translated() -> Iterator[None]:
             f"PostgreSQL: TLS: {text}; check host, sslmode and sslrootcert in store.url, and the server's certificate"
         ) from None
     except FileNotFoundError:
-        raise StoreUnavailable("PostgreSQL: store.url names a socket or a file that does not exist") from None
+        text = "PostgreSQL: no such socket or file; check that it runs, and host and sslrootcert in store.url"
+        raise StoreUnavailable(text, retry_after_seconds=2) from None
     except _GONE as error:
         text = str(error) or type(error).__name__
         raise StoreUnavailable(
