@@ -13,6 +13,7 @@ from chargehand.errors import StoreError
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
+NAME = "chargehand"  # of our sessions; more follows it when the schema is known
 OPEN_SECONDS = 15.0  # for each connection of a start, for which no caller waits
 CONNECT_SECONDS = 3.0  # a host that is frozen accepts a connection and never answers on it
 STATEMENT_SECONDS = 30  # of any statement but a migration's: a lock that is held for ever must not hold us for ever
@@ -101,6 +102,7 @@ async def _connect(url: str, seconds: float, settings: Mapping[str, str], *, wri
     connection = await asyncpg.connect(
         url,
         timeout=seconds,
+        server_settings={"application_name": NAME},
         command_timeout=STATEMENT_SECONDS + 5,
         target_session_attrs=SessionAttribute.read_write if writable else None,
     )

@@ -51,6 +51,7 @@ CHECK_SECONDS = 0.9  # a readiness probe waits no longer
 CLOSE_SECONDS = 1.0
 PATIENCE_SECONDS = 4.5  # of callers that wait for a commit
 MIGRATION_SECONDS = 24 * 3600.0  # of one statement
+NAMED_SINCE = 8  # the schema since which nodes name their sessions
 END_SECONDS = 10.0  # of the session of another node, once it was told to end
 _BAD = (asyncpg.PostgresError, ValueError, OverflowError, TypeError)
 _AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
@@ -266,6 +267,8 @@ class PostgresStore(SharedStore):
                     await connection.execute(self._queries["lock_schema"].sql, timeout=MIGRATION_SECONDS)
                     version = await self._version(connection)  # another node may have been first
                     if version < self.schema_version:
+                        if 0 < version < NAMED_SINCE:
+                            await self._refuse_strangers(connection)
                         await self._end_sessions(connection, version)
                         await self._apply(connection, version)
             self._refuse_newer(version)
@@ -274,6 +277,15 @@ class PostgresStore(SharedStore):
 
     async def _version(self, connection: Connection) -> int:
         return int(await connection.fetchval(self._queries["schema_version"].sql, timeout=MIGRATION_SECONDS))
+
+    async def _refuse_strangers(self, connection: Connection) -> None:
+        """Refuse to migrate beside nodes of 0.1.0, whose sessions have no name: they would go on writing, as if nothing had happened."""
+        strangers = await connection.fetch(self._queries["strangers"].sql, timeout=MIGRATION_SECONDS)
+        if strangers:
+            raise StoreUnavailable(
+                f"PostgreSQL: {len(strangers)} other sessions of this user are in the database (process {strangers[0][0]}, "
+                f"{strangers[0][1] or 'without a name'}); nodes of 0.1.0 would write to the new schema: stop them, then start again"
+            )
 
     async def _end_sessions(self, connection: Connection, version: int) -> None:
         ended = set[int]()

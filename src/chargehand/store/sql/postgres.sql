@@ -330,3 +330,9 @@ LOCK TABLE schema_migrations IN ACCESS EXCLUSIVE MODE;
 -- name: end_sessions
 SELECT a.pid, pg_terminate_backend(a.pid, 1000) FROM pg_stat_activity a
 WHERE a.datname = current_database() AND a.application_name = {part session_name};
+
+-- Two starts at once are no strangers to each other: a session is called ours from its first moment.
+-- name: strangers
+SELECT a.pid, a.application_name FROM pg_stat_activity a
+WHERE a.datname = current_database() AND a.usename = current_user AND a.backend_type = 'client backend'
+  AND a.pid <> pg_backend_pid() AND a.application_name NOT LIKE 'chargehand%';
