@@ -188,7 +188,7 @@ class Database:
             # Retried: after a SIGKILL the orphans of the last one hold its shared memory for a moment.
             with self._log_file.open("ab") as log:
                 self._process = await asyncio.create_subprocess_exec(
-                    *self._command, stdin=DEVNULL, stdout=log, stderr=log, user=self._uid()
+                    *self._command, stdin=DEVNULL, stdout=log, stderr=log, user=self.uid
                 )
         try:
             connection = await asyncpg.connect(self.url)
@@ -197,7 +197,9 @@ class Database:
         await connection.close()
         return True
 
-    def _uid(self) -> int | None:
+    @property
+    def uid(self) -> int | None:
+        """The user that PostgreSQL runs as, unless it is ours: it refuses to run as root."""
         return None if self._user is None else pwd.getpwnam(self._user).pw_uid
 
     async def kill(self) -> None:

@@ -23,9 +23,11 @@ def commands(store: str, which: str) -> str:
     return str(block)
 
 
-def run(script: str, folder: Path, environ: dict[str, str]) -> None:
+def run(script: str, folder: Path, environ: dict[str, str], user: int | None = None) -> None:
     text = "set -eu\n" + script.replace(".venv/bin/python", sys.executable)
-    done = subprocess.run(["bash", "-c", text], cwd=folder, env=os.environ | environ, capture_output=True, timeout=60)
+    done = subprocess.run(
+        ["bash", "-c", text], cwd=folder, env=os.environ | environ, capture_output=True, timeout=60, user=user
+    )
     assert done.returncode == 0, done.stderr.decode()
 
 
