@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from contextlib import AsyncExitStack
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -72,23 +73,24 @@ async def test_the_next_version_takes_over_from_running_nodes(
         Server(here, tmp_path, "one", **SETTINGS) as one,
         Server(here, tmp_path, "two", **SETTINGS) as two,
         Receiver(SECRET) as receiver,
+        AsyncExitStack() as later,
     ):
         nodes = [one.url, two.url]
         load = Load(nodes, receiver.url, random, submitters=2, workers=6)  # a server must be able to start beside it
         receiver.answer = load.answer
         async with load.running():
             await eventually(lambda: len(load.ledger.claims) > 30, 20, "the older nodes work")
-            async with newer:
-                nodes.append(newer.url)
-                sentence = f"store.too_new: the database is at schema version {version}; this version knows up to"
-                for url, (method, path) in product((one.url, two.url), REFUSED):
-                    refused = partial(refuses, url, method, path, sentence)
-                    await eventually(refused, 5, f"{method} {path} is refused with the sentence")
-                claims = len(load.ledger.claims)
-                await eventually(lambda: len(load.ledger.claims) > claims + 30, 20, "the newer node works")
-                nodes[:] = [newer.url]
-                await load.settle(30)
-                await prove(load, receiver, newer.url)
+            await later.enter_async_context(newer)  # for longer than the load, which waits for its answers
+            nodes.append(newer.url)
+            sentence = f"store.too_new: the database is at schema version {version}; this version knows up to"
+            for url, (method, path) in product((one.url, two.url), REFUSED):
+                refused = partial(refuses, url, method, path, sentence)
+                await eventually(refused, 5, f"{method} {path} is refused with the sentence")
+            claims = len(load.ledger.claims)
+            await eventually(lambda: len(load.ledger.claims) > claims + 30, 20, "the newer node works")
+            nodes[:] = [newer.url]
+            await load.settle(30)
+        await prove(load, receiver, newer.url)
         assert [one.process.returncode, two.process.returncode] == [None, None]
     for table in ("job_events", "delivery_tries"):
         assert await written_by(postgres_url, table) == {None, "next"}
