@@ -16,7 +16,7 @@ from chargehand.errors import StoreError
 from chargehand.store.postgres.connecting import Connection
 
 IN_A_LIFE = 8  # periods in the time that finished jobs are kept
-SHORTEST = 3600 * SECOND
+SHORTEST = 60 * SECOND
 AHEAD = 60 * SECOND  # a period is made so long before it begins, since the clocks of nodes differ
 # Whoever reads or writes waits behind a lock that we wait for. Less than PostgreSQL's deadlock_timeout: we are the ones to give up.
 LOCK_MILLISECONDS = 500
