@@ -32,7 +32,10 @@ ALLOWED = 4  # times its size
 SPARE = 3 * MB  # heaps of both processes, socket buffers, the log's index: independent of the request's size
 SMALL, LARGE = 60_000, 240_000  # below the smallest bound of a JSON body, and above what is decoded of a large one
 LOOP_FIXED, LOOP_FACTOR = 0.15, 25  # seconds, and a multiple of the time to decode as many bytes into objects
+TRIES = 3  # a host that takes our processor away makes one request slow, not three
 MAX_REFUSAL = 4096
+
+pytestmark = pytest.mark.timeout(600)  # thousands of requests, one after another
 
 ENDLESS = ("/engine/feed", "/v1/codeq/tasks/claim/stream")
 LEASE = re.compile(rb'"lease":1(?=[,}])')
@@ -61,6 +64,17 @@ class Hostile:
             if response.headers.get("content-type", "").startswith(("text/event-stream", "application/x-ndjson")):
                 return response.status, b""  # an endless stream
             return response.status, await response.read()
+
+    async def timed(self, allowed: float, *request: Any) -> tuple[int, bytes, float]:
+        """Send a request, again if it kept the loop for longer than is allowed; return the last answer and the least time."""
+        took = float("inf")
+        for _ in range(TRIES):
+            before = loop_seconds(self.pid)
+            status, answer = await self.send(*request)
+            took = min(took, loop_seconds(self.pid) - before)
+            if took <= allowed:
+                break
+        return status, answer, took
 
     async def json(self, path: str, body: Any) -> Any:
         status, answer = await self.send("POST", path, msgspec.json.encode(body))
@@ -158,10 +172,9 @@ async def test_every_body_gets_an_answer_and_costs_time_proportional_to_its_size
                 if size == LARGE and (await hostile.send(route.method, path, b" " * LARGE))[0] == 413:
                     break  # the body is not read
                 for name, body in bodies(route, size):
-                    before = loop_seconds(hostile.pid)
-                    status, answer = await hostile.send(route.method, path, body)
-                    took = loop_seconds(hostile.pid) - before
-                    if took > LOOP_FIXED + LOOP_FACTOR * per_byte * len(body):
+                    allowed = LOOP_FIXED + LOOP_FACTOR * per_byte * len(body)
+                    status, answer, took = await hostile.timed(allowed, route.method, path, body)
+                    if took > allowed:
                         wrong.append(f"{name}: {len(body)} bytes kept the loop for {took:.3f} s")
                     if not (status < 300 or 400 <= status < 500 or status == 503):
                         wrong.append(f"{name}: {status} {answer[:200]!r}")
@@ -216,13 +229,12 @@ async def test_every_request_head_gets_an_answer(
     per_byte = decoding_seconds_per_byte()
 
     async def clear(route: Route, path: str, headers: dict[str, str] | None = None) -> str:
-        before = loop_seconds(hostile.pid)
-        status, answer = await hostile.send(route.method, URL(hostile.server.url + path, encoded=True), None, headers)
-        took = loop_seconds(hostile.pid) - before
+        allowed = LOOP_FIXED + LOOP_FACTOR * per_byte * HEAD
+        url = URL(hostile.server.url + path, encoded=True)
+        status, answer, took = await hostile.timed(allowed, route.method, url, None, headers)
         if status in (500, 501, 504, 505) or (status >= 400 and len(answer) > 2 * HEAD):
             return f"{path[:100]} {headers and list(headers)}: {status} {answer[:200]!r}\n"
-        slow = took > LOOP_FIXED + LOOP_FACTOR * per_byte * HEAD
-        return f"{path[:100]} {headers and list(headers)}: kept the loop for {took:.3f} s\n" if slow else ""
+        return f"{path[:100]} {headers and list(headers)}: kept the loop for {took:.3f} s\n" if took > allowed else ""
 
     for route in routes:
         if route.path in ENDLESS:
