@@ -56,8 +56,8 @@ async def turn(connection: Connection, now: int, age: int) -> bool:
 async def _alone(connection: Connection) -> AsyncIterator[None]:
     """Begin a transaction for which other nodes wait that want to do the same."""
     async with connection.transaction():
+        await connection.execute("LOCK TABLE periods IN SHARE ROW EXCLUSIVE MODE")  # no caller waits behind this one
         await connection.execute(f"SET LOCAL lock_timeout = {LOCK_MILLISECONDS}")
-        await connection.execute("LOCK TABLE periods IN SHARE ROW EXCLUSIVE MODE")
         yield
 
 
