@@ -16,10 +16,12 @@ import uvloop
 
 from bench.bench import FULL, QUICK, Bench
 from bench.deliveries import deliveries
+from bench.flows import flows
+from bench.growth import bloat, growth
 from bench.inference import back, inference_jobs, passthrough, swaps
 from bench.jobs import accept, claim, cycle
 from bench.media import media
-from bench.postgres import bloat, both_stores, growth
+from bench.postgres import both_stores
 from bench.provisioning import status_webhooks
 from bench.report import Row, table
 from bench.stores import Stores, fsync_seconds, postgres_stores, sqlite_stores
@@ -33,6 +35,7 @@ class Name(StrEnum):
     ACCEPT = "accept"
     CYCLE = "cycle"
     CLAIM = "claim"
+    FLOWS = "flows"
     DELIVERIES = "deliveries"
     WAITERS = "waiters"
     PASSTHROUGH = "passthrough"
@@ -63,6 +66,7 @@ MEASUREMENTS: dict[Name, Callable[[Bench], AsyncIterator[Row]]] = {
     Name.ACCEPT: accept,
     Name.CYCLE: cycle,
     Name.CLAIM: claim,
+    Name.FLOWS: flows,
     Name.DELIVERIES: deliveries,
     Name.WAITERS: waiters,
     Name.PASSTHROUGH: passthrough,
@@ -117,6 +121,9 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="In a minute, to see that all of it runs.")] = False,
     json: Annotated[Path | None, typer.Option(help="Where to write all samples. [bench/results/TIME.json]")] = None,
     store: Annotated[Store, typer.Option(help="The database.")] = Store.SQLITE,
+    keep: Annotated[
+        Path | None, typer.Option(help="A folder where the large database of growth stays, for the next run.")
+    ] = None,
     peer_url: Annotated[str, typer.Option(help="Another server of codeQ's wire, to measure the tasks beside.")] = "",
     peer_producer_token: Annotated[str, typer.Option(help="Its token for producers.")] = "",
     peer_worker_token: Annotated[str, typer.Option(help="Its token for workers.")] = "",
@@ -136,7 +143,7 @@ def main(
         }
         print("  ".join(f"{name} {value}" for name, value in machine.items()), flush=True)
         peer = Wire(peer_url, peer_producer_token, peer_worker_token) if peer_url else None
-        bench = Bench(stores, QUICK if quick else FULL, lambda line: print(line, flush=True), peer)
+        bench = Bench(stores, QUICK if quick else FULL, lambda line: print(line, flush=True), peer, keep)
         try:
             uvloop.run(_measure(bench, list(only or MEASUREMENTS), rows))
         finally:  # show what was measured before the failure
@@ -150,7 +157,8 @@ def main(
 async def _measure(bench: Bench, names: list[Name], rows: list[Row]) -> None:
     for name in names:
         bench.say(f"\n{name}")
-        rows += [row async for row in MEASUREMENTS[name](bench)]
+        async for row in MEASUREMENTS[name](bench):
+            rows.append(row)  # noqa: PERF401 - what was measured before a failure is shown
 
 
 app = typer.Typer(pretty_exceptions_enable=False)

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -43,6 +44,7 @@ class Bench:
     scale: Scale
     say: Callable[[str], None]
     peer: Wire | None = None  # the URL of another server with the API of the tasks door
+    kept: Path | None = None  # where the databases of growth stay from run to run
 
     @asynccontextmanager
     async def server(self, store_url: str | None = None, **settings: Any) -> AsyncIterator[Server]:

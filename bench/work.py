@@ -2,7 +2,7 @@
 
 import msgspec
 
-from bench.client import Connection, request
+from bench.client import Answer, Connection, request
 
 QUEUE = "bench"
 PAYLOAD = msgspec.json.encode({"text": "x" * 289})  # 300 bytes
@@ -48,7 +48,11 @@ async def claim_and_succeed(connection: Connection) -> None:
     answer = await connection.expect(_claiming, 200, 204)
     while answer.status == 204:  # PostgreSQL: another transaction is just claiming the only jobs
         answer = await connection.expect(_claiming, 200, 204)
-    [job] = _decoder.decode(answer.body).jobs
+    await succeed(connection, answer)
+
+
+async def succeed(connection: Connection, claimed: Answer) -> None:
+    [job] = _decoder.decode(claimed.body).jobs
     await connection.expect(
         request("POST", f"/engine/jobs/{job.id}/succeed", b'{"lease":%d,"result":{"ok":true}}' % job.lease), 200
     )

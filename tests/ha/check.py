@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from chargehand.engine.job import LEASE_RANDOM_BITS
 
-from .history import ENDS, Completed, Granted, History, Outcome, Read, Returned
+from .history import ENDS, Completed, Granted, History, Outcome, Read, Renewed, Returned
 
 ROUNDING_SECONDS = 0.002  # times in answers have milliseconds
 
@@ -71,6 +71,13 @@ def duplicated(history: History) -> Iterator[Anomaly]:
             yield Anomaly("duplicated", min(ids), f"the key {key} made {len(ids)} jobs: {', '.join(sorted(ids))}")
 
 
+def unasked(history: History) -> Iterator[Anomaly]:
+    """A worker got a job that no request was ever answered with: one of a repeated request made it besides the answered one."""
+    acknowledged = {created.job_id for created in history.created}
+    for job_id in _by_job(history.granted).keys() - acknowledged:
+        yield Anomaly("unasked", job_id, "was granted, and nobody was told that it was made")
+
+
 # Leases -----------------------------------------------------------------------------------------------------------------
 
 
@@ -113,13 +120,35 @@ def _let_go(history: History) -> dict[tuple[str, int], float]:
     return since
 
 
-def completed_by_a_late_worker(history: History) -> Iterator[Anomaly]:
-    """A result was taken from a worker after another had got the job."""
+def granted_after_the_end(history: History) -> Iterator[Anomaly]:
+    """A worker got a job whose result had been acknowledged."""
     grants = _by_job(history.granted)
     for done in _done(history):
         for grant in grants.get(done.job_id, ()):
-            if _count(grant.lease) > _count(done.lease) and grant.at < done.began:
-                yield Anomaly("late worker", done.job_id, f"the lease {done.lease} ended it after {grant.lease} had it")
+            if grant.at > done.ended + ROUNDING_SECONDS:
+                yield Anomaly("granted after its end", done.job_id, f"{grant.lease} got it after {done.lease} ended it")
+
+
+def heard_of_a_late_worker(history: History) -> Iterator[Anomaly]:
+    """A result, a heartbeat or a job given back was taken from a worker after another had got the job."""
+    grants = _by_job(history.granted)
+    returned = [each for each in history.returned if each.outcome is Outcome.DONE]
+    acts: list[Completed | Renewed | Returned] = [*_done(history), *history.renewed, *returned]
+    for act in acts:
+        for grant in grants.get(act.job_id, ()):
+            if _count(grant.lease) > _count(act.lease) and grant.at < act.began:
+                yield Anomaly("late worker", act.job_id, f"the lease {act.lease} counted after {grant.lease} had it")
+
+
+def grant_forgotten(history: History) -> Iterator[Anomaly]:
+    """A worker was refused while its lease lasted, though nothing that it had sent before can have ended the lease."""
+    until = {(grant.job_id, grant.lease): grant.at + grant.seconds for grant in history.granted}
+    let_go = _let_go(history)
+    refused = [each for each in history.completed if each.outcome is Outcome.REFUSED]
+    for each in refused:
+        held = (each.job_id, each.lease)
+        if each.ended < until.get(held, 0.0) - ROUNDING_SECONDS and let_go.get(held, inf) > each.began:
+            yield Anomaly("grant forgotten", each.job_id, f"the lease {each.lease} was refused while it lasted")
 
 
 # Results ----------------------------------------------------------------------------------------------------------------
@@ -183,16 +212,30 @@ def webhook_wrong(history: History) -> Iterator[Anomaly]:
             yield Anomaly("webhook wrong", told.job_id, f"{told.status} by the lease {told.lease} was told")
 
 
+def webhook_early(history: History) -> Iterator[Anomaly]:
+    """A webhook told a result before a worker had sent it."""
+    sent = {(each.job_id, each.lease): each.began for each in reversed(history.completed)}
+    for told in history.told:
+        if told.lease is not None and told.at < sent.get((told.job_id, told.lease), -inf):
+            yield Anomaly(
+                "webhook early", told.job_id, f"the result of the lease {told.lease} was told before it was sent"
+            )
+
+
 CHECKS: tuple[Callable[[History], Iterator[Anomaly]], ...] = (
     lost,
     stuck,
     duplicated,
+    unasked,
     granted_twice,
-    completed_by_a_late_worker,
+    granted_after_the_end,
+    heard_of_a_late_worker,
+    grant_forgotten,
     completed_twice,
     completion_lost,
     completion_invented,
     webhook_missing,
     webhook_twice,
     webhook_wrong,
+    webhook_early,
 )

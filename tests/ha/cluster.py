@@ -84,10 +84,10 @@ class Cluster:
 
     # databases --------------------------------------------------------------------------------------------------------
 
-    def url(self, database: str, ports: Iterable[int] = (), user: str = ROLE) -> str:
+    def url(self, database: str, ports: Iterable[int] = (), user: str = ROLE, target: str = "read-write") -> str:
         """Return the URL that names all members in their order, or what listens on these ports in their place."""
         hosts = ",".join(f"127.0.0.1:{port}" for port in ports or (member.port for member in self.members))
-        return f"postgresql://{user}:{self._password}@{hosts}/{database}?target_session_attrs=read-write"
+        return f"postgresql://{user}:{self._password}@{hosts}/{database}?target_session_attrs={target}"
 
     async def create_database(self) -> str:
         name = f"test_{secrets.token_hex(4)}"

@@ -9,9 +9,10 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from .cluster import Cluster
+from .measure import Measured
 from .programs import give_away, missing
-from .trial import Measured
 
+LINE = ("{:<66} {:>5}" + " {:>7}" * 9).format
 ROWS = pytest.StashKey[list[tuple[str, Measured]]]()
 
 
@@ -47,9 +48,13 @@ def report(pytestconfig: pytest.Config) -> Callable[[str, Measured], None]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if rows := config.stash.get(ROWS, []):
         terminalreporter.section("faults, times in seconds")
-        line = "{:<66} {:>5} {:>8} {:>8} {:>8}".format
-        terminalreporter.write_line(line("", "", "longest", "settled", "longest"))
-        terminalreporter.write_line(line("fault", "jobs", "pause", "after", "wait"))
-        for fault, measured in rows:
-            seconds = (f"{each:.1f}" for each in measured[1:])
-            terminalreporter.write_line(line(fault, measured.jobs, *seconds))
+        terminalreporter.write_line(LINE("", "", "no", "longest", "", "back", "", "", "", "", ""))
+        terminalreporter.write_line(
+            LINE("fault", "jobs", "writes", "wait", "/readyz", "one", "two", "three", "settled", "held", "busy")
+            + "  waited for the longest"
+        )
+        for fault, seen in rows:
+            times = (seen.outage, seen.wait, seen.ready, *seen.back, seen.settled, seen.held, seen.busy)
+            terminalreporter.write_line(
+                LINE(fault, seen.jobs, *(f"{each:.1f}" for each in times)) + f"  {seen.waited_for}"
+            )

@@ -30,6 +30,7 @@ class EtcdMember:
             "listen-peer-urls": self.peer,
             "initial-advertise-peer-urls": self.peer,
             "initial-cluster": peers,
+            "enable-v2": "true",  # member.py says why
             "heartbeat-interval": 200,  # milliseconds; this and the next are longer than usual, for busy machines
             "election-timeout": 2000,
         }

@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import asyncpg
@@ -14,11 +15,11 @@ from tests.e2e.server import Server
 
 from .cluster import CONNECT_SECONDS, Cluster
 from .load import LEASE_SECONDS
-from .member import MAX_CONNECTIONS, TIMES
+from .measure import Away
+from .member import MAX_CONNECTIONS
 from .relay import Relay
 
 AWHILE = 5.0  # how long something is away that comes back by itself
-FROZEN = TIMES["ttl"] * 2.0  # long enough for Patroni to make another primary, and for nodes to find it
 
 
 @dataclass
@@ -26,6 +27,15 @@ class Scene:
     cluster: Cluster
     nodes: Sequence[Server]
     relays: Sequence[Relay]  # between the last node and the members of the cluster
+    databases: Sequence[str]  # the database of the nodes, by the URL of each member
+    away: list[Away] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def without(self, *nodes: int, silent: bool = False) -> Iterator[None]:
+        """Note that these nodes cannot serve meanwhile."""
+        began = time.time()
+        yield
+        self.away += [Away(node, silent, began, time.time()) for node in nodes]
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,8 @@ async def freeze_primary(scene: Scene, *, manager: bool) -> None:
     primary = await scene.cluster.primary()
     primary.freeze(manager=manager)
     try:
-        await asyncio.sleep(FROZEN)
+        await scene.cluster.primary(other_than=primary)
+        await asyncio.sleep(AWHILE)  # nodes find it while the old one is still frozen
     finally:
         primary.thaw()
 
@@ -80,17 +91,18 @@ async def exhaust_connections(scene: Scene) -> None:
             while len(held) < MAX_CONNECTIONS:
                 held.append(await asyncpg.connect(url, timeout=CONNECT_SECONDS))
 
-    try:
-        await take_all()
-        async with scene.cluster.session() as session:
-            await session.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE 'test_%' AND backend_type = 'client backend'"
-            )
-        await take_all()
-        await asyncio.sleep(AWHILE)
-    finally:
-        for connection in held:
-            connection.terminate()
+    with scene.without(*range(len(scene.nodes))):
+        try:
+            await take_all()
+            async with scene.cluster.session() as session:
+                await session.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE 'test_%' AND backend_type = 'client backend'"
+                )
+            await take_all()
+            await asyncio.sleep(AWHILE)
+        finally:
+            for connection in held:
+                connection.terminate()
 
 
 async def terminate_connections(scene: Scene) -> None:
@@ -101,29 +113,32 @@ async def terminate_connections(scene: Scene) -> None:
 
 async def kill_node(scene: Scene, *, number: int) -> None:
     node = scene.nodes[number]
-    await node.kill()
-    await asyncio.sleep(AWHILE)
-    await node.spawn()
-    await node.ready(within=60)
+    with scene.without(number):
+        await node.kill()
+        await asyncio.sleep(AWHILE)
+        await node.spawn()
+        await node.ready(within=60)
 
 
 async def cut_off_node(scene: Scene) -> None:
-    for relay in scene.relays:
-        relay.cut()
-    try:
-        await asyncio.sleep(LEASE_SECONDS + AWHILE)
-    finally:
+    with scene.without(len(scene.nodes) - 1):
         for relay in scene.relays:
-            relay.mend()
+            relay.cut()
+        try:
+            await asyncio.sleep(LEASE_SECONDS + AWHILE)
+        finally:
+            for relay in scene.relays:
+                relay.mend()
 
 
 async def stall_node(scene: Scene) -> None:
     pid = scene.nodes[0].process.pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        await asyncio.sleep(LEASE_SECONDS + AWHILE)
-    finally:
-        os.kill(pid, signal.SIGCONT)
+    with scene.without(0, silent=True):
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(LEASE_SECONDS + AWHILE)
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
 
 async def kill_standby(scene: Scene) -> None:

@@ -22,6 +22,7 @@ class Call(NamedTuple):
     """Any request, for the waiting times."""
 
     what: str
+    node: int
     outcome: Outcome
     began: float
     ended: float

@@ -32,9 +32,12 @@ from .history import (
 LEASE_SECONDS = 4
 WAIT_SECONDS = 0.5  # of a claim that finds nothing
 SLOW_SECONDS = 2.0  # a request that takes longer is trouble, as one that fails is
+READY_SECONDS = 0.25  # between two probes of a node
 PATIENCE_SECONDS = 60.0  # of a caller, who then gives up and tries again
 READERS = 8
 MODEL = "a"
+TASKS, READYZ = f"{BASE}/tasks", "/readyz"
+UNFINISHED = ("queued", "running")
 
 # For nodes: short, so that leases, retries and timeouts happen within seconds, and nothing is given up.
 SETTINGS: dict[str, Any] = {
@@ -80,9 +83,10 @@ class Load:
             self._producers = [group.create_task(self._produce(number)) for number in range(producers)]
             if self._models:
                 self._producers.append(group.create_task(self._ask_models()))
-            working = [group.create_task(self._work()) for _ in range(workers)]
+            others = [group.create_task(self._work()) for _ in range(workers)]
+            others += [group.create_task(self._probe(node)) for node in range(len(self._nodes))]
             yield
-            for task in (*self._producers, *working):
+            for task in (*self._producers, *others):
                 task.cancel()
 
     async def drain(self, within: float) -> None:
@@ -107,20 +111,21 @@ class Load:
                 if job_id not in shown or shown[job_id].status not in ENDS
             }
             await asyncio.sleep(0.2)
-        self.history.add(*shown.values())
+        self.history.add(*shown.values(), *await self._left())
 
     # one request ------------------------------------------------------------------------------------------------------
 
     async def call(
-        self, method: str, path: str, body: object = None, key: str = "", *, noted: bool = True
+        self, method: str, path: str, body: object = None, key: str = "", *, node: int | None = None, noted: bool = True
     ) -> Answer | None:
-        """Send a request to any node; return None if there is no answer, or one that does not say whether it was carried out."""
+        """Send a request, to any node if none is given. Return None if there is no answer, or one that does not say whether it was
+        carried out."""
+        node = self._random.randrange(len(self._nodes)) if node is None else node
         began = time.time()
         status, read = 0, b""
         headers = {"Idempotency-Key": key} if key else {}
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-            url = f"{self._random.choice(self._nodes)}{path}"
-            async with self._http.request(method, url, json=body, headers=headers) as response:
+            async with self._http.request(method, f"{self._nodes[node]}{path}", json=body, headers=headers) as response:
                 status, read = response.status, await response.read()
                 if status == 503:
                     assert "Retry-After" in response.headers, f"{method} {path}: {read.decode()}"
@@ -128,21 +133,29 @@ class Load:
         outcome = Outcome.UNKNOWN if not 0 < status < 500 else Outcome.REFUSED if status >= 400 else Outcome.DONE
         assert status in (0, 503) or outcome is not Outcome.UNKNOWN, f"{method} {path}: {status} {read.decode()}"
         if noted:
-            self.history.add(Call(f"{method} {path}", outcome, began, ended))
+            self.history.add(Call(f"{method} {path}", node, outcome, began, ended))
         if outcome is Outcome.UNKNOWN:
             # Sooner than Retry-After asks for, to see how soon it would have been answered.
             await asyncio.sleep(self._random.uniform(0.1, 0.3))
             return None
         return Answer(status, msgspec.json.decode(read) if read else None, began, ended)
 
-    async def _insist(self, method: str, path: str, body: object, key: str = "") -> Answer:
-        while (answer := await self.call(method, path, body, key)) is None:
+    async def _insist(self, method: str, path: str, body: object, key: str = "", node: int | None = None) -> Answer:
+        while (answer := await self.call(method, path, body, key, node=node)) is None:
             pass
         return answer
+
+    async def _probe(self, node: int) -> None:
+        """Ask a node whether it is ready, as a load balancer does."""
+        while True:
+            await self.call("GET", READYZ, node=node)
+            await asyncio.sleep(READY_SECONDS)
 
     # producers --------------------------------------------------------------------------------------------------------
 
     async def _produce(self, number: int) -> None:
+        """The first producers stay with a node each, which shows how soon each node serves again; the others take any."""
+        node = number if number < len(self._nodes) else None
         count = 0
         while self._producing:
             count += 1
@@ -154,7 +167,7 @@ class Load:
                 "idempotencyKey": key,
                 "maxAttempts": 1000,
             }
-            answer = await self._insist("POST", f"{BASE}/tasks", body)
+            answer = await self._insist("POST", TASKS, body, node=node)
             assert answer.status == 202, answer
             self.history.add(Created(key, answer.body["id"], answer.began, answer.ended))
             await asyncio.sleep(self._random.uniform(0.1, 0.4))
@@ -222,6 +235,11 @@ class Load:
             Told(delivery.webhook_id, delivery.job_id, delivery.sequence, status, lease, time.time()),
         )
         return 200
+
+    async def _left(self) -> list[Read]:
+        """Return what has not ended, by the lists: also jobs that nobody was told of."""
+        lists = [await self._insist("GET", f"/engine/jobs?state={state}", None) for state in UNFINISHED]
+        return [Read(job["id"], job["state"], None) for answer in lists for job in answer.body["jobs"]]
 
     async def _read(self, job_id: str, key: str) -> Read | None:
         if key.startswith("model/"):

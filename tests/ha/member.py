@@ -39,7 +39,8 @@ class Member:
             "scope": "chargehand",
             "name": self.name,
             "restapi": {"listen": self._api, "connect_address": self._api},
-            "etcd3": {"hosts": etcd},
+            # Not its newer API: with that, Patroni 3.0.2 (Debian 12) takes the lock back from the new primary when the old one thaws.
+            "etcd": {"hosts": etcd},
             "bootstrap": {
                 "dcs": {
                     **TIMES,

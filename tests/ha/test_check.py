@@ -76,6 +76,10 @@ def test_a_repeated_request_that_made_another_job_is_found() -> None:
     assert kinds(*GOOD, *again) == ["duplicated"]
 
 
+def test_a_job_that_nobody_was_told_was_made_is_found_when_it_is_granted() -> None:
+    assert kinds(*GOOD, Granted("b", ONE, 5.0, 1.0)) == ["unasked"]
+
+
 # Leases -----------------------------------------------------------------------------------------------------------------
 
 
@@ -112,14 +116,48 @@ def test_a_grant_that_was_forgotten_is_found_by_the_number_of_the_next() -> None
 
 
 def test_three_grants_are_compared_with_each_other() -> None:
-    history = [*granted_again(6.1), Granted("a", THREE, 5.0, 20.0)]
+    ended = (
+        Completed("a", THREE, DONE, 21.0, 21.1),
+        Read("a", "COMPLETED", THREE),
+        Told("w1", "a", 9, "COMPLETED", THREE, 22.0),
+    )
+    history: list[Entry] = [CREATED, GRANTED, Granted("a", TWO, 5.0, 6.1), Granted("a", THREE, 5.0, 20.0), *ended]
     assert kinds(*history) == []
     assert kinds(*history, Renewed("a", ONE, 60.0, 2.0)) == ["granted twice", "granted twice"]
 
 
 def test_a_result_of_a_worker_that_had_lost_its_lease_is_found() -> None:
-    late = a_history_with(Granted("a", TWO, 5.0, 6.5), Completed("a", ONE, DONE, 7.0, 7.1), without=(COMPLETED,))
-    assert kinds(*late) == ["late worker"]
+    late = (Granted("a", TWO, 5.0, 6.5), Completed("a", ONE, DONE, 7.0, 7.1), TOLD._replace(at=7.2))
+    assert kinds(*a_history_with(*late, without=(COMPLETED, TOLD))) == ["late worker"]
+
+
+def test_a_heartbeat_of_a_worker_that_had_lost_its_lease_is_found() -> None:
+    assert kinds(*granted_again(6.5, Renewed("a", ONE, 0.1, 7.0))) == ["granted twice", "late worker"]
+
+
+def test_a_job_that_is_given_back_by_a_worker_that_had_lost_its_lease_is_found() -> None:
+    assert kinds(*granted_again(6.5, Returned("a", ONE, DONE, 7.0))) == ["late worker"]
+
+
+def test_a_job_that_is_granted_after_its_result_was_acknowledged_is_found() -> None:
+    """Though its lease had ended, and though the second result is refused."""
+    again = (Granted("a", TWO, 5.0, 6.5), Completed("a", TWO, REFUSED, 12.0, 12.1))
+    assert kinds(*a_history_with(*again)) == ["granted after its end"]
+
+
+def test_a_result_that_was_under_way_when_the_job_was_granted_again_is_fine() -> None:
+    slow = (Completed("a", ONE, DONE, 5.9, 7.0), Granted("a", TWO, 5.0, 6.5), TOLD._replace(at=7.0))
+    assert kinds(*a_history_with(*slow, without=(COMPLETED, TOLD))) == []
+
+
+def test_a_worker_that_is_refused_while_its_lease_lasts_is_found() -> None:
+    """As after a failover to a database that lacks the grant."""
+    refused = Completed("a", ONE, REFUSED, 2.0, 2.1)
+    later = (Completed("a", TWO, DONE, 8.0, 8.1), Read("a", "COMPLETED", TWO), TOLD._replace(lease=TWO, at=9.0))
+    history: list[Entry] = [CREATED, GRANTED, refused, Granted("a", TWO, 5.0, 6.5), *later]
+    assert kinds(*history) == ["grant forgotten"]
+    assert kinds(*history, Completed("a", ONE, UNKNOWN, 1.5, 1.9)) == []
+    assert kinds(*(refused._replace(ended=6.1) if entry is refused else entry for entry in history)) == []
 
 
 # Results ----------------------------------------------------------------------------------------------------------------
@@ -135,7 +173,7 @@ def test_a_result_that_is_sent_again_and_refused_or_not_answered_is_fine(outcome
 
 
 def test_an_acknowledged_result_that_the_job_does_not_show_is_lost() -> None:
-    other = (Read("a", "COMPLETED", TWO), Told("w1", "a", 3, "COMPLETED", TWO, 2.2), Completed("a", TWO, UNKNOWN, 3, 4))
+    other = (Read("a", "COMPLETED", TWO), Told("w1", "a", 3, "COMPLETED", TWO, 4), Completed("a", TWO, UNKNOWN, 3, 4))
     assert kinds(*a_history_with(*other, without=(READ, TOLD))) == ["completion lost"]
 
 
@@ -152,7 +190,8 @@ def test_a_result_without_an_answer_may_count_or_not() -> None:
 
 
 def test_a_result_that_was_refused_and_counts_is_found() -> None:
-    assert kinds(*a_history_with(COMPLETED._replace(outcome=REFUSED), without=(COMPLETED,))) == ["completion invented"]
+    late = COMPLETED._replace(outcome=REFUSED, began=0.9, ended=6.5)
+    assert kinds(*a_history_with(late, without=(COMPLETED,))) == ["completion invented"]
 
 
 def test_a_result_that_nobody_sent_is_found() -> None:
@@ -184,3 +223,7 @@ def test_a_webhook_that_tells_another_end_is_found() -> None:
 
 def test_a_webhook_about_a_job_that_is_not_there_is_found() -> None:
     assert kinds(*GOOD, Told("w2", "b", 3, "COMPLETED", ONE, 3.0)) == ["webhook wrong"]
+
+
+def test_a_webhook_that_tells_a_result_before_it_was_sent_is_found() -> None:
+    assert kinds(*a_history_with(TOLD._replace(at=1.9), without=(TOLD,))) == ["webhook early"]

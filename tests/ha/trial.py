@@ -3,47 +3,28 @@
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import pairwise
 from random import Random
-from typing import NamedTuple
 
 from tests.e2e.receiver import Receiver
 from tests.e2e.server import Server, eventually
 
 from .check import Anomaly, check, webhook_missing
-from .history import History, Outcome
-from .load import SLOW_SECONDS, Load
+from .history import History
+from .load import Load
+from .measure import Away, Measured, Seen, acknowledged_by, measure, noting_delays, settled
+from .watch import watching
 
 QUIET_SECONDS = 3.0  # without trouble: the fault is over
 SHOWN_ANOMALIES = 10
 
 
-class Measured(NamedTuple):
-    """What callers saw, in seconds."""
-
-    jobs: int  # that were acknowledged
-    pause: float  # the longest in which none was acknowledged
-    settled: float  # from the fault to the end of the last request that failed or was slow
-    longest: float  # that a caller waited for an answer, or for none
-
-
-def measure(history: History, struck: float) -> Measured:
-    calls = [call for call in history.calls if call.ended > struck]
-    trouble = [call for call in calls if call.outcome is Outcome.UNKNOWN or call.ended - call.began > SLOW_SECONDS]
-    acknowledged = sorted(created.ended for created in history.created)
-    return Measured(
-        len(acknowledged),
-        max(later - earlier for earlier, later in pairwise(acknowledged)),
-        max((call.ended - struck for call in trouble), default=0.0),
-        max(call.ended - call.began for call in calls),
-    )
-
-
 async def survive(
     nodes: Sequence[Server],
+    databases: Sequence[str],
     receiver: Receiver,
     random: Random,
     fault: Callable[[], Awaitable[None]],
+    away: Sequence[Away] = (),
     *,
     jobs: int,
     within: float,
@@ -51,30 +32,33 @@ async def survive(
 ) -> Measured:
     """Have the fault happen under load; fail if the history has an anomaly.
 
-    So many jobs are acknowledged before it, and again after it. `within` bounds each wait for what should follow.
+    So many jobs are acknowledged before it, and again after it, some by each node. `databases` are the URLs of all members of the
+    database's cluster, and the fault adds to `away`. `within` bounds each wait for what should follow.
     """
     history = History()
     load = Load([node.url for node in nodes], f"{receiver.url}/hook", history, random, models=models)
     receiver.answer = load.answer
 
     def quiet() -> bool:
-        if sum(created.began > mended for created in history.created) < jobs:
+        served = [max(acknowledged_by(node, history), default=0.0) for node in range(len(nodes))]
+        if min(served) < mended or sum(created.began > mended for created in history.created) < jobs:
             return False
-        return time.time() - max(mended, struck + measure(history, struck).settled) > QUIET_SECONDS
+        return time.time() - max(mended, struck + settled(history, struck)) > QUIET_SECONDS
 
-    async with load.running():
+    async with watching(databases) as commits, noting_delays() as delays, load.running():
         await eventually(lambda: len(history.created) >= jobs, within, "jobs are acknowledged")
         struck = time.time()
         await fault()
         mended = time.time()
-        await eventually(quiet, within, "nodes answer again")
+        await eventually(quiet, within, "every node serves again, without trouble")
+        seen = Seen(struck, time.time(), commits, away, delays)
         await load.drain(within)
     await _until_told(history, within)
     assert receiver.forged == []
     anomalies = check(history)
     assert not anomalies, _shown(history, anomalies)
     assert {read.status for read in history.read} == {"COMPLETED"}
-    return measure(history, struck)
+    return measure(history, seen, len(nodes))
 
 
 def _shown(history: History, anomalies: Sequence[Anomaly]) -> str:
